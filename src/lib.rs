@@ -79,6 +79,9 @@ pub mod runtime;
 pub mod stats;
 
 #[cfg(feature = "formats")]
+mod oauth;
+
+#[cfg(feature = "formats")]
 mod registry;
 
 #[doc(hidden)]

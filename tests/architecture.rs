@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The parts in reading order: each may use only those before it.
-const PARTS: [&str; 30] = [
+const PARTS: [&str; 31] = [
     "record",
     "format",
     "key",
@@ -21,6 +21,7 @@ const PARTS: [&str; 30] = [
     "plan",
     "runtime",
     "stats",
+    "oauth",
     "registry",
     "status",
     "fault",

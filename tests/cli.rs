@@ -1,6 +1,12 @@
-//! Promise: the commands that need no broker say what is wrong in a sentence, and end quietly where nobody reads on.
+//! Promise: commands that need no broker report errors in one line, and exit without an error if the reader closes the pipe.
 
 use assert_cmd::cargo::cargo_bin;
+use openssl::asn1::Asn1Time;
+use openssl::ec::{EcGroup, EcKey};
+use openssl::hash::MessageDigest;
+use openssl::nid::Nid;
+use openssl::pkey::PKey;
+use openssl::x509::{X509Builder, X509NameBuilder};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -10,7 +16,7 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 use tempfile::TempDir;
 
-/// A directory with a configuration in it: these lines after `[kafka]`, and these for the topic.
+/// A directory with a configuration file that contains the given lines in `[kafka]` and in the topic.
 struct Setup(TempDir);
 
 impl Setup {
@@ -39,7 +45,7 @@ impl Setup {
         command
     }
 
-    /// The exit code, what is printed and what is complained of.
+    /// Returns the exit code, stdout, and stderr.
     fn run(&self, args: &[&str]) -> (Option<i32>, String, String) {
         let Output { status, stdout, stderr } = self.command(args).output().unwrap();
         (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
@@ -49,7 +55,7 @@ impl Setup {
 const ID: &str = "key = { field = \"/id\" }";
 
 #[test]
-fn what_check_prints_loads_again_and_means_the_same() {
+fn printed_configuration_loads_unchanged() {
     let setup = Setup::new("", ID);
     fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("config/example.toml"), setup.path("unseen.toml")).unwrap();
     let (code, printed, error) = setup.run(&["check", "--print"]);
@@ -59,7 +65,7 @@ fn what_check_prints_loads_again_and_means_the_same() {
 }
 
 #[test]
-fn check_says_of_a_topic_without_output_that_it_is_a_shadow() {
+fn check_warns_about_a_topic_without_output() {
     let setup = Setup::new("", ID);
     let text = fs::read_to_string(setup.path("unseen.toml")).unwrap();
     fs::write(setup.path("unseen.toml"), text.replace("output = \"out\"\n", "")).unwrap();
@@ -74,7 +80,7 @@ fn check_says_of_a_topic_without_output_that_it_is_a_shadow() {
 }
 
 #[test]
-fn check_warns_of_writes_that_anybody_can_do() {
+fn check_warns_about_unprotected_writes() {
     let setup = Setup::new("", ID);
     let open = ["check", "--set", "serve.writes=true", "--set", "serve.listen=0.0.0.0:6379"];
     let (code, _, warning) = setup.run(&open);
@@ -87,17 +93,17 @@ fn check_warns_of_writes_that_anybody_can_do() {
 }
 
 #[test]
-fn check_refuses_what_serve_would_refuse_if_there_are_servers() {
+fn check_validates_serve_if_it_is_configured() {
     let setup = Setup::new("", ID);
     let text = fs::read_to_string(setup.path("unseen.toml")).unwrap();
     let filter = "filter = { capacity = 1000, confirm = true }";
     for (piece, by, reason) in [
         ("[log]", "changelog = false\n[log]", "serve: state.changelog is false"),
-        (filter, "filter = { kind = \"exact\" }", "serve: space \"in\": kind \"exact\" is kept on the worker's disk"),
+        (filter, "filter = { kind = \"exact\" }", "serve: space \"in\": a filter of kind \"exact\" is on the worker's disk"),
         (
             "window =",
             "retract = { header = \"r\" }\nwindow =",
-            "serve: space \"in\": with confirm, what is retracted is kept on the worker's disk",
+            "serve: space \"in\": with confirm, exact retraction needs the fingerprints on the worker's disk",
         ),
     ] {
         fs::write(setup.path("unseen.toml"), text.replace(piece, by)).unwrap();
@@ -112,40 +118,40 @@ fn check_refuses_what_serve_would_refuse_if_there_are_servers() {
 }
 
 #[test]
-fn check_tries_the_state_directory_and_leaves_nothing() {
+fn check_tests_the_state_directory_and_leaves_no_files() {
     let setup = Setup::new("", ID);
     assert_eq!(setup.run(&["check"]).0, Some(0));
-    assert!(!setup.path("state").exists(), "it was made");
+    assert!(!setup.path("state").exists(), "the directory was created");
     fs::create_dir(setup.path("state")).unwrap();
     assert_eq!(setup.run(&["check"]).0, Some(0));
-    assert_eq!(fs::read_dir(setup.path("state")).unwrap().count(), 0, "something was left");
+    assert_eq!(fs::read_dir(setup.path("state")).unwrap().count(), 0, "a file was left");
 
     fs::write(setup.path("file"), "").unwrap();
     for dir in [setup.path("file"), setup.path("file/below")] {
         let (code, _, error) = setup.run(&["check", "--set", &format!("state.dir={}", dir.display())]);
         assert!(code == Some(78) && error.contains("state.dir: ") && error.contains("Not a directory"), "{error}");
     }
-    // Root may write anywhere but there.
+    // Even root cannot write to /proc.
     let (code, _, error) = setup.run(&["check", "--set", "state.dir=/proc/unseen/state"]);
-    assert!(code == Some(78) && error.contains("state.dir: /proc/unseen/state cannot be made in /proc"), "{error}");
+    assert!(code == Some(78) && error.contains("state.dir: cannot create a directory in /proc for /proc/unseen/state"), "{error}");
 }
 
 #[test]
-fn replay_asks_whether_the_key_lacks_a_part() {
+fn replay_reports_key_conflicts() {
     let setup = Setup::new("", ID);
     let input = setup.path("input");
     fs::write(&input, "{\"id\":1,\"version\":1}\n{\"id\":1,\"version\":2}\n{\"id\":1,\"version\":1}\n").unwrap();
     let name = input.to_string_lossy();
-    let (code, _, said) = setup.run(&["replay", &name]);
-    let sentence = "50 % of the repeats of field `/id` differ in /version (2 compared): is it part of the key? If not, key_conflicts = { except = [\"/version\"] } says that it may differ.";
-    assert!(code == Some(0) && said.contains(sentence), "{said}");
+    let (code, _, summary) = setup.run(&["replay", &name]);
+    let line = "50 % of the duplicates of field `/id` differ in /version (2 compared). Check whether it is part of the key. If it is not, set key_conflicts = { except = [\"/version\"] } to ignore it.";
+    assert!(code == Some(0) && summary.contains(line), "{summary}");
     let except = "topics[0].key_conflicts={ except = [\"/version\"] }";
     let (code, _, said) = setup.run(&["replay", "--set", except, &name]);
     assert!(code == Some(0) && !said.contains("part of the key"), "{said}");
 }
 
 #[test]
-fn a_closed_pipe_ends_quietly() {
+fn a_closed_pipe_is_not_an_error() {
     let setup = Setup::new("", ID);
     let lines = (0..10_000).map(|id| format!("{{\"id\":{id}}}")).collect::<Vec<_>>().join("\n");
     fs::write(setup.path("input"), lines).unwrap();
@@ -164,7 +170,7 @@ fn a_closed_pipe_ends_quietly() {
 }
 
 #[test]
-fn fatal_errors_are_json_where_the_log_is() {
+fn fatal_errors_have_the_format_of_the_log() {
     let setup = Setup::new("connect_timeout = \"1s\"", ID);
     let (code, _, error) = setup.run(&["run"]);
     assert_eq!(code, Some(1), "{error}");
@@ -172,15 +178,16 @@ fn fatal_errors_are_json_where_the_log_is() {
     let last = lines.last().expect("a line");
     assert_eq!(last["level"], "ERROR");
     assert!(
-        last["message"].as_str().is_some_and(|message| message
-            .starts_with("no broker answered at localhost:1 within 1s; is Kafka running there, and is kafka.bootstrap_servers right?")),
+        last["message"].as_str().is_some_and(|message| message.starts_with(
+            "no broker at localhost:1 answered within 1s; check that Kafka is running there, and that kafka.bootstrap_servers is correct"
+        )),
         "{last}"
     );
 }
 
 #[test]
-fn a_refused_connection_is_reported_while_it_is_waited_for() {
-    // Nobody listens at a port that was just given back.
+fn a_refused_connection_is_reported_while_waiting() {
+    // No process listens on a port that was just closed.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let setup = Setup::new("connect_timeout = \"10m\"", ID);
     let servers = format!("kafka.bootstrap_servers=127.0.0.1:{port}");
@@ -188,7 +195,7 @@ fn a_refused_connection_is_reported_while_it_is_waited_for() {
     let told = BufReader::new(check.stderr.take().unwrap()).lines().map_while(Result::ok).find(|line| line.contains("Connection refused"));
     check.kill().unwrap();
     check.wait().unwrap();
-    let told = told.expect("it ends without a word");
+    let told = told.expect("the command ended without this message");
     assert!(told.starts_with("no broker answers yet; waiting ") && told.contains(&port.to_string()), "{told}");
 }
 
@@ -197,7 +204,7 @@ fn sigterm_ends_the_wait_for_a_broker() {
     let setup = Setup::new("", ID);
     let mut run = setup.command(&["run"]).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
-    assert!(lines.any(|line| line.contains("no broker answers yet; waiting")), "it ends without a word");
+    assert!(lines.any(|line| line.contains("no broker answers yet; waiting")), "the command ended without this message");
     assert!(Command::new("kill").arg(run.id().to_string()).status().unwrap().success());
     assert!(run.wait().unwrap().success());
 }
@@ -241,6 +248,57 @@ fn properties_of_librdkafka_are_checked() {
     assert!(refused("\"enable.auto.commit\" = \"true\"").contains("enable.auto.commit"));
 }
 
+/// A certificate that signs itself, and its key, in PEM.
+fn certificate() -> (Vec<u8>, Vec<u8>) {
+    let key = PKey::from_ec_key(EcKey::generate(&EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap()).unwrap()).unwrap();
+    let mut name = X509NameBuilder::new().unwrap();
+    name.append_entry_by_text("CN", "unseen").unwrap();
+    let name = name.build();
+    let mut builder = X509Builder::new().unwrap();
+    builder.set_version(2).unwrap();
+    builder.set_subject_name(&name).unwrap();
+    builder.set_issuer_name(&name).unwrap();
+    builder.set_pubkey(&key).unwrap();
+    builder.set_not_before(&Asn1Time::days_from_now(0).unwrap()).unwrap();
+    builder.set_not_after(&Asn1Time::days_from_now(1).unwrap()).unwrap();
+    builder.sign(&key, MessageDigest::sha256()).unwrap();
+    (builder.build().to_pem().unwrap(), key.private_key_to_pem_pkcs8().unwrap())
+}
+
+#[test]
+fn every_documented_login_is_accepted() {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/security.md")).unwrap();
+    let blocks = page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let logins: Vec<_> = blocks.filter(|block| block.contains("security.protocol") || block.starts_with('[')).collect();
+    assert_eq!(logins.len(), 7, "{logins:?}");
+    let (certificate, key) = certificate();
+    for login in logins {
+        let setup = Setup::new("", ID);
+        let login = login.replace("/etc/unseen/", &format!("{}/", setup.0.path().display()));
+        let login = login.replace("/run/secrets/", &format!("{}/", setup.0.path().display()));
+        let section = if login.starts_with('[') { "" } else { "[kafka.properties]\n" };
+        for (name, text) in [("ca.pem", &*certificate), ("client.pem", &certificate), ("client.key", &key)] {
+            fs::write(setup.path(name), text).unwrap();
+        }
+        for name in ["kafka-password", "kafka-client-secret", "registry-client-secret"] {
+            fs::write(setup.path(name), "hunter2\n").unwrap();
+        }
+        let file = setup.path("unseen.toml");
+        let text = fs::read_to_string(&file).unwrap().replacen("[state]", &format!("{section}{login}\n[state]"), 1);
+        fs::write(file, text).unwrap();
+        let (code, printed, error) = setup.run(&["check", "--print"]);
+        assert_eq!(code, Some(0), "{login}\n{error}");
+        assert!(!printed.contains("hunter2"), "{printed}");
+    }
+}
+
+#[test]
+fn kerberos_is_refused_with_the_reason() {
+    let setup = Setup::new("[kafka.properties]\n\"security.protocol\" = \"SASL_SSL\"\n\"sasl.mechanism\" = \"GSSAPI\"", ID);
+    let (code, _, error) = setup.run(&["check"]);
+    assert!(code == Some(78) && error.contains("GSSAPI (Kerberos) is not supported, because unseen is built without"), "{error}");
+}
+
 fn kcat(id: u32, ts: u128) -> String {
     format!(
         "{{\"topic\":\"in\",\"partition\":0,\"offset\":0,\"tstype\":\"create\",\"ts\":{ts},\"key\":null,\"payload\":\"{{\\\"id\\\":{id}}}\"}}\n"
@@ -248,7 +306,7 @@ fn kcat(id: u32, ts: u128) -> String {
 }
 
 #[test]
-fn a_file_of_kcat_taken_for_values_is_reported() {
+fn a_capture_that_is_read_as_values_is_reported() {
     let setup = Setup::new("", ID);
     let input = setup.path("input");
     fs::write(&input, kcat(1, 1) + &kcat(2, 2)).unwrap();
@@ -258,7 +316,7 @@ fn a_file_of_kcat_taken_for_values_is_reported() {
         assert!(
             code == Some(1)
                 && out.is_empty()
-                && error.contains("lines look like those of `unseen capture` or `kcat -J`: say --format capture"),
+                && error.contains("the lines look like the output of `unseen capture` or `kcat -J`; use --format capture"),
             "{error}"
         );
     }
@@ -270,7 +328,7 @@ fn a_file_of_kcat_taken_for_values_is_reported() {
 }
 
 #[test]
-fn replay_warns_of_times_that_do_not_move_the_window() {
+fn replay_warns_about_times_that_do_not_move_the_window() {
     let setup = Setup::new("", ID);
     let input = setup.path("input");
     let name = input.to_string_lossy();
@@ -323,19 +381,19 @@ fn a_record_that_was_too_far_ahead_when_it_was_read_is_so_in_a_replay() {
         assert_eq!(code, Some(0), "{error}");
         (out.lines().count(), error)
     };
-    // Written just now, as a copy is: it advanced stream time, and the window passed.
+    // The file was just written, so the future record moves the window.
     assert_eq!(out(&[]).0, 3);
     let read_at = humantime::format_rfc3339(yesterday).to_string();
     let (lines, summary) = out(&["--read-at", &read_at]);
-    assert!(lines == 2 && summary.contains("future      1: more than 5m ahead of when it was read"), "{summary}");
-    // A file that is as old as what is in it says so itself.
+    assert!(lines == 2 && summary.contains("future      1: more than 5m ahead of the time of reading"), "{summary}");
+    // By default, the modification time of the file is the time of reading.
     fs::File::options().write(true).open(&input).unwrap().set_modified(yesterday).unwrap();
     let (lines, summary) = out(&[]);
-    assert!(lines == 2 && summary.contains("say when that was with --read-at"), "{summary}");
+    assert!(lines == 2 && summary.contains("set that time with --read-at"), "{summary}");
 }
 
 #[test]
-fn settings_in_the_environment_are_not_mistaken() {
+fn misspelled_environment_variables_are_errors() {
     let setup = Setup::new("", ID);
     let ended = setup.command(&["check"]).env("UNSEEN_WORKER__WORKERS", "4").output().unwrap();
     assert_eq!(ended.status.code(), Some(78));
@@ -347,23 +405,23 @@ fn settings_in_the_environment_are_not_mistaken() {
 }
 
 #[test]
-fn the_demo_ends_well() {
+fn the_demo_succeeds() {
     for format in ["json", "avro", "protobuf"] {
         let mut demo = Command::new(cargo_bin("unseen"));
         let Output { status, stdout, stderr } = demo.args(["demo", "--seconds", "1", "--format", format]).output().unwrap();
         let (out, err) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
-        assert!(status.success() && out.contains(" 0 ids came out twice") && err.contains("records/s"), "{format}: {out}{err}");
+        assert!(status.success() && out.contains(" 0 IDs emitted twice") && err.contains("records/s"), "{format}: {out}{err}");
     }
 }
 
-/// A worker that waits for brokers, and answers at an address of this machine.
+/// A worker that waits for brokers and serves HTTP on a loopback address.
 struct Waiting {
     worker: Child,
     address: SocketAddr,
 }
 
 impl Waiting {
-    /// With so many descriptors.
+    /// Starts a worker with this limit of file descriptors.
     fn start(setup: &Setup, descriptors: u32) -> Self {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut run = Command::new("sh");
@@ -378,7 +436,7 @@ impl Waiting {
         waiting
     }
 
-    /// The answer to a request for a path of a host.
+    /// Returns the response to a request for a path and a host.
     fn ask(&self, path: &str, host: &str) -> std::io::Result<String> {
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(Duration::from_secs(20)))?;
@@ -396,41 +454,41 @@ impl Drop for Waiting {
     }
 }
 
-/// Half a request on each of these, with more connections than descriptors: the oldest are closed, and probes are answered.
+/// With more incomplete requests than file descriptors, the oldest connections are closed, and probes are answered.
 #[test]
-fn connections_that_say_nothing_keep_no_descriptors() {
+fn idle_connections_do_not_exhaust_descriptors() {
     let setup = Setup::new("connect_timeout = \"10m\"", ID);
     let waiting = Waiting::start(&setup, 256);
     let half = |_| {
         let mut stream = TcpStream::connect(waiting.address).unwrap();
-        // The oldest are closed already.
+        // The oldest connections may be closed already.
         let _ = stream.write_all(b"GET /livez HTTP/1.1\r\nHost:");
         stream
     };
     let idle: Vec<_> = (0..400).map(half).collect();
     let answer = waiting.ask("/livez", "localhost");
     let open = fs::read_dir(format!("/proc/{}/fd", waiting.worker.id())).map_or(0, Iterator::count);
-    // Each of them ends, by the side of the worker.
+    // The worker closes each connection.
     let ended = idle.into_iter().all(|mut stream| {
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         !matches!(stream.read(&mut [0; 512]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
     });
-    let answer = answer.expect("no answer to a probe");
+    let answer = answer.expect("no response to a probe");
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("cache-control: no-store"), "{answer}");
     assert!(open < 200, "{open} descriptors are open");
-    assert!(ended, "a connection stays");
+    assert!(ended, "a connection is still open");
 }
 
-/// A page of another host may give its own name the address of this machine.
+/// A web page may resolve its own host name to a loopback address (DNS rebinding).
 #[test]
-fn a_host_of_elsewhere_gets_no_answer_on_this_machine() {
+fn requests_for_other_hosts_are_rejected_on_loopback() {
     let setup = Setup::new("connect_timeout = \"10m\"", ID);
     let waiting = Waiting::start(&setup, 256);
     for path in ["/", "/livez", "/readyz", "/metrics", "/api/v1/status", "/no/such/page"] {
         for host in ["evil", "evil.example:8080"] {
             let answer = waiting.ask(path, host).unwrap();
             assert!(
-                answer.starts_with("HTTP/1.1 421 ") && answer.ends_with("ask for localhost, or set http.listen to another address\n"),
+                answer.starts_with("HTTP/1.1 421 ") && answer.ends_with("request localhost, or set http.listen to another address\n"),
                 "{path}: {answer}"
             );
         }
@@ -453,7 +511,7 @@ impl Serving {
         Self { server, log }
     }
 
-    /// The next line of the log with this message.
+    /// Waits for a log line with this message.
     fn wait_for_log(&mut self, message: &str) -> Value {
         for line in self.log.by_ref().lines() {
             let line: Value = serde_json::from_str(&line.unwrap()).unwrap();
@@ -476,13 +534,13 @@ impl Drop for Serving {
     }
 }
 
-/// The first one lets clients finish, and the second one does not.
+/// The first signal lets pending requests finish.
 #[test]
-fn a_second_signal_ends_a_server_at_once() {
+fn a_second_signal_ends_the_server_at_once() {
     let setup = Setup::new("", "key = { field = \"/id\" }");
     for (signals, code) in [(1, 0), (2, 130)] {
         let mut serving = Serving::start(&setup);
-        let line = serving.wait_for_log("listening for clients of Redis");
+        let line = serving.wait_for_log("listening for Redis clients");
         let address = line["address"].as_str().unwrap();
         let mut client = TcpStream::connect(address).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -490,7 +548,7 @@ fn a_second_signal_ends_a_server_at_once() {
         let mut answer = [0; 14];
         client.read_exact(&mut answer).unwrap();
         serving.sigterm();
-        serving.wait_for_log("told to stop");
+        serving.wait_for_log("shutting down");
         let mut rest = String::new();
         if signals == 1 {
             client.write_all(b"EXEC\r\n").unwrap();
@@ -504,7 +562,7 @@ fn a_second_signal_ends_a_server_at_once() {
 }
 
 #[test]
-fn an_address_of_a_collector_shows_no_password() {
+fn errors_about_a_collector_do_not_show_its_password() {
     let setup = Setup::new("connect_timeout = \"1s\"", ID);
     for name in ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] {
         for address in ["http://u:secret@h/", "https://u:secret@h", "http://u:secret@h", "u:secret@h"] {
@@ -516,14 +574,14 @@ fn an_address_of_a_collector_shows_no_password() {
     }
 }
 
-/// What a command without a configuration prints, if it ends well.
+/// Returns the output of a command without a configuration, which must succeed.
 fn unseen(args: &[&str]) -> String {
     let Output { status, stdout, stderr } = Command::new(cargo_bin("unseen")).args(args).output().unwrap();
     assert!(status.success(), "{args:?}: {}", String::from_utf8_lossy(&stderr));
     String::from_utf8(stdout).unwrap()
 }
 
-/// The commands that `unseen --help` lists, and those that it hides, in the order of docs/commands.md.
+/// Returns the commands that `unseen --help` lists, and the hidden ones, in the order of docs/commands.md.
 fn commands() -> (Vec<String>, Vec<String>) {
     let headings = include_str!("../docs/commands.md").lines().filter_map(|line| line.strip_prefix("## "));
     let documented = headings.filter(|heading| *heading != "Tracing").flat_map(|heading| heading.split([',', ' ']));
@@ -533,7 +591,7 @@ fn commands() -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn help_lists_the_commands_in_the_order_of_the_documents() {
+fn help_lists_the_commands_in_the_order_of_the_documentation() {
     let (listed, hidden) = commands();
     assert_eq!(hidden, ["schema", "completions", "man"]);
     let help = unseen(&["--help"]);
@@ -544,7 +602,7 @@ fn help_lists_the_commands_in_the_order_of_the_documents() {
 }
 
 #[test]
-fn shells_complete_every_command_and_each_has_a_manual_page() {
+fn every_command_has_completions_and_a_manual_page() {
     let (commands, _) = commands();
     assert!(commands.len() > 5, "{commands:?}");
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
@@ -568,13 +626,13 @@ fn shells_complete_every_command_and_each_has_a_manual_page() {
     let Output { status, stderr, .. } = Command::new(cargo_bin("unseen")).arg("man").arg(&missing).output().unwrap();
     let stderr = String::from_utf8_lossy(&stderr);
     assert!(
-        status.code() == Some(1) && stderr.contains("cannot write the manual pages into ") && stderr.contains("No such file"),
+        status.code() == Some(1) && stderr.contains("cannot write the manual pages to ") && stderr.contains("No such file"),
         "{stderr}"
     );
 }
 
 #[test]
-fn the_long_version_says_what_was_built() {
+fn the_long_version_describes_the_build() {
     let short = format!("unseen {}\n", env!("CARGO_PKG_VERSION"));
     assert_eq!(unseen(&["-V"]), short);
     let long = unseen(&["--version"]);
@@ -599,7 +657,7 @@ fn a_configuration_is_tested() {
         assert_eq!(code, Some(1), "{error}");
         assert!(error.contains(sentence), "{error}");
     };
-    refused(&setup, &["test"], "there are no tests beside");
+    refused(&setup, &["test"], "there are no tests next to");
     refused(&setup, &["test", "elsewhere.toml"], "elsewhere.toml: there is no such file");
     let records = |verdict: &str| {
         format!(
@@ -612,7 +670,7 @@ fn a_configuration_is_tested() {
     let (code, said, error) = setup.run(&["test"]);
     assert_eq!(code, Some(0), "{said}{error}");
     assert!(said.ends_with("2 tests passed\n"), "{said}");
-    refused(&setup, &["test", "--only", "nothing"], "no test was run: none has `nothing` in its name");
+    refused(&setup, &["test", "--only", "nothing"], "no test was run: no test name contains `nothing`");
 
     fs::write(setup.path("unseen.test.yaml"), records("unseen")).unwrap();
     let report = setup.path("report.xml");

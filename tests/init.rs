@@ -91,7 +91,7 @@ fn an_error_says_what_is_missing() {
     assert!(message.starts_with("error: the records have no times to propose a window from; set --window"), "{message}");
     let message = refused(&mut init(&["--key", "id"]));
     assert!(message.contains("expected a JSON pointer such as /order/id, `key`, or `header:NAME`"), "{message}");
-    let message = refused(&mut init(&["--key", "/id", "--dead-letters", "news.unseen"]));
+    let message = refused(&mut init(&["--key", "/id", "--dead-letters", "news.events"]));
     assert!(message.starts_with("error: the flags do not make a valid configuration: topics[0]"), "{message}");
     let message = refused(&mut init(&["--key", "/id", "--window", "0s"]));
     assert!(message.contains("window"), "{message}");

@@ -37,7 +37,7 @@ const ONE_ID: Depends = No("a text or a number is the same id in every format");
 const STABLE: &[(&str, &str)] = &[("filter.kind", "\"stable\""), ("filter.capacity", "")];
 
 /// Every option of a topic, in the order of the configuration.
-const ROWS: [Row; 30] = [
+const ROWS: [Row; 31] = [
     row("input", ["\"in\"", "\"other\""], OF_TOPIC, Yes),
     row("output", ["\"out\"", "\"other\""], OF_TOPIC, OF_RECORD),
     row("space", ["\"s\"", "\"s\""], No("it is what makes a space"), No("a state is stored under the name of its space")),
@@ -59,6 +59,12 @@ const ROWS: [Row; 30] = [
     row("repartition", ["true", "false"], Yes, No("what lies in a partition of the internal topic is the same")),
     row("window", ["\"24h\"", "\"12h\""], Yes, Yes),
     row("refresh", ["true", "false"], Yes, No("a renewed key is a key of a later slice, like any other")),
+    row(
+        "time",
+        ["{ field = \"/ts\" }", "{ header = \"ts\" }"],
+        No("the time of an event is the same instant in each topic"),
+        No("it decides what advances stream time, which is stored"),
+    ),
     row(
         "max_future",
         ["\"5m\"", "\"1h\""],

@@ -1,4 +1,4 @@
-//! `unseen plan` as a command: what it prints, what it counts, and how it ends.
+//! `unseen plan` as a command: output, counts, and exit codes.
 
 use assert_cmd::Command;
 use assert_cmd::cargo::cargo_bin_cmd;
@@ -6,17 +6,17 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
 
-/// What a comparison has without being asked, in the order of its tables.
+/// All kinds, in the order of the tables.
 const KINDS: [&str; 7] = ["aging", "unchained", "pair", "stable", "cuckoo", "exact", "bloom"];
 
-/// A command that none of this machine's settings reach.
+/// Returns the command with an empty environment.
 fn plan(args: &[&str]) -> Command {
     let mut command = cargo_bin_cmd!("unseen");
     command.env_clear().arg("plan").args(args);
     command
 }
 
-/// What it prints when it ends well and has nothing to complain about.
+/// Returns the output of a command that succeeds without warnings.
 fn printed(command: &mut Command) -> String {
     let output = command.assert().success().code(0).get_output().clone();
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
@@ -27,7 +27,7 @@ fn parsed(command: &mut Command) -> Value {
     serde_json::from_str(&printed(command)).expect("one JSON object")
 }
 
-/// What it complains of when it ends so.
+/// Returns the error of a command that fails with this exit code.
 fn refused(command: &mut Command, code: i32) -> String {
     let output = command.assert().failure().code(code).get_output().clone();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "");
@@ -41,7 +41,7 @@ fn fields(value: &Value) -> BTreeSet<&str> {
 #[test]
 fn a_table_of_all_kinds_is_printed() {
     let text = printed(&mut plan(&["--keys", "10M"]));
-    let heading = "10M keys in a window of 4 slices, 1 partition\nthe rate is the share of unseen keys called seen: at most 1e-4 is asked for,\nwhen every slice is full; the mean over a window is no higher\n\nkind ";
+    let heading = "10M keys per window of 4 slices, 1 partition\nrate: false positive rate, at most 1e-4 when every slice is full;\n      the mean over a window is not higher\n\nkind ";
     assert!(text.starts_with(heading), "{text}");
     let (costs, rest) = text.split_once("\n\nrate at").expect("the table of errors");
     let named: Vec<_> = costs.lines().skip(5).filter_map(|line| line.split(' ').next()).collect();
@@ -51,9 +51,9 @@ fn a_table_of_all_kinds_is_printed() {
 }
 
 #[test]
-fn json_has_the_fields_that_help_tells_of() {
+fn json_has_the_documented_fields() {
     let help = printed(&mut plan(&["--help"]));
-    let documented = help.split("JSON (--json)").nth(1).expect("its help is in the long one");
+    let documented = help.split("JSON output (--json)").nth(1).expect("a section of the long help");
     let words: BTreeSet<_> = documented.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
     let args = ["--sample", "-", "--memory", "1MiB", "--partitions", "3", "--window", "1h", "--json"];
     let report = parsed(plan(&args).write_stdin("a\nb\na\n"));
@@ -97,12 +97,12 @@ fn json_has_the_fields_that_help_tells_of() {
     }
     for value in [&report, &report["ask"], &report["sample"], &kinds[0], &kinds[0]["loads"][0]] {
         let missing: Vec<_> = fields(value).into_iter().filter(|&field| !words.contains(field)).collect();
-        assert!(missing.is_empty(), "--help does not tell of {missing:?}: {documented}");
+        assert!(missing.is_empty(), "--help does not document {missing:?}: {documented}");
     }
 }
 
 #[test]
-fn without_a_sample_or_a_bound_json_says_null() {
+fn json_fields_without_a_value_are_null() {
     let report = parsed(&mut plan(&["--rate", "5000/s", "--window", "24h", "--kinds", "aging,bloom", "--json"]));
     assert_eq!((&report["ask"]["keys"], &report["sample"]), (&json!(432_000_000), &Value::Null));
     let kinds = report["kinds"].as_array().expect("an array");
@@ -126,7 +126,7 @@ fn a_sample_of_ndjson_is_counted_exactly() {
     let text = printed(plan(&args[..8]).write_stdin(lines));
     assert!(
         text.starts_with(
-            "sample: 8 records, 4 distinct keys, 2 repeats (33.3 %), 2 without a key\n        4 in the busiest window of 100ms\n"
+            "sample: 8 records, 4 distinct keys, 2 duplicates (33.3 %), 2 without a key\n        4 in the busiest window of 100ms\n"
         ),
         "{text}"
     );
@@ -145,18 +145,21 @@ fn a_sample_of_kcat_is_counted_exactly() {
 }
 
 #[test]
-fn bad_usage_is_reported_in_one_sentence() {
+fn invalid_usage_is_reported_in_one_line() {
     for (args, message) in [
         (
             &["--keys", "10M", "--kinds", "cuckold"][..],
-            "error: --kinds: expected kinds among aging, unchained, pair, stable, cuckoo, exact, bloom, got `cuckold`\n",
+            "error: --kinds: unknown kind `cuckold`; the kinds are aging, unchained, pair, stable, cuckoo, exact, bloom\n",
         ),
         (&["--rate", "1/h", "--window", "1s"], "error: --rate: expected 1 to 100000000000 keys, got 0 keys in a window\n"),
-        (&["--sample", "-", "--format", "kcat", "--time", "/t"], "error: --time: lines of a capture bring the record's own time\n"),
+        (
+            &["--sample", "-", "--format", "kcat", "--time", "/t"],
+            "error: --time: lines of a capture already have the record time; remove --time\n",
+        ),
     ] {
         assert_eq!(refused(&mut plan(args), 2), message);
     }
-    // These are clap's, who adds where to find help; the first line says it all.
+    // clap adds a hint about --help, so only the first line is checked.
     for (args, message) in [
         (&["--keys", "ten"][..], "expected a whole number such as 5000, \"200k\" or \"10M\", got \"ten\""),
         (&["--keys", "0"], "expected 1 to 100000000000 keys, got 0"),
@@ -175,7 +178,7 @@ fn bad_usage_is_reported_in_one_sentence() {
 }
 
 #[test]
-fn a_sample_whose_times_are_in_another_unit_is_warned_of() {
+fn times_in_another_unit_cause_a_warning() {
     let line = |ts: i64| format!("{{\"partition\":0,\"tstype\":\"create\",\"ts\":{ts},\"key\":\"a\",\"payload\":\"x\"}}\n");
     let warned = |time| {
         let output = plan(&["--sample", "-", "--format", "kcat"]).write_stdin(line(time)).assert().success().get_output().clone();
@@ -189,12 +192,12 @@ fn a_sample_whose_times_are_in_another_unit_is_warned_of() {
 }
 
 #[test]
-fn a_broken_sample_is_named() {
+fn errors_name_the_sample() {
     let good = "{\"partition\":0,\"ts\":1,\"key\":\"a\",\"payload\":\"x\"}\n";
     let args = ["--sample", "-", "--format", "kcat"];
     let message = refused(plan(&args).write_stdin(format!("{good}\n{{}}\n")), 1);
     let start = format!(
-        "error: standard input: line 3, at byte {}: expected a record as `unseen capture` writes it or `kcat -J` prints it, got: ",
+        "error: standard input: line 3, at byte {}: expected a record in the format of `unseen capture` or `kcat -J`: ",
         good.len() + 1
     );
     assert!(message.starts_with(&start), "{message}");
@@ -210,7 +213,7 @@ fn a_broken_sample_is_named() {
     let message = refused(plan(&["--sample", "-"]).write_stdin("\n"), 1);
     assert_eq!(
         message,
-        "error: standard input: the sample has no record with a key; say where the key is with --key, or name a configuration with -c\n"
+        "error: standard input: the sample has no record with a key; set the key with --key, or use a configuration with --config\n"
     );
     let message = refused(&mut plan(&["--sample", "no such file"]), 1);
     assert!(message.starts_with("error: no such file: "), "{message}");
@@ -220,7 +223,7 @@ fn a_broken_sample_is_named() {
 fn a_sample_without_a_key_gets_a_proposal_that_can_be_used() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("orders.ndjson");
-    // Each third order comes again after 40 s.
+    // Every third order is written again after 40 s.
     let line =
         |order: u64, second: u64| format!("{{\"id\":{order},\"kind\":\"k{}\",\"at\":{}}}\n", order % 3, 1_700_000_000_000 + second * 1000);
     let again = |second: u64| second.checked_sub(40).filter(|order| order.is_multiple_of(3)).map(|order| line(order, second));
@@ -230,7 +233,7 @@ fn a_sample_without_a_key_gets_a_proposal_that_can_be_used() {
     let report = parsed(&mut plan(&["--sample", name, "--ignore", "/at", "--json"]));
     let section = report["proposal"]["configuration"].as_str().expect("a section");
     assert!(section.contains("key = { field = \"/id\" }\nwindow = \"5m\"\n"), "{section}");
-    // The comparison is made for what was proposed.
+    // The comparison uses the proposed key and window.
     assert_eq!(
         (&report["sample"]["distinct"], &report["sample"]["repeats"], &report["ask"]["window_ms"]),
         (&json!(1000), &json!(320), &json!(300_000))

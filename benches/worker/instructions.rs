@@ -50,9 +50,10 @@ pub fn measure(options: &Options) {
 fn parts(worker: u64, inclusive: &HashMap<String, u64>) -> Vec<(&'static str, u64)> {
     let of = |name: &str| inclusive.get(name).copied().unwrap_or(0);
     let filter = |call| of(&format!("<unseen::filter::aging::Aging as unseen::filter::Filter>::{call}"));
-    let bitmap = ["", "_with_avx2"].map(|how| of(&format!("unseen::key::structural::StructuralBitmap::index{how}"))).into_iter().max();
-    let (key, json, bitmap) =
-        (of("unseen::worker::key_reader::KeyReader::take"), of("unseen::key::json::Pointers::find"), bitmap.unwrap_or(0));
+    let bitmap =
+        ["", "_with_avx2"].map(|how| of(&format!("unseen::format::json::structural::StructuralBitmap::index{how}"))).into_iter().max();
+    let json = of("<unseen::format::json::JsonExtractor as unseen::format::Extract>::find");
+    let (key, bitmap) = (of("unseen::worker::key_reader::KeyReader::take"), bitmap.unwrap_or(0));
     let mut parts = vec![
         ("key: JSON compared with earlier texts", json.saturating_sub(bitmap)),
         ("key: structural bitmap", bitmap),

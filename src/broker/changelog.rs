@@ -1,7 +1,7 @@
-//! Changelogs as clients read them.
+//! Changelog clients.
 //!
 //! Owns the decision that a changelog was read to its end. Must never interpret a record.
-#![allow(clippy::missing_errors_doc, reason = "each method fails as librdkafka's does")]
+#![allow(clippy::missing_errors_doc, reason = "each method returns the errors of librdkafka")]
 
 use super::Error;
 use crate::record::{Offset, Timestamp, TopicPartition};
@@ -9,16 +9,16 @@ use crate::runtime;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Most records of a changelog that are taken at a time.
+/// The maximum number of changelog records per poll.
 const READ_MAX: usize = 1000;
 
-/// Errors in a row after which a changelog is given up for a while.
+/// The number of consecutive errors after which reading is given up for a while.
 const READ_ERRORS_MAX: u32 = 10;
 
-/// The longest wait for records of a changelog; bounds how late a stop is noticed.
+/// The longest wait for records. A stop request is noticed within this time.
 const READ_WAIT: Duration = Duration::from_millis(100);
 
-/// A committed record of a changelog.
+/// A committed changelog record.
 pub struct Logged<'a> {
     /// Its offset.
     pub offset: Offset,
@@ -31,25 +31,25 @@ pub struct Logged<'a> {
 /// The result of reading a changelog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadEnd {
-    /// Its end was reached, or the caller stopped.
+    /// The end was reached, or the caller stopped.
     Reached,
-    /// The log no longer reaches back to where it is read: it was trimmed, or recreated.
+    /// The position is no longer in the log, because the log was trimmed or recreated.
     Trimmed,
-    /// It cannot be read for now, as when a batch is corrupt.
+    /// The changelog cannot be read now, for example because a batch is corrupt.
     Failed,
 }
 
 /// Reads changelogs, one partition at a time.
 pub trait ChangelogReader {
-    /// The client that it reads with.
+    /// The client used for reading.
     type Tail: ChangelogTail;
-    /// The client that it reads with.
+    /// Returns the client used for reading.
     fn tail(&self) -> &Self::Tail;
-    /// The log start offset and the last stable offset, once every transaction that was open when this was called has ended; `None`
-    /// until then. An error is worth a retry.
+    /// Returns the log start offset and the last stable offset, or `None` until all transactions that were open at the first call have
+    /// ended. Errors can be retried.
     fn ends(&self, changelog: &TopicPartition) -> Result<Option<(Offset, Offset)>, Error>;
-    /// Passes the committed records from `from` to `end`, and what follows them by then, to `take`, in order, until it returns false
-    /// or `stop` returns true.
+    /// Passes the committed records from `from` to `end` to `take`, in order, until it returns false or `stop` returns true. Records after
+    /// `end` may follow.
     fn read<E: From<Error>>(
         &self,
         changelog: &TopicPartition,
@@ -71,7 +71,7 @@ pub trait ChangelogReader {
                         (next, errors) = (logged.offset + 1, 0);
                         read = take(logged).map_or_else(|error| Some(Err(error)), |more| (!more).then_some(Ok(ReadEnd::Reached)));
                     }
-                    // A new leader may not know yet how much is committed: then this is not the end.
+                    // A new leader may not know the committed end yet, so this may not be the end.
                     TailEvent::End(reached) => read = (reached >= end).then_some(Ok(ReadEnd::Reached)),
                     TailEvent::OutOfRange => read = Some(Ok(ReadEnd::Trimmed)),
                     TailEvent::Error => has_failed = true,
@@ -93,7 +93,7 @@ pub trait ChangelogReader {
     }
     /// Deletes the records below an offset.
     fn delete_before(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error>;
-    /// The id of the topic, if the brokers report one. An error is worth a retry.
+    /// Returns the id of the topic, if the brokers report ids. Errors can be retried.
     fn topic_id(&self, topic: &str) -> Result<Option<String>, Error>;
 }
 
@@ -101,9 +101,9 @@ pub trait ChangelogReader {
 pub enum TailEvent<'m> {
     /// A committed record.
     Record(Logged<'m>),
-    /// Everything below this offset was read, and the partition has nothing more yet.
+    /// Everything below this offset was read, and there are no more records yet.
     End(Offset),
-    /// The position is outside the log. The partition is no longer read.
+    /// The position is outside the log. The partition is no longer being read.
     OutOfRange,
     /// A fetch failed. The partition must be restarted at its current position.
     Error,
@@ -115,16 +115,16 @@ pub trait ChangelogTail {
     fn start(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error>;
     /// Stops reading a partition. The current [`ChangelogTail::poll`] may still return events of it.
     fn stop(&self, partition: &TopicPartition) -> Result<(), Error>;
-    /// Passes at most `count` events to `take`; waits up to `wait` if there are none.
+    /// Passes at most `count` events to `take`. If there are none, waits up to `wait`.
     fn poll(&self, count: usize, wait: Duration, take: &mut dyn FnMut(&str, i32, TailEvent<'_>)) -> Result<(), Error>;
 }
 
-/// Asks how far changelogs reach.
+/// Requests the ends of changelogs.
 pub trait ChangelogEnds {
-    /// The number of partitions; 0 if the topic does not exist. An error is worth a retry.
+    /// Returns the number of partitions, or 0 if the topic does not exist. Errors can be retried.
     fn partitions(&self, topic: &str) -> Result<u32, Error>;
-    /// The ids of the topics that exist, by name.
+    /// Returns the ids of the existing topics, by name.
     fn ids(&self, topics: &[&str]) -> BTreeMap<String, String>;
-    /// The log start offset and the last stable offset. An error is worth a retry.
+    /// Returns the log start offset and the last stable offset. Errors can be retried.
     fn of(&self, partition: &TopicPartition, timeout: Duration) -> Result<(Offset, Offset), Error>;
 }

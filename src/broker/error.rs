@@ -1,41 +1,44 @@
-//! Errors of the seam.
+//! Errors of clients.
 
-/// Why a client cannot continue. Retrying with the same client is useless, unless the method says otherwise.
+/// The reason why a client cannot continue. Retrying with the same client is useless, unless the documentation of the method says
+/// otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// librdkafka refuses a property, or its value.
+    /// librdkafka rejected a property or its value.
     #[error("kafka.properties: {0}")]
     Property(String),
-    /// No broker answered in time.
-    #[error("no broker answered at {servers} within {waited:?}; is Kafka running there, and is kafka.bootstrap_servers right? ({reason})")]
+    /// No broker responded in time.
+    #[error(
+        "no broker at {servers} answered within {waited:?}; check that Kafka is running there, and that kafka.bootstrap_servers is correct ({reason})"
+    )]
     NoBroker {
         /// The addresses that were tried.
         servers: String,
-        /// The time it waited.
+        /// The time spent waiting.
         waited: std::time::Duration,
-        /// librdkafka's last message.
+        /// The last error message of librdkafka.
         reason: String,
     },
-    /// Brokers answer, but not to us.
+    /// The brokers respond, but reject this client.
     #[error("{advice} ({reason})")]
     Refused {
-        /// The remedy.
+        /// The fix.
         advice: String,
-        /// librdkafka's message.
+        /// The error message of librdkafka.
         reason: String,
     },
-    /// The topics are not as the configuration needs them.
+    /// The topics do not meet the requirements of the configuration.
     #[error("{}", .0.join("\n       "))]
     Cluster(Vec<String>),
-    /// The client failed for good.
+    /// A fatal error of the client.
     #[error("{0}")]
     Fatal(String),
-    /// The group has another member of this consumer's static name, or takes this one for another. This consumer
-    /// cannot go on; a new one can find out which it is.
+    /// The group has another member with this consumer's static name, or treats this consumer as another one. This consumer cannot be used
+    /// any longer. A new consumer can find out which is the case.
     #[error("another process has joined the group as the same member; give each process its own kafka.instance_id")]
     Fenced,
-    /// The process was told to stop while it waited.
+    /// The process had to stop while it was waiting.
     #[error("told to stop")]
     Stopped,
 }

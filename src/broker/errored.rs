@@ -1,15 +1,15 @@
 //! Partitions whose last fetch failed.
 //!
-//! Owns the time at which each is sought back to its position. Must never let a record through that follows a gap.
+//! Owns the times at which they are sought back to their positions. Must never let a record through that follows a gap.
 
 use crate::record::TopicPartition;
 use std::time::{Duration, Instant};
 
-/// Delay before a partition that reported an error is fetched again.
+/// The delay before a partition with an error is fetched again.
 const BACKOFF: Duration = Duration::from_millis(500);
 
-/// Partitions that reported an error, and when to seek them. After an error, librdkafka may continue behind a gap: it skips
-/// a corrupt batch, and counts the error itself as a record. So everything that follows is dropped until the seek.
+/// Partitions with an error, and the times of their next seek. After an error, librdkafka may continue after a gap: it skips a corrupt
+/// batch, and counts the error itself as a record. So all records are dropped until the seek.
 #[derive(Default)]
 pub(crate) struct Errored(Vec<(TopicPartition, Instant)>);
 
@@ -26,7 +26,7 @@ impl Errored {
         self.0.push((partition, now + BACKOFF));
     }
 
-    /// Returns the partitions whose backoff is over, and starts another one in case the seek fails.
+    /// Returns the partitions whose backoff is over. Starts another backoff, in case the seek fails.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<TopicPartition> {
         let due = self.0.iter_mut().filter(|(_, due)| *due <= now);
         due.map(|(partition, due)| {
@@ -36,7 +36,7 @@ impl Errored {
         .collect()
     }
 
-    /// Fetching of these partitions starts afresh.
+    /// Removes partitions whose fetching was restarted.
     pub(crate) fn forget(&mut self, of: impl Fn(&TopicPartition) -> bool) {
         self.0.retain(|(partition, _)| !of(partition));
     }
@@ -55,7 +55,7 @@ mod tests {
         assert!(errored.contains("in", 1) && !errored.contains("in", 3) && !errored.contains("other", 1));
         assert_eq!(errored.due(start), []);
         assert_eq!(errored.due(start + BACKOFF), [of(1)]);
-        assert_eq!(errored.due(start + 2 * BACKOFF), [of(1), of(2)], "a seek that failed is due again");
+        assert_eq!(errored.due(start + 2 * BACKOFF), [of(1), of(2)], "a failed seek is due again");
         errored.forget(|partition| *partition == of(1));
         assert!(!errored.contains("in", 1) && errored.contains("in", 2) && errored.any());
     }

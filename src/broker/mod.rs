@@ -1,9 +1,9 @@
-//! The seam between the worker and the outside world: Kafka as the worker needs it.
+//! The interface between the worker and Kafka.
 //!
 //! `kafka` implements these traits with librdkafka. In test builds, `sim` implements them in memory.
 //!
-//! Each method fails as librdkafka's does, with its error code.
-#![allow(clippy::missing_errors_doc, reason = "the module says it once for all of them")]
+//! Every method returns the errors of librdkafka, with their error codes.
+#![allow(clippy::missing_errors_doc, reason = "documented once, in the module")]
 
 mod changelog;
 mod error;
@@ -25,7 +25,7 @@ pub(crate) use errored::Errored;
 pub use note::Note;
 pub use sink::{Meanwhile, Outgoing, Refused, Sink, SinkError, Target, duplicate_producer};
 
-/// A cluster, and how to get clients of it. Clones share the cluster.
+/// A cluster, with constructors for its clients. Clones share the cluster.
 pub trait Broker: Clone + Send + Sync + 'static {
     /// A member of the consumer group.
     type Consumer: Consumer;
@@ -35,28 +35,28 @@ pub trait Broker: Clone + Send + Sync + 'static {
     type ChangelogReader: ChangelogReader;
     /// Follows many changelog partitions.
     type ChangelogTail: ChangelogTail + Send + 'static;
-    /// Asks how far changelogs reach.
+    /// Requests the ends of changelogs.
     type ChangelogEnds: ChangelogEnds + Send + 'static;
 
     /// Creates the consumer of worker `number`. It has not joined the group yet.
     fn consumer(&self, config: &Config, number: usize) -> Result<Self::Consumer, Error>;
 
-    /// Creates a producer that has talked to no broker yet.
+    /// Creates a producer that has not contacted any broker yet.
     fn producer(&self, config: &Config, options: &ProducerOptions<'_>) -> Result<Self::Producer, Error>;
 
-    /// Creates a reader of changelogs. It joins no group.
+    /// Creates a reader of changelogs. It does not join a group.
     fn changelog_reader(&self, config: &Config) -> Result<Self::ChangelogReader, Error>;
 
-    /// Creates a client that follows changelogs. It joins no group.
+    /// Creates a client that follows changelogs. It does not join a group.
     fn changelog_tail(&self, config: &Config) -> Result<Self::ChangelogTail, Error>;
 
-    /// Creates a client that asks how far changelogs reach.
+    /// Creates a client that requests the ends of changelogs.
     fn changelog_ends(&self, config: &Config) -> Result<Self::ChangelogEnds, Error>;
 
     /// Waits for a broker, checks the configured topics, and creates missing internal topics.
     fn discover(&self, config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Error>;
 
-    /// Describes each known topic that no longer exists. Empty if the brokers do not answer.
+    /// Describes each known topic that no longer exists. Returns nothing if the brokers do not respond.
     fn missing(&self, config: &Config, known: &Cluster) -> Vec<String>;
 }
 
@@ -66,19 +66,19 @@ pub type RecordOf<'a, B> = <<B as Broker>::Consumer as Consumer>::Record<'a>;
 /// The membership of a broker's consumers.
 pub type MembershipOf<B> = <<B as Broker>::Consumer as Consumer>::Membership;
 
-/// A record as a consumer returns it. Nothing is copied.
+/// A record of a consumer. Its data is borrowed from the client.
 pub trait Record {
-    /// The topic it was read from.
+    /// The topic that the record was read from.
     fn topic(&self) -> &str;
-    /// The partition it was read from.
+    /// The partition that the record was read from.
     fn partition(&self) -> i32;
     /// Its offset.
     fn offset(&self) -> Offset;
-    /// The timestamp, even if it is negative, and who set it.
+    /// The timestamp, even if it is negative, and its type.
     fn stamp(&self) -> Option<(TimestampType, Timestamp)>;
-    /// The key; `None` is Kafka's null.
+    /// The key, or `None` if it is null.
     fn key(&self) -> Option<&[u8]>;
-    /// The value; `None` is Kafka's null.
+    /// The value, or `None` if it is null.
     fn value(&self) -> Option<&[u8]>;
     /// All headers, in order.
     fn all_headers(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)>;
@@ -90,12 +90,12 @@ pub trait Record {
         self.stamp().map(|(_, time)| time).filter(|&time| time >= 0)
     }
 
-    /// The headers whose name is UTF-8, in order.
+    /// The headers with UTF-8 names, in order.
     fn headers(&self) -> impl Iterator<Item = (&str, Option<&[u8]>)> {
         self.all_headers().filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, value)))
     }
 
-    /// Bytes of the key and the value.
+    /// The size of the key and the value in bytes.
     fn bytes(&self) -> usize {
         self.key().map_or(0, <[u8]>::len) + self.value().map_or(0, <[u8]>::len)
     }
@@ -118,7 +118,7 @@ pub enum Rebalance {
 /// The group's committed offset of a partition.
 #[derive(Clone, Debug, Default)]
 pub struct Committed {
-    /// The next offset to process, if the group has committed any.
+    /// The next offset to process, or `None` if the group has committed nothing.
     pub offset: Option<Offset>,
     /// The metadata that was committed with the offset.
     pub metadata: String,
@@ -130,8 +130,8 @@ pub struct Batch<R> {
     pub messages: Vec<R>,
     /// True if the position of some partition is outside its log.
     pub out_of_range: bool,
-    /// Partitions that were read to their end, and that end: offsets below it are records that were read, or hold no record. Only a
-    /// consumer whose configuration shares key spaces reports ends.
+    /// Partitions that were read to their end, with that end. All records below the end were read. Only consumers whose configuration has
+    /// shared key spaces report ends.
     pub ends: Vec<(TopicPartition, Offset)>,
 }
 
@@ -142,13 +142,13 @@ impl<R> Default for Batch<R> {
 }
 
 impl<R> Batch<R> {
-    /// True if polling returned nothing.
+    /// True if the poll returned nothing.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.messages.is_empty() && !self.out_of_range && self.ends.is_empty()
     }
 
-    /// Empties the batch and keeps its memory.
+    /// Clears the batch, but keeps its memory.
     pub fn clear(&mut self) {
         self.messages.clear();
         self.out_of_range = false;
@@ -167,62 +167,62 @@ pub trait Consumer {
 
     /// Joins the group.
     fn subscribe(&self, topics: &[&str]) -> Result<(), Error>;
-    /// Waits up to `timeout` and appends at most `records` records to `batch`. Returns early, without records, if a rebalance is queued.
-    /// An error means that this consumer can never read again ([`Error::Fenced`]: another member took over the static name).
+    /// Waits up to `timeout`, and appends at most `records` records to `batch`. Returns early, without records, if a rebalance is queued.
+    /// After an error, this consumer can never read again. [`Error::Fenced`] means that another member took over the static name.
     fn poll<'a>(&'a self, batch: &mut Batch<Self::Record<'a>>, records: usize, timeout: Duration) -> Result<(), Error>;
-    /// True if a rebalance waits for its answer.
+    /// True if a rebalance is waiting to be answered.
     fn has_rebalance(&self) -> bool;
     /// Takes the next rebalance.
     fn next_rebalance(&self) -> Option<Rebalance>;
-    /// Answers [`Rebalance::Assigned`]: starts reading at these offsets. Resumes the partitions.
+    /// Answers [`Rebalance::Assigned`]. Starts reading at these offsets, and resumes the partitions.
     fn assign(&self, partitions: &[(TopicPartition, Offset)]) -> Result<(), Error>;
     /// Answers [`Rebalance::Revoked`].
     fn unassign(&self, partitions: &[TopicPartition]) -> Result<(), Error>;
     /// True if the group has already given this consumer's partitions to other members.
     fn lost(&self) -> bool;
-    /// Restarts fetching `stopped` partitions. `all` are the offsets of everything that is assigned, `stopped` included.
+    /// Restarts fetching the `stopped` partitions. `all` contains the offsets of all assigned partitions, including `stopped`.
     fn restart(&self, stopped: &[TopicPartition], all: &[(TopicPartition, Offset)]) -> Result<(), Error>;
-    /// The end of the partition's log as of the last fetch.
+    /// Returns the end of the partition's log as of the last fetch.
     fn end(&self, partition: &TopicPartition) -> Option<Offset>;
-    /// The offset up to which each partition was handed out, control records included. `None` before the first record since a seek,
-    /// and after an error or the end of a partition, which librdkafka counts as records.
+    /// Returns the offset up to which records of each partition were returned, including control records. Returns `None` before the first
+    /// record after a seek, and after an error or the end of a partition, which librdkafka counts as records.
     fn positions<'p>(&self, partitions: impl Iterator<Item = &'p TopicPartition>) -> Vec<Option<Offset>>;
-    /// The offset before which a partition has no open transaction. Waits a second at most.
+    /// Returns the last stable offset of a partition. Waits for at most a second.
     fn last_stable_offset(&self, partition: &TopicPartition) -> Result<Offset, Error>;
-    /// The partitions to seek to their position because they reported an error: until then, nothing more of them is returned. A
-    /// partition whose seek fails is due again later.
+    /// Returns the partitions to seek back to their positions because they reported an error. Until the seek, their records are dropped. If
+    /// the seek fails, the partition is returned again later.
     fn errored_due(&self) -> Vec<TopicPartition>;
     /// Continues reading at another offset. Fails if the partition is not being read.
     fn seek(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error>;
     /// Stops fetching assigned partitions.
     fn pause(&self, partitions: &[TopicPartition]) -> Result<(), Error>;
-    /// Fetches paused partitions again.
+    /// Resumes fetching paused partitions.
     fn resume(&self, partitions: &[TopicPartition]) -> Result<(), Error>;
-    /// The group's committed offsets, in the order asked for, once no transaction on them is open. An error is worth a retry.
+    /// Returns the group's committed offsets, in the requested order, after all transactions on them have ended. Errors can be retried.
     fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error>;
-    /// The log start offset and the high watermark. An error is worth a retry.
+    /// Returns the log start offset and the high watermark. Errors can be retried.
     fn watermarks(&self, partition: &TopicPartition) -> Result<(Offset, Offset), Error>;
-    /// The ids of topics by name. Brokers before Kafka 2.8 return none. An error is worth a retry.
+    /// Returns the ids of topics by name. Brokers before Kafka 2.8 return none. Errors can be retried.
     fn topic_ids(&self, topics: &[&str]) -> Result<BTreeMap<String, String>, Error>;
-    /// The first offset with this timestamp or a later one. An error is worth a retry.
+    /// Returns the first offset whose timestamp is `time` or later. Errors can be retried.
     fn offset_at(&self, partition: &TopicPartition, time: Timestamp) -> Result<Option<Offset>, Error>;
-    /// The membership of this consumer; `None` if it is not a member.
+    /// Returns the membership of this consumer, or `None` if it is not a member.
     fn membership(&self) -> Option<Self::Membership>;
-    /// The generation of the group that this consumer is a member of.
+    /// Returns the generation of the group that this consumer is a member of.
     fn generation(&self) -> Option<i32>;
     /// Commits offsets outside a transaction.
     fn commit(&self, offsets: &[(TopicPartition, Offset, String)]) -> Result<(), ClientError>;
-    /// Leaves the group. Queued rebalances are declined.
+    /// Leaves the group. Declines queued rebalances.
     fn close(self);
 }
 
-/// The settings of one producer.
+/// The settings of a producer.
 pub struct ProducerOptions<'a> {
     /// The transactional id.
     pub transactional_id: &'a str,
-    /// Number of input partitions, for `linger.ms`.
+    /// The number of input partitions, which determines `linger.ms`.
     pub partitions: u32,
-    /// The largest batch, in bytes.
+    /// The maximum size of a batch in bytes.
     pub batch_bytes: usize,
     /// True if every record gets its own batch.
     pub one_record_per_batch: bool,
@@ -231,15 +231,15 @@ pub struct ProducerOptions<'a> {
 /// The timestamp of a record to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutgoingTime {
-    /// This time, in milliseconds. 0 becomes 1, because librdkafka takes 0 for "now".
+    /// This time in milliseconds. 0 is changed to 1, because librdkafka takes 0 for "now".
     At(Timestamp),
-    /// The time at which the client takes the record.
+    /// The time at which the client accepts the record.
     Now,
-    /// None.
+    /// No timestamp.
     Never,
 }
 
-/// Changes to the headers that a record had when it was read.
+/// Changes to the headers of a record.
 pub trait HeaderChanges {
     /// The names of headers to remove first.
     fn removed(&self) -> impl Iterator<Item = &CStr>;
@@ -251,7 +251,7 @@ pub trait HeaderChanges {
 pub struct OutgoingRecord<'a, R, H> {
     /// The topic.
     pub topic: &'a str,
-    /// The partition; `None` lets the client choose it by the key (murmur2, like Java).
+    /// The partition, or `None` to let the client choose it by the key (murmur2, like Java).
     pub partition: Option<i32>,
     /// The key.
     pub key: Option<&'a [u8]>,
@@ -261,7 +261,7 @@ pub struct OutgoingRecord<'a, R, H> {
     pub time: OutgoingTime,
     /// The record whose headers are copied, and the changes to them.
     pub headers: Option<(&'a R, &'a H)>,
-    /// The number that delivery reports name the record by. 0 marks changelog records, whose offsets are reported too.
+    /// The number that identifies the record in delivery reports. 0 marks changelog records, whose offsets are also reported.
     pub tag: usize,
 }
 
@@ -272,31 +272,31 @@ pub struct DeliveryFailure {
     pub tag: usize,
     /// The topic.
     pub topic: String,
-    /// Bytes of the key and the value.
+    /// The size of the key and the value in bytes.
     pub bytes: usize,
     /// The error.
     pub code: ErrorCode,
-    /// The client's description of the error.
+    /// The client's error message.
     pub error: String,
-    /// The broker's message about this record; empty if it had none.
+    /// The broker's message about this record, or an empty string.
     pub reason: String,
 }
 
-/// A producer, as librdkafka offers it: every call may fail with an error that says what may be done next.
+/// A producer with librdkafka's interface. The errors show what may be done next.
 pub trait ProducerClient<B: Broker> {
-    /// Fences earlier producers of the transactional id and waits until their transactions have ended.
+    /// Fences earlier producers with the transactional id, and waits until their transactions have ended.
     fn init_transactions(&self, timeout: Duration) -> Result<(), ClientError>;
     /// Begins a transaction.
     fn begin_transaction(&self) -> Result<(), ClientError>;
-    /// Queues a record, copying it.
+    /// Queues a copy of a record.
     fn send<H: HeaderChanges>(&self, record: &OutgoingRecord<'_, RecordOf<'_, B>, H>) -> Result<(), Box<ClientError>>;
     /// Takes delivery reports, waiting up to `wait` for the first one.
     fn poll(&self, wait: Duration);
-    /// Waits until no record is queued or in flight. False if that takes longer than `timeout`.
+    /// Waits until no record is queued or in flight. Returns false after `timeout`.
     fn flush(&self, timeout: Duration) -> bool;
-    /// Drops all records that are queued or in flight; they are reported as failures.
+    /// Drops all records that are queued or in flight, and reports them as failures.
     fn purge(&self);
-    /// Adds offsets to the transaction. May be called several times in one transaction.
+    /// Adds offsets to the transaction. May be called several times per transaction.
     fn send_offsets(
         &self,
         offsets: &[(TopicPartition, Offset, String)],
@@ -311,23 +311,23 @@ pub trait ProducerClient<B: Broker> {
     fn take_failures(&self) -> Vec<DeliveryFailure>;
     /// Takes the offsets of changelog records (tag 0) written since the last call, in order.
     fn take_written(&self) -> BTreeMap<TopicPartition, Vec<Offset>>;
-    /// True if a `TxnOffsetCommit` or `EndTxn` request of this producer was sent more than once or was not answered, so that a copy
-    /// may still arrive.
+    /// True if a `TxnOffsetCommit` or `EndTxn` request of this producer was sent more than once or was not answered, so that a copy may
+    /// still arrive.
     fn has_late_request(&self) -> bool;
 }
 
-/// The topics that the configuration names.
+/// The topics of the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
-    /// Partition count of each topic that exists.
+    /// The partition count of each existing topic.
     pub partitions: BTreeMap<String, u32>,
-    /// The largest batch, in bytes, that every output accepts.
+    /// The maximum batch size in bytes that every output accepts.
     pub batch_bytes: usize,
     /// Warnings for the operator.
     pub warnings: Vec<String>,
 }
 
-/// An error code of a client or a broker, as far as it decides what to do.
+/// An error code of a client or a broker, as far as the reaction depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorCode {
     /// The user lacks a permission.
@@ -338,7 +338,7 @@ pub enum ErrorCode {
     QueueFull,
     /// The call is not allowed in the client's state, such as in a failed transaction.
     State,
-    /// The client failed for good.
+    /// A fatal error of the client.
     Fatal,
     /// The record was purged from the queue.
     PurgedQueue,
@@ -350,7 +350,7 @@ pub enum ErrorCode {
     InvalidRecord,
     /// The timestamp of the record is outside the topic's limits.
     InvalidTimestamp,
-    /// The record failed because another record of its batch did.
+    /// The record failed because another record of its batch failed.
     OtherRecord,
     /// The metadata of a committed offset is longer than the brokers allow.
     OffsetMetadataTooLarge,
@@ -358,7 +358,7 @@ pub enum ErrorCode {
     OffsetsTooLarge,
     /// The broker reported an unknown error.
     Unknown,
-    /// Anything else.
+    /// Any other error.
     Other,
 }
 
@@ -380,7 +380,7 @@ pub struct ClientError {
 }
 
 impl ClientError {
-    /// The error of a producer that another one has fenced.
+    /// Creates the error of a producer that was fenced by another one.
     pub(crate) const fn fenced(message: String) -> Self {
         let code = ErrorCode::Fenced;
         Self { code, message, missing_permission: None, is_fatal: true, is_retriable: false, requires_abort: false }
@@ -393,10 +393,10 @@ impl fmt::Display for ClientError {
     }
 }
 
-/// The time limit for records of a transaction, after which librdkafka or the brokers drop them.
+/// Returns the time limit for records of a transaction, after which librdkafka or the brokers drop them.
 pub fn delivery_timeout(config: &Config) -> Duration {
     let set = ["message.timeout.ms", "topic.message.timeout.ms"].into_iter().filter_map(|name| config.kafka.properties.get(name));
-    // None is no bound.
+    // Zero or less means no limit.
     let set = set.filter_map(|text| text.parse().ok()).filter(|&millis| millis > 0).map(Duration::from_millis);
     set.fold(config.worker.transaction_timeout, Duration::min)
 }

@@ -1,28 +1,28 @@
-//! What is noted beside an offset that is committed.
+//! The metadata of committed offsets.
 //!
-//! Owns it as text. Must never decide what follows from it.
+//! Owns its text format. Must never decide what follows from it.
 
 use crate::record::{Offset, Timestamp};
 use std::fmt;
 
-/// What is committed beside an offset. Notes of others mean nothing, and say nothing.
+/// The metadata of a committed offset. Metadata from other programs is ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Note {
-    /// Where the group began. At that offset, nothing was judged yet, and there is nothing to remember.
+    /// The offset at which the group started. Nothing below this offset was judged.
     pub first: Option<Offset>,
-    /// Stream time, which a warm-up must not take further.
+    /// Stream time, which a warm-up must not advance further.
     pub stream_time: Option<Timestamp>,
-    /// The id of the log that the offset is of.
+    /// The id of the topic that the offset belongs to.
     pub id: Option<String>,
-    /// The epoch of the owner that committed it. The next owner may have a checkpoint at the same offset, and so not read the
-    /// changelog, which has this epoch.
+    /// The epoch of the owner that committed the offset. If the next owner has a checkpoint at the same offset, it does not read the
+    /// changelog, which also has this epoch.
     pub epoch: Option<i64>,
-    /// Whether a seed is all that the group has done: its keys may be in the changelog, and in no checkpoint.
+    /// True if a seed wrote the last commit. The seeded keys may be in the changelog, but in no checkpoint.
     pub is_seed: bool,
 }
 
 impl Note {
-    /// Reads a note.
+    /// Parses metadata.
     #[must_use]
     pub fn read(text: &str) -> Self {
         let mut note = Self::default();
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_are_read_as_they_were_written() {
+    fn metadata_is_parsed_as_it_was_written() {
         for first in [None, Some(0), Some(i64::MAX)] {
             for stream_time in [None, Some(-5), Some(1_700_000_000_000)] {
                 for id in [None, Some("dGhpcyBpcyBhbiBpZC4=".to_owned())] {

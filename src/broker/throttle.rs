@@ -1,48 +1,48 @@
-//! Keeps the log readable while something lasts: each distinct trouble is logged at once, and then at
-//! most every ten seconds, with a count of what was left out.
+//! Rate limits for log lines: each distinct problem is logged immediately, and then at most every ten seconds, with the number of
+//! suppressed lines.
 //!
-//! Owns what was logged when, for all clients of the process: they meet the same brokers. Must never
-//! hold a trouble back that was not logged yet.
+//! Owns the times of the last lines, for all clients of the process, because they all see the same problems. Must never suppress a problem
+//! that was not logged yet.
 
 use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Least time between two lines about one trouble.
+/// The shortest time between two lines about the same problem.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Most troubles that are kept apart at a time.
-const TROUBLES_MAX: usize = 256;
+/// The maximum number of problems to keep track of.
+const PROBLEMS_MAX: usize = 256;
 
-/// Calls `line` with the number of lines left out before it, unless this trouble was logged a moment ago.
-pub(crate) fn report(trouble: &str, line: impl FnOnce(Option<NonZeroU64>)) {
-    static TOLD: LazyLock<Mutex<Throttle>> = LazyLock::new(Mutex::default);
-    let due = TOLD.lock().unwrap_or_else(PoisonError::into_inner).due(trouble, crate::runtime::now());
+/// Calls `line` with the number of suppressed lines, unless this problem was logged within the last ten seconds.
+pub(crate) fn report(problem: &str, line: impl FnOnce(Option<NonZeroU64>)) {
+    static THROTTLE: LazyLock<Mutex<Throttle>> = LazyLock::new(Mutex::default);
+    let due = THROTTLE.lock().unwrap_or_else(PoisonError::into_inner).due(problem, crate::runtime::now());
     if let Some(left_out) = due {
         line(NonZeroU64::new(left_out));
     }
 }
 
-/// What librdkafka says, without how long it took and how often: these differ where the trouble does not.
+/// Returns librdkafka's message without the duration and the number of repetitions, which differ between lines about the same problem.
 pub(crate) fn essence(message: &str) -> &str {
     message.rsplit_once(" (after ").map_or(message, |(essence, _)| essence)
 }
 
 #[derive(Default)]
 struct Throttle {
-    logged: HashMap<String, Trouble>,
+    logged: HashMap<String, Problem>,
 }
 
-struct Trouble {
+struct Problem {
     at: Instant,
     left_out: u64,
 }
 
 impl Throttle {
-    /// Whether this trouble is to be logged now, and how often it was not since the last time.
-    fn due(&mut self, trouble: &str, now: Instant) -> Option<u64> {
-        if let Some(logged) = self.logged.get_mut(trouble) {
+    /// Returns the number of suppressed lines if the problem must be logged now.
+    fn due(&mut self, problem: &str, now: Instant) -> Option<u64> {
+        if let Some(logged) = self.logged.get_mut(problem) {
             if now.saturating_duration_since(logged.at) < PAUSE {
                 logged.left_out += 1;
                 return None;
@@ -50,14 +50,14 @@ impl Throttle {
             logged.at = now;
             return Some(std::mem::take(&mut logged.left_out));
         }
-        if self.logged.len() >= TROUBLES_MAX {
+        if self.logged.len() >= PROBLEMS_MAX {
             self.logged.retain(|_, logged| now.saturating_duration_since(logged.at) < PAUSE);
         }
-        if self.logged.len() >= TROUBLES_MAX {
-            // More than anybody reads. They are logged once more than they should be, but never too seldom.
+        if self.logged.len() >= PROBLEMS_MAX {
+            // After this, some problems are logged once more than necessary, but none is suppressed by mistake.
             self.logged.clear();
         }
-        self.logged.insert(trouble.to_owned(), Trouble { at: now, left_out: 0 });
+        self.logged.insert(problem.to_owned(), Problem { at: now, left_out: 0 });
         Some(0)
     }
 }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trouble_is_reported_at_once_and_then_every_ten_seconds_with_what_was_left_out() {
+    fn a_problem_is_logged_immediately_and_then_every_ten_seconds() {
         let (mut throttle, start) = (Throttle::default(), Instant::now());
         let mut at = |ms: u64| throttle.due("down", start + Duration::from_millis(ms));
         assert_eq!(at(0), Some(0));
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn troubles_do_not_hide_each_other() {
+    fn problems_do_not_suppress_each_other() {
         let (mut throttle, now) = (Throttle::default(), Instant::now());
         assert_eq!(throttle.due("one is down", now), Some(0));
         assert_eq!(throttle.due("two is down", now), Some(0));
@@ -87,18 +87,18 @@ mod tests {
     }
 
     #[test]
-    fn new_troubles_are_told_however_many_there_are_and_old_ones_forgotten() {
+    fn new_problems_are_always_logged_and_old_ones_are_forgotten() {
         let (mut throttle, start) = (Throttle::default(), Instant::now());
-        for number in 0..3 * TROUBLES_MAX {
+        for number in 0..3 * PROBLEMS_MAX {
             assert_eq!(throttle.due(&number.to_string(), start), Some(0));
-            assert!(throttle.logged.len() <= TROUBLES_MAX);
+            assert!(throttle.logged.len() <= PROBLEMS_MAX);
         }
         assert_eq!(throttle.due("last", start + PAUSE), Some(0));
-        assert_eq!(throttle.logged.len(), 1, "those that were logged long ago are forgotten");
+        assert_eq!(throttle.logged.len(), 1, "problems that were logged long ago are forgotten");
     }
 
     #[test]
-    fn a_trouble_is_the_same_however_long_it_took() {
+    fn messages_that_differ_in_duration_are_the_same_problem() {
         let line = |tail| format!("[thrd:a:9092/1]: a:9092/1: Connect to ipv4#127.0.0.1:9092 failed: Connection refused{tail}");
         let [first, second] =
             [line(" (after 0ms in state CONNECT)"), line(" (after 12ms in state CONNECT, 3 identical error(s) suppressed)")];

@@ -1,9 +1,8 @@
-//! The changelog of a state: what changed it, as records from which the same state can be made again.
+//! The changelog of a dedup state: records of its changes, from which the state can be rebuilt.
 //!
-//! Owns the form of those records, what is kept until they are committed, and how they are applied again.
-//! They hold fingerprints, not bits, so that a filter of another kind or size can be made from them
-//! too. Pure: where they are kept is for others to know. Must never hold what was not committed
-//! together with the outputs it belongs to.
+//! Owns the format of these records, the changes that wait for a commit, and the replay of the records. Records contain fingerprints, not
+//! filter bits, so that a filter of a different kind or size can be rebuilt from them, too. Does no I/O. Must never contain a change that
+//! was not committed together with its outputs.
 
 mod pending;
 mod progress;
@@ -21,21 +20,23 @@ use crate::record::{Offset, Timestamp};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// By whom a changelog was written, and under which settings. Hashes of texts, for they are only compared.
+/// Identifies the writer of a changelog and the settings it was written with. The fields are hashes, because they are only compared for
+/// equality.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The group and the key space. Two pairs of them may make the same topic name.
+    /// The group and the key space. Two different pairs can result in the same topic name.
     pub owner: u64,
-    /// How keys are taken and hashed: under another one, the fingerprints mean nothing.
+    /// The key and hash settings. Fingerprints cannot be compared if these differ.
     pub keys: u64,
-    /// What slices count, time or keys, and how long they are: under another one, their numbers mean nothing.
+    /// The kind of clock that defines slices (time or number of keys), and the slice length. Slice numbers cannot be compared if these
+    /// differ.
     pub clock: u64,
-    /// The kind of filter: to another one, replay info means nothing.
+    /// The kind of filter. Replay info from a different kind cannot be used.
     pub kind: u64,
 }
 
 impl Origin {
-    /// From texts that say each of them.
+    /// Hashes a textual description of each field.
     #[must_use]
     pub fn new(owner: &str, keys: &str, clock: &str, kind: &str) -> Self {
         let [owner, keys, clock, kind] = [owner, keys, clock, kind].map(|text| xxh3_64(text.as_bytes()));
@@ -43,45 +44,45 @@ impl Origin {
     }
 }
 
-/// What becomes of a record of the changelog.
+/// The outcome of a changelog record.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was taken in.
+    /// The record was applied.
     Taken,
-    /// It was passed over: it is of other keys, past what the group has committed, or a part of a commit that is in already.
+    /// The record was skipped. It has different keys, is past the group's committed offset, or is part of a commit that was already
+    /// applied.
     Passed,
-    /// It goes on from an offset before the one that the changelog had come to: the group was set back. What the changelog
-    /// says from there on up to this record did not happen.
+    /// The record starts at an offset below the applied one, because the group's offsets were reset. Earlier changelog records about
+    /// offsets from there on are void.
     SetBack,
-    /// It is the first that the state has not, and does not go on from where that has come to.
+    /// The first record that the state lacks starts after the offset of the state.
     Gap,
-    /// It was written by another group, or for another key space.
+    /// The record was written by another group, or for another key space.
     Foreign,
 }
 
-/// Applies a changelog, and makes the state that was logged.
+/// Applies a changelog to rebuild the logged state.
 #[derive(Debug)]
 pub struct Applier {
-    /// For each input topic, the offset it has come to.
+    /// The applied offset of each input topic.
     pub offsets: BTreeMap<String, Offset>,
-    /// Fingerprints taken in.
+    /// The number of applied fingerprints.
     pub fingerprints: u64,
     origin: Origin,
-    /// For each input topic, the offset that the changelog is of use up to; none for those without bound.
+    /// The offset of each input topic up to which the changelog is applied. Topics without an entry are unbounded.
     bounds: BTreeMap<String, Offset>,
-    /// Keys of an earlier slice have expired since, if that is known.
+    /// The oldest slice whose keys have not expired, if known.
     oldest_slice: Option<Slice>,
-    /// The highest epoch that was met.
+    /// The highest epoch so far.
     pub epoch: i64,
-    /// The spans and the epoch of the last commit, which all of its parts have, and how many parts of it were taken in.
+    /// The spans and the epoch of the last commit, which all of its parts share, and the number of its parts that were applied.
     last: Vec<(String, Offset, Offset)>,
     last_epoch: i64,
     last_parts: u32,
 }
 
 impl Applier {
-    /// Goes on from where a state has come to `offsets`, up to `bounds`. Keys of slices before `oldest_slice` are known
-    /// to have expired.
+    /// Continues from a state at `offsets`, up to `bounds`. Keys of slices before `oldest_slice` have expired.
     #[must_use]
     pub const fn new(
         offsets: BTreeMap<String, Offset>,
@@ -93,18 +94,18 @@ impl Applier {
         Self { offsets, fingerprints: 0, origin, bounds, oldest_slice, epoch, last: Vec::new(), last_epoch: epoch, last_parts: 0 }
     }
 
-    /// Whether it is another part of the commit that was taken in last.
+    /// True if the record is another part of the last applied commit.
     #[must_use]
     pub fn continues(&self, record: &ChangelogRecord<'_>) -> bool {
         let same = |(span, last): (&Span<'_>, &(String, Offset, Offset))| (span.topic, span.start, span.end) == (&*last.0, last.1, last.2);
-        // What no input says, each record says by itself.
+        // A record without spans is a commit of its own.
         !record.spans.is_empty()
             && record.epoch == self.last_epoch
             && record.spans.len() == self.last.len()
             && record.spans.iter().zip(&self.last).all(same)
     }
 
-    /// Lets the state take one record in.
+    /// Applies a record to the state.
     ///
     /// # Errors
     /// [`ExactError`] when the state has no room, or cannot decide.
@@ -121,13 +122,13 @@ impl Applier {
         Ok(outcome)
     }
 
-    /// Decides what becomes of the next record. One that is [`Outcome::Taken`] has come to its offsets: the state must have
-    /// its [`Applier::effect`] before the next.
+    /// Decides the outcome of the next record. If it is [`Outcome::Taken`], the caller must apply [`Applier::effect`] to the state before
+    /// the next record, because `offsets` already include the record.
     pub fn accept(&mut self, record: &ChangelogRecord<'_>) -> Outcome {
         if record.origin.owner != self.origin.owner {
             return Outcome::Foreign;
         }
-        // Who has lost the partition may not know it yet, and write on where no transaction keeps it from that.
+        // A worker that has lost the partition may not know it yet, and without transactions it can keep writing.
         if record.epoch < self.epoch {
             return Outcome::Passed;
         }
@@ -137,20 +138,20 @@ impl Applier {
             return Outcome::Passed;
         }
         let same = self.continues(record);
-        // A worker logs a commit again if it cannot know whether the first try was written: without transactions, or where a
-        // warm-up moves no offset that would tell. Its parts are the same. What is in must not be applied twice: a cuckoo filter
-        // would keep two copies of a key, and a window by count would count its keys twice.
+        // A worker logs a commit again if it does not know whether the first attempt was written. This happens without transactions, and
+        // during a warm-up, which moves no offset that would show it. The second attempt has the same parts. A part must not be applied
+        // twice: a cuckoo filter would store two copies of a key, and a window by count would count its keys twice.
         if same && record.part.is_some_and(|part| part < self.last_parts) {
             return Outcome::Passed;
         }
         if !same {
-            let known = |span: &&Span<'_>| self.offsets.get(span.topic).is_some_and(|&come_to| span.start < come_to);
+            let known = |span: &&Span<'_>| self.offsets.get(span.topic).is_some_and(|&applied| span.start < applied);
             if record.spans.iter().any(|span| known(&span)) {
-                // Of a checkpoint, the changelog has what came before it as well.
-                let old = record.spans.iter().all(|span| self.offsets.get(span.topic).is_some_and(|&come_to| span.end <= come_to));
+                // When applying starts from a checkpoint, the changelog also has the records before it.
+                let old = record.spans.iter().all(|span| self.offsets.get(span.topic).is_some_and(|&applied| span.end <= applied));
                 return if self.last.is_empty() && old { Outcome::Passed } else { Outcome::SetBack };
             }
-            let lacks = |span: &Span<'_>| self.offsets.get(span.topic).is_some_and(|&come_to| span.start > come_to);
+            let lacks = |span: &Span<'_>| self.offsets.get(span.topic).is_some_and(|&applied| span.start > applied);
             if self.last.is_empty() && record.spans.iter().any(lacks) {
                 return Outcome::Gap;
             }
@@ -165,14 +166,14 @@ impl Applier {
         Outcome::Taken
     }
 
-    /// What a record that was taken does to the state.
+    /// Returns the effect of an accepted record on the state.
     #[must_use]
     pub fn effect<'r>(&self, record: &'r ChangelogRecord<'r>) -> Effect<'r> {
         let slice = record.slice.filter(|_| record.origin.clock == self.origin.clock);
         let is_expired = slice.is_some_and(|slice| self.oldest_slice.is_some_and(|oldest| slice < oldest));
         Effect {
             start: (!is_expired).then(|| {
-                // Of a record without keys, the slice only says when it was written.
+                // For a record without keys, the slice only shows when the record was written.
                 let slice = slice.filter(|_| !record.runs.is_empty());
                 (record.time, slice, record.replay_info.filter(|_| record.origin.kind == self.origin.kind))
             }),
@@ -181,54 +182,68 @@ impl Applier {
         }
     }
 
-    /// Where the group was set back to, if this record, at its offset in the changelog, says so: see [`Outcome::SetBack`].
+    /// Returns the offset reset that this record shows, with the record's offset in the changelog. See [`Outcome::SetBack`].
     #[must_use]
     pub fn cut(&self, before: Offset, record: &ChangelogRecord<'_>) -> Option<Cut> {
-        let back = record.spans.iter().find(|span| self.offsets.get(span.topic).is_some_and(|&come_to| span.start < come_to))?;
-        Some(Cut { before, topic: back.topic.to_owned(), start: back.start })
+        let back = record.spans.iter().find(|span| self.offsets.get(span.topic).is_some_and(|&applied| span.start < applied))?;
+        let ends = record.spans.iter().map(|span| (span.topic.to_owned(), span.end)).collect();
+        Some(Cut { before, topic: back.topic.to_owned(), start: back.start, ends })
     }
 }
 
-/// What a record does to a state: it begins, its runs are applied in order, it ends.
+/// The effect of a record on a state: call `begin`, apply the runs in order, then call `end`.
 #[derive(Debug)]
 pub struct Effect<'r> {
-    /// Time, clock and replay info to begin with; none where its keys have expired.
+    /// The stream time, slice, and replay info at the start, or `None` if the keys have expired.
     start: Option<(Option<Timestamp>, Option<Slice>, Option<u64>)>,
-    /// Its keys, each to be applied by [`Dedup::apply`].
+    /// The keys, to be applied with [`Dedup::apply`].
     pub runs: &'r [KeyRun<'r>],
     end_time: Option<Timestamp>,
 }
 
 impl Effect<'_> {
-    /// Comes to the time of its keys.
+    /// Advances the state to the time of the keys.
     pub fn begin(&self, dedup: &mut Dedup) {
         if let Some((time, slice, replay_info)) = self.start {
             dedup.resume(time, slice, replay_info);
         }
     }
 
-    /// Comes to the time of its end.
+    /// Advances the state to the end time of the record.
     pub fn end(&self, dedup: &mut Dedup) {
         dedup.resume(self.end_time, None, None);
     }
 }
 
-/// What a group that was set back makes void: below `before` in the changelog, the effect of `topic` from `start` on.
+/// The changelog records that an offset reset makes void: records below `before` with effects of `topic` from `start` on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// The offset, in the changelog, of the record that says so.
+    /// The changelog offset of the record that shows the reset.
     pub before: Offset,
     /// The input topic.
     pub topic: String,
-    /// The first of its offsets whose effect is void.
+    /// The first input offset whose effect is void.
     pub start: Offset,
+    /// The end offsets of the record that shows the reset.
+    pub ends: Vec<(String, Offset)>,
 }
 
 impl Cut {
-    /// Most times that a group may be set back within one changelog.
+    /// The maximum number of offset resets within one changelog.
     pub const MAX: usize = 100;
 
-    /// Whether the record at an offset of the changelog did not happen.
+    /// Adds the reset, for another read from the beginning. Removes earlier resets whose own record is now void: the worker that wrote the
+    /// record of this reset had restored its state without them.
+    ///
+    /// Each read adds a reset and removes only resets of earlier records, so the number of reads is finite.
+    pub fn add_to(self, cuts: &mut Vec<Self>) {
+        let is_void =
+            |cut: &Self| cut.before < self.before && cut.ends.iter().any(|(topic, end)| *topic == self.topic && *end > self.start);
+        cuts.retain(|cut| !is_void(cut));
+        cuts.push(self);
+    }
+
+    /// True if the reset makes the record at this changelog offset void.
     #[must_use]
     pub fn voids(&self, offset: Offset, record: &ChangelogRecord<'_>) -> bool {
         offset < self.before && record.spans.iter().any(|span| span.topic == self.topic && span.end > self.start)

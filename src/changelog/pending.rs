@@ -1,4 +1,4 @@
-//! What changed a state since its last commit: it is to be logged with the next.
+//! Changes of a state since its last commit, which the next commit will log.
 
 use super::Origin;
 use super::record::{self, ChangelogRecord, Span};
@@ -8,65 +8,65 @@ use crate::key::Fingerprint;
 use crate::record::{Offset, Timestamp, TopicId};
 use std::collections::VecDeque;
 
-/// Most fingerprints in a record of the changelog, half a megabyte: far below what brokers take.
+/// The maximum number of fingerprints per changelog record: half a megabyte, far below the brokers' size limit.
 pub const RECORD_FINGERPRINTS_MAX: usize = 1 << 15;
 
-/// Most entries that room is kept for: 2 MiB, for every partition may have it.
+/// The maximum number of entries to keep allocated: 2 MiB, because every partition may use this much.
 const SPARE_MAX: usize = 1 << 16;
 
-/// What was done in one slice, in order.
+/// The changes within one slice, in order.
 #[derive(Debug)]
 struct SliceChanges {
-    /// None before any time is known.
+    /// `None` before the first timestamp.
     slice: Option<Slice>,
-    /// Stream time when it began, and now.
+    /// The first and the last stream time of these changes.
     first_time: Option<Timestamp>,
     time: Option<Timestamp>,
     replay_info: Option<u64>,
-    /// Whether the filter was asked for the replay info: after the first key that was inserted.
-    has_replay_info: bool,
+    /// True if the filter was already asked for its replay info, which happens after the first insertion.
+    asked_for_replay_info: bool,
     entries: Vec<Entry>,
 }
 
-/// 32 bytes, for there are many.
+/// A change. It takes 32 bytes, because there may be many.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     fingerprint: Fingerprint,
     offset: Offset,
-    /// Which input topic's record did it, as the worker numbers them.
+    /// The id of the input topic.
     topic: u32,
     mutation: Mutation,
 }
 
 impl Entry {
-    /// Whether it is below the ends of the topics.
+    /// True if the record is below the ends of the topics.
     fn is_in(&self, ends: &[(TopicId, Offset)]) -> bool {
         ends.iter().any(|&(topic, end)| topic.0 == self.topic as usize && self.offset < end)
     }
 }
 
-/// There are far fewer topics.
+/// There are far fewer topics than a `u32` can hold.
 fn topic_number(topic: TopicId) -> u32 {
     u32::try_from(topic.0).unwrap_or(u32::MAX)
 }
 
-/// What changed a state, and is not logged yet.
+/// Changes of a state that are not logged yet.
 #[derive(Debug, Default)]
 pub struct PendingChanges {
     groups: VecDeque<SliceChanges>,
-    /// Room of a group that is no more, for the next.
+    /// The buffer of a logged slice, kept for reuse.
     spare: Vec<Entry>,
     len: usize,
-    /// Whether no time was known at the last record.
+    /// True if no timestamp was known at the last record.
     is_untimed: bool,
 }
 
 impl PendingChanges {
-    /// Notes what the record at `offset` of a topic did to the state, if anything.
+    /// Adds the change that the record at `offset` of a topic made to the state, if it made one.
     #[inline]
     pub fn note(&mut self, dedup: &Dedup, topic: TopicId, offset: Offset, fingerprint: Fingerprint) {
         let (mutation, time) = (dedup.mutation(), dedup.stream_time());
-        // Keys that came before any time was known belong to the first that is, whatever came with it.
+        // Keys from before the first timestamp belong to its slice, even if the record with that timestamp is not an insertion.
         let is_first_time = time.is_some() && self.groups.back().map_or(self.is_untimed, |group| group.time.is_none());
         self.is_untimed = time.is_none();
         if mutation.is_none() && !is_first_time {
@@ -79,29 +79,29 @@ impl PendingChanges {
                 first_time: time,
                 time,
                 replay_info: None,
-                has_replay_info: false,
+                asked_for_replay_info: false,
                 entries: std::mem::take(&mut self.spare),
             });
         }
         if let Some(group) = self.groups.back_mut() {
             group.time = time;
             let Some(mutation) = mutation else { return };
-            if mutation != Mutation::Delete && !group.has_replay_info {
-                (group.replay_info, group.has_replay_info) = (dedup.replay_info(), true);
+            if mutation != Mutation::Delete && !group.asked_for_replay_info {
+                (group.replay_info, group.asked_for_replay_info) = (dedup.replay_info(), true);
             }
             group.entries.push(Entry { fingerprint, offset, topic: topic_number(topic), mutation });
             self.len += 1;
         }
     }
 
-    /// Whether [`PendingChanges::note_batch`] takes what changes the state now: keys were inserted in the same slice before.
+    /// True if [`PendingChanges::note_batch`] can be used now: keys were already inserted in the current slice.
     #[must_use]
     pub fn can_append(&self, dedup: &Dedup) -> bool {
-        self.groups.back().is_some_and(|group| group.has_replay_info && group.time.is_some() && group.slice == dedup.clock())
+        self.groups.back().is_some_and(|group| group.asked_for_replay_info && group.time.is_some() && group.slice == dedup.clock())
     }
 
-    /// Notes records of a topic that follow each other from `offset` on, where this [may](Self::can_append): those that were not
-    /// `seen` were inserted. Stream time was `before`, and went with their `times`.
+    /// Adds consecutive records of a topic, starting at `offset`, if [`can_append`](Self::can_append) returned true. Records that were not
+    /// `seen` were inserted. Stream time was `before` and advances with `times`.
     pub fn note_batch(
         &mut self,
         topic: TopicId,
@@ -119,21 +119,21 @@ impl PendingChanges {
         self.len += group.entries.len() - noted;
     }
 
-    /// Number of changes that wait.
+    /// The number of pending changes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none waits.
+    /// True if there are no pending changes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The records to be logged for a commit of `spans`, by the owner of that epoch, each with its slice. The commit comes
-    /// to these `ends` of the topics by their numbers, and to `end_time`, if that is known. There is always one record, so
-    /// that the changelog says how far it goes.
+    /// Returns the records to log for a commit of `spans` by the owner with this epoch, each with its slice. `ends` are the committed
+    /// offsets by topic id. `end_time` is the stream time after the commit, if known. There is always at least one record, so that the
+    /// changelog shows the committed offsets.
     #[must_use]
     pub fn records(
         &self,
@@ -148,7 +148,7 @@ impl PendingChanges {
         for group in &self.groups {
             let entries: Vec<_> = group.entries.iter().filter(|entry| entry.is_in(ends)).collect();
             let mut replay_info = group.replay_info;
-            // Of a part, the stream time of the rest is not known.
+            // The stream time after a part of the entries is unknown.
             let time = if entries.len() < group.entries.len() { group.first_time } else { group.time };
             if group.entries.is_empty() && !is_left {
                 parts.push((group.slice, group.time, None, Vec::new()));
@@ -161,7 +161,7 @@ impl PendingChanges {
         }
         let last = parts.len() - 1;
         let records = parts.into_iter().enumerate().map(|(number, (slice, time, replay_info, entries))| {
-            // Time may have passed since the last key, with records that were none.
+            // Stream time may have advanced since the last key, through records without an insertion.
             let end_time = end_time.filter(|_| number == last);
             let part = u32::try_from(number).ok();
             let mut bytes = Vec::with_capacity(record::HEAD_BYTES + entries.len() * (record::FINGERPRINT_BYTES + 1));
@@ -188,7 +188,7 @@ impl PendingChanges {
         records.collect()
     }
 
-    /// The changes up to these ends of the topics are logged and committed.
+    /// Drops the changes up to these ends of the topics, which are now logged and committed.
     pub fn committed(&mut self, ends: &[(TopicId, Offset)]) {
         let mut is_left = false;
         let (spare, len) = (&mut self.spare, &mut self.len);
@@ -196,7 +196,7 @@ impl PendingChanges {
             let before = group.entries.len();
             group.entries.retain(|entry| !entry.is_in(ends));
             if group.entries.len() < before {
-                // What it said of the first key is used up.
+                // The replay info belongs to the first key, which is now logged.
                 group.replay_info = None;
             }
             *len -= before - group.entries.len();

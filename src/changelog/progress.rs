@@ -1,35 +1,34 @@
-//! How far a changelog is in a state, and how much of it is still needed.
+//! The part of a changelog that a state contains, and the part that is still needed.
 //!
-//! Owns the positions that a changelog is read on from and trimmed by. They are stored with the state, so that a
-//! worker that starts trims as the previous one did. Must never be found by the times of records: those are for Kafka.
+//! Owns the offsets from which a changelog is read and below which it is trimmed. They are stored with the state, so that the next worker
+//! continues trimming. Must never derive offsets from record timestamps, because Kafka may change them.
 
 use crate::filter::Slice;
 use crate::record::Offset;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Stands for the keys that were judged before any time was known.
+/// The slice of keys that were judged before the first timestamp.
 const UNTIMED: Slice = Slice(i64::MIN);
 
-/// How far a changelog is in a state.
+/// The part of a changelog that a state contains.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
-    /// The id of the topic that the offsets are of. A recreated changelog has another. `None` if it is not known, as with
-    /// brokers that have no topic ids, or in checkpoints of earlier builds.
+    /// The id of the topic that the offsets belong to. A recreated changelog has a different id. `None` if unknown: with brokers that have
+    /// no topic ids, and in checkpoints of earlier builds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topic_id: Option<String>,
-    /// The offset after the last record that is in the state.
+    /// The offset after the last applied record.
     pub end: Option<Offset>,
     /// The epoch of the last writer.
     pub epoch: i64,
-    /// For slices, the offset from which on the changelog has all that was logged in that slice or later.
+    /// For each slice, the offset from which the changelog contains everything that was logged in that slice or later.
     starts: BTreeMap<Slice, Offset>,
 }
 
 impl Progress {
-    /// Takes the id of the topic that is the changelog now, if it is known. Returns false if the offsets are of another topic:
-    /// they are forgotten then.
+    /// Sets the current id of the changelog topic, if known. If the offsets belong to a different topic, forgets them and returns false.
     pub fn adopt(&mut self, topic_id: Option<&str>) -> bool {
         let Some(now) = topic_id else { return true };
         let is_same = self.topic_id.as_deref().is_none_or(|known| known == now);
@@ -40,8 +39,8 @@ impl Progress {
         is_same
     }
 
-    /// The changelog is in the state up to the record at `last`, at which the state's clock was `clock`. Returns false if
-    /// the record shows that the changelog was recreated: its offsets begin again.
+    /// Records that the state contains the changelog up to the record at `last`, when the state's clock was `clock`. Returns false if the
+    /// offset shows that the changelog was recreated, because its offsets start again from zero.
     pub fn logged(&mut self, clock: Option<Slice>, last: Offset) -> bool {
         let is_same = self.end.is_none_or(|end| last >= end);
         if !is_same {
@@ -50,23 +49,23 @@ impl Progress {
         }
         let first = self.end.replace(last + 1).unwrap_or(0);
         let untimed = if clock.is_some() { self.starts.remove(&UNTIMED) } else { None };
-        // Keys that came before any time was known belong to the first slice that is.
+        // Keys from before the first timestamp belong to its slice.
         self.starts.entry(clock.unwrap_or(UNTIMED)).or_insert(untimed.unwrap_or(first));
         is_same
     }
 
-    /// Forgets the offsets, because the state has nothing of the changelog any more, or they are of another topic.
+    /// Forgets the offsets, because the state no longer contains any of the changelog, or because they belong to a different topic.
     pub fn forget(&mut self) {
         self.end = None;
         self.starts.clear();
     }
 
-    /// The offset below which nothing was logged in slice `oldest` or later; `None` while that is not known.
+    /// Returns the offset from which the changelog is needed for slices from `oldest` on, or `None` if unknown.
     pub fn needed_from(&mut self, oldest: Slice) -> Option<Offset> {
         if self.starts.first_key_value().is_none_or(|(&first, _)| first > oldest || first == UNTIMED) {
             return None;
         }
-        // At most as many are left as a window has slices.
+        // At most one entry per slice of the window remains.
         self.starts = self.starts.split_off(&oldest);
         self.starts.first_key_value().map(|(_, &from)| from)
     }
@@ -77,14 +76,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_slice_or_a_later_one_has_is_kept() {
+    fn records_of_a_slice_and_of_later_slices_are_kept() {
         let mut progress = Progress::default();
         for (clock, last) in [(0, 4), (0, 9), (2, 14), (3, 19)] {
             progress.logged(Some(Slice(clock)), last);
         }
         assert_eq!(progress.needed_from(Slice(-1)), None, "nothing has expired");
         assert_eq!(progress.needed_from(Slice(0)), Some(0));
-        // The commit that ended in slice 2 may hold keys of slice 1.
+        // The commit that ended in slice 2 may contain keys of slice 1.
         assert_eq!(progress.needed_from(Slice(1)), Some(10));
         let mut stored: Progress = serde_json::from_str(&serde_json::to_string(&progress).unwrap()).unwrap();
         assert_eq!(stored, progress);
@@ -93,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_without_time_belong_to_the_first_slice() {
+    fn keys_without_a_timestamp_belong_to_the_first_slice() {
         let mut progress = Progress::default();
         progress.logged(None, 4);
         progress.logged(None, 9);
@@ -104,7 +103,7 @@ mod tests {
         assert_eq!(progress.needed_from(Slice(8)), Some(15));
     }
 
-    /// Logs ten records in each of slices 0 to 3.
+    /// Logs ten records in each of the slices 0 to 3.
     fn four_slices() -> Progress {
         let mut progress = Progress::default();
         progress.adopt(Some("one"));
@@ -115,9 +114,9 @@ mod tests {
     }
 
     #[test]
-    fn offsets_of_another_topic_are_forgotten() {
+    fn offsets_of_a_different_topic_are_forgotten() {
         let mut progress = four_slices();
-        assert!(progress.adopt(Some("one")) && progress.adopt(None), "the same topic, or an unknown one");
+        assert!(progress.adopt(Some("one")) && progress.adopt(None), "same topic, or unknown topic");
         assert_eq!(progress, four_slices());
         assert!(!progress.adopt(Some("two")));
         assert_eq!((progress.end, progress.needed_from(Slice(3))), (None, None));
@@ -135,9 +134,9 @@ mod tests {
         assert_eq!((progress.end, progress.needed_from(Slice(3))), (Some(40), Some(30)));
     }
 
-    /// Without topic ids, a changelog that is recreated under a worker shows itself with the first commit.
+    /// Without topic ids, a recreated changelog is detected at the first commit.
     #[test]
-    fn offsets_that_begin_again_are_of_another_topic() {
+    fn offsets_that_restart_show_a_recreated_topic() {
         let mut progress = four_slices();
         assert!(!progress.logged(Some(Slice(3)), 0));
         assert_eq!(progress.topic_id, None);

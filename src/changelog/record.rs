@@ -1,7 +1,7 @@
-//! One record of the changelog: what one commit did to one state, or a part of that.
+//! A changelog record: the effect of one commit on one state, or a part of the effect.
 //!
-//! Owns the bytes. 16 a fingerprint, and some 110 for each record: a filter of any kind and size computes its
-//! places from all of a fingerprint's bits, and two keys must not become one by the changelog.
+//! Owns the binary format, with 16 bytes per fingerprint and about 110 bytes per record. It stores whole fingerprints, because a filter of
+//! any kind and size computes its positions from all bits, and because the changelog must not merge two keys into one.
 //!
 //! ```text
 //! u8   version, 3; version 2 has no part
@@ -15,8 +15,8 @@
 //! runs, each: u8 what was done, u32 count, 16 bytes each   to the end
 //! ```
 //!
-//! All numbers are little-endian. A record holds keys of one slice only. Nothing is left to the record's time in Kafka:
-//! librdkafka takes a time of 0 for "now", and brokers may refuse a time that is far from theirs.
+//! All numbers are little-endian. The keys of a record belong to one slice. The format does not rely on the record's timestamp in Kafka:
+//! librdkafka treats a timestamp of 0 as "now", and brokers may reject timestamps far from their own time.
 
 use super::Origin;
 use crate::dedup::Mutation;
@@ -24,100 +24,100 @@ use crate::filter::Slice;
 use crate::key::Fingerprint;
 use crate::record::{Offset, Timestamp};
 
-/// Version of the form, and the older one that is read as well.
+/// The format version, and the older version that is still supported.
 pub(super) const VERSION: u8 = 3;
 const VERSION_WITHOUT_PART: u8 = 2;
-/// Stands for "none" where any other number may be one.
+/// Represents `None` where every other value is valid.
 const NONE: i64 = i64::MIN;
-/// Bytes of a fingerprint.
 pub(super) const FINGERPRINT_BYTES: usize = 16;
-/// Bytes before the runs, with room for the names of one topic or two.
+/// The size of the part before the runs, including the names of one or two topics.
 pub(super) const HEAD_BYTES: usize = 256;
 
-/// The bytes are no record of a changelog.
+/// An error for bytes that are not a changelog record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it is not a record of a changelog that this version of unseen can read: {0}")]
+#[error("not a changelog record that this version of unseen can read: {0}")]
 pub struct DecodeError(&'static str);
 
-/// The records of one input topic whose effect a record holds: from `start`, and to `end` but not with it.
+/// The input records whose effect a changelog record contains, from `start` (inclusive) to `end` (exclusive).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span<'a> {
-    /// The topic.
+    /// The input topic.
     pub topic: &'a str,
-    /// First offset.
+    /// The first offset.
     pub start: Offset,
-    /// The offset after the last.
+    /// The offset after the last record.
     pub end: Offset,
 }
 
 impl Span<'static> {
-    /// Marks a record of a warm-up; see [`ChangelogRecord::warms_up`]. No topic in Kafka has an empty name. A version that does not
-    /// know the mark reads it as a topic without records, so the form keeps its version.
+    /// Marks a record of a warm-up. See [`ChangelogRecord::warms_up`]. Kafka topics cannot have an empty name. Versions that do not know
+    /// the mark read it as a topic without records, so the format version stays the same.
     pub const WARM_UP: Self = Self { topic: "", start: 0, end: 0 };
 }
 
-/// Fingerprints to which the same was done, one after the other.
+/// Consecutive fingerprints with the same mutation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyRun<'a> {
-    /// What was done.
+    /// The mutation.
     pub mutation: Mutation,
     bytes: &'a [u8],
 }
 
 impl KeyRun<'_> {
-    /// Number of fingerprints.
+    /// The number of fingerprints.
     #[must_use]
     pub const fn len(&self) -> u64 {
         (self.bytes.len() / FINGERPRINT_BYTES) as u64
     }
 
-    /// Whether there is none.
+    /// True if there are no fingerprints.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// The fingerprints, in order.
+    /// Iterates over the fingerprints in order.
     pub fn fingerprints(&self) -> impl Iterator<Item = Fingerprint> {
         let (chunks, _) = self.bytes.as_chunks();
         chunks.iter().map(|bytes| Fingerprint(u128::from_le_bytes(*bytes)))
     }
 }
 
-/// A record as it is read.
+/// A decoded changelog record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangelogRecord<'a> {
-    /// By whom, and under which settings, it was written.
+    /// The writer and its settings.
     pub origin: Origin,
-    /// Rises with each worker that takes the partition over: what one writes after that is void.
+    /// The epoch of the owner, which increases each time another worker takes the partition over. Later records of the previous owner are
+    /// void.
     pub epoch: i64,
-    /// The number of the record within its commit, from 0. A commit that is logged again has the same parts again. `None` if the
-    /// record does not have it.
+    /// The number of the record within its commit, from 0. If a commit is logged again, its parts have the same numbers. `None` for records
+    /// of the older version.
     pub part: Option<u32>,
-    /// The slice, by the clock of its origin, that its keys were inserted into; none before any time is known.
+    /// The slice into which the keys were inserted, in the clock of the origin. `None` before the first timestamp.
     pub slice: Option<Slice>,
-    /// Stream time when its last key was inserted; none before any time is known.
+    /// Stream time after the last key of the record was inserted. `None` before the first timestamp.
     pub time: Option<Timestamp>,
     /// Stream time after the commit.
     pub end_time: Option<Timestamp>,
     /// See [`crate::filter::Filter::replay_info`].
     pub replay_info: Option<u64>,
-    /// Whose effect it is; those of one commit all say the same.
+    /// The input records whose effect is logged. All records of a commit have the same spans.
     pub spans: Vec<Span<'a>>,
-    /// True if the state was warming up when the record was logged: the changelog still lacks keys that the group has emitted.
+    /// True if the state was warming up when the record was logged. The changelog then still lacks keys that the group has emitted.
     pub warms_up: bool,
-    /// What was done.
+    /// The changes.
     pub runs: Vec<KeyRun<'a>>,
 }
 
 impl<'a> ChangelogRecord<'a> {
-    /// Reads a record.
+    /// Decodes a record.
     ///
     /// # Errors
     /// [`DecodeError`], whatever the bytes are.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader(bytes);
-        let [version @ (VERSION | VERSION_WITHOUT_PART)] = reader.take()? else { return Err(DecodeError("its version is another")) };
+        let [version @ (VERSION | VERSION_WITHOUT_PART)] = reader.take()? else { return Err(DecodeError("unknown version")) };
         let mut number = || Ok(u64::from_le_bytes(reader.take()?));
         let origin = Origin { owner: number()?, keys: number()?, clock: number()?, kind: number()? };
         let epoch = i64::from_le_bytes(reader.take()?);
@@ -129,14 +129,17 @@ impl<'a> ChangelogRecord<'a> {
         let mut spans = Vec::new();
         for _ in 0..topics {
             let length = u16::from_le_bytes(reader.take()?);
-            let topic = std::str::from_utf8(reader.slice(usize::from(length))?).map_err(|_| DecodeError("a topic's name is not UTF-8"))?;
+            let topic = std::str::from_utf8(reader.slice(usize::from(length))?).map_err(|_| DecodeError("a topic name is not UTF-8"))?;
             spans.push(Span { topic, start: i64::from_le_bytes(reader.take()?), end: i64::from_le_bytes(reader.take()?) });
         }
         let mut runs = Vec::new();
         while !reader.0.is_empty() {
             let mutation = mutation(reader.take::<1>()?[0])?;
             let count = u32::from_le_bytes(reader.take()?) as usize;
-            runs.push(KeyRun { mutation, bytes: reader.slice(count.checked_mul(FINGERPRINT_BYTES).ok_or(DecodeError("it is cut off"))?)? });
+            runs.push(KeyRun {
+                mutation,
+                bytes: reader.slice(count.checked_mul(FINGERPRINT_BYTES).ok_or(DecodeError("the record is truncated"))?)?,
+            });
         }
         let before = spans.len();
         spans.retain(|span| *span != Span::WARM_UP);
@@ -149,19 +152,19 @@ struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     fn slice(&mut self, length: usize) -> Result<&'a [u8], DecodeError> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(DecodeError("it is cut off"))?;
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(DecodeError("the record is truncated"))?;
         self.0 = rest;
         Ok(taken)
     }
 
     fn take<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(DecodeError("it is cut off"))?;
+        let (taken, rest) = self.0.split_first_chunk().ok_or(DecodeError("the record is truncated"))?;
         self.0 = rest;
         Ok(*taken)
     }
 }
 
-/// Appends the beginning of `record`, before its runs, of which it has none yet.
+/// Appends the header of `record`, whose runs are not added yet.
 pub(super) fn push_head(out: &mut Vec<u8>, record: &ChangelogRecord<'_>) {
     let ChangelogRecord { origin, epoch, part, slice, time, end_time, replay_info, spans, .. } = record;
     out.push(VERSION);
@@ -183,7 +186,7 @@ pub(super) fn push_head(out: &mut Vec<u8>, record: &ChangelogRecord<'_>) {
     }
 }
 
-/// Appends what was done to `fingerprints`, which are as many as a u32 counts.
+/// Appends a run of `fingerprints`. Their number fits into a `u32`.
 pub(super) fn push_run(out: &mut Vec<u8>, mutation: Mutation, fingerprints: impl ExactSizeIterator<Item = Fingerprint>) {
     out.push(match mutation {
         Mutation::Insert => b'i',
@@ -194,7 +197,7 @@ pub(super) fn push_run(out: &mut Vec<u8>, mutation: Mutation, fingerprints: impl
     fingerprints.for_each(|fingerprint| out.extend_from_slice(&fingerprint.0.to_le_bytes()));
 }
 
-/// A record that inserts keys which no record of an input has: they were seen before the group began.
+/// Encodes a record that inserts keys that come from no input record, because they were seen before the group started.
 #[must_use]
 pub fn insertions(
     origin: Origin,
@@ -215,6 +218,6 @@ const fn mutation(byte: u8) -> Result<Mutation, DecodeError> {
         b'i' => Ok(Mutation::Insert),
         b'r' => Ok(Mutation::Refresh),
         b'u' => Ok(Mutation::Delete),
-        _ => Err(DecodeError("it says something unknown was done")),
+        _ => Err(DecodeError("unknown mutation")),
     }
 }

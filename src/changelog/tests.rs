@@ -1,4 +1,4 @@
-//! A state made from its changelog is the state that was logged.
+//! Promise: a state rebuilt from its changelog equals the state that was logged.
 
 use super::*;
 use crate::dedup::{Late, Rules};
@@ -21,7 +21,7 @@ struct Arrival {
     clock: i64,
     timed: bool,
     retract: bool,
-    /// The transaction ends after it.
+    /// True if the transaction ends after this record.
     commit: bool,
 }
 
@@ -52,9 +52,9 @@ fn rules(with: impl Fn(Window) -> (Option<Spec>, bool) + Clone) -> impl Strategy
     })
 }
 
-/// Kinds that forget by slices, and whose state does not depend on what has expired.
+/// Filters with slices, whose state does not depend on expired keys.
 fn sliced() -> impl Strategy<Value = Rules> {
-    // So small that slices chain, and the next are sized from the last.
+    // The capacity is so small that slices chain, and later slices are sized from earlier ones.
     let aging = |rate: f64| {
         move |window| {
             let growth = Growth { adapt: true, ..Growth::default() };
@@ -72,15 +72,15 @@ fn any_kind() -> impl Strategy<Value = Rules> {
     ]
 }
 
-/// A state, its pending, and its changelog so far.
+/// A state with its pending changes and its changelog.
 struct Live {
     dedup: Dedup,
     pending: PendingChanges,
-    /// By topic: where reading stands, and what is committed.
+    /// By topic: the position and the committed offset.
     position: [Offset; 2],
     committed: [Offset; 2],
     log: Vec<Vec<u8>>,
-    /// Where the changelog is needed from.
+    /// The part of the changelog that is needed.
     progress: Progress,
 }
 
@@ -124,8 +124,8 @@ impl Live {
     }
 }
 
-/// What a worker does with records that come together, beside what it does with each of them.
-fn take_together(live: &mut Live, topic: usize, records: &[(u64, i64)]) -> Option<Vec<Verdict>> {
+/// Judges records with the batch calls that a worker uses. Returns `None` if a batch is not possible.
+fn judge_in_batch(live: &mut Live, topic: usize, records: &[(u64, i64)]) -> Option<Vec<Verdict>> {
     let newest = records.iter().map(|&(_, time)| time).max()?;
     if live.dedup.batch_horizon().is_none_or(|latest| newest > latest) || !live.pending.can_append(&live.dedup) {
         return None;
@@ -140,16 +140,16 @@ fn take_together(live: &mut Live, topic: usize, records: &[(u64, i64)]) -> Optio
 }
 
 proptest! {
-    /// Whatever the kind, wherever slices end and chain, and whatever comes between.
+    /// For all kinds of filters, wherever slices end and chain, and with retractions and commits in between.
     #[test]
-    fn records_that_come_together_leave_what_they_leave_one_by_one(
+    fn a_batch_has_the_same_effect_as_single_records(
         rules in any_kind(),
         batches in prop::collection::vec((0..2_usize, prop::collection::vec((0..90_u64, 0..12_i64), 1..70), 0..40_i64, any::<[bool; 2]>()), 1..30),
     ) {
         let (mut one, mut many, mut clock, mut together) = (Live::new(rules), Live::new(rules), 0, 0);
         for (topic, records, passed, [commits, retracts]) in batches {
             clock += passed;
-            // Times that go back and forth.
+            // Timestamps are out of order.
             let records: Vec<_> = records.into_iter().map(|(number, ahead)| (number, clock + ahead)).collect();
             let arrivals: Vec<_> = records.iter().map(|&(number, time)| (Arrival { topic, number, clock: 0, timed: true, retract: false, commit: false }, time)).collect();
             let one_by_one = |live: &mut Live| -> Vec<Verdict> {
@@ -161,7 +161,7 @@ proptest! {
                 }).collect()
             };
             let expected = one_by_one(&mut one);
-            let taken = take_together(&mut many, topic, &records);
+            let taken = judge_in_batch(&mut many, topic, &records);
             together += usize::from(taken.is_some());
             prop_assert_eq!(taken.unwrap_or_else(|| one_by_one(&mut many)), expected);
             prop_assert_eq!((many.dedup.mutation(), many.dedup.stream_time(), many.dedup.observed()), (one.dedup.mutation(), one.dedup.stream_time(), one.dedup.observed()));
@@ -193,12 +193,33 @@ fn judge(dedup: &mut Dedup, arrival: &Arrival, clock: i64) -> Verdict {
         .unwrap()
 }
 
-/// Makes a state from a changelog.
+/// Rebuilds a state from a changelog.
 fn follow(rules: Rules, log: &[Vec<u8>]) -> (Applier, Dedup) {
     follow_as(ORIGIN, rules, log)
 }
 
-/// The same, under other settings.
+/// Rebuilds a state from a changelog whose records have one key per offset. Returns the offset after the last applied record. Panics
+/// unless the state has exactly the keys of all offsets before that.
+fn rebuild(log: &[Vec<u8>], bound: Option<Offset>) -> Offset {
+    let mut cuts = Vec::new();
+    'again: loop {
+        let bounds = bound.map(|bound| ("a".to_owned(), bound)).into_iter().collect();
+        let (mut applier, mut dedup) = (applier_from(BTreeMap::new(), ORIGIN, bounds), Dedup::new(window()));
+        for (at, bytes) in (0..).zip(log) {
+            let record = ChangelogRecord::decode(bytes).unwrap();
+            if !cuts.iter().any(|cut: &Cut| cut.voids(at, &record)) && applier.follow(&mut dedup, &record).unwrap() == Outcome::SetBack {
+                applier.cut(at, &record).unwrap().add_to(&mut cuts);
+                continue 'again;
+            }
+        }
+        let end = applier.offsets.get("a").copied().unwrap_or(0);
+        let is_seen = |offset: &u64| dedup.judge(key(*offset), Some(5), 9).unwrap() == Verdict::Duplicate;
+        assert_eq!((0..200).filter(is_seen).collect::<Vec<_>>(), (0..end.unsigned_abs()).collect::<Vec<_>>());
+        return end;
+    }
+}
+
+/// Rebuilds a state from a changelog with different settings.
 fn follow_as(origin: Origin, rules: Rules, log: &[Vec<u8>]) -> (Applier, Dedup) {
     let (mut applier, mut dedup) = (applier_of(origin), Dedup::new(rules));
     for bytes in log {
@@ -218,7 +239,7 @@ fn applier_from(offsets: BTreeMap<String, Offset>, origin: Origin, bounds: BTree
 /// A state's metadata, pages, and fingerprints by slice.
 type State = (String, Vec<(PageId, Vec<u8>)>, Vec<(Slice, Fingerprint)>);
 
-/// All that a state is, but for the numbers of its exact generations.
+/// Returns the whole state except for the ids of its exact generations.
 fn state(dedup: &mut Dedup) -> State {
     dedup.mark_stale();
     let mut metadata = dedup.metadata();
@@ -227,7 +248,7 @@ fn state(dedup: &mut Dedup) -> State {
         generation.id = number;
     }
     metadata.exact.iter_mut().for_each(|metadata| metadata.next_id = 0);
-    // It has no part in a verdict, and counts what no log says.
+    // The estimate has no effect on verdicts, and counts records that are in no changelog.
     metadata.watched = None;
     let page = |id| {
         let mut bytes = Vec::new();
@@ -245,20 +266,20 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_whole_log_makes_the_same_state(rules in any_kind(), arrivals in prop::collection::vec(arrival(), 1..150)) {
+    fn a_complete_changelog_rebuilds_the_same_state(rules in any_kind(), arrivals in prop::collection::vec(arrival(), 1..150)) {
         let mut live = Live::new(rules);
         live.take(&arrivals, &mut 0);
         let (followed, mut made) = follow(rules, &live.log);
-        let come_to: BTreeMap<_, _> = TOPICS.map(str::to_owned).into_iter().zip(live.committed).filter(|&(_, end)| end > 0).collect();
-        prop_assert_eq!(&followed.offsets, &come_to);
+        let applied: BTreeMap<_, _> = TOPICS.map(str::to_owned).into_iter().zip(live.committed).filter(|&(_, end)| end > 0).collect();
+        prop_assert_eq!(&followed.offsets, &applied);
         let (followed_state, live_state) = (state(&mut made), state(&mut live.dedup));
         prop_assert_eq!(&followed_state.0, &live_state.0);
         prop_assert!(followed_state == live_state);
     }
 
-    /// A commit whose outcome is not known is logged again. Of the first try, any number of parts may have been written.
+    /// A commit with an unknown outcome is logged again. Any number of parts of the first attempt may have been written.
     #[test]
-    fn a_commit_that_is_logged_twice_counts_once(
+    fn a_commit_that_is_logged_twice_is_applied_once(
         rules in any_kind(),
         commits in prop::collection::vec((prop::collection::vec(arrival(), 1..20), 0..5_usize), 1..20),
     ) {
@@ -281,8 +302,25 @@ proptest! {
         prop_assert!(followed_state == live_state);
     }
 
+    /// The worker restores the state up to the offset that the group was reset to, and logs from there. Every later reader gets the same
+    /// state.
     #[test]
-    fn what_has_expired_may_be_trimmed(
+    fn a_log_of_a_group_whose_offsets_were_reset_makes_the_same_state(
+        steps in prop::collection::vec((1..12_i64, prop::option::of(0..40_i64)), 1..12),
+    ) {
+        let (mut log, mut end) = (Vec::new(), 0);
+        for (epoch, (count, back)) in (1..).zip(steps) {
+            let committed = back.map_or(end, |back| (end - back).max(0));
+            let start = if back.is_some() { rebuild(&log, Some(committed)) } else { end };
+            end = committed + count;
+            log.push(put_by(ORIGIN, epoch, start.unsigned_abs(), end - start, start));
+            prop_assert_eq!(rebuild(&log, None), end);
+            prop_assert_eq!(rebuild(&log, Some(end)), end);
+        }
+    }
+
+    #[test]
+    fn records_of_expired_slices_can_be_trimmed(
         rules in sliced(),
         arrivals in prop::collection::vec(arrival(), 1..150),
         more in prop::collection::vec(arrival(), 1..80),
@@ -304,7 +342,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_record_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200), version in any::<bool>()) {
+    fn any_bytes_decode_to_a_record_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200), version in any::<bool>()) {
         let mut bytes = bytes;
         if let (Some(first), true) = (bytes.first_mut(), version) {
             *first = record::VERSION;
@@ -354,7 +392,7 @@ fn put_part(origin: Origin, epoch: i64, part: u32, from: u64, count: i64, start:
 }
 
 #[test]
-fn a_record_is_read_as_it_was_written() {
+fn a_record_is_decoded_as_it_was_encoded() {
     let bytes = put(7, 3, 10);
     let record = ChangelogRecord::decode(&bytes).unwrap();
     assert_eq!(
@@ -365,13 +403,13 @@ fn a_record_is_read_as_it_was_written() {
     assert_eq!(record.runs[0].fingerprints().collect::<Vec<_>>(), [key(7), key(8), key(9)]);
     for length in 0..bytes.len() {
         let cut = ChangelogRecord::decode(&bytes[..length]);
-        assert!(cut.as_ref().is_err() || cut.is_ok_and(|cut| cut.runs.is_empty()), "cut off at {length}");
+        assert!(cut.as_ref().is_err() || cut.is_ok_and(|cut| cut.runs.is_empty()), "truncated at {length}");
     }
 }
 
-/// A version that does not know the mark takes it for a topic without a name: nothing else about the record is different.
+/// A version that does not know the mark reads it as a topic without a name. Nothing else in the record differs.
 #[test]
-fn a_record_of_a_warm_up_differs_by_its_mark_alone() {
+fn a_record_of_a_warm_up_differs_only_by_its_mark() {
     let (dedup, pending, span) = (Dedup::new(window()), PendingChanges::default(), Span { topic: "a", start: 3, end: 7 });
     let logged = |spans: &[Span<'_>]| pending.records(&dedup, ORIGIN, 1, spans, &[(TopicId(0), 7)], Some(5)).remove(0).1;
     let [plain, marked] = [logged(&[span]), logged(&[span, Span::WARM_UP])];
@@ -382,20 +420,20 @@ fn a_record_of_a_warm_up_differs_by_its_mark_alone() {
 }
 
 #[test]
-fn a_record_of_another_version_is_refused_with_a_sentence() {
+fn a_record_of_another_version_is_an_error_with_a_message() {
     for version in [0, 1, record::VERSION + 1] {
         let mut bytes = put(0, 3, 0);
         bytes[0] = version;
         assert_eq!(
             ChangelogRecord::decode(&bytes).unwrap_err().to_string(),
-            "it is not a record of a changelog that this version of unseen can read: its version is another"
+            "not a changelog record that this version of unseen can read: unknown version"
         );
     }
 }
 
-/// Version 2 has no part behind the origin and the epoch. All of its records with the same spans are parts of one commit.
+/// Version 2 has no part number after the origin and the epoch. All records with the same spans are parts of one commit.
 #[test]
-fn a_record_without_a_part_is_read() {
+fn a_record_without_a_part_number_is_decoded() {
     let bytes = put(7, 3, 10);
     let part = 1 + 4 * 8 + 8..1 + 4 * 8 + 8 + 4;
     let older = [&[2], &bytes[1..part.start], &bytes[part.end..]].concat();
@@ -406,7 +444,7 @@ fn a_record_without_a_part_is_read() {
 }
 
 #[test]
-fn nothing_is_taken_from_beyond_what_is_committed() {
+fn records_past_the_committed_offset_are_skipped() {
     let bounds = BTreeMap::from([("a".to_owned(), 4)]);
     let mut applier = applier_from(BTreeMap::new(), ORIGIN, bounds);
     let mut dedup = Dedup::new(window());
@@ -418,26 +456,26 @@ fn nothing_is_taken_from_beyond_what_is_committed() {
 }
 
 #[test]
-fn a_group_that_was_set_back_is_noticed() {
+fn a_reset_of_the_groups_offsets_is_detected() {
     let mut applier = applier_from(BTreeMap::from([("a".to_owned(), 6)]), ORIGIN, BTreeMap::new());
     let mut dedup = Dedup::new(window());
     let mut step = |bytes: &[u8]| applier.follow(&mut dedup, &ChangelogRecord::decode(bytes).unwrap()).unwrap();
-    assert_eq!(step(&put(0, 6, 0)), Outcome::Passed, "the checkpoint has it");
+    assert_eq!(step(&put(0, 6, 0)), Outcome::Passed, "already in the checkpoint");
     assert_eq!(step(&put(6, 4, 6)), Outcome::Taken);
-    assert_eq!(step(&put(6, 4, 6)), Outcome::Passed, "the same part again");
+    assert_eq!(step(&put(6, 4, 6)), Outcome::Passed, "the same part");
     assert_eq!(step(&put_part(ORIGIN, 0, 1, 6, 4, 6)), Outcome::Taken, "another part of the same commit");
     assert_eq!(step(&put(20, 4, 8)), Outcome::SetBack);
 }
 
 #[test]
-fn a_log_that_begins_later_does_not_go_on_from_a_checkpoint() {
+fn a_changelog_that_starts_after_the_checkpoint_is_a_gap() {
     let mut applier = applier_from(BTreeMap::from([("a".to_owned(), 6)]), ORIGIN, BTreeMap::new());
     let record = put(0, 6, 7);
     assert_eq!(applier.follow(&mut Dedup::new(window()), &ChangelogRecord::decode(&record).unwrap()).unwrap(), Outcome::Gap);
 }
 
 #[test]
-fn fingerprints_of_other_keys_mean_nothing() {
+fn fingerprints_of_other_key_settings_are_skipped() {
     let other = Origin { keys: 9, ..ORIGIN };
     let mut applier = applier_of(other);
     assert_eq!(applier.follow(&mut Dedup::new(window()), &ChangelogRecord::decode(&put(0, 4, 0)).unwrap()).unwrap(), Outcome::Passed);
@@ -445,25 +483,25 @@ fn fingerprints_of_other_keys_mean_nothing() {
 }
 
 #[test]
-fn a_log_of_another_owner_is_noticed() {
+fn a_changelog_of_another_owner_is_foreign() {
     let mut applier = applier_of(Origin { owner: 9, ..ORIGIN });
     assert_eq!(applier.follow(&mut Dedup::new(window()), &ChangelogRecord::decode(&put(0, 4, 0)).unwrap()).unwrap(), Outcome::Foreign);
 }
 
 #[test]
-fn what_is_written_after_a_take_over_by_the_one_before_is_void() {
+fn records_of_the_previous_owner_after_a_takeover_are_void() {
     let (mut applier, mut dedup) = (applier_of(ORIGIN), Dedup::new(window()));
     let mut step = |bytes: &[u8]| applier.follow(&mut dedup, &ChangelogRecord::decode(bytes).unwrap()).unwrap();
     assert_eq!(step(&put_by(ORIGIN, 5, 0, 4, 0)), Outcome::Taken);
-    assert_eq!(step(&put_by(ORIGIN, 6, 4, 4, 4)), Outcome::Taken, "by whoever took it over");
-    assert_eq!(step(&put_by(ORIGIN, 5, 90, 4, 4)), Outcome::Passed, "by the one before, which stood still meanwhile");
+    assert_eq!(step(&put_by(ORIGIN, 6, 4, 4, 4)), Outcome::Taken, "by the new owner");
+    assert_eq!(step(&put_by(ORIGIN, 5, 90, 4, 4)), Outcome::Passed, "by the previous owner, which was suspended");
     assert_eq!(step(&put_by(ORIGIN, 6, 8, 4, 8)), Outcome::Taken);
     for (number, verdict) in [(7, Verdict::Duplicate), (11, Verdict::Duplicate), (90, Verdict::Unseen)] {
         assert_eq!(dedup.judge(key(number), Some(5), 9).unwrap(), verdict, "{number}");
     }
 }
 
-/// Whatever the kind was when they were logged, the keys of a window are remembered by the kind that is now.
+/// Keys logged by a filter of any kind are remembered by a filter of any other kind.
 #[test]
 fn keys_logged_by_one_kind_are_remembered_by_another() {
     let window = Window::time(1_000, 4);
@@ -476,7 +514,7 @@ fn keys_logged_by_one_kind_are_remembered_by_another() {
         let origin = Origin { clock: clock(logged), kind: number as u64, ..ORIGIN };
         let (mut live, mut pending, mut log) = (Dedup::new(*logged), PendingChanges::default(), Vec::new());
         for offset in 0..4_000_i64 {
-            // A few hundred are within the window in the end; a stable filter has replaced all of its keys several times.
+            // The window contains a few hundred keys at the end. A stable filter has replaced all of its keys several times.
             let _ = live.judge(key(offset.cast_unsigned()), Some(1_700_000_000_000 + offset), i64::MAX).unwrap();
             pending.note(&live, TopicId(0), offset, key(offset.cast_unsigned()));
             if offset % 100 == 99 {
@@ -494,28 +532,25 @@ fn keys_logged_by_one_kind_are_remembered_by_another() {
             let (_, mut made) = follow_as(Origin { clock: clock(now), kind: other as u64, ..ORIGIN }, *now, &log);
             let bytes = made.usage().bytes;
             assert!(bytes < 1 << 20, "{number} as {other}: {bytes} bytes for a few thousand keys");
-            // A stable filter drops a few keys for seen, and so does not log them.
+            // A stable filter reports a few new keys as seen, so they are not logged.
             let forgotten =
                 (3_100..4_000_u64).filter(|&number| made.judge(key(number), Some(1_700_000_003_999), i64::MAX).unwrap() == Verdict::Unseen);
             let forgotten = forgotten.count();
-            assert!(
-                forgotten < if logged.is_sliced() { 1 } else { 45 },
-                "{number} as {other}: {forgotten} keys of the window are forgotten"
-            );
+            assert!(forgotten < if logged.is_sliced() { 1 } else { 45 }, "{number} as {other}: forgot {forgotten} keys of the window");
         }
     }
 }
 
-/// Keys of records without a time, or from the future, belong to the first slice that a time gives.
+/// Keys of records without a timestamp, or from the future, belong to the slice of the first valid timestamp.
 #[test]
-fn keys_from_before_any_time_are_kept_for_a_window() {
+fn keys_from_before_the_first_timestamp_are_kept_for_a_window() {
     let (mut live, mut clock) = (Live::new(window()), 1_700_000_000_000);
     let arrival = Arrival { topic: 0, number: 0, clock: 0, timed: false, retract: false, commit: true };
     let untimed: Vec<_> = (0..10).map(|number| Arrival { number, ..arrival }).collect();
     live.take(&untimed, &mut clock);
     live.take(&[Arrival { number: 10, timed: true, ..arrival }, Arrival { number: 11, clock: 900, timed: true, ..arrival }], &mut clock);
     let needed = live.progress.needed_from(live.dedup.oldest().unwrap());
-    assert_eq!(needed.unwrap_or(0), 0, "they are not trimmed");
+    assert_eq!(needed.unwrap_or(0), 0, "these keys are not trimmed");
     let mut applier = Applier::new(BTreeMap::new(), ORIGIN, BTreeMap::new(), live.dedup.oldest(), 0);
     let mut made = Dedup::new(window());
     for bytes in &live.log {
@@ -528,26 +563,26 @@ fn keys_from_before_any_time_are_kept_for_a_window() {
 }
 
 #[test]
-fn the_usual_comes_together() {
+fn ordinary_records_are_judged_in_batches() {
     let window = Window::time(1_000, 4);
     for filter in [Spec::Aging(AgingSizing::new(window, 100, 1e-9)), Spec::Cuckoo(CuckooSizing::new(window, 100, 1e-9))] {
         let mut live = Live::new(Rules { window, filter: Some(filter), exact: false, refresh: false, late: Late::Emit });
-        assert_eq!(take_together(&mut live, 0, &[(1, 5)]), None, "no time is known");
+        assert_eq!(judge_in_batch(&mut live, 0, &[(1, 5)]), None, "no timestamp yet");
         let arrival = Arrival { topic: 0, number: 1, clock: 5, timed: true, retract: false, commit: false };
         judge(&mut live.dedup, &arrival, 5);
-        assert_eq!(take_together(&mut live, 0, &[(1, 5)]), None, "nothing is pending");
+        assert_eq!(judge_in_batch(&mut live, 0, &[(1, 5)]), None, "no pending changes yet");
         live.pending.note(&live.dedup, TopicId(0), 0, key(1));
         assert_eq!(
-            take_together(&mut live, 0, &[(1, 5), (2, 9), (2, 3)]),
+            judge_in_batch(&mut live, 0, &[(1, 5), (2, 9), (2, 3)]),
             Some(vec![Verdict::Duplicate, Verdict::Unseen, Verdict::Duplicate])
         );
-        assert_eq!(take_together(&mut live, 0, &[(3, 5), (4, 300)]), None, "the slice ends");
+        assert_eq!(judge_in_batch(&mut live, 0, &[(3, 5), (4, 300)]), None, "past the end of the slice");
     }
 }
 
-/// A group that was set back may commit the very records again that it had committed at once before.
+/// After an offset reset, a group may commit exactly the same records again.
 #[test]
-fn the_same_records_of_another_epoch_are_no_part_of_the_same_commit() {
+fn the_same_records_of_another_epoch_are_a_different_commit() {
     let rules = Rules { window: Window::keys(100, 1), filter: None, exact: true, refresh: false, late: Late::Emit };
     let logged = |epoch| {
         let mut live = Live::new(rules);

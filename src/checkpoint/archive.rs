@@ -1,7 +1,7 @@
-//! Stored fingerprints, for the exact store of one partition to look up.
+//! Stored fingerprints of a partition, which its exact store looks up on disk.
 //!
-//! Must never answer for a store that was quarantined: what it held is lost, and "not there" would let
-//! a seen record through.
+//! Must never answer after the store was quarantined. Its fingerprints are lost then, and the answer "not found" would let duplicates
+//! through.
 
 use super::store::Store;
 use super::{PartitionId, Saved};
@@ -9,7 +9,7 @@ use crate::filter::{Archive, ArchiveError, GenerationId};
 use crate::key::Fingerprint;
 use std::sync::Arc;
 
-/// What a store holds of one partition.
+/// The stored fingerprints of one partition.
 #[derive(Debug)]
 pub struct StoredFingerprints {
     store: Arc<Store>,
@@ -18,7 +18,7 @@ pub struct StoredFingerprints {
 }
 
 impl StoredFingerprints {
-    /// What was stored of that partition by the checkpoint that `saved` proves, and by those after it.
+    /// Creates a view of the fingerprints stored by the checkpoint that `saved` proves, and by later checkpoints.
     #[must_use]
     pub const fn new(store: Arc<Store>, id: PartitionId, saved: Saved) -> Self {
         Self { store, id, saved }
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_was_quarantined_is_not_answered_for() {
+    fn a_quarantined_store_gives_no_answer() {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(Store::open(dir.path()).unwrap());
         let id = PartitionId { space: "orders".to_owned(), partition: 0 };
@@ -63,8 +63,8 @@ mod tests {
         assert_eq!((judge(&mut state, 1), judge(&mut state, 2)), (Ok(Verdict::Duplicate), Ok(Verdict::Unseen)));
 
         store.quarantine("a test").unwrap();
-        assert!(matches!(judge(&mut state, 1), Err(ExactError::Archive(_))), "\"unseen\" would let it through twice");
-        assert!(matches!(save(&store, &id, &mut state, Some(saved)), Err(Error::Lost { .. })), "half of a state is not stored");
-        assert_eq!(judge(&mut state, 2), Ok(Verdict::Duplicate), "what is in state is known all the same");
+        assert!(matches!(judge(&mut state, 1), Err(ExactError::Archive(_))), "\"unseen\" would emit a duplicate");
+        assert!(matches!(save(&store, &id, &mut state, Some(saved)), Err(Error::Lost { .. })), "an incomplete state is not stored");
+        assert_eq!(judge(&mut state, 2), Ok(Verdict::Duplicate), "keys in memory are still known");
     }
 }

@@ -1,20 +1,20 @@
-//! Names and checksums of what is stored: keys that sort as they are read, values that carry a checksum.
+//! Keys and checksums of the stored entries. Keys sort in the order in which they are read, and values carry a checksum.
 
 use super::PartitionId;
 use crate::filter::{GenerationId, PageId, Part, Slice};
 use crate::key::Fingerprint;
 use xxhash_rust::xxh3::Xxh3;
 
-/// Bytes of a value's checksum.
+/// The size of a value's checksum.
 const CHECKSUM_BYTES: usize = 8;
 
-/// Key of a partition's metadata.
+/// Returns the key of a partition's metadata.
 #[must_use]
 pub fn metadata_key(id: &PartitionId) -> Vec<u8> {
     key(b'h', id)
 }
 
-/// Key of a page. Big-endian, and the slice's sign flipped, so that bytes sort as the numbers do.
+/// Returns the key of a page. Numbers are big-endian, with the sign of the slice flipped, so that keys sort like the numbers.
 #[must_use]
 pub fn page_key(id: &PartitionId, page: PageId) -> Vec<u8> {
     let mut key = key(b'p', id);
@@ -24,7 +24,7 @@ pub fn page_key(id: &PartitionId, page: PageId) -> Vec<u8> {
     key
 }
 
-/// The keys of all pages of a partition: from, and to but not with.
+/// Returns the key range of all pages of a partition (end exclusive).
 #[must_use]
 pub fn all_pages(id: &PartitionId) -> (Vec<u8>, Vec<u8>) {
     let from = key(b'p', id);
@@ -33,7 +33,7 @@ pub fn all_pages(id: &PartitionId) -> (Vec<u8>, Vec<u8>) {
     (from, to)
 }
 
-/// The keys of all pages of one part: from, and to but not with.
+/// Returns the key range of all pages of one part (end exclusive).
 #[must_use]
 pub fn pages_of(id: &PartitionId, part: Part) -> (Vec<u8>, Vec<u8>) {
     let from = page_key(id, PageId { slice: part.slice, layer: part.layer, page: 0 });
@@ -43,7 +43,7 @@ pub fn pages_of(id: &PartitionId, part: Part) -> (Vec<u8>, Vec<u8>) {
     (from, to)
 }
 
-/// Key of a stored fingerprint.
+/// Returns the key of a stored fingerprint.
 #[must_use]
 pub fn fingerprint_key(id: &PartitionId, generation: GenerationId, fingerprint: Fingerprint) -> Vec<u8> {
     let mut key = key(b'x', id);
@@ -52,7 +52,7 @@ pub fn fingerprint_key(id: &PartitionId, generation: GenerationId, fingerprint: 
     key
 }
 
-/// The keys of all fingerprints of one generation: from, and to but not with.
+/// Returns the key range of all fingerprints of one generation (end exclusive).
 #[must_use]
 pub fn fingerprints_of(id: &PartitionId, generation: GenerationId) -> (Vec<u8>, Vec<u8>) {
     let mut from = key(b'x', id);
@@ -62,7 +62,7 @@ pub fn fingerprints_of(id: &PartitionId, generation: GenerationId) -> (Vec<u8>, 
     (from, to)
 }
 
-/// The keys of all fingerprints of a partition: from, and to but not with.
+/// Returns the key range of all fingerprints of a partition (end exclusive).
 #[must_use]
 pub fn all_fingerprints(id: &PartitionId) -> (Vec<u8>, Vec<u8>) {
     let from = key(b'x', id);
@@ -71,7 +71,7 @@ pub fn all_fingerprints(id: &PartitionId) -> (Vec<u8>, Vec<u8>) {
     (from, to)
 }
 
-/// The partition whose metadata a key names; the inverse of [`metadata_key`]. `None` for any other key.
+/// Returns the partition of a metadata key, or `None` for any other key. The inverse of [`metadata_key`].
 #[must_use]
 pub fn partition_of(key_bytes: &[u8]) -> Option<PartitionId> {
     let (length, rest) = key_bytes.strip_prefix(b"h")?.split_first_chunk::<8>()?;
@@ -80,7 +80,7 @@ pub fn partition_of(key_bytes: &[u8]) -> Option<PartitionId> {
     Some(PartitionId { space: String::from_utf8(space.to_vec()).ok()?, partition })
 }
 
-/// The page that a key names; the inverse of [`page_key`]. `None` for any other key.
+/// Returns the page of a page key, or `None` for any other key. The inverse of [`page_key`].
 #[must_use]
 pub fn page_id(id: &PartitionId, key_bytes: &[u8]) -> Option<PageId> {
     let (numbers, []) = key_bytes.strip_prefix(&key(b'p', id)[..])?.as_chunks::<8>() else { return None };
@@ -94,20 +94,20 @@ pub fn page_id(id: &PartitionId, key_bytes: &[u8]) -> Option<PageId> {
 
 fn key(kind: u8, id: &PartitionId) -> Vec<u8> {
     let mut key = vec![kind];
-    // The length goes first, so that no space's keys run into those of a longer name.
+    // The length comes first, so that the keys of a space do not mix with those of a longer name.
     key.extend_from_slice(&(id.space.len() as u64).to_be_bytes());
     key.extend_from_slice(id.space.as_bytes());
     key.extend_from_slice(&id.partition.to_be_bytes());
     key
 }
 
-/// Appends the checksum, over key and value, so that a value in another's place is found out too.
+/// Appends a checksum of key and value. Including the key detects values that were moved to another key.
 pub fn append_checksum(key: &[u8], value: &mut Vec<u8>) {
     let sum = checksum(key, value);
     value.extend_from_slice(&sum.to_le_bytes());
 }
 
-/// The value without its checksum; `None` if that does not fit.
+/// Returns the value without its checksum, or `None` if the checksum does not match.
 #[must_use]
 pub fn checked<'a>(key: &[u8], stored: &'a [u8]) -> Option<&'a [u8]> {
     let (value, sum) = stored.split_at_checked(stored.len().checked_sub(CHECKSUM_BYTES)?)?;
@@ -132,7 +132,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn page_keys_are_read_back_and_sort_by_page(a in (i64::MIN..i64::MAX, 0_usize..9, 0_usize..99), b in (i64::MIN..i64::MAX, 0_usize..9, 0_usize..99)) {
+        fn page_keys_are_decoded_and_sort_by_page(a in (i64::MIN..i64::MAX, 0_usize..9, 0_usize..99), b in (i64::MIN..i64::MAX, 0_usize..9, 0_usize..99)) {
             let space = id("space", 3);
             let [a, b] = [a, b].map(|(slice, layer, page)| PageId { slice: Slice(slice), layer, page });
             proptest::prop_assert_eq!(page_id(&space, &page_key(&space, a)), Some(a));
@@ -144,7 +144,7 @@ mod tests {
         }
 
         #[test]
-        fn damage_is_found(value in proptest::collection::vec(0_u8.., 0..200), at in 0_usize..200, bit in 0_u8..8) {
+        fn damage_is_detected(value in proptest::collection::vec(0_u8.., 0..200), at in 0_usize..200, bit in 0_u8..8) {
             let mut stored = value.clone();
             append_checksum(b"key", &mut stored);
             proptest::prop_assert_eq!(checked(b"key", &stored), Some(&value[..]));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_do_not_run_into_each_other() {
+    fn key_ranges_of_partitions_do_not_overlap() {
         let (from, to) = all_pages(&id("a", 1));
         for other in [id("a", 0), id("a", 2), id("a", -1), id("aa", 1), id("b", 1), id("", 1)] {
             assert!(!(from.clone()..to.clone()).contains(&page_key(&other, PageId { slice: Slice::FIRST, layer: 0, page: 0 })), "{other}");

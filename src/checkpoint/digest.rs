@@ -1,13 +1,13 @@
-//! One number for all that a state remembers: two checkpoints with the same one give the same verdicts.
+//! A digest of a state. Two checkpoints with the same digest give the same verdicts.
 
 use super::{CheckpointMetadata, Error, PartitionId, Store};
 use xxhash_rust::xxh3::Xxh3;
 
-/// The digest of a partition's stored state: of its metadata, pages and fingerprints, not of offsets, of the
-/// numbers that generations of fingerprints happen to have, nor of what the filter is held against.
+/// Computes the digest of a partition's stored state from its metadata, pages, and fingerprints. It does not depend on offsets, on the ids
+/// of generations, or on the observed error rate.
 ///
 /// # Errors
-/// When it cannot be read.
+/// If the state cannot be read.
 pub fn digest(store: &Store, id: &PartitionId, metadata: &CheckpointMetadata) -> Result<u128, Error> {
     let mut state = metadata.state.clone();
     let generations: Vec<_> = state.generations().collect();

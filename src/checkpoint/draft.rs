@@ -1,8 +1,7 @@
-//! What one checkpoint writes: all of it, or nothing.
+//! The write of one checkpoint, which is applied completely or not at all.
 //!
-//! Owns how much of that is in memory at a time. A small checkpoint is one write batch. A large one is put together in
-//! files beside the store, which the store then takes in at once: they are never copied to memory, nor to its log.
-//! Must never let a part of a checkpoint be seen.
+//! Owns the memory limit of a checkpoint write. A small checkpoint is one write batch. A large one is assembled in files next to the store,
+//! which RocksDB then ingests in one step, without copying them to memory or to its log. Must never make a part of a checkpoint visible.
 
 #[cfg(feature = "faults")]
 use super::database::Change;
@@ -11,33 +10,33 @@ use rocksdb::{BlockBasedOptions, DB, DBCompressionType, Error, IngestExternalFil
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The bytes of one checkpoint, until they are written. Keys come in their order.
+/// The entries of one checkpoint before they are written. Keys must be added in order.
 pub(super) enum Draft<'o> {
     Batch(WriteBatch),
     Files(Files<'o>),
-    /// For a database in memory.
+    /// For an in-memory database.
     #[cfg(feature = "faults")]
     Memory(Vec<Change>),
 }
 
-/// Files of a checkpoint, one for each kind of key, so that none spans what it has nothing of. Those that the store
-/// has not taken in are deleted.
+/// The files of a checkpoint, one per kind of key, so that no file spans keys of another kind. Files that the store has not ingested are
+/// deleted.
 pub(super) struct Files<'o> {
     dir: PathBuf,
     options: &'o Options,
     finished: Vec<PathBuf>,
-    /// The kind of its keys, and the file that is being written.
+    /// The kind of key in the file that is being written, and the file.
     open: Option<(u8, SstFileWriter<'o>)>,
     bytes: u64,
 }
 
 impl<'o> Draft<'o> {
-    /// A draft in memory.
+    /// Creates an in-memory draft.
     pub(super) fn in_memory() -> Self {
         Self::Batch(WriteBatch::default())
     }
 
-    /// A draft in files of a directory, which is there and empty, and goes when this does.
+    /// Creates a draft in files of `dir`, an empty directory that is deleted with the draft.
     pub(super) fn in_files(dir: PathBuf, options: &'o Options) -> Self {
         Self::Files(Files { dir, options, finished: Vec::new(), open: None, bytes: 0 })
     }
@@ -62,7 +61,7 @@ impl<'o> Draft<'o> {
         Ok(())
     }
 
-    /// Deletes what is stored of a range. It comes before what is put of the same kind of key, which it leaves alone.
+    /// Deletes the stored entries of a range. Must be called before any entry of the same kind is added. Entries added later are kept.
     pub(super) fn delete_range(&mut self, (from, to): &(Vec<u8>, Vec<u8>)) -> Result<(), Error> {
         match self {
             Self::Batch(batch) => batch.delete_range(from, to),
@@ -73,7 +72,7 @@ impl<'o> Draft<'o> {
         Ok(())
     }
 
-    /// Nothing comes any more.
+    /// Finishes the last file.
     pub(super) fn finish(&mut self) -> Result<(), Error> {
         match self {
             Self::Files(files) => files.finish(),
@@ -83,7 +82,7 @@ impl<'o> Draft<'o> {
         }
     }
 
-    /// Writes all of it. Returns the number of bytes.
+    /// Writes the draft. Returns the number of bytes.
     pub(super) fn write(self, db: &DB) -> Result<u64, Error> {
         match self {
             Self::Batch(batch) => {
@@ -96,13 +95,13 @@ impl<'o> Draft<'o> {
                 db.ingest_external_file_opts(&how, files.finished.clone()).map(|()| files.bytes)
             }
             #[cfg(feature = "faults")]
-            Self::Memory(_) => unreachable!("RocksDB takes batches and files"),
+            Self::Memory(_) => unreachable!("RocksDB only gets batches and files"),
         }
     }
 }
 
 impl<'o> Files<'o> {
-    /// The file that has the keys of the same kind as this one.
+    /// Returns the file for keys of the same kind as `key`.
     fn of_kind_of(&mut self, key: &[u8]) -> Result<&mut SstFileWriter<'o>, Error> {
         let kind = key.first().copied().unwrap_or_default();
         if self.open.as_ref().is_none_or(|(open, _)| *open != kind) {
@@ -111,7 +110,7 @@ impl<'o> Files<'o> {
             writer.open(self.dir.join(format!("{}.sst", self.finished.len())))?;
             self.open = Some((kind, writer));
         }
-        // It was made above.
+        // Opened above.
         self.open.as_mut().map(|(_, writer)| writer).ok_or_else(|| unreachable!("a file is open"))
     }
 
@@ -130,12 +129,12 @@ impl Drop for Files<'_> {
     fn drop(&mut self) {
         self.open = None;
         if let Err(error) = fs::remove_dir_all(&self.dir) {
-            tracing::debug!(dir = %self.dir.display(), error = %error, "files of a checkpoint are left behind until the next start");
+            tracing::debug!(dir = %self.dir.display(), error = %error, "cannot delete the files of a checkpoint; the next start deletes them");
         }
     }
 }
 
-/// Deletes the drafts that a process left which is no more.
+/// Deletes drafts of an earlier process.
 pub(super) fn clean(dir: &Path) -> std::io::Result<()> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
@@ -143,15 +142,15 @@ pub(super) fn clean(dir: &Path) -> std::io::Result<()> {
     }
 }
 
-/// How files of the store are laid out, whether it writes them or takes them in.
+/// Returns the table options for files that the store writes or ingests.
 pub(super) fn tables() -> BlockBasedOptions {
     let mut tables = BlockBasedOptions::default();
-    // Most fingerprints that are looked up are in one generation at most: the others are not to be read for it.
+    // Most looked-up fingerprints are in at most one generation. The Bloom filter avoids reading the others.
     tables.set_bloom_filter(10.0, false);
     tables
 }
 
-/// Options of files that the store takes in.
+/// Returns the options of files that the store ingests.
 pub(super) fn options() -> Options {
     let mut options = Options::default();
     options.set_block_based_table_factory(&tables());

@@ -1,6 +1,6 @@
-//! What a state directory holds, as `unseen inspect` shows it.
+//! The contents of a state directory, as shown by `unseen inspect`.
 //!
-//! Owns the shape of that: `docs/inspect.schema.json` is made from these types. Must never change a directory.
+//! Owns the output format: `docs/inspect.schema.json` is generated from these types. Must never change a directory.
 
 use super::decode::metadata_rules;
 use super::{CheckpointMetadata, Error, Loaded, PartitionId, Settings, Store, StoredFingerprints, digest};
@@ -14,19 +14,19 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What several state directories hold.
+/// The contents of several state directories.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Inspection {
-    /// One after the other.
+    /// The directories, in order of the arguments.
     pub directories: Vec<Directory>,
 }
 
-/// What one state directory holds.
+/// The contents of one state directory.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Directory {
     /// Its path.
     pub dir: String,
-    /// The states in it, by space and partition.
+    /// The states in the directory, by space and partition.
     pub partitions: Vec<StoredPartition>,
 }
 
@@ -35,31 +35,31 @@ pub struct Directory {
 pub struct StoredPartition {
     /// Its key space.
     pub space: String,
-    /// Its number.
+    /// Its partition number.
     pub partition: i32,
-    /// What remembers.
+    /// The kind of filter.
     pub filter: String,
-    /// How long a key stays seen.
+    /// The length of the window.
     pub window: String,
-    /// By input topic: all records below have had their effect, and no other.
+    /// By input topic: the state contains the effects of exactly the records below this offset.
     pub offsets: BTreeMap<String, Offset>,
-    /// Where to read on in the changelog.
+    /// The changelog offset from which to continue reading.
     pub changelog_offset: Option<Offset>,
-    /// Stream time: the largest record time so far that was not too far ahead of the clock.
+    /// Stream time: the largest record timestamp so far that was not too far ahead of the clock.
     pub stream_time_ms: Option<Timestamp>,
-    /// Keys remembered.
+    /// The number of remembered keys.
     pub keys: u64,
-    /// Memory of the filter; 0 where fingerprints are on disk.
+    /// The memory of the filter; 0 if fingerprints are on disk.
     pub memory_bytes: u64,
-    /// Share of unseen keys that the filter calls seen, by formula.
+    /// The computed share of unseen keys that the filter reports as seen.
     pub estimated_rate: f64,
-    /// The same as it was observed; null where nothing was.
+    /// The observed share of unseen keys that the filter reports as seen; null if nothing was observed.
     pub observed: Option<ObservedRate>,
-    /// The same for two states that give the same verdicts.
+    /// A digest that is equal for states that give the same verdicts.
     pub digest: String,
-    /// The keys by slice, oldest first; empty for kinds that keep all in one place.
+    /// The keys by slice, oldest first; empty for kinds without slices.
     pub slices: Vec<StoredSlice>,
-    /// Of the key that was asked for; null if none was.
+    /// The answer for the requested key; null if no key was requested.
     pub key: Option<Asked>,
 }
 
@@ -68,44 +68,44 @@ pub struct StoredPartition {
 pub struct StoredSlice {
     /// Its number.
     pub slice: Slice,
-    /// When it began; null in a window by count.
+    /// The start time of the slice; null in a window by count.
     pub from_ms: Option<Timestamp>,
-    /// When it ended, or will.
+    /// The end time of the slice; null in a window by count.
     pub to_ms: Option<Timestamp>,
-    /// Keys inserted.
+    /// The number of inserted keys.
     pub keys: u64,
-    /// Keys that it was made for; null for fingerprints on disk.
+    /// The number of keys that the slice is sized for; null for fingerprints on disk.
     pub capacity_keys: Option<u64>,
-    /// Memory of its filter.
+    /// The memory of the slice's filter.
     pub memory_bytes: u64,
 }
 
-/// What a state says of one key.
+/// The answer of a state for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Asked {
-    /// Whether a record with it would be a duplicate.
+    /// True if a record with this key would be a duplicate.
     pub seen: bool,
-    /// The slice that it was inserted into last, if the kind knows it.
+    /// The slice into which the key was last inserted, if the kind of filter stores it.
     pub slice: Option<Slice>,
-    /// When that slice began; null in a window by count.
+    /// The start time of that slice; null in a window by count.
     pub since_ms: Option<Timestamp>,
 }
 
-/// A key to ask for.
+/// A key to look up.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// The space that it is of.
+    /// The space of the key.
     pub space: String,
-    /// Its fingerprint, or those of all keys that are meant.
+    /// The fingerprints of all keys that match the request.
     pub fingerprints: Vec<Fingerprint>,
-    /// What that depends on. How it is remembered does not matter.
+    /// The settings that determine the fingerprints. The filter settings are ignored.
     pub settings: Settings,
 }
 
-/// Looks into a directory, which a worker may be using: what it wrote last is shown. `question` says which key to ask for.
+/// Reads a state directory, which a worker may be using. Shows the state of the last checkpoint. `question` is a key to look up.
 ///
 /// # Errors
-/// When it cannot be read, or was made with other settings than the question.
+/// If the directory cannot be read, or was written with settings that do not match the question.
 pub fn inspect(dir: &Path, question: Option<&Question>) -> Result<Directory, Error> {
     let store = Arc::new(Store::open_to_read(dir)?);
     let mut partitions = Vec::new();
@@ -155,7 +155,8 @@ fn ask(store: &Arc<Store>, id: &PartitionId, metadata: &CheckpointMetadata, ques
     let settings = Settings { filter: metadata.settings.filter.clone(), ..question.settings.clone() };
     if settings != metadata.settings {
         let difference = metadata.settings.difference(&settings);
-        let message = format!("{id} is of another configuration: {difference}; ask with the one that it was made with");
+        let message =
+            format!("{id} was written with a different configuration: {difference}; use the configuration that it was written with");
         return Err(Error::Store { dir: store.dir().to_owned(), message });
     }
     let Loaded::Usable { mut state, saved, .. } = store.load(id, &metadata.settings, metadata_rules(metadata))? else {

@@ -1,6 +1,6 @@
-//! Several state directories joined into one: each partition has then seen what it had in any of them.
+//! Merges several state directories. A partition of the result has seen every key that it has seen in any of them.
 //!
-//! Must never write to a directory that it reads, nor join states of different configurations.
+//! Must never write to a source directory, or merge states of different configurations.
 
 use super::decode::metadata_rules;
 use super::store::{Loaded, Store};
@@ -10,22 +10,22 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Fingerprints that are taken over between two writes.
+/// The number of fingerprints to copy between two writes.
 const FINGERPRINTS_MAX: u64 = 1 << 20;
 
-/// Joins the state of `sources` in a new directory. Returns the number of partitions.
+/// Merges the states of `sources` into a new directory. Returns the number of partitions.
 ///
-/// Of each input topic the later offset counts: both states are of one log, and the join holds the
-/// effect of all records below it that either has.
+/// For each input topic, the later offset is used. All states belong to the same log, so the result contains the effect of every record
+/// below that offset that any of the sources contains.
 ///
 /// # Errors
-/// When a directory cannot be read or written, `target` has state already, or two states do not fit.
+/// If a directory cannot be read or written, `target` already contains state, or two states do not match.
 pub fn merge(sources: &[PathBuf], target: &Path) -> Result<usize, Error> {
     let opened = sources.iter().map(|dir| Ok((dir, Store::open_to_read(dir)?, Store::open_to_read(dir)?.all_metadata()?)));
     let sources: Vec<Source<'_>> = opened.collect::<Result<_, Error>>()?;
     let new = Arc::new(Store::open(target)?);
     if !new.all_metadata()?.is_empty() {
-        return Err(Error::Merge(format!("{}: there is state in it already; name a new directory", target.display())));
+        return Err(Error::Merge(format!("{} already contains state; choose a new directory", target.display())));
     }
     let ids: BTreeSet<_> = sources.iter().flat_map(|(_, _, all_metadata)| all_metadata.iter().map(|(id, _)| id)).collect();
     for &id in &ids {
@@ -34,10 +34,10 @@ pub fn merge(sources: &[PathBuf], target: &Path) -> Result<usize, Error> {
     Ok(ids.len())
 }
 
-/// A directory, its store, and what that holds.
+/// A directory, its store, and the metadata of its partitions.
 type Source<'a> = (&'a PathBuf, Store, Vec<(PartitionId, CheckpointMetadata)>);
 
-/// Joins one partition, from all directories that have it.
+/// Merges one partition from all directories that contain it.
 fn join(sources: &[Source<'_>], id: &PartitionId, new: &Arc<Store>) -> Result<(), Error> {
     let mut joined: Option<(CheckpointMetadata, Dedup)> = None;
     let mut parts = Vec::new();
@@ -46,7 +46,7 @@ fn join(sources: &[Source<'_>], id: &PartitionId, new: &Arc<Store>) -> Result<()
         let Loaded::Usable { state, .. } = store.load(id, &metadata.settings, metadata_rules(metadata))? else { continue };
         parts.push((store, metadata));
         let (whole, own) = joined.get_or_insert_with(|| (metadata.clone(), Dedup::new(metadata_rules(metadata))));
-        let misfit = |what: String| Error::Merge(format!("{id} of {}: {what}", dir.display()));
+        let misfit = |what: String| Error::Merge(format!("{id} in {}: {what}", dir.display()));
         if whole.settings != metadata.settings {
             return Err(misfit(whole.settings.difference(&metadata.settings)));
         }

@@ -1,13 +1,12 @@
-//! Checkpoints: the state of each partition, with the offsets it belongs to, in RocksDB.
+//! Checkpoints: the state of each partition with its offsets, stored in RocksDB.
 //!
-//! Owns the state directory. A checkpoint is one write: pages that changed, generations that went, and
-//! the metadata with the offsets. A large one is put together in files, which RocksDB takes in at once. So
-//! what is on disk always holds the effect of the records below its offsets and of no other. It need
-//! not be synced: correctness lives in Kafka, and a power cut
-//! merely leaves an older checkpoint.
+//! Owns the state directory. A checkpoint is one atomic write of the changed pages, the deleted generations, and the metadata with the
+//! offsets. A large checkpoint is assembled in files that RocksDB ingests in one step. So the stored state always contains the effects of
+//! exactly the records below its offsets. Checkpoints are not synced to disk. Correctness does not depend on them, because Kafka is the
+//! source of truth, and after a power failure an older checkpoint is enough.
 //!
-//! Must never decide what to do about a missing or foreign checkpoint, and never delete a corrupt
-//! one: it is quarantined.
+//! Must never decide how to handle a missing or incompatible checkpoint. Must never delete a corrupt checkpoint, which is quarantined
+//! instead.
 //!
 //! ```text
 //! DIR/instance                     this directory's own id, made once
@@ -58,12 +57,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Whose state it is: one partition number of one key space.
+/// The id of a state: one partition number of one key space.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PartitionId {
-    /// Name of the key space.
+    /// The name of the key space.
     pub space: String,
-    /// Number of the partition.
+    /// The partition number.
     pub partition: i32,
 }
 
@@ -73,51 +72,51 @@ impl fmt::Display for PartitionId {
     }
 }
 
-/// A partition's checkpoint but for the filter's bits.
+/// The checkpoint of a partition, except for the filter's pages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CheckpointMetadata {
-    /// What the bits depend on. A checkpoint of other settings is of no use.
+    /// The settings that the stored bits depend on. A checkpoint with other settings cannot be used.
     pub settings: Settings,
-    /// For each input topic, the offset below which every record had its effect, and none at or past it.
+    /// For each input topic: the state contains the effects of exactly the records below this offset.
     pub offsets: BTreeMap<String, Offset>,
-    /// How far the changelog is in it.
+    /// The part of the changelog that the state contains.
     pub changelog: Progress,
-    /// The state's metadata.
+    /// The metadata of the dedup state.
     pub state: DedupMetadata,
 }
 
-/// The part of the configuration that the stored bits depend on. Capacity and error rate are not
-/// in it: a changed one holds for what the filter makes next.
+/// The configuration that the stored bits depend on. Capacity and error rate are not included: changes of them apply to new slices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// How long a key stays seen.
+    /// The window.
     pub window: Window,
-    /// What remembers, such as `aging` or `aging, confirmed`.
+    /// The kind of filter, such as `aging` or `aging, confirmed`.
     pub filter: String,
-    /// How keys are hashed; of a secret, only what distinguishes it from another.
+    /// The key hash. For a secret, this is only a value that distinguishes it from other secrets.
     pub hash: String,
-    /// For each input topic, what its key is made of.
+    /// The key definition of each input topic.
     pub keys: BTreeMap<String, String>,
 }
 
 impl Settings {
-    /// What the bits of a topic's space depend on.
+    /// Returns the settings of a topic's space.
     #[must_use]
     pub fn of(config: &Config, topic: &Topic) -> Self {
-        // Each option by name: a new one does not compile until somebody has said whether stored bits depend on it.
+        // All options are listed by name, so that a new option does not compile until somebody decides whether stored bits depend on it.
         let Topic {
             input: _,
             output: _,
             space: _,
             key: _,
-            formats: _,     // A text or a number is the same id in each of them.
-            repartition: _, // The partitions of the internal topic are fixed; what lies in them is the same.
+            formats: _,     // A text or number has the same fingerprint in every format.
+            repartition: _, // The partitions of the internal topic are fixed, and so are the keys in them.
             window: _,
             filter: _,
             retract: _,
             refresh: _,
+            time: _, // It decides what advances stream time, which is stored.
             max_future: _,
             late: _,
             on_duplicate: _,
@@ -130,7 +129,7 @@ impl Settings {
         Self { window: topic.window, filter: topic.filter.to_string(), hash: topic.key.hashing_id(), keys }
     }
 
-    /// By whom, and under which settings, the changelog of a topic's space is written.
+    /// Returns the origin of changelog records for a topic's space.
     #[must_use]
     pub fn origin(&self, config: &Config, topic: &Topic, rules: &Rules) -> Origin {
         let owner = format!("{:?} {:?}", config.kafka.group_id, topic.space);
@@ -139,7 +138,7 @@ impl Settings {
         Origin::new(&owner, &keys, &clock, &self.filter)
     }
 
-    /// What differs, as a sentence's middle: `window was X and is Y`.
+    /// Describes the difference, for use within a sentence: `its window was X and is Y`.
     #[must_use]
     pub fn difference(&self, now: &Self) -> String {
         if self.window != now.window {
@@ -154,56 +153,56 @@ impl Settings {
     }
 }
 
-/// Why the state directory cannot be used.
+/// The reason why the state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The directory cannot be made, read or written.
+    /// The directory cannot be created, read, or written.
     #[error("state directory {}: {error}; it must be a directory that this user can write to", .dir.display())]
     Io {
         /// The directory.
         dir: PathBuf,
-        /// What the system says.
+        /// The system error.
         error: std::io::Error,
     },
-    /// Another process has it open.
+    /// The directory is in use by another process.
     #[error("state directory {} is in use by another unseen process; give each process its own `state.dir`", .0.display())]
     InUse(PathBuf),
-    /// It was written by another version.
+    /// The directory was written by another version.
     #[error("state directory {}: expected format {expected}, got {got}; run the version of unseen that wrote it, or move the directory away to start from the input", .dir.display())]
     Format {
         /// The directory.
         dir: PathBuf,
-        /// The format this version reads and writes.
+        /// The format that this version reads and writes.
         expected: String,
         /// The format that was found.
         got: String,
     },
-    /// Something in it is not as it was written.
+    /// The directory contains corrupt data.
     #[error("state directory {}: {what}", .dir.display())]
     Corrupt {
         /// The directory.
         dir: PathBuf,
-        /// What was expected where, and what was found.
+        /// What was expected, where, and what was found.
         what: String,
     },
-    /// What a partition had stored is not there any more.
-    #[error("state directory {}: the store was quarantined, and with it what {id} remembers; the partition must be restored", .dir.display())]
+    /// The stored state of a partition was lost.
+    #[error("state directory {}: the store was quarantined, so the stored keys of {id} are lost; the partition must be restored", .dir.display())]
     Lost {
         /// The directory.
         dir: PathBuf,
-        /// Whose state it was.
+        /// The id of the lost state.
         id: PartitionId,
     },
-    /// Directories that cannot be joined.
+    /// Directories that cannot be merged.
     #[error("{0}")]
     Merge(String),
-    /// RocksDB refuses: a full disk, say.
+    /// An error of RocksDB, such as a full disk.
     #[error("state directory {}: {message}", .dir.display())]
     Store {
         /// The directory.
         dir: PathBuf,
-        /// What RocksDB says.
+        /// The error message of RocksDB.
         message: String,
     },
 }

@@ -1,17 +1,16 @@
-//! How RocksDB is set up.
+//! The options of RocksDB.
 //!
-//! Owns the bounds of its memory, files and threads. Must never make a write durable that need not be: correctness
-//! lives in Kafka.
+//! Owns the limits of its memory, files, and threads. Must never sync writes, because correctness does not depend on local disks.
 
 use super::draft;
 use rocksdb::{Cache, DBCompressionType, Options};
 
-/// Memory for writes that are not yet in files; twice this at most.
+/// The size of a write buffer. At most two are in memory.
 const WRITE_BUFFER_BYTES: usize = 32 << 20;
-/// Memory for what is read again and again: stored fingerprints.
+/// The size of the block cache, which is used for fingerprint lookups.
 const BLOCK_CACHE_BYTES: usize = 64 << 20;
 
-/// The options of a store.
+/// Returns the options of a store.
 pub(super) fn options() -> Options {
     let mut options = Options::default();
     let mut tables = draft::tables();

@@ -1,4 +1,4 @@
-//! `unseen capture`: records of a topic into one file, for `unseen replay` and `unseen plan --sample`.
+//! `unseen capture`: writes the records of a topic to a file, for `unseen replay` and `unseen plan --sample`.
 
 use super::interrupt::Interrupt;
 use super::topic;
@@ -17,47 +17,49 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use tempfile::NamedTempFile;
 
-const FORMAT_HELP: &str = "\
-Output, one line of JSON a record, as `kcat -J` prints it but for bytes that are no text:
-  topic, partition, offset
-  tstype, ts        create or logappend, and the time in milliseconds; neither, if the record has no time
-  headers           names and values by turns, in order; a value may be null
-  headers_base64    the same in base64, in place of headers, if a name or a value is not UTF-8
-  key, payload      key and value as text, or null
-  key_base64, payload_base64  in base64, in place of key or payload, if it is not UTF-8";
+const EXAMPLES: &str = "\
+Examples:
+  unseen capture -c unseen.toml --from 2h --to 1h -o hour.jsonl
+  unseen capture -c unseen.toml --topic news.events -p 3 | zstd > partition-3.jsonl.zst";
 
-/// Options of `unseen capture`.
+const FORMAT_HELP: &str = "\
+Output: one JSON object per record and line, as in `kcat -J` except for data that is not UTF-8:
+  topic, partition, offset
+  tstype, ts                  create or logappend, and the time in milliseconds; absent if the
+                              record has no time
+  headers                     alternating names and values, in order; a value can be null
+  headers_base64              replaces headers if a name or a value is not UTF-8
+  key, payload                key and value as text, or null
+  key_base64, payload_base64  replace key or payload if it is not UTF-8";
+
 #[derive(clap::Args)]
-#[command(after_long_help = FORMAT_HELP)]
+#[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{FORMAT_HELP}"))]
 pub struct Args {
     #[command(flatten)]
     config: super::ConfigArgs,
-    /// The topic to read, configured or not; may be left out if just one input is configured.
+    /// Topic to read; need not be an input. Required if the configuration has several inputs
     #[arg(short, long)]
     topic: Option<String>,
-    /// A partition to read. May be given more than once; without it, all.
+    /// Partition to read [default: all]. Repeat the option to read several
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
     partition: Vec<i32>,
-    /// Begin each partition at its first record of this time or later: RFC 3339, or an age such as 1h. Without it, at the
-    /// first record that there is.
+    /// Start each partition at its first record of this time or later: RFC 3339, or an age such as 1h [default: first record]
     #[arg(long, value_name = "TIME", value_parser = moment)]
     from: Option<Moment>,
-    /// End each partition before its first record of this time or later. Without it, at the last record that is committed
-    /// when the command starts.
+    /// Stop each partition before its first record of this time or later [default: end of the partition when the command starts]
     #[arg(long, value_name = "TIME", value_parser = moment)]
     to: Option<Moment>,
-    /// Most records to write.
+    /// Maximum number of records to write
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
-    /// The file to write, which must not exist; `-` is the standard output.
+    /// File to create; `-` writes to stdout
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
-    /// No summary and no progress.
+    /// Do not print a summary or progress
     #[arg(short, long)]
     quiet: bool,
 }
 
-/// A time as the command line has it.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
     At(Timestamp),
@@ -82,7 +84,7 @@ fn moment(text: &str) -> Result<Moment, String> {
 /// Writes the records.
 ///
 /// # Errors
-/// When the configuration, the brokers or the output are at fault, or a signal comes before all is written.
+/// Fails if the configuration is invalid, the brokers or the output fail, or a signal interrupts the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
     args.config.check_properties(&config)?;
@@ -95,7 +97,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let partitions = match copy(args, &config, &wanted, &interrupt, &mut output, &mut written) {
         Ok(Some(partitions)) => partitions,
         Ok(None) => bail!(interrupted(&args.output, written)),
-        // Whoever read the output has enough: `head`, say. That is no failure.
+        // The reader closed the pipe, as `head` does. That is not an error.
         Err(error) if error.chain().any(is_broken_pipe) => return Ok(()),
         Err(error) => return Err(error),
     };
@@ -107,7 +109,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Copies the records to the output. Returns how many partitions the topic has; nothing if it was interrupted.
+/// Copies the records to the output. Returns the number of partitions of the topic, or `None` if the command was interrupted.
 fn copy(
     args: &Args,
     config: &Config,
@@ -116,16 +118,16 @@ fn copy(
     output: &mut impl Write,
     written: &mut u64,
 ) -> anyhow::Result<Option<u32>> {
-    let stop = || interrupt.came();
-    let mut capture = match Capture::start(config, wanted, &stop, &|trouble| eprintln!("{trouble}")) {
+    let stop = || interrupt.received();
+    let mut capture = match Capture::start(config, wanted, &stop, &|problem| eprintln!("{problem}")) {
         Err(kafka::Error::Stopped) => return Ok(None),
         result => result?,
     };
     let total = capture.left();
-    // Where the output goes to the terminal too, a bar would be in its way.
+    // A progress bar would mix with the output if both go to the terminal.
     let shows = !args.quiet && io::stderr().is_terminal() && !io::stdout().is_terminal();
     let progress = if shows { ProgressBar::new(total).with_style(style()) } else { ProgressBar::hidden() };
-    let report = |trouble: &str| progress.suspend(|| eprintln!("{trouble}"));
+    let report = |problem: &str| progress.suspend(|| eprintln!("{problem}"));
     let limit = args.limit.unwrap_or(u64::MAX);
     let mut take = |message: &Message<'_>, left| -> anyhow::Result<bool> {
         write(message, &mut *output).with_context(|| unwritten(&args.output))?;
@@ -158,7 +160,7 @@ pub(super) fn write(message: &Message<'_>, output: impl Write) -> io::Result<()>
 }
 
 fn wanted(args: &Args, config: &Config) -> anyhow::Result<Wanted> {
-    // A topic that is named need not be configured.
+    // A topic from the command line need not be configured.
     let topic = match &args.topic {
         Some(topic) => topic,
         None => &topic::choose(config, None)?.input,
@@ -174,10 +176,10 @@ fn style() -> ProgressStyle {
     style.unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// What there is, and what to do with it.
+/// Describes the written file, and the command to replay it.
 fn summary(args: &Args, config: &Config, topic: &str, written: u64, partitions: u32) -> String {
-    let place = if args.output == Path::new("-") { String::new() } else { format!(" in {}", args.output.display()) };
-    let what = format!("{} {} of {topic}{place}", HumanCount(written), if written == 1 { "record" } else { "records" });
+    let place = if args.output == Path::new("-") { String::new() } else { format!(" to {}", args.output.display()) };
+    let what = format!("wrote {} {} of {topic}{place}", HumanCount(written), if written == 1 { "record" } else { "records" });
     let is_input = config.topics.iter().any(|configured| configured.input == topic);
     if !is_input || place.is_empty() {
         return what;
@@ -185,7 +187,7 @@ fn summary(args: &Args, config: &Config, topic: &str, written: u64, partitions: 
     let choice = if config.topics.len() > 1 { format!(" --topic {topic}") } else { String::new() };
     let file = args.config.config.display();
     format!(
-        "{what}; to see what unseen makes of it: unseen replay -c {file}{choice} --format capture --partitions {partitions} {}",
+        "{what}; to deduplicate them, run: unseen replay -c {file}{choice} --format capture --partitions {partitions} {}",
         args.output.display()
     )
 }
@@ -194,13 +196,16 @@ fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
-/// What becomes of the output at a signal.
+/// Error message for an interrupted command.
 fn interrupted(path: &Path, written: u64) -> String {
-    let what = if path == Path::new("-") { "what was written is not all" } else { "nothing is kept" };
-    format!("interrupted after {} records, and {what}; run it again, or ask for less with --from, --to or --limit", HumanCount(written))
+    let what = if path == Path::new("-") { "the output is incomplete" } else { "no file was written" };
+    format!(
+        "interrupted after {} records, {what}; run the command again, or capture less with --from, --to, or --limit",
+        HumanCount(written)
+    )
 }
 
-/// Where the records go. A file has its name only when all of it is there.
+/// Destination of the records. A file gets its final name only when it is complete.
 enum Output {
     Stdout(io::Stdout),
     File(NamedTempFile),
@@ -213,15 +218,15 @@ impl Output {
         }
         ensure!(path.symlink_metadata().is_err(), exists(path));
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let name = path.file_name().with_context(|| format!("--output: {} is no name of a file", path.display()))?;
+        let name = path.file_name().with_context(|| format!("--output: {} is not a file name", path.display()))?;
         let name = format!("{}.", name.display());
-        // Who may read it is for the user's mask to say, as for any other file.
+        // Temporary files are private by default; this file gets the permissions of the user's umask.
         let file = tempfile::Builder::new().prefix(&name).suffix(".partial").permissions(Permissions::from_mode(0o666)).tempfile_in(dir);
         file.map(Self::File)
-            .with_context(|| format!("--output: cannot write to {}; name a file in a directory that takes it", dir.display()))
+            .with_context(|| format!("--output: cannot create a file in {}; use a directory that this user can write to", dir.display()))
     }
 
-    /// Gives the file its name.
+    /// Syncs the file and gives it its final name.
     fn finish(self, path: &Path) -> anyhow::Result<()> {
         let Self::File(file) = self else { return Ok(()) };
         file.as_file().sync_all().with_context(|| unwritten(path))?;
@@ -250,13 +255,13 @@ impl Write for Output {
 }
 
 fn exists(path: &Path) -> String {
-    format!("--output: {} exists already; name another file, or move that one away", path.display())
+    format!("--output: {} already exists; use another name, or move the existing file", path.display())
 }
 
-/// What becomes of the output if it ends here.
+/// Error message for output that cannot be written.
 fn unwritten(path: &Path) -> String {
     if path == Path::new("-") {
-        return "cannot write the output, and what was written is not all; make room for it, and run the command again".to_owned();
+        return "cannot write to stdout, the output is incomplete; free disk space, and run the command again".to_owned();
     }
-    format!("cannot write {}, and nothing is kept; make room for it, or name a file on another disk", path.display())
+    format!("cannot write {}, no file was written; free disk space, or use another disk", path.display())
 }

@@ -1,4 +1,4 @@
-//! `unseen check`: what is wrong with a configuration, or what it comes to.
+//! `unseen check`: validates a configuration, and prints a summary of its topics.
 
 use super::table::{size, table};
 use crate::config::{Config, Topic, window_text};
@@ -6,30 +6,37 @@ use crate::{follower, kafka};
 use std::fs::File;
 use std::path::Path;
 
-/// Options of `unseen check`.
+const EXAMPLES: &str = "\
+Examples:
+  unseen check -c unseen.toml
+  unseen check -c unseen.toml --connect";
+
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
     config: super::ConfigArgs,
-    /// Also look at the brokers: do the topics exist, and do their partitions fit?
+    /// Also connect to the brokers, and check the topics, their partitions, and the schemas
     #[arg(long)]
     connect: bool,
-    /// Print the configuration in effect, with all defaults and without secrets, as TOML.
+    /// Print the effective configuration as TOML, with all defaults and without secrets
     #[arg(long)]
     print: bool,
 }
 
-/// Says "ok" and what each topic comes to.
+/// Validates the configuration, and prints "ok" and one line per topic.
 ///
 /// # Errors
-/// [`crate::config::Errors`] with everything that is wrong.
+/// Returns [`crate::config::Errors`] with every problem found.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
     args.config.check_properties(&config)?;
     try_state_dir(&config.state.dir).map_err(|problem| args.config.refuse(vec![problem]))?;
     if config.serve.is_set {
-        let faults: Vec<_> =
-            follower::check(&config).iter().map(|fault| format!("serve: {fault}; if nothing is served, remove [serve]")).collect();
+        let faults: Vec<_> = follower::check(&config)
+            .iter()
+            .map(|fault| format!("serve: {fault}; if you do not run `unseen serve`, remove [serve]"))
+            .collect();
         if !faults.is_empty() {
             return Err(args.config.refuse(faults).into());
         }
@@ -38,8 +45,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         eprintln!("warning: {warning}");
     }
     if args.connect {
-        eprintln!("asking {}", config.kafka.bootstrap_servers);
-        let report = |trouble: &str| eprintln!("{trouble}");
+        eprintln!("connecting to {}", config.kafka.bootstrap_servers);
+        let report = |problem: &str| eprintln!("{problem}");
         for warning in kafka::check(&config, &report).map_err(|problems| args.config.refuse(problems))? {
             eprintln!("warning: {warning}");
         }
@@ -54,24 +61,23 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     super::print(&format!("ok\n\n{}\n", summary(&config)))
 }
 
-/// Whether the state can be kept there: writes a file to the directory, or where it would be made, and deletes it.
+/// Checks that the state directory is writable, by creating and deleting a file in it or in its closest existing ancestor.
 fn try_state_dir(dir: &Path) -> Result<(), String> {
-    // Of a relative path, the last ancestor is empty.
+    // The last ancestor of a relative path is empty.
     let ancestors = dir.ancestors().map(|path| if path.as_os_str().is_empty() { Path::new(".") } else { path });
     let there = ancestors.into_iter().find(|path| path.symlink_metadata().is_ok()).unwrap_or(dir);
     let file = there.join(format!(".unseen-check-{}", std::process::id()));
     let tried = File::create_new(&file).and_then(|_| std::fs::remove_file(&file));
     tried.map_err(|error| {
-        let what = if there == dir { "written to".to_owned() } else { format!("made in {}", there.display()) };
-        format!("state.dir: {} cannot be {what}: {error}; it must be a directory that this user can write to", dir.display())
+        let action = if there == dir { "write to".to_owned() } else { format!("create a directory in {} for", there.display()) };
+        format!("state.dir: cannot {action} {}: {error}; use a directory that this user can write to", dir.display())
     })
 }
 
-/// A line for each topic.
 fn summary(config: &Config) -> String {
     let mut rows = vec![["topic", "output", "space", "window", "filter", "memory*"].map(str::to_owned)];
     rows.extend(config.topics.iter().map(row));
-    table(&rows) + "\n* if the input has one partition; more partitions share a window by time, and each has its own by count"
+    table(&rows) + "\n* for one partition; partitions share the capacity of a time window, but each has its own count window"
 }
 
 fn row(topic: &Topic) -> [String; 6] {

@@ -1,17 +1,13 @@
-//! `unseen completions`: what shells complete of the command line. Prints, and installs nothing.
+//! `unseen completions`: prints shell completions.
 
 use clap_complete::Shell;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The shell to complete for.
+    /// Shell that will load the completions
     shell: Shell,
 }
 
-/// Prints the completions for a shell.
-///
-/// # Errors
-/// When they cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut super::command(), "unseen", &mut script);

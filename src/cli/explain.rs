@@ -1,4 +1,4 @@
-//! `unseen explain`: what became of a record, and why.
+//! `unseen explain`: shows the verdict on a record or the state of a key.
 
 use super::interrupt::Interrupt;
 use super::{replay, schemas, topic};
@@ -14,48 +14,54 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Options of `unseen explain`.
+const EXAMPLES: &str = "\
+Examples:
+  unseen explain -c unseen.toml news.events 3 81234     # the record at offset 81234 of partition 3
+  unseen explain -c unseen.toml --key n-4711            # the state of a key";
+
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
     config: super::ConfigArgs,
-    /// The input topic of the record.
+    /// Input topic of the record
     #[arg(value_name = "TOPIC", required_unless_present = "key", conflicts_with = "key")]
     input: Option<String>,
-    /// Its partition.
+    /// Partition of the record
     #[arg(value_name = "PARTITION", requires = "input", required_unless_present = "key", value_parser = clap::value_parser!(i32).range(0..))]
     number: Option<i32>,
-    /// Its offset.
+    /// Offset of the record
     #[arg(value_name = "OFFSET", requires = "number", required_unless_present = "key", value_parser = clap::value_parser!(i64).range(0..))]
     offset: Option<Offset>,
-    /// Say what is known of this key, in place of a record. One for each part of the key, in order. A field is a JSON value, or
-    /// a text without its quotes; of `1`, both the number and the text are asked for.
+    /// Part of the key to look up, instead of a record. Repeat the option for each part of the key, in order
+    ///
+    /// A field is a JSON value, or a string without quotes. `1` looks up both the number and the string.
     #[arg(long, value_name = "PART")]
     key: Vec<String>,
-    /// The topic whose key it is; needed if the configuration has several.
+    /// Input topic; required if the configuration has several
     #[arg(long, value_name = "INPUT", requires = "key")]
     topic: Option<String>,
-    /// Ask for the key in this partition only. Without it, in all that may have it.
+    /// Partition to look up the key in [default: all partitions that can have the key]
     #[arg(long, value_name = "N", requires = "key", value_parser = clap::value_parser!(i32).range(0..))]
     partition: Option<i32>,
-    /// Replay this file of `unseen capture`, and ask no broker.
+    /// Replay a file from `unseen capture` instead of reading from the brokers
     #[arg(long, value_name = "FILE", conflicts_with = "key")]
     capture: Option<PathBuf>,
-    /// With --capture, how many partitions the topic has. Without it, 1 is taken, and what a filter would say is not certain.
+    /// With --capture, number of partitions of the topic. Without it, the filter is sized for 1 partition and verdicts are uncertain
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000), requires = "capture")]
     partitions: Option<u32>,
-    /// With --capture, when the stream was read, in RFC 3339; without it, when the file was last written. As in `unseen replay`.
+    /// With --capture, time at which the stream was read, in RFC 3339 [default: modification time of the file]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_rfc3339_weak, requires = "capture")]
     read_at: Option<SystemTime>,
-    /// Print everything that is known, as one JSON object.
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Prints what became of a record, or what is known of a key.
+/// Prints the explanation of a record or of a key.
 ///
 /// # Errors
-/// When the configuration, the brokers or the capture are at fault, or the record is not there.
+/// Fails if the configuration is invalid, the brokers or the capture cannot be read, or the record does not exist.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
     let topic = match &args.input {
@@ -77,16 +83,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 fn live(args: &Args, config: &Config, topic: &Topic, record: Option<(i32, Offset)>) -> anyhow::Result<Vec<Explanation>> {
     let interrupt = Interrupt::listen()?;
-    let waiting = Waiting { stop: &|| interrupt.came(), report: &|trouble| eprintln!("{trouble}") };
+    let waiting = Waiting { stop: &|| interrupt.received(), report: &|problem| eprintln!("{problem}") };
     let explained = if let Some((partition, offset)) = record {
-        let schemas = schemas::patient(config)?;
+        let schemas = schemas::blocking(config)?;
         explain::record(config, &*schemas, topic, partition, offset, waiting).map(|explanation| vec![explanation])
     } else {
         let texts: Vec<_> = args.key.iter().map(String::as_bytes).collect();
         explain::key(config, topic, &texts, args.partition, waiting)
     };
     let is_interrupted = matches!(explained, Err(explain::Error::Kafka(kafka::Error::Stopped)));
-    ensure!(!is_interrupted, "interrupted before the changelog was read; ask again");
+    ensure!(!is_interrupted, "interrupted before the changelog was read; run the command again");
     Ok(explained?)
 }
 
@@ -99,15 +105,14 @@ fn recorded(args: &Args, config: &Config, topic: &Topic, file: &Path, record: (i
         partitions: args.partitions,
         max_timestamp: &|| replay::max_timestamp_ms(read_at, topic.max_future),
     };
-    Ok(explain::recorded(config, topic, &schemas::patient(config)?, record, &captured)?)
+    Ok(explain::recorded(config, topic, &schemas::blocking(config)?, record, &captured)?)
 }
 
-/// An explanation for people.
 fn text(explanation: &Explanation) -> String {
     let mut text = String::new();
-    let mut row = |name: &str, what: &str| _ = writeln!(text, "{name:<10} {what}");
+    let mut row = |name: &str, what: &str| _ = writeln!(text, "{name:<12} {what}");
     if let Some(record) = &explanation.record {
-        let time = record.time_ms.map_or_else(|| "without a time".to_owned(), |time| format!("of {}", format_rfc3339(time)));
+        let time = record.time_ms.map_or_else(|| "without a timestamp".to_owned(), |time| format!("timestamp {}", format_rfc3339(time)));
         row("record", &format!("{}[{}] offset {}, {time}", record.topic, record.partition, record.offset));
     }
     let parts: Vec<_> = explanation.key.iter().map(|part| format!("{} = {}", part.part, part.value)).collect();
@@ -117,21 +122,21 @@ fn text(explanation: &Explanation) -> String {
     match (&explanation.record, explanation.partition) {
         (None, Some(partition)) => row("partition", &format!("{}[{partition}]", explanation.space)),
         (Some(record), Some(partition)) if record.partition != partition => {
-            row("judged in", &format!("{}[{partition}]", explanation.space));
+            row("evaluated in", &format!("{}[{partition}]", explanation.space));
         }
         _ => {}
     }
     if let Some(verdict) = explanation.verdict {
-        let certain = if explanation.certain { "" } else { ", but not for certain" };
+        let certain = if explanation.certain { "" } else { " (uncertain)" };
         let verdict = word(verdict);
         row(
             "verdict",
             &explanation.cause.map_or_else(|| format!("{verdict}{certain}"), |cause| format!("{verdict}: {}{certain}", why(cause))),
         );
     }
-    let label = if explanation.record.is_some() { "because" } else { "known" };
+    let label = if explanation.record.is_some() { "reason" } else { "state" };
     explanation.sentences.iter().enumerate().for_each(|(at, sentence)| row(if at == 0 { label } else { "" }, sentence));
-    explanation.limits.iter().enumerate().for_each(|(at, limit)| row(if at == 0 { "not known" } else { "" }, limit));
+    explanation.limits.iter().enumerate().for_each(|(at, limit)| row(if at == 0 { "unknown" } else { "" }, limit));
     text
 }
 
@@ -150,12 +155,12 @@ const fn word(verdict: VerdictName) -> &'static str {
 
 const fn why(cause: Cause) -> &'static str {
     match cause {
-        Cause::First => "the first with its key",
-        Cause::Expired => "the window of the one before was over",
-        Cause::AfterRetraction => "its key was retracted before",
-        Cause::Forgotten => "its key was forgotten too early",
-        Cause::Repeat => "a repeat",
-        Cause::FalsePositive => "a false positive",
-        Cause::Unknown => "why is not known",
+        Cause::First => "first record with this key",
+        Cause::Expired => "the window of the previous record had ended",
+        Cause::AfterRetraction => "the key was retracted before",
+        Cause::Forgotten => "the filter forgot the key too early",
+        Cause::Repeat => "repeats an earlier record",
+        Cause::FalsePositive => "false positive of the filter",
+        Cause::Unknown => "unknown reason",
     }
 }

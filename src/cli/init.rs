@@ -31,52 +31,52 @@ Examples:
   # The same from a file
   unseen init news.events news.unseen --sample hour.jsonl --format capture";
 
-/// Options of `unseen init`.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Input topic.
+    /// Input topic
     input: String,
-    /// Output topic.
+    /// Output topic
     output: String,
-    /// Addresses of the brokers.
+    /// Addresses of the brokers
     #[arg(short, long, value_name = "HOST:PORT,...", default_value = "localhost:9092")]
     bootstrap_servers: String,
-    /// Consumer group, which also names the changelog topics and the transactional ids [default: unseen-INPUT].
+    /// Consumer group, which also names the changelog topics and the transactional ids [default: unseen-INPUT]
     #[arg(short, long, value_name = "NAME")]
     group_id: Option<String>,
-    /// librdkafka property, such as `security.protocol=SSL`. Can be given more than once.
+    /// librdkafka property, such as `security.protocol=SSL`. Repeat the option for several properties
     #[arg(short = 'X', long, value_name = "NAME=VALUE", value_parser = super::key_value)]
     property: Vec<(String, String)>,
     /// Part of the key: a JSON pointer such as /order/id, `key` for the record key, or `header:NAME`. Repeat it for a key of several
-    /// parts. By default, unseen proposes a key that fits the sample.
+    /// parts. By default, unseen proposes a key that fits the sample
     #[arg(long, value_name = "PART", value_parser = part)]
     key: Vec<String>,
-    /// How long a key is remembered [default: twice the longest time between duplicates of the sample; without a sample, 24h].
+    /// How long a key is remembered [default: twice the longest time between duplicates of the sample; without a sample, 24h]
     #[arg(long, value_name = "TIME", value_parser = window)]
     window: Option<String>,
-    /// Distinct keys per window in the whole topic [default: those of the sample; without a sample, 10M].
+    /// Distinct keys per window in the whole topic [default: those of the sample; without a sample, 10M]
     #[arg(long, value_name = "N", value_parser = flags::keys)]
     capacity: Option<u64>,
-    /// Topic for records without a key. Without it, the first such record stops the worker.
+    /// Topic for records without a key. Without it, the first such record stops the worker
     #[arg(long, value_name = "TOPIC")]
     dead_letters: Option<String>,
-    /// File with a recorded stream to examine instead of the first records of the input topic. `-` is the standard input.
+    /// File with a recorded stream to examine instead of the first records of the input topic. `-` is the standard input
     #[arg(long, value_name = "FILE", conflicts_with = "key")]
     sample: Option<PathBuf>,
-    /// Format of the sample's lines.
+    /// Format of the sample's lines
     #[arg(short, long, value_enum, default_value_t = LineFormat::Ndjson, requires = "sample")]
     format: LineFormat,
-    /// JSON pointer to the record's time in an ndjson sample: integer milliseconds, or RFC 3339.
+    /// JSON pointer to the record's time in an ndjson sample: integer milliseconds, or RFC 3339
     #[arg(long, value_name = "POINTER", requires = "sample")]
     time: Option<String>,
-    /// JSON pointer to a field in which duplicates may differ, such as the number of a delivery attempt. Can be given more than once.
+    /// JSON pointer to a field in which duplicates may differ, such as an attempt number. Repeat the option for several
+    /// fields
     #[arg(long, value_name = "POINTER", conflicts_with = "key")]
     ignore: Vec<String>,
-    /// Create the output topic and the dead-letter topic if they do not exist, with the number of partitions of the input topic.
+    /// Create the output topic and the dead-letter topic if they do not exist, with the number of partitions of the input topic
     #[arg(long)]
     create_topics: bool,
-    /// File to write, which must not exist. `-` is the standard output.
+    /// File to write, which must not exist. `-` is the standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output_file: PathBuf,
 }

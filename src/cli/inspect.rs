@@ -1,4 +1,4 @@
-//! `unseen inspect`: what a state directory holds, what it says of a key, and several joined into one.
+//! `unseen inspect`: shows the contents of state directories, looks up a key, or merges directories.
 
 use super::table::{size, table};
 use super::topic;
@@ -11,48 +11,55 @@ use anyhow::{Context as _, ensure};
 use indicatif::HumanCount;
 use std::path::PathBuf;
 
-/// Options of `unseen inspect`.
+const EXAMPLES: &str = "\
+Examples:
+  unseen inspect /var/lib/unseen
+  unseen inspect /var/lib/unseen -c unseen.toml --key 4711   # is this key a duplicate?
+  unseen inspect DIR1 DIR2 --merge NEW_DIR";
+
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// State directories (`state.dir`). A worker may be using them: what it wrote last is shown.
+    /// State directories (`state.dir`). For a directory in use by a worker, the last checkpoint is shown
     #[arg(required = true, value_name = "DIR")]
     dirs: Vec<PathBuf>,
-    /// Write a new state directory in which each partition has seen what it had in any of these. Their
-    /// configurations must be alike.
+    /// Merge the directories into a new one, in which each partition has seen the keys of all of them
+    ///
+    /// All directories must come from the same configuration.
     #[arg(long, value_name = "NEW_DIR")]
     merge: Option<PathBuf>,
-    /// Print everything that is known, as one JSON object.
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Say whether a record with this key would be a duplicate, and since which slice. One for each part of the key,
-    /// in order. A field is a JSON value, or a text without its quotes; of `1`, both the number and the text are asked for.
-    /// Needs --config.
+    /// Part of the key to look up; requires --config. Repeat the option for each part of the key, in order
+    ///
+    /// A field is a JSON value, or a string without quotes. `1` looks up both the number and the string.
     #[arg(long, value_name = "PART", requires = "config")]
     key: Vec<String>,
-    /// The configuration that says how keys are made.
+    /// Configuration file, in TOML or YAML; defines the key
     #[arg(short, long, value_name = "FILE", env = "UNSEEN_CONFIG")]
     config: Option<PathBuf>,
-    /// The topic whose key it is; needed if the configuration has several.
+    /// Input topic; required if the configuration has several
     #[arg(long, value_name = "INPUT", requires = "key")]
     topic: Option<String>,
 }
 
-/// Prints what the directories hold.
+/// Prints the contents of the directories.
 ///
 /// # Errors
-/// When one cannot be read, or they cannot be joined.
+/// Fails if a directory cannot be read, or the directories cannot be merged.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut dirs = args.dirs.clone();
     if let Some(target) = &args.merge {
         let partitions = merge::merge(&args.dirs, target)?;
-        eprintln!("joined {partitions} partitions in {}", target.display());
+        eprintln!("merged {partitions} partitions into {}", target.display());
         dirs = vec![target.clone()];
     }
     let key = if args.key.is_empty() { None } else { Some(key(args)?) };
     let directories: Vec<_> = dirs.iter().map(|dir| inspect(dir, key.as_ref())).collect::<Result<_, _>>()?;
     if let Some(Question { space, .. }) = &key {
         let found = directories.iter().flat_map(|directory| &directory.partitions).any(|partition| partition.space == *space);
-        ensure!(found, "there is nothing of the space {space:?} here");
+        ensure!(found, "no directory has a partition of space {space:?}");
     }
     if args.json {
         return super::print(&format!("{}\n", serde_json::to_string_pretty(&Inspection { directories })?));
@@ -64,9 +71,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 fn overview<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String {
     let mut rows =
-        vec![["partition", "filter", "window", "stream time", "keys", "memory", "wrong*", "digest", "next offsets"].map(str::to_owned)];
+        vec![["partition", "filter", "window", "stream time", "keys", "memory", "error*", "digest", "next offsets"].map(str::to_owned)];
     rows.extend(partitions.map(row));
-    table(&rows) + "\n* share of unseen keys called seen, by formula\n"
+    table(&rows) + "\n* estimated false positive rate\n"
 }
 
 fn name(partition: &StoredPartition) -> String {
@@ -88,12 +95,12 @@ fn row(partition: &StoredPartition) -> [String; 9] {
     ]
 }
 
-/// The slices of each partition; nothing where no kind has them.
+/// Returns a table of the slices of all partitions, or an empty string if there are none.
 fn slices<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String {
     let mut rows = vec![["slice of", "from", "to", "keys", "full", "memory"].map(str::to_owned)];
     for partition in partitions {
         for slice in &partition.slices {
-            #[expect(clippy::cast_precision_loss, reason = "a ratio that is shown")]
+            #[expect(clippy::cast_precision_loss, reason = "a percentage for display")]
             let full = slice
                 .capacity_keys
                 .map_or(String::new(), |capacity| format!("{:.0} %", 100.0 * slice.keys as f64 / capacity.max(1) as f64));
@@ -110,12 +117,12 @@ fn slices<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String {
     if rows.len() > 1 { format!("\n{}", table(&rows)) } else { String::new() }
 }
 
-/// What each partition says of the key.
+/// Returns one line per partition with the result of the key lookup.
 fn answers<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String {
     let answer = |asked: &Asked| match (asked.seen, asked.since_ms, asked.slice) {
-        (false, ..) => "unseen: a record with this key would go out".to_owned(),
+        (false, ..) => "unseen: a record with this key would be emitted".to_owned(),
         (true, Some(since), _) => {
-            format!("seen in the slice that began at {}: a record with this key would be a duplicate", format_rfc3339(since))
+            format!("seen in the slice that starts at {}: a record with this key would be a duplicate", format_rfc3339(since))
         }
         (true, None, Some(slice)) => format!("seen in slice {slice}: a record with this key would be a duplicate"),
         (true, None, None) => "seen: a record with this key would be a duplicate".to_owned(),
@@ -124,7 +131,7 @@ fn answers<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String 
     lines.collect()
 }
 
-/// The key that is asked for.
+/// Returns the key from the command line.
 fn key(args: &Args) -> anyhow::Result<Question> {
     let file = args.config.as_ref().context("--key needs --config")?;
     let config = Config::load(file, &[])?;

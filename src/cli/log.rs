@@ -1,6 +1,6 @@
-//! What a running worker logs: lines, the events of the dashboard, and, if it is asked to, spans to a collector.
+//! Logging: log lines on stderr, events for the dashboard, and optional spans to an OpenTelemetry collector.
 
-use super::otlp::{self, Sending};
+use super::otlp::{self, ExportGuard};
 use crate::config::{Log, LogFormat};
 use crate::http::Events;
 use anyhow::Context as _;
@@ -9,28 +9,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::{EnvFilter, Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
-/// Whether log lines are JSON, now that there are any.
+/// Set to true by [`start`] if log lines are JSON.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// Whether log lines are written, and as JSON.
+/// True if logging has started and log lines are JSON.
 pub fn is_json() -> bool {
     IS_JSON.load(Ordering::Relaxed)
 }
 
-/// Starts logging. Lines go to stderr, as text on a terminal and as JSON elsewhere. What is returned must live as
-/// long as spans are to be sent.
+/// Starts logging to stderr: with format `auto`, as text on a terminal and as JSON otherwise. Spans are exported until the
+/// returned guard is dropped.
 ///
 /// # Errors
-/// When the level is none, or the collector's address.
-pub fn start(log: &Log, events: Events) -> anyhow::Result<Option<Sending>> {
+/// Fails if the log level or the address of the collector is invalid.
+pub fn start(log: &Log, events: Events) -> anyhow::Result<Option<ExportGuard>> {
     let filter = EnvFilter::try_new(&log.level).with_context(|| format!("log.level: {:?} is not a level such as \"info\"", log.level))?;
     let terminal = std::io::stderr().is_terminal();
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(terminal);
     let is_json = log.format == LogFormat::Json || (log.format == LogFormat::Auto && !terminal);
     let lines = if is_json { lines.json().flatten_event(true).boxed() } else { lines.boxed() };
-    let (spans, sending) = otlp::layer()?.unzip();
+    let (spans, guard) = otlp::layer()?.unzip();
     let spans = spans.map(|spans| spans.with_filter(Targets::new().with_target("unseen", LevelFilter::DEBUG)));
     tracing_subscriber::registry().with(lines.with_filter(filter)).with(events).with(spans).init();
     IS_JSON.store(is_json, Ordering::Relaxed);
-    Ok(sending)
+    Ok(guard)
 }

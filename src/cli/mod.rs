@@ -31,7 +31,7 @@ use std::io::{ErrorKind, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Exit code of a bad configuration: `EX_CONFIG` of sysexits.h.
+/// Exit code for an invalid configuration: `EX_CONFIG` in sysexits.h.
 const EXIT_CONFIG: u8 = 78;
 
 /// Deduplicate Kafka topics: emit the first record of every key exactly once
@@ -42,7 +42,7 @@ struct Cli {
     command: Command,
 }
 
-/// The commands by purpose. The others are hidden.
+/// Commands by purpose, as `unseen --help` lists them. All others are hidden.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Deduplicate", &["run", "serve", "seed"]),
     ("Configure and test", &["init", "check", "test", "plan", "capture", "replay"]),
@@ -54,47 +54,48 @@ const GROUPS: [(&str, &[&str]); 4] = [
 enum Command {
     /// Run the worker until SIGTERM
     Run(run::Args),
-    /// Answer lookups of seen keys, for Redis clients and over HTTP
+    /// Serve lookups of seen keys to Redis and HTTP clients
     Serve(serve::Args),
-    /// Initialize a consumer group with keys that another tool has already emitted
+    /// Initialize a consumer group with the keys that another tool has already emitted
     Seed(seed::Args),
     /// Write a minimal configuration file, from flags or from the records of a topic
     Init(Box<init::Args>),
     /// Validate a configuration file
     Check(check::Args),
-    /// Run the tests of a configuration: input records and their expected results
+    /// Test a configuration: run sample records and compare the results
     Test(test::Args),
-    /// Compare the memory, errors, and guarantees of the filter kinds
+    /// Compare the memory, error rates, and guarantees of the filter kinds
     Plan(Box<plan::Args>),
-    /// Write the records of a topic to a file, for replay and plan
+    /// Write the records of a topic to a file, for `replay` and `plan`
     Capture(capture::Args),
-    /// Deduplicate a recorded stream without Kafka
+    /// Deduplicate a captured stream without Kafka
     Replay(replay::Args),
-    /// Show what happened to a record, and why
+    /// Show the verdict on a record, and the reason for it
     Explain(explain::Args),
-    /// Show the contents of state directories, or merge them
+    /// Show the contents of state directories, or merge the directories
     Inspect(inspect::Args),
     /// Run a worker on an in-process broker for a few seconds
     Demo(demo::Args),
     /// Print the JSON schema of the configuration, for editors
     #[command(hide = true)]
     Schema,
-    /// Print completions for a shell
+    /// Print shell completions
     #[command(hide = true)]
     Completions(completions::Args),
-    /// Print the manual page, or write all of them
+    /// Print the manual page, or write all manual pages to a directory
     #[command(hide = true)]
     Man(man::Args),
 }
 
-/// Where the configuration comes from.
 #[derive(clap::Args)]
 struct ConfigArgs {
-    /// The configuration file: TOML or YAML, by its ending.
+    /// Configuration file, in TOML or YAML
     #[arg(short, long, value_name = "FILE", env = "UNSEEN_CONFIG")]
     config: PathBuf,
-    /// Override a setting, such as `--set worker.workers=4`. May be given more than once. A place in a list is a number,
-    /// `topics.0.window=2h` or `topics[0].window=2h`; a value may be a table, as in TOML: `topics.0.window={keys=1M}`.
+    /// Override a setting, for example `--set worker.workers=4`. Repeat the option to override several
+    ///
+    /// Lists are indexed from 0: `topics.0.window=2h` or `topics[0].window=2h`. A value can be a TOML table:
+    /// `topics.0.window={keys=1M}`.
     #[arg(long, value_name = "PATH=VALUE", value_parser = key_value)]
     set: Vec<(String, String)>,
 }
@@ -108,19 +109,19 @@ impl ConfigArgs {
         Config::effective(&self.config, &self.set)
     }
 
-    /// Refuses properties that librdkafka would refuse.
+    /// Validates the properties that librdkafka would reject.
     fn check_properties(&self, config: &Config) -> Result<(), config::Errors> {
         kafka::check_properties(config).map_err(|errors| self.refuse(errors.iter().map(ToString::to_string).collect()))
     }
 
-    /// Faults that only show outside of the configuration, as those of its file.
+    /// Reports problems found outside the configuration as errors of the configuration file.
     fn refuse(&self, messages: Vec<String>) -> config::Errors {
         let source = self.config.display().to_string();
         config::Errors(messages.into_iter().map(|message| config::Error { source: source.clone(), path: String::new(), message }).collect())
     }
 }
 
-/// Writes to the standard output. That whoever reads it has enough, as `head` may, is no failure.
+/// Writes to stdout. A closed pipe, as with `head`, is not an error.
 fn print(text: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -134,7 +135,7 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// The command line, whose help lists the commands by purpose.
+/// Returns the command line. Its help lists the commands by purpose.
 fn command() -> clap::Command {
     let command = Cli::command();
     let group = |(heading, names): &(&str, &[&str])| {
@@ -146,7 +147,7 @@ fn command() -> clap::Command {
     command.help_template(format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}Options:\n{{options}}"))
 }
 
-/// The version, and everything that distinguishes two builds of it.
+/// Returns the version, commit, compiled features, and librdkafka version.
 fn long_version(commit: &str) -> String {
     let features = [("cli", true), ("worker", cfg!(feature = "worker")), ("faults", cfg!(feature = "faults"))];
     let features: Vec<_> = features.into_iter().filter_map(|(name, on)| on.then_some(name)).collect();
@@ -158,7 +159,7 @@ fn long_version(commit: &str) -> String {
     )
 }
 
-/// Runs the command line. An error becomes one message and an exit code.
+/// Runs the command line. Prints one message for an error, and returns the exit code.
 pub fn main(commit: &str) -> ExitCode {
     let matches = command().long_version(&*long_version(commit).leak()).get_matches();
     let result = match Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command {
@@ -187,7 +188,6 @@ pub fn main(commit: &str) -> ExitCode {
                 }
                 return ExitCode::from(EXIT_CONFIG);
             }
-            // A sentence may go over several lines.
             if log::is_json() {
                 tracing::error!("{error:#}");
             } else {

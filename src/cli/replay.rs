@@ -1,4 +1,4 @@
-//! `unseen replay`: a recorded stream through the same deduplication, without Kafka.
+//! `unseen replay`: deduplicates a captured stream without Kafka.
 
 use super::topic;
 use crate::config::{OnDuplicate, OnInvalid, OnTombstone, Topic};
@@ -17,53 +17,60 @@ use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, IsTerminal, Read, 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Most values that a line is printed for, beside one for the rest.
+/// Maximum number of values with a summary line of their own. One more line sums up the rest.
 const VALUES_MAX: usize = 10;
-/// Most fields in which repeats differ that are shown.
+/// Maximum number of conflicting fields in the summary.
 const FIELDS_MAX: usize = 3;
 
-/// Options of `unseen replay`.
+const EXAMPLES: &str = "\
+Examples:
+  unseen replay -c unseen.toml --format capture -p 4 hour.jsonl > unseen.jsonl
+  unseen replay -c unseen.toml --time /published --truth news.ndjson > unseen.ndjson";
+
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
     config: super::ConfigArgs,
-    /// The input topic whose settings hold; may be left out if there is just one.
-    #[arg(short, long)]
+    /// Input topic; required if the configuration has several
+    #[arg(short, long, value_name = "INPUT")]
     topic: Option<String>,
-    /// What a line of the input is.
+    /// Format of a line
     #[arg(short, long, value_enum, default_value_t = LineFormat::Ndjson)]
     format: LineFormat,
-    /// Also keep an exact window, and count where the filter was wrong.
+    /// Also keep an exact window, and count the errors of the filter
     #[arg(long)]
     truth: bool,
-    /// With --truth, also write the lines of the records that were dropped wrongly to this file.
+    /// With --truth, file for the lines of the records that were dropped as false positives
     #[arg(long, value_name = "FILE", requires = "truth")]
     wrong: Option<PathBuf>,
-    /// How many partitions the topic has; its capacity is shared out over them.
+    /// Number of partitions of the topic; the capacity is divided among them
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     partitions: u32,
-    /// For ndjson, JSON pointer to the record's time: integer milliseconds or RFC 3339.
+    /// JSON pointer to the field that stands for Kafka's timestamp, for ndjson: integer milliseconds or RFC 3339. Not needed if the topic
+    /// has `time`
     #[arg(long, value_name = "POINTER")]
     time: Option<String>,
-    /// When the stream was read, in RFC 3339: records that were too far ahead of that are judged as they were then. Without
-    /// it, when the file was last written; for the standard input, now.
+    /// Time at which the stream was read, in RFC 3339 [default: modification time of the file, or now for stdin]
+    ///
+    /// A record with a time more than `max_future` ahead of --read-at does not move the window, as in the worker.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_rfc3339_weak)]
     read_at: Option<SystemTime>,
-    /// No summary and no progress.
+    /// Do not print a summary or progress
     #[arg(short, long)]
     quiet: bool,
-    /// The recorded stream; `-` or nothing is the standard input.
+    /// Captured stream; `-` reads from stdin [default: -]
     input: Option<PathBuf>,
 }
 
-/// What a line of a recorded stream is.
+/// Format of a line of a captured stream.
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub(super) enum LineFormat {
-    /// A record's value.
+    /// The value of a record
     Ndjson,
-    /// A record as `unseen capture` writes it.
+    /// A record in the format of `unseen capture`
     Capture,
-    /// A record as `kcat -J` prints it.
+    /// A record in the format of `kcat -J`
     Kcat,
 }
 
@@ -76,15 +83,15 @@ impl From<LineFormat> for Format {
     }
 }
 
-/// Writes the lines of unseen records to the standard output, and a summary to the standard error.
+/// Writes the lines of unseen records to stdout, and a summary to stderr.
 ///
 /// # Errors
-/// When the configuration, the input or the output is at fault.
+/// Fails if the configuration is invalid, the input cannot be read, or the output cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
     let topic = topic::choose(&config, args.topic.as_deref())?;
     let options = Options { format: args.format.into(), time: args.time.clone(), partitions: args.partitions, truth: args.truth };
-    let mut replay = Replay::new(topic, &options)?.with_schemas(super::schemas::patient(&config)?);
+    let mut replay = Replay::new(topic, &options)?.with_schemas(super::schemas::blocking(&config)?);
     let path = args.input.as_deref().filter(|path| *path != Path::new("-"));
     let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
     let (input, progress) = open(path, !args.quiet).with_context(|| name.clone())?;
@@ -99,12 +106,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let result = replay.run_and_list(input, output(), wrong, || max_timestamp_ms(read_at.unwrap_or_else(SystemTime::now), max_future));
     progress.finish_and_clear();
-    let kcat =
-        if replay.summary().envelopes > 0 { "; lines look like those of `unseen capture` or `kcat -J`: say --format capture" } else { "" };
+    let kcat = if replay.summary().envelopes > 0 {
+        "; the lines look like the output of `unseen capture` or `kcat -J`; use --format capture"
+    } else {
+        ""
+    };
     match result {
         Ok(()) => {}
         Err(error @ Error::Line { .. }) if !kcat.is_empty() => anyhow::bail!("{name}: {error}{kcat}"),
-        // Whoever read the output has enough: `head`, say. That is no failure.
+        // The reader closed the pipe, as `head` does. That is not an error.
         Err(Error::Write(error)) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
         Err(error @ Error::Line { .. }) => return Err(anyhow::Error::new(error).context(name)),
         Err(error) => return Err(error.into()),
@@ -120,7 +130,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The input, and a bar that follows it if there is a terminal to show one.
+/// Opens the input. Returns it with a progress bar, which is hidden unless only stderr is a terminal.
 pub(super) fn open(path: Option<&Path>, show: bool) -> io::Result<(impl BufRead + use<>, ProgressBar)> {
     let (input, bytes): (Box<dyn Read>, _) = match path {
         None => (Box::new(io::stdin()), None),
@@ -130,7 +140,7 @@ pub(super) fn open(path: Option<&Path>, show: bool) -> io::Result<(impl BufRead 
             (Box::new(file), data.is_file().then_some(data.len()))
         }
     };
-    // Where the output goes to the terminal too, a bar would be in its way.
+    // A progress bar would mix with the output if both go to the terminal.
     let progress = match bytes {
         _ if !show || !io::stderr().is_terminal() || io::stdout().is_terminal() => ProgressBar::hidden(),
         Some(bytes) => ProgressBar::new(bytes).with_style(style("{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left")),
@@ -143,18 +153,18 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// The standard output; line by line for a person, in blocks for a program.
+/// Returns stdout, line-buffered on a terminal and block-buffered otherwise.
 fn output() -> Box<dyn Write> {
     let stdout = io::stdout();
     if stdout.is_terminal() { Box::new(stdout) } else { Box::new(BufWriter::with_capacity(1 << 16, stdout)) }
 }
 
-/// The max timestamp of a record that is read then.
+/// Returns the latest record time that moves the window if the record is read at `read_at`.
 pub(super) fn max_timestamp_ms(read_at: SystemTime, max_future: Duration) -> Timestamp {
     read_at.checked_add(max_future).map_or(Timestamp::MAX, runtime::millis)
 }
 
-/// Returns what is wrong with the record times, if the window did not move because of them.
+/// Returns a warning if implausible record times kept the window from moving.
 fn time_warning(summary: &Summary, topic: &Topic, read_at: SystemTime) -> Option<String> {
     if !topic.forgets_by_time() {
         return None;
@@ -164,77 +174,77 @@ fn time_warning(summary: &Summary, topic: &Topic, read_at: SystemTime) -> Option
     recent.warning(topic.max_future, "the time at which they were read", runtime::millis(read_at))
 }
 
-/// The records without a valid key, by reason.
+/// Describes the records without a valid key, by reason.
 fn invalid(summary: &Summary, topic: &Topic) -> String {
     let reasons: Vec<_> = summary.invalid.iter().map(|(reason, count)| format!("{} {reason}", HumanCount(*count))).collect();
-    let fate = match topic.on_invalid {
+    let outcome = match topic.on_invalid {
         OnInvalid::Emit => "emitted",
         OnInvalid::Topic(_) => "dead letters",
         OnInvalid::Drop | OnInvalid::Fail => "dropped",
     };
-    format!("{}; {fate}", reasons.join(", "))
+    format!("{}; {outcome}", reasons.join(", "))
 }
 
-/// The records without a time.
+/// Describes the records without a time.
 fn untimed(summary: &Summary, args: &Args) -> String {
     let hint = match args.format {
-        LineFormat::Ndjson if args.time.is_none() => "; say where it is with --time",
+        LineFormat::Ndjson if args.time.is_none() => "; use --time if a field has the time",
         _ => "",
     };
     let all = summary.untimed == summary.records;
-    let what = if all { "all records, so that none was forgotten" } else { "judged at the time of those before" };
+    let what = if all { "all records, so no key was forgotten" } else { "evaluated at the stream time of the previous records" };
     format!("{}: {what}{hint}", HumanCount(summary.untimed))
 }
 
-/// The summary, a line for each thing that happened.
+/// Returns the summary.
 fn report(summary: &Summary, topic: &Topic, args: &Args, elapsed: Duration) -> String {
     let mut text = String::new();
     let mut row = |name: &str, what: String| _ = writeln!(text, "{name:<11} {what}");
-    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate for people")]
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate for display")]
     let rate = (summary.records as f64 / elapsed.as_secs_f64().max(1e-3)) as u64;
-    row("records", format!("{}, {} a second", HumanCount(summary.records), HumanCount(rate)));
+    row("records", format!("{}, {} per second", HumanCount(summary.records), HumanCount(rate)));
     if topic.is_shadow() {
-        row("shadow", "the topic has no output: the worker writes nothing of it but its state".to_owned());
+        row("shadow", "the topic has no output; the worker updates only its state".to_owned());
     }
     row("unseen", HumanCount(summary.unseen).to_string());
     if summary.corrected > 0 {
-        row("corrected", format!("{}: the filter called them seen, and the exact store did not", HumanCount(summary.corrected)));
+        row("corrected", format!("{}: false positives of the filter that the exact store corrected", HumanCount(summary.corrected)));
     }
     if summary.retracted > 0 {
         row("retracted", format!("{}, not emitted", HumanCount(summary.retracted)));
     }
     if summary.tombstones > 0 {
-        let fate = if topic.on_tombstone == OnTombstone::Emit { "emitted" } else { "dropped" };
-        row("tombstones", format!("{}, {fate}", HumanCount(summary.tombstones)));
+        let outcome = if topic.on_tombstone == OnTombstone::Emit { "emitted" } else { "dropped" };
+        row("tombstones", format!("{}, {outcome}", HumanCount(summary.tombstones)));
     }
-    let fate = match &topic.on_duplicate {
+    let outcome = match &topic.on_duplicate {
         OnDuplicate::Drop => String::new(),
-        OnDuplicate::Mark => ", which the worker emits with a mark".to_owned(),
-        OnDuplicate::Topic(name) => format!(", which the worker sends to {name}"),
+        OnDuplicate::Mark => ", emitted with a mark by the worker".to_owned(),
+        OnDuplicate::Topic(name) => format!(", sent to {name} by the worker"),
     };
-    row("duplicates", format!("{}{fate}", HumanCount(summary.duplicates)));
+    row("duplicates", format!("{}{outcome}", HumanCount(summary.duplicates)));
     if summary.late > 0 {
-        let fate = match topic.late {
-            Late::Emit => "emitted, and among the unseen",
+        let outcome = match topic.late {
+            Late::Emit => "emitted; included in unseen",
             Late::Drop => "dropped",
             Late::DeadLetter => "dead letters",
         };
-        row("late", format!("{}, {fate}", HumanCount(summary.late)));
+        row("late", format!("{}, {outcome}", HumanCount(summary.late)));
     }
     if !summary.invalid.is_empty() {
         row("invalid", invalid(summary, topic));
     }
     if summary.future > 0 {
         let ahead = humantime::format_duration(topic.max_future);
-        let what = format!("{}: more than {ahead} ahead of when it was read, and moved no window", HumanCount(summary.future));
-        let hint = if args.read_at.is_none() { "; say when that was with --read-at" } else { "" };
+        let what = format!("{}: more than {ahead} ahead of the time of reading; did not move the window", HumanCount(summary.future));
+        let hint = if args.read_at.is_none() { "; set that time with --read-at" } else { "" };
         row("future", what + hint);
     }
     if summary.untimed > 0 && topic.window.length_ms().is_some() {
         row("no time", untimed(summary, args));
     }
     for (value, Counted { records, duplicates }) in shown(summary) {
-        let of = value.as_ref().map_or_else(|| "all others".to_owned(), |value| format!("{value:?}"));
+        let of = value.as_ref().map_or_else(|| "others".to_owned(), |value| format!("{value:?}"));
         row("by value", format!("{of}: {} duplicates of {} records", HumanCount(duplicates), HumanCount(records)));
     }
     if summary.key_conflicts.conflicts > 0 {
@@ -251,7 +261,7 @@ fn report(summary: &Summary, topic: &Topic, args: &Args, elapsed: Duration) -> S
     text
 }
 
-/// Repeats that are not the same record.
+/// Describes the key conflicts: duplicates whose content differs.
 fn conflicts(all: &Conflicts, topic: &Topic) -> String {
     let share = all.share() * 100.0;
     let share = if share >= 1.0 { format!("{share:.0} %") } else { format!("{share:.2} %") };
@@ -261,17 +271,17 @@ fn conflicts(all: &Conflicts, topic: &Topic) -> String {
     let except = if pointers.is_empty() {
         String::new()
     } else {
-        format!(" If not, key_conflicts = {{ except = [{}] }} says that it may differ.", pointers.join(", "))
+        format!(" If it is not, set key_conflicts = {{ except = [{}] }} to ignore it.", pointers.join(", "))
     };
     format!(
-        "{share} of the repeats of {} differ in {} ({} compared): is it part of the key?{except}",
+        "{share} of the duplicates of {} differ in {} ({} compared). Check whether it is part of the key.{except}",
         topic.key,
         fields.join(", "),
         HumanCount(all.compared)
     )
 }
 
-/// The values that most records have, and all others together.
+/// Returns the counts of the most frequent values, and one sum for all others.
 fn shown(summary: &Summary) -> Vec<(Option<String>, Counted)> {
     let (first, others) = summary.values.split_at(VALUES_MAX.min(summary.values.len().saturating_sub(1)));
     let rest = others.iter().fold(Counted::default(), |rest, (_, counted)| Counted {
@@ -281,7 +291,7 @@ fn shown(summary: &Summary) -> Vec<(Option<String>, Counted)> {
     first.iter().cloned().chain((!others.is_empty()).then_some((None, rest))).collect()
 }
 
-/// How often the filter was wrong.
+/// Describes the errors of the filter.
 fn errors(truth: &Counts, target: f64) -> String {
     format!(
         "{} false positives of {} unseen ({:.1e}, target {target:.1e}), {} false negatives",

@@ -1,4 +1,4 @@
-//! `unseen run`: the workers, the signals that end them, and the limit on how long that may take.
+//! `unseen run`: starts the workers, handles signals, and enforces the shutdown timeout.
 
 use super::{ConfigArgs, schemas, service};
 use crate::broker::Broker as _;
@@ -16,12 +16,18 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// After it, a line says what joining the group may be waiting for: an ordinary one takes less.
-const JOIN_PATIENCE: Duration = Duration::from_secs(4);
-/// How often a line says how it goes.
+/// Delay before the log explains why joining the group takes so long. A normal join is faster.
+const JOIN_LOG_DELAY: Duration = Duration::from_secs(4);
+/// Interval of the progress log line.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 
+const EXAMPLES: &str = "\
+Examples:
+  unseen run -c unseen.toml
+  unseen run -c unseen.toml --set worker.workers=4";
+
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
     config: ConfigArgs,
@@ -53,7 +59,7 @@ async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
         let schemas = registry.map_or_else(|| Arc::new(NoSchemas) as Arc<dyn Schemas>, |registry| registry as _);
         move || start(&config, stop, stats, &instance, schemas, &ended)
     };
-    // Waiting for a broker blocks; signals must be heard meanwhile.
+    // Waiting for a broker blocks the thread. This thread must still handle signals.
     let starting = std::thread::spawn(threads);
     let (mut running, mut failure) = (usize::from(config.worker.workers), None);
     let mut deadline = None;
@@ -63,17 +69,17 @@ async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
     while running > 0 {
         let timeout = deadline.map_or(Duration::MAX, |deadline: Instant| deadline.saturating_duration_since(Instant::now()));
         tokio::select! {
-            _ = terminate.recv(), if deadline.is_none() => tracing::info!("told to stop"),
-            _ = interrupt.recv(), if deadline.is_none() => tracing::info!("told to stop"),
+            _ = terminate.recv(), if deadline.is_none() => tracing::info!("shutting down"),
+            _ = interrupt.recv(), if deadline.is_none() => tracing::info!("shutting down"),
             _ = report.tick() => { report_progress(&stats); continue }
             _ = joining.tick(), if is_joining => {
                 if instance.get().is_some() {
-                    is_joining = is_to_be_joined(&config, &stats, *started.get_or_insert_with(Instant::now));
+                    is_joining = waits_for_group(&config, &stats, *started.get_or_insert_with(Instant::now));
                 }
                 continue;
             }
             () = tokio::time::sleep(timeout) => {
-                tracing::error!(limit_s = config.worker.shutdown_timeout.as_secs_f64(), "draining took too long; what was not committed will be done again");
+                tracing::error!(limit_s = config.worker.shutdown_timeout.as_secs_f64(), "shutdown timed out; the next owner processes uncommitted records again");
                 process::exit(1);
             }
             ending = endings.recv() => match ending {
@@ -94,19 +100,19 @@ async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
     failure.map_or(Ok(()), Err)
 }
 
-/// Whether workers are yet to join the group. If they wait long, says what for.
-fn is_to_be_joined(config: &Config, stats: &Stats, started: Instant) -> bool {
+/// Returns true while workers wait to join the group. After `JOIN_LOG_DELAY`, logs the likely reason once and returns false.
+fn waits_for_group(config: &Config, stats: &Stats, started: Instant) -> bool {
     let (joined, workers) = (stats.reports().values().filter(|report| report.joined).count(), config.worker.workers);
     if joined >= usize::from(workers) {
         return false;
     }
-    if started.elapsed() < JOIN_PATIENCE {
+    if started.elapsed() < JOIN_LOG_DELAY {
         return true;
     }
     tracing::info!(
         joined,
         workers,
-        "waiting for the group; where a member was killed, it waits for that member's session to end, up to session.timeout.ms"
+        "waiting to join the consumer group; if a member was killed, the group waits for its session to expire (session.timeout.ms)"
     );
     false
 }
@@ -143,7 +149,7 @@ fn start(
     tracing::info!(version = env!("CARGO_PKG_VERSION"), instance = %shared.instance, workers = config.worker.workers, "started");
     for number in 0..usize::from(config.worker.workers) {
         let (shared, ended) = (shared.clone(), ended.clone());
-        // By its name, a profiler distinguishes it from librdkafka's threads.
+        // The name distinguishes the thread from librdkafka's threads in a profiler.
         let thread = std::thread::Builder::new().name(format!("worker-{number}"));
         let spawned = thread.spawn(move || {
             let result = Worker::connect(shared, number).and_then(|worker| worker.run(number));
@@ -157,7 +163,7 @@ fn start(
     Ok(())
 }
 
-/// One line on how it goes.
+/// Logs the totals since the start.
 fn report_progress(stats: &Stats) {
     let Totals { records, unseen, duplicates, late, invalid, retracted, tombstones, warmed_up, corrected, evicted, cross_partition_keys } =
         stats.totals();
@@ -180,6 +186,6 @@ fn report_progress(stats: &Stats) {
         cross_partition_keys,
         rebuilds = get(&stats.rebuilds),
         rebuilding = get(&stats.rebuilding),
-        "so far"
+        "progress"
     );
 }

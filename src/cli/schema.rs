@@ -1,9 +1,5 @@
-//! `unseen schema`: what editors and the Helm chart know of a configuration.
+//! `unseen schema`: prints the JSON schema of the configuration, for editors and the Helm chart.
 
-/// Prints the JSON schema of a configuration.
-///
-/// # Errors
-/// When nobody reads it.
 pub fn run() -> anyhow::Result<()> {
     super::print(&format!("{:#}\n", crate::config::schema()))
 }

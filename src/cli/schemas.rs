@@ -1,44 +1,45 @@
-//! Schemas for commands: who has those of the configured topics.
+//! Schemas of the configured topics, for commands.
 
 use crate::config::{Config, SchemaRegistry, Topic};
-use crate::format::{Format, Message, NoSchemas, RecordFormat, Schemas, Side};
+use crate::format::{Format, Message, NoSchemas, RecordFormat, SchemaError, Schemas, Side};
+use crate::key::{EventTime, TimePlace};
 use crate::registry::Registry;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a command that can do nothing else waits for a schema.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest wait for a schema in [`blocking`].
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The registry, if a topic needs one.
+/// Returns the schema registry if a topic needs it.
 ///
 /// # Errors
-/// When its files cannot be used.
+/// Fails if the registry's certificate or key files cannot be used.
 pub fn registry(config: &Config) -> anyhow::Result<Option<Registry>> {
     let needed = config.schema_registry.as_ref().filter(|_| config.topics.iter().any(|topic| topic.formats.needs_registry()));
     needed.map(Registry::start).transpose().map_err(anyhow::Error::msg)
 }
 
-/// Who has the schemas that records name, for a command that waits for each of them.
+/// Returns a source of schemas that blocks until the registry answers.
 ///
 /// # Errors
-/// When the registry's files cannot be used.
-pub fn patient(config: &Config) -> anyhow::Result<Arc<dyn Schemas>> {
+/// Fails if the registry's certificate or key files cannot be used.
+pub fn blocking(config: &Config) -> anyhow::Result<Arc<dyn Schemas>> {
     Ok(match registry(config)? {
-        Some(registry) => Arc::new(registry.patient(PATIENCE)),
+        Some(registry) => Arc::new(registry.patient(TIMEOUT)),
         None => Arc::new(NoSchemas),
     })
 }
 
-/// Whether the registry answers, and whether the newest schemas of the topics have the fields that keys are made of.
-/// Returns what is no fault, but worth a look.
+/// Checks that the registry answers, and that the latest schemas of the topics have the fields of the keys. Returns warnings.
 ///
 /// # Errors
-/// A sentence for each fault.
+/// Returns one message per problem.
 pub fn check(config: &Config) -> Result<Vec<String>, Vec<String>> {
     let Some(registry) = &config.schema_registry else { return Ok(Vec::new()) };
     let (mut warnings, mut faults) = (Vec::new(), Vec::new());
     for (at, topic) in config.topics.iter().enumerate() {
-        let reads = [(true, topic.key.reads_key(), &topic.formats.key), (false, topic.key.reads_value(), &topic.formats.value)];
+        let reads_value = topic.key.reads_value() || matches!(topic.time, Some(EventTime { place: TimePlace::Field { .. }, .. }));
+        let reads = [(true, topic.key.reads_key(), &topic.formats.key), (false, reads_value, &topic.formats.value)];
         for (is_key, _, format) in reads.into_iter().filter(|(_, is_read, format)| *is_read && format.needs_registry()) {
             match check_subject(registry, topic, is_key, format) {
                 Ok(None) => {}
@@ -50,28 +51,28 @@ pub fn check(config: &Config) -> Result<Vec<String>, Vec<String>> {
     if faults.is_empty() { Ok(warnings) } else { Err(faults) }
 }
 
-/// The newest schema of a topic, under the name that serializers give its subject unless they are told otherwise.
+/// Checks the latest schema of a topic under the default subject name, `TOPIC-key` or `TOPIC-value`. Returns a warning, if any.
 fn check_subject(registry: &SchemaRegistry, topic: &Topic, is_key: bool, format: &RecordFormat) -> Result<Option<String>, String> {
     let subject = format!("{}-{}", topic.input, if is_key { "key" } else { "value" });
     let Some(schema) = Registry::latest(registry, &subject)? else {
         return Ok(Some(format!(
-            "the schema registry has no subject {subject:?}, so the fields of {:?} could not be checked; nothing was written yet, or subjects are named in another way",
+            "the schema registry has no subject {subject:?}, so `check` cannot verify the key fields of {:?}; either no producer has written to the topic yet, or the producers use another subject name strategy",
             topic.input
         )));
     };
     if schema.format != format.format {
-        return Err(format!("the newest schema of subject {subject:?} is for {}, not for {}", schema.format, format.format));
+        return Err(format!("the latest schema of subject {subject:?} is {}, not {}", schema.format, format.format));
     }
     let message = if schema.format == Format::Protobuf { Message::Indexes(&[0]) } else { Message::First };
     let side = if is_key { Side::Key } else { Side::Value };
-    let missing = topic
-        .key
-        .missing_in(&schema, message, side)
-        .map_err(|error| format!("the newest schema of subject {subject:?} cannot be used: {error}"))?;
+    let unusable = |error: SchemaError| format!("the latest schema of subject {subject:?} cannot be used: {error}");
+    let mut missing = topic.key.missing_in(&schema, message, side).map_err(unusable)?;
+    let time = topic.time.as_ref().filter(|_| !is_key).map(|time| time.missing_in(&schema, message)).transpose().map_err(unusable)?;
+    missing.extend(time.flatten().map(str::to_owned));
     match (&missing[..], schema.format) {
         ([], _) => Ok(None),
-        // Which of its messages a record is, only the record says.
+        // Only the record specifies which of the schema's messages it holds.
         (names, Format::Protobuf) => Ok(Some(format!("the first message of subject {subject:?} has no field `{}`", names.join("`, `")))),
-        (names, _) => Err(format!("the newest schema of subject {subject:?} has no field `{}`", names.join("`, `"))),
+        (names, _) => Err(format!("the latest schema of subject {subject:?} has no field `{}`", names.join("`, `"))),
     }
 }

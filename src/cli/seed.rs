@@ -1,4 +1,4 @@
-//! `unseen seed`: what was seen before unseen came.
+//! `unseen seed`: initializes a consumer group with keys that another tool has already emitted.
 
 use super::interrupt::Interrupt;
 use super::{replay, schemas, topic};
@@ -14,66 +14,72 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+const EXAMPLES: &str = "\
+Examples:
+  unseen seed -c unseen.toml emitted.csv --format csv
+  unseen seed -c unseen.toml emitted.jsonl --format capture --dry-run";
+
 const FORMAT_HELP: &str = "\
 Formats:
-  ndjson    each line is the value of a record, from which the topic's key is taken
-  csv       a table; its first line names the columns, one for each part of the key: `key` for the record key, `value`, `content`,
-            the name of a header, the pointer of a field with or without its first slash. A number in the column of a field means
-            the number and the text, so it counts as two keys
-  capture   each line is a record, as `unseen capture` or `kcat -J` writes it: of the input, or of what came out elsewhere";
+  ndjson    Each line is the value of a record. The key is read from it as configured.
+  csv       The first line names the columns, one per part of the key: `key` for the record key,
+            `value`, `content`, the name of a header, or the pointer of a field with or without
+            its first slash. A number in a field's column means both the number and the string,
+            and counts as two keys.
+  capture   Each line is a record in the format of `unseen capture` or `kcat -J`, from the input
+            or from another tool's output.";
 
-/// Options of `unseen seed`.
 #[derive(clap::Args)]
-#[command(after_long_help = FORMAT_HELP)]
+#[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{FORMAT_HELP}"))]
 pub struct Args {
     #[command(flatten)]
     config: super::ConfigArgs,
-    /// The file, in which each key stands with the time when it was last seen; `-` is the standard input.
+    /// File with each key and the time at which it was last seen; `-` reads from stdin
     #[arg(value_name = "FILE")]
     input: PathBuf,
-    /// The input topic whose keys they are; needed if the configuration has several.
+    /// Input topic; required if the configuration has several
     #[arg(short, long, value_name = "INPUT")]
     topic: Option<String>,
     #[command(flatten)]
     file: FileArgs,
-    /// Begin where this group, the other tool's, has come to, in place of where kafka.start says.
+    /// Start at the committed offsets of another group instead of `kafka.start`
     #[arg(long, value_name = "GROUP")]
     offsets_of: Option<String>,
-    /// Read the file and look at the group, but write nothing.
+    /// Read the file and check the group, but do not write anything
     #[arg(long)]
     dry_run: bool,
-    /// No progress.
+    /// Do not print progress
     #[arg(short, long)]
     quiet: bool,
 }
 
-/// How the file is to be read.
 #[derive(clap::Args)]
 struct FileArgs {
-    /// What a line is.
+    /// Format of a line
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LineFormat::Ndjson)]
     format: LineFormat,
-    /// Where the time is: a JSON pointer, or the name of a column, by default `time`. It is in milliseconds since 1970, or in RFC 3339.
+    /// JSON pointer or column name of the time: milliseconds since 1970, or RFC 3339 [default column: time]
     #[arg(long, value_name = "PLACE")]
     time: Option<String>,
-    /// The time of lines that have none: RFC 3339, or `now`.
+    /// Time of lines without a time: RFC 3339, or `now`
     #[arg(long, value_name = "TIME", value_parser = moment)]
     at: Option<Timestamp>,
-    /// Where the record key is, if it is not in the line itself: a JSON pointer, or the name of a column.
+    /// JSON pointer or column name of the record key, from which the partition is computed
     #[arg(long, value_name = "PLACE")]
     record_key: Option<String>,
-    /// How producers choose a partition by the record key: `murmur2` (Java) or `crc32` (librdkafka). The default is
-    /// serve.partitioner. Not used if `key_format` puts a frame before the record key: seed from a capture of the input topic, or
-    /// with --every-partition.
+    /// Partitioner of the producers: `murmur2` (Java) or `crc32` (librdkafka) [default: `serve.partitioner`]
+    ///
+    /// Has no effect if `key_format` has a schema registry's frame. In that case, seed from a capture of the input topic, or use
+    /// --every-partition.
     #[arg(long, value_name = "NAME", value_enum)]
     partitioner: Option<PartitionerName>,
-    /// Put keys whose partition is not known into each of them. Each then takes as much memory as all of them need.
+    /// Add keys with an unknown partition to every partition. Every partition then needs memory for all of them
     #[arg(long)]
     every_partition: bool,
-    /// Leave lines without a key out, and count them.
+    /// Skip lines without a key, and count them
     #[arg(long)]
     skip_invalid: bool,
-    /// Most keys, each counted as often as it is put into a partition. Each takes 32 bytes of memory while they are sorted.
+    /// Maximum number of keys; a key in several partitions counts several times. Sorting takes 32 bytes of memory per key
     #[arg(long, value_name = "N", default_value = "100M", value_parser = max_keys)]
     max_keys: u64,
 }
@@ -99,7 +105,7 @@ fn moment(text: &str) -> Result<Timestamp, String> {
     time.ok_or_else(|| format!("expected a time such as 2026-11-23T14:00:00Z, or now, got {text:?}"))
 }
 
-/// They are numbered in 32 bits.
+/// Parses a number of keys that fits into 32 bits.
 fn max_keys(text: &str) -> Result<u64, String> {
     let keys = flags::keys(text)?;
     let most = u64::from(u32::MAX);
@@ -109,21 +115,21 @@ fn max_keys(text: &str) -> Result<u64, String> {
 /// Writes the keys to the changelog.
 ///
 /// # Errors
-/// When the configuration, the brokers or the file are at fault, or the group has begun. Then nothing is written.
+/// Writes nothing and fails if the configuration or the file is invalid, the brokers fail, or the group is in use.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
     args.config.check_properties(&config)?;
     let topic = topic::choose(&config, args.topic.as_deref())?;
     let options = args.file.options(&config, topic);
     let interrupt = Interrupt::listen()?;
-    let waiting = Waiting { stop: &|| interrupt.came(), report: &|trouble| eprintln!("{trouble}") };
+    let waiting = Waiting { stop: &|| interrupt.received(), report: &|problem| eprintln!("{problem}") };
     let group = Group::find(&config, topic, args.dry_run, &waiting)?;
     let begin = args.offsets_of.as_ref().map_or_else(|| Ok(BTreeMap::new()), |other| group.offsets_of(other))?;
-    let mut seeds = Seeds::new(&config, topic, &options, group.partitions(), schemas::patient(&config)?)?;
+    let mut seeds = Seeds::new(&config, topic, &options, group.partitions(), schemas::blocking(&config)?)?;
     let path = Some(&*args.input).filter(|path| *path != Path::new("-"));
     let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
     let (input, progress) = replay::open(path, !args.quiet).with_context(|| name.clone())?;
-    let read = seeds.read(input, &|| interrupt.came());
+    let read = seeds.read(input, &|| interrupt.received());
     progress.finish_and_clear();
     match read {
         Err(error @ seed::Error::Line { .. }) => return Err(anyhow::Error::new(error).context(name)),
@@ -135,7 +141,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     if topic.late != Late::Emit && args.offsets_of.is_none() && config.kafka.start == Start::Earliest {
         eprintln!(
-            "warning: stream time begins at the last of these keys, so records of the input that are older than that by more than the window are late, and do not come out (late)"
+            "warning: stream time starts at the latest time of these keys; input records that are older by more than the window are late and are not emitted (late)"
         );
     }
     let keys = seeds.keys();
@@ -143,7 +149,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     super::print(&report(&counts, keys, &seeded, &config.kafka.group_id, group.partitions()))?;
     let age = seeded.stream_time.map_or(0, |time| runtime::wall_clock() - time);
     if topic.window.length_ms().is_some_and(|window| age > window) {
-        eprintln!("warning: that is longer ago than the window, so records of now find none of them; are the times in milliseconds?");
+        eprintln!(
+            "warning: that time is longer ago than the window, so these keys do not affect current records; check that the times are in milliseconds"
+        );
     }
     Ok(())
 }
@@ -174,7 +182,7 @@ impl FileArgs {
 }
 
 fn lines(counts: &Counts, keys: u64) -> String {
-    let left_out = [(counts.invalid, "lines without a key left out"), (counts.tombstones, "lines without a value left out")];
+    let left_out = [(counts.invalid, "lines without a key skipped"), (counts.tombstones, "lines without a value skipped")];
     let left_out = left_out.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{} {what}", HumanCount(*count)));
     let read = [format!("{} lines", HumanCount(counts.lines)), format!("{} keys", HumanCount(keys))];
     read.into_iter().chain(left_out).collect::<Vec<_>>().join(", ")
@@ -182,12 +190,12 @@ fn lines(counts: &Counts, keys: u64) -> String {
 
 fn report(counts: &Counts, keys: u64, seeded: &Seeded, group: &str, partitions: u32) -> String {
     let Seeded { keys: logged, expired, evicted, stream_time } = *seeded;
-    let latest = stream_time.map_or_else(String::new, |time| format!(", the last of them seen at {}", format_rfc3339(time)));
-    let begins = format!("group {group:?} begins with {} different keys in {partitions} partitions{latest}", HumanCount(logged));
+    let latest = stream_time.map_or_else(String::new, |time| format!(", the latest seen at {}", format_rfc3339(time)));
+    let summary = format!("seeded group {group:?} with {} distinct keys in {partitions} partitions{latest}", HumanCount(logged));
     let left_out = [
-        (expired, "keys are older than the window, and were left out"),
-        (evicted, "keys do not fit into filter.max_memory, and will come out again"),
+        (expired, "keys are older than the window and were skipped"),
+        (evicted, "keys do not fit into filter.max_memory; their next records will be emitted again"),
     ];
     let left_out = left_out.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{} {what}", HumanCount(*count)));
-    [lines(counts, keys), begins].into_iter().chain(left_out).map(|line| line + "\n").collect()
+    [lines(counts, keys), summary].into_iter().chain(left_out).map(|line| line + "\n").collect()
 }

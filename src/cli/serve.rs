@@ -1,4 +1,4 @@
-//! `unseen serve`: follows the changelogs, and answers which keys were seen.
+//! `unseen serve`: follows the changelogs and answers lookups of seen keys.
 
 use super::interrupt::EXIT_INTERRUPTED;
 use super::{ConfigArgs, service};
@@ -9,7 +9,13 @@ use crate::serve::Server;
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 
+const EXAMPLES: &str = "\
+Examples:
+  unseen serve -c unseen.toml
+  unseen serve -c unseen.toml --set serve.listen=127.0.0.1:6379";
+
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
     config: ConfigArgs,
@@ -31,7 +37,7 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     }
     let listening = server.listen().await.map_err(anyhow::Error::msg)?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), spaces = config.spaces().len(), "started");
-    // Dropping the follower would wait for its threads, and those may wait for a broker that does not answer.
+    // Dropping the follower would join its threads, which may block on an unresponsive broker.
     std::mem::forget(Arc::clone(&server));
     let (stop, stopped) = tokio::sync::oneshot::channel();
     let signals = async {
@@ -39,7 +45,7 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
         loop {
             tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} }
             let Some(stop) = stop.take() else { std::process::exit(EXIT_INTERRUPTED) };
-            tracing::info!("told to stop; finishing what clients have asked for");
+            tracing::info!("shutting down; finishing pending requests");
             let _ = stop.send(());
         }
     };

@@ -1,6 +1,6 @@
-//! Text for people: aligned columns, sizes with a unit.
+//! Text formatting: aligned tables, and sizes with a unit.
 
-/// Rows under each other, their columns aligned.
+/// Formats rows as a table with aligned columns.
 pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
     let widths: [usize; N] = std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
     let mut text = String::new();
@@ -12,7 +12,7 @@ pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
     text
 }
 
-/// A number of bytes with one decimal.
+/// Formats a number of bytes with one decimal and a binary unit.
 pub fn size(bytes: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     let (shift, unit) = units.into_iter().find(|(shift, _)| bytes >> shift > 0).unwrap_or((10, "KiB"));

@@ -1,4 +1,4 @@
-//! `unseen test`: what a configuration makes of records, against what a file says that it should.
+//! `unseen test`: runs test files against a configuration.
 
 use super::schemas;
 use crate::config::{self, Config};
@@ -10,31 +10,35 @@ use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Options of `unseen test`.
+const EXAMPLES: &str = "\
+Examples:
+  unseen test -c unseen.toml                           # runs unseen.test.toml or unseen.test.yaml
+  unseen test -c unseen.toml --only late --junit report.xml";
+
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
     config: super::ConfigArgs,
-    /// Only the tests whose names contain this.
+    /// Run only the tests whose names contain this text
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Also write the results as `JUnit` XML.
+    /// Also write the results to a file as JUnit XML
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
-    /// Files of tests, in TOML or YAML. Without one, those beside the configuration: `NAME.test.toml` or `NAME.test.yaml`,
-    /// where that is `NAME.toml` or `NAME.yaml`.
+    /// Test files, in TOML or YAML [default: `NAME.test.toml` or `NAME.test.yaml` next to the configuration file `NAME.toml`]
     #[arg(value_name = "TESTS")]
     files: Vec<PathBuf>,
 }
 
-/// Says of each test whether it passed, and where it did not.
+/// Runs the tests, and prints each result and the differences.
 ///
 /// # Errors
-/// When a test failed, or cannot be run.
+/// Fails if a test fails or cannot run.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
-    let schemas = schemas::patient(&config)?;
-    let files = if args.files.is_empty() { beside(&args.config.config)? } else { args.files.clone() };
+    let schemas = schemas::blocking(&config)?;
+    let files = if args.files.is_empty() { default_files(&args.config.config)? } else { args.files.clone() };
     let mut ran: Vec<(String, Vec<Report>)> = Vec::new();
     let mut all_ran = Ok(());
     for path in files {
@@ -49,7 +53,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             break;
         }
     }
-    // Also of a run that ends here: what reads it would take an old report for that of this run.
+    // Write the report even if the run stopped early. Otherwise CI would read the report of an earlier run.
     if let Some(path) = &args.junit {
         std::fs::write(path, testing::junit(&ran)).with_context(|| format!("--junit: cannot write {}", path.display()))?;
     }
@@ -59,13 +63,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     anyhow::ensure!(
         count > 0,
         "no test was run{}",
-        args.only.as_ref().map_or_else(String::new, |text| format!(": none has `{text}` in its name"))
+        args.only.as_ref().map_or_else(String::new, |text| format!(": no test name contains `{text}`"))
     );
     anyhow::ensure!(failed == 0, "{failed} of {count} tests failed");
     super::print(&format!("{count} test{} passed\n", if count == 1 { "" } else { "s" }))
 }
 
-/// What became of the tests of a file whose names contain `only`; or why it cannot be read.
+/// Runs the tests of a file whose names contain `only`.
+///
+/// # Errors
+/// Returns a message if the file cannot be read or parsed.
 fn run_file(path: &Path, config: &Config, schemas: &Arc<dyn Schemas>, only: Option<&str>) -> Result<Vec<Report>, String> {
     let file = TestFile::new(&config::document(path)?)?;
     let dir = path.parent().unwrap_or(Path::new(""));
@@ -74,15 +81,10 @@ fn run_file(path: &Path, config: &Config, schemas: &Arc<dyn Schemas>, only: Opti
     Ok(chosen.map(|test| testing::run(config, test, schemas, &open)).collect())
 }
 
-/// The files of tests beside a configuration.
-fn beside(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+/// Returns the test files next to a configuration file.
+fn default_files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let files: Vec<_> = ["toml", "yaml", "yml"].map(|ending| path.with_extension(format!("test.{ending}"))).into();
     let there: Vec<_> = files.iter().filter(|file| file.exists()).cloned().collect();
-    anyhow::ensure!(
-        !there.is_empty(),
-        "there are no tests beside {}: write {}, or name files of tests",
-        path.display(),
-        files[0].display()
-    );
+    anyhow::ensure!(!there.is_empty(), "there are no tests next to {}; write {}, or pass test files", path.display(), files[0].display());
     Ok(there)
 }

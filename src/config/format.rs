@@ -7,7 +7,7 @@ use super::units::expected;
 use crate::format::{Body, Format, Formats, LocalSchema, RecordFormat, Schema};
 #[cfg(feature = "formats")]
 use crate::format::{Extractor, Message, Places, Side};
-use crate::key::KeySpec;
+use crate::key::{EventTime, KeySpec};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::fs::File;
@@ -58,26 +58,30 @@ impl FormatOption {
     }
 }
 
-/// The formats of a topic's keys and values. Their schemas must have what the key is made of.
+/// The formats of a topic's keys and values. Their schemas must have what the key is made of, and the time.
 pub(super) fn resolve(
     key: &FormatOption,
     value: &FormatOption,
     spec: &KeySpec,
+    time: Option<&EventTime>,
     topic: &str,
     diagnostics: &mut Diagnostics,
 ) -> Option<Formats> {
-    let key = side(key, spec, true, &format!("{topic}.key_format"), diagnostics);
-    let value = side(value, spec, false, &format!("{topic}.value_format"), diagnostics);
+    let key = side(key, (spec, None), true, &format!("{topic}.key_format"), diagnostics);
+    let value = side(value, (spec, time), false, &format!("{topic}.value_format"), diagnostics);
     Some(Formats { key: key?, value: value? })
 }
 
-fn side(option: &FormatOption, spec: &KeySpec, is_key: bool, path: &str, diagnostics: &mut Diagnostics) -> Option<RecordFormat> {
-    let local = local(option, spec, is_key).map_err(|message| diagnostics.add(path, message)).ok()?;
+/// A key, and the field of a time.
+type Wanted<'w> = (&'w KeySpec, Option<&'w EventTime>);
+
+fn side(option: &FormatOption, wanted: Wanted<'_>, is_key: bool, path: &str, diagnostics: &mut Diagnostics) -> Option<RecordFormat> {
+    let local = local(option, wanted, is_key).map_err(|message| diagnostics.add(path, message)).ok()?;
     Some(RecordFormat { format: option.kind, schema: local.map(Arc::new) })
 }
 
 /// The schema of all records, if one is named.
-fn local(option: &FormatOption, spec: &KeySpec, is_key: bool) -> Result<Option<LocalSchema>, String> {
+fn local(option: &FormatOption, wanted: Wanted<'_>, is_key: bool) -> Result<Option<LocalSchema>, String> {
     if !cfg!(feature = "formats") && matches!(option.kind, Format::Avro | Format::Protobuf) {
         return Err(format!("unseen was built without {}: build it with the feature `formats`", option.kind));
     }
@@ -92,7 +96,7 @@ fn local(option: &FormatOption, spec: &KeySpec, is_key: bool) -> Result<Option<L
     };
     let schema = Schema::new(option.kind, body, Vec::new());
     let local = LocalSchema { schema, message: option.message.clone() };
-    check(&local, spec, is_key).map_err(|error| format!("{file}: {error}"))?;
+    check(&local, wanted, is_key).map_err(|error| format!("{file}: {error}"))?;
     Ok(Some(local))
 }
 
@@ -110,20 +114,22 @@ fn read(file: &str) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Whether the schema can be read, and has the fields that the key is made of.
+/// Whether the schema can be read, and has the fields that the key is made of, and the time.
 #[cfg(feature = "formats")]
-fn check(local: &LocalSchema, spec: &KeySpec, is_key: bool) -> Result<(), String> {
+fn check(local: &LocalSchema, (spec, time): Wanted<'_>, is_key: bool) -> Result<(), String> {
     let is_second_there = || Extractor::compile(&local.schema, Message::Indexes(&[1]), &Places::default()).is_ok();
     if local.schema.format == Format::Protobuf && local.message.is_none() && is_second_there() {
         return Err("it has more than one message: say which of them a record is, such as message = \"package.Name\"".to_owned());
     }
     let side = if is_key { Side::Key } else { Side::Value };
-    let missing = spec.missing_in(&local.schema, local.message(), side).map_err(|error| error.to_string())?;
+    let mut missing = spec.missing_in(&local.schema, local.message(), side).map_err(|error| error.to_string())?;
+    let time = time.map(|time| time.missing_in(&local.schema, local.message())).transpose().map_err(|error| error.to_string())?;
+    missing.extend(time.flatten().map(str::to_owned));
     if missing.is_empty() { Ok(()) } else { Err(format!("the schema has no field `{}`", missing.join("`, `"))) }
 }
 
 #[cfg(not(feature = "formats"))]
 #[expect(clippy::unnecessary_wraps, reason = "as of the other")]
-fn check(_: &LocalSchema, _: &KeySpec, _: bool) -> Result<(), String> {
+fn check(_: &LocalSchema, _: Wanted<'_>, _: bool) -> Result<(), String> {
     Ok(())
 }

@@ -1,9 +1,9 @@
-//! Keys as they are configured: where their parts are, how parts are normalized, and what retracts a key.
+//! Keys as they are configured: where their parts are, how parts are normalized, what retracts a key, and where a record has its time.
 
 use super::error::Diagnostics;
 use super::forms::{VARIABLE, whole};
 use super::units::expected;
-use crate::key::{KeySpec, Normalizer, Normalizers, Part, Retract};
+use crate::key::{EventTime, KeySpec, Normalizer, Normalizers, Part, Retract, TimePlace, TimeUnit};
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
@@ -145,6 +145,25 @@ pub(super) fn retract(value: &Value) -> Result<Retract, String> {
     }
 }
 
+/// `{ field = "/pointer" }` or `{ header = "name" }`, perhaps with `unit` and `optional`.
+pub(super) fn time(value: &Value) -> Result<EventTime, String> {
+    let unknown = || expected("{ field = \"/pointer\" } or { header = \"name\" }, with unit and optional", value);
+    let mut table = value.as_object().ok_or_else(unknown)?.clone();
+    let optional = take_switch(&mut table, "optional")?;
+    let unit = |unit: Value| {
+        let named = unit.as_str().and_then(TimeUnit::named);
+        let names = TimeUnit::NAMES.map(|name| format!("{name:?}")).join(", ");
+        named.ok_or_else(|| expected(&format!("one of {names} for unit"), &unit))
+    };
+    let unit = table.remove("unit").map(unit).transpose()?;
+    let place = match table.iter().next().filter(|_| table.len() == 1).map(|(name, value)| (&**name, value)) {
+        Some(("header", Value::String(name))) => TimePlace::Header(name.clone()),
+        Some(("field", Value::String(pointer))) => TimePlace::field(pointer).map_err(|error| error.to_string())?,
+        _ => return Err(unknown()),
+    };
+    Ok(EventTime { place, unit, optional })
+}
+
 /// The JSON schema of a key: a part, a list of parts, or `"cloudevents"`.
 pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
     let pointer = |description: &str| json!({ "description": description, "type": "string", "pattern": whole("(/.*)?") });
@@ -244,4 +263,27 @@ pub(super) fn retract_schema(_: &mut SchemaGenerator) -> Schema {
         "additionalProperties": false,
     });
     json_schema!({ "anyOf": [header, field] })
+}
+
+/// The JSON schema of where a record has its time.
+pub(super) fn time_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "properties": {
+            "field": { "description": "A field of the value, as an RFC 6901 pointer.", "type": "string", "pattern": whole("(/.*)?") },
+            "header": { "description": "The last header of that name.", "type": "string" },
+            "unit": {
+                "description": "How the time is written. Without it, numbers are in the unit that their magnitude suggests, and other texts in RFC 3339.",
+                "type": "string",
+                "anyOf": [{ "enum": TimeUnit::NAMES }, { "pattern": VARIABLE }],
+            },
+            "optional": {
+                "description": "True if a record without a usable time has Kafka's timestamp instead of being invalid.",
+                "type": ["boolean", "string"],
+                "pattern": whole("true|false"),
+            },
+        },
+        "oneOf": [{ "required": ["field"] }, { "required": ["header"] }],
+        "additionalProperties": false,
+    })
 }

@@ -17,6 +17,7 @@ mod key;
 mod kind;
 mod listen;
 mod load;
+mod oauth;
 mod partitioner;
 mod properties;
 mod raw;
@@ -34,6 +35,7 @@ pub use error::{Error, Errors};
 pub use filter::Filter;
 pub use kind::Kind;
 pub use load::document;
+pub use oauth::{OAuth, RegistryOAuth, TokenEndpoint, TokenSource};
 pub use partitioner::Partitioner;
 #[cfg(feature = "worker")]
 pub(crate) use properties::first_name;
@@ -49,7 +51,7 @@ use crate::content::CompareContent;
 use crate::dedup::{Late, Rules};
 use crate::filter::Window;
 use crate::format::Formats;
-use crate::key::{KeySpec, Retract};
+use crate::key::{EventTime, KeySpec, RecordSpec, Retract, TimePlace};
 use crate::record::{Reason, Timestamp, TopicId, Verdict};
 use crate::values::CountBy;
 use error::Diagnostics;
@@ -160,6 +162,8 @@ pub struct Kafka {
     pub connect_timeout: Duration,
     /// Any other librdkafka property.
     pub properties: BTreeMap<String, String>,
+    /// The login of the SASL mechanism OAUTHBEARER.
+    pub oauth: Option<OAuth>,
 }
 
 impl std::fmt::Debug for Kafka {
@@ -172,6 +176,7 @@ impl std::fmt::Debug for Kafka {
             .field("on_truncation", &self.on_truncation)
             .field("connect_timeout", &self.connect_timeout)
             .field("properties", &self.properties.keys())
+            .field("oauth", &self.oauth)
             .finish()
     }
 }
@@ -337,6 +342,8 @@ pub struct Topic {
     pub retract: Option<Retract>,
     /// Whether a duplicate renews its key's window.
     pub refresh: bool,
+    /// Where its records have the time of their events, or `None` for Kafka's timestamps.
+    pub time: Option<EventTime>,
     /// How far ahead of this machine's clock a record may be and still advance stream time.
     pub max_future: Duration,
     /// What becomes of records older than the window.
@@ -416,10 +423,18 @@ impl Topic {
         self.window.length_ms().is_some() && (self.filter.is_exact() || self.filter.kind != Kind::Stable)
     }
 
+    /// Returns everything that a verdict depends on, and where its records have it.
+    #[must_use]
+    #[inline]
+    pub const fn record_spec(&self) -> RecordSpec<'_> {
+        RecordSpec { key: &self.key, retract: self.retract.as_ref(), time: self.time.as_ref(), formats: &self.formats }
+    }
+
     /// Whether the headers of its records are to be read.
     #[must_use]
     pub fn reads_headers(&self) -> bool {
         self.retract.as_ref().is_some_and(|retract| retract.as_header().is_some())
+            || matches!(self.time, Some(EventTime { place: TimePlace::Header(_), .. }))
             || self.key.reads_headers()
             || self.formats.reads_headers()
     }

@@ -102,7 +102,7 @@ const JAVA: [(&str, &str); 40] = [
 ];
 const NOT_NEEDED: &str = "leave it out";
 const BYTES: &str = "leave it out; unseen copies keys and values byte for byte";
-const LOGIN: &str = "use sasl.mechanism, sasl.username and sasl.password";
+const LOGIN: &str = "use sasl.mechanism with sasl.username and sasl.password, with sasl.oauthbearer.*, or sasl.mechanism AWS_MSK_IAM";
 const METRICS: &str = "leave it out; http.listen serves metrics";
 const OPENSSL: &str = "leave it out; unseen uses OpenSSL";
 

@@ -171,6 +171,8 @@ pub(super) struct SchemaRegistry {
     pub(super) username: Option<String>,
     /// That user's password.
     pub(super) password: Option<String>,
+    /// A bearer token instead of a user.
+    pub(super) oauth: Option<RegistryOAuth>,
     /// A file of certificates in PEM that the registry's own is signed by. Those of the system by default.
     pub(super) ca_location: Option<String>,
     /// How long an answer may take.
@@ -179,8 +181,30 @@ pub(super) struct SchemaRegistry {
 
 impl Default for SchemaRegistry {
     fn default() -> Self {
-        Self { url: None, username: None, password: None, ca_location: None, timeout: Span(Duration::from_secs(10)) }
+        Self { url: None, username: None, password: None, oauth: None, ca_location: None, timeout: Span(Duration::from_secs(10)) }
     }
+}
+
+/// Bearer tokens for a schema registry.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+#[schemars(extend("required" = ["token_endpoint_url"]))]
+pub(super) struct RegistryOAuth {
+    /// The URL of a token endpoint, or `file:///path` for a token in a file that another process renews. Required.
+    #[schemars(required)]
+    pub(super) token_endpoint_url: Option<String>,
+    /// The client's ID, for a token endpoint.
+    pub(super) client_id: Option<String>,
+    /// The client's secret.
+    pub(super) client_secret: Option<String>,
+    /// The scopes to request, separated by spaces.
+    pub(super) scope: Option<String>,
+    /// A PEM file with the CA certificates of the token endpoint. The system's CAs by default.
+    pub(super) ca_location: Option<String>,
+    /// The registry's ID in Confluent Cloud, such as `lsrc-1234`.
+    pub(super) logical_cluster: Option<String>,
+    /// The identity pool in Confluent Cloud, such as `pool-1234`.
+    pub(super) identity_pool_id: Option<String>,
 }
 
 /// What `unseen serve` answers, and where. `unseen run` does not read it.
@@ -291,6 +315,10 @@ pub(super) struct Topic {
     pub(super) filter: Filter,
     /// Whether a duplicate begins its key's window anew; a key that repeats for ever is then never emitted again.
     pub(super) refresh: Switch,
+    /// Where a record has the time of its event, by which the window moves: `{ field = "/ts" }` or `{ header = "ts" }`, with its
+    /// `unit`, and `optional = true` to use Kafka's timestamp for records without a usable time. Kafka's timestamp by default.
+    #[schemars(schema_with = "key::time_schema")]
+    pub(super) time: Option<Value>,
     /// How far ahead of this machine's clock a record's time may be to move the window.
     pub(super) max_future: Span,
     /// Records older than the window and not seen in it.
@@ -327,6 +355,7 @@ impl Default for Topic {
             window: None,
             filter: Filter::default(),
             refresh: Switch(false),
+            time: None,
             max_future: Span(Duration::from_secs(5 * 60)),
             late: Late::default(),
             on_duplicate: OnDuplicate::default(),

@@ -3,6 +3,7 @@
 //! Must never show a password.
 
 use super::error::Diagnostics;
+use super::oauth::{self, RegistryOAuth};
 use super::raw;
 use std::fmt;
 use std::path::PathBuf;
@@ -15,6 +16,8 @@ pub struct SchemaRegistry {
     pub urls: Vec<String>,
     /// User and password, for basic authentication.
     pub credentials: Option<(String, String)>,
+    /// Bearer tokens, instead of basic authentication.
+    pub oauth: Option<RegistryOAuth>,
     /// A file of certificates in PEM that its own is signed by.
     pub ca_location: Option<PathBuf>,
     /// How long an answer may take.
@@ -23,11 +26,12 @@ pub struct SchemaRegistry {
 
 impl fmt::Debug for SchemaRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { urls, credentials, ca_location, timeout } = self;
+        let Self { urls, credentials, oauth, ca_location, timeout } = self;
         let user = credentials.as_ref().map(|(user, _)| user);
         f.debug_struct("SchemaRegistry")
             .field("urls", urls)
             .field("user", &user)
+            .field("oauth", oauth)
             .field("ca_location", ca_location)
             .field("timeout", timeout)
             .finish()
@@ -35,11 +39,12 @@ impl fmt::Debug for SchemaRegistry {
 }
 
 /// The registry, if its address is given.
-pub(super) fn resolve(raw: raw::SchemaRegistry, diagnostics: &mut Diagnostics) -> Option<SchemaRegistry> {
+pub(super) fn resolve(mut raw: raw::SchemaRegistry, diagnostics: &mut Diagnostics) -> Option<SchemaRegistry> {
+    let oauth = raw.oauth.take().map(|oauth| oauth::resolve_registry(oauth, diagnostics));
     let is_known = ["username", "password"].iter().any(|name| diagnostics.knows(&format!("schema_registry.{name}")));
     let mut report = |name: &str, message: &str| diagnostics.add(&format!("schema_registry.{name}"), message);
     let Some(url) = raw.url else {
-        if raw.username.is_some() || raw.password.is_some() || raw.ca_location.is_some() {
+        if raw.username.is_some() || raw.password.is_some() || raw.ca_location.is_some() || oauth.is_some() {
             report("url", "required: the registry's address, such as \"http://localhost:8081\"");
         }
         return None;
@@ -62,9 +67,12 @@ pub(super) fn resolve(raw: raw::SchemaRegistry, diagnostics: &mut Diagnostics) -
     if raw.username.is_some() != raw.password.is_some() && !is_known {
         report("password", "username and password go together");
     }
+    if oauth.is_some() && (raw.username.is_some() || raw.password.is_some()) {
+        report("oauth", "a bearer token goes without username and password");
+    }
     let ca_location = raw.ca_location.map(PathBuf::from);
     if let Some((raw_ca, Err(error))) = ca_location.as_ref().map(|file| (file, std::fs::File::open(file))) {
         report("ca_location", &format!("cannot read {}: {error}", raw_ca.display()));
     }
-    Some(SchemaRegistry { urls, credentials: raw.username.zip(raw.password), ca_location, timeout: raw.timeout.0 })
+    Some(SchemaRegistry { urls, credentials: raw.username.zip(raw.password), oauth: oauth.flatten(), ca_location, timeout: raw.timeout.0 })
 }

@@ -5,7 +5,7 @@
 use super::error::{Diagnostics, integer, required};
 use super::listen::listen;
 use super::raw::{self, Raw};
-use super::{Config, Http, Kafka, Log, State, Worker, properties, registry, serve, topics};
+use super::{Config, Http, Kafka, Log, State, Worker, oauth, properties, registry, serve, topics};
 use std::path::PathBuf;
 use std::time::Duration;
 use tracing::level_filters::LevelFilter;
@@ -84,7 +84,8 @@ fn kafka(raw: raw::Kafka, diagnostics: &mut Diagnostics) -> Option<Kafka> {
     if let Some(message) = bootstrap_servers.as_ref().and_then(|servers| not_an_address(servers)) {
         diagnostics.add("kafka.bootstrap_servers", message);
     }
-    let properties = properties::resolve(&raw.properties.0, diagnostics);
+    let mut properties = properties::resolve(&raw.properties.0, diagnostics);
+    let oauth = oauth::resolve(&mut properties, bootstrap_servers.as_deref(), diagnostics);
     Some(Kafka {
         bootstrap_servers: bootstrap_servers?,
         group_id: raw.group_id,
@@ -93,6 +94,7 @@ fn kafka(raw: raw::Kafka, diagnostics: &mut Diagnostics) -> Option<Kafka> {
         on_truncation: raw.on_truncation,
         connect_timeout: raw.connect_timeout.0,
         properties,
+        oauth,
     })
 }
 

@@ -3,6 +3,7 @@
 use super::raw::{Filter, Http, Kafka, Log, Raw, SchemaRegistry, Serve, State, Topic, Worker};
 use super::{Config, OnDuplicate, OnInvalid};
 use crate::filter::Window;
+use crate::key::TimeUnit;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fs;
@@ -67,7 +68,7 @@ fn examples_mention_every_option() {
         names::<Topic>(),
         names::<Filter>(),
     ];
-    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [8, 7, 7, 4, 1, 2, 5, 11, 19, 9]);
+    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [8, 7, 7, 4, 1, 2, 6, 11, 20, 9]);
     for name in all.iter().flatten() {
         for (file, assigned) in [("example.toml", " ="), ("example.yaml", ":")] {
             let known = example(file).1.lines().any(|line| {
@@ -612,7 +613,9 @@ fn every_property_of_java_clients_is_named_with_what_to_do() {
         ));
         assert_eq!(
             errors,
-            format!("x.toml: kafka.properties.sasl.jaas.config: {java}: use sasl.mechanism, sasl.username and sasl.password")
+            format!(
+                "x.toml: kafka.properties.sasl.jaas.config: {java}: use sasl.mechanism with sasl.username and sasl.password, with sasl.oauthbearer.*, or sasl.mechanism AWS_MSK_IAM"
+            )
         );
     }
     assert_eq!(
@@ -844,6 +847,34 @@ fn keys_are_retracted_by_headers_or_fields_and_their_values() {
 }
 
 #[test]
+fn times_are_fields_or_headers_with_a_unit() {
+    let with = |time: &str| load(&MINIMAL.replace("[[topics]]", &format!("[[topics]]\ntime = {time}")));
+    for (time, place, unit, optional) in [
+        ("{ field = \"/ts\" }", "field `/ts`", None, false),
+        ("{ header = \"ts\", unit = \"us\" }", "header `ts`", Some(TimeUnit::Microseconds), false),
+        ("{ field = \"/ts\", unit = \"rfc3339\", optional = true }", "field `/ts`", Some(TimeUnit::Rfc3339), true),
+        ("{ field = \"/ts\", optional = \"false\" }", "field `/ts`", None, false),
+    ] {
+        let topic = with(time).unwrap().topics.remove(0);
+        assert_eq!(topic.reads_headers(), time.contains("header"));
+        let time = topic.time.unwrap();
+        assert_eq!((&*time.place.to_string(), time.unit, time.optional), (place, unit, optional));
+    }
+    for (time, error) in [
+        ("\"/ts\"", "expected { field = \"/pointer\" } or { header = \"name\" }, with unit and optional, got \"/ts\""),
+        ("{ unit = \"ms\" }", "expected { field = \"/pointer\" } or "),
+        ("{ field = \"/ts\", header = \"ts\" }", "expected { field = \"/pointer\" } or "),
+        ("{ field = \"/ts\", zone = \"UTC\" }", "expected { field = \"/pointer\" } or "),
+        ("{ field = \"ts\" }", "`ts` is not a JSON pointer: write `/ts`"),
+        ("{ field = \"/ts\", unit = \"m\" }", "expected one of \"s\", \"ms\", \"us\", \"ns\", \"rfc3339\" for unit, got \"m\""),
+        ("{ field = \"/ts\", optional = 1 }", "expected true or false for optional, got 1"),
+    ] {
+        let shown = with(time).unwrap_err();
+        assert!(shown.starts_with("x.toml: topics[0].time: ") && shown.contains(error), "{time}: {shown}");
+    }
+}
+
+#[test]
 fn key_conflicts_name_what_may_differ() {
     let with = |line: &str| MINIMAL.replace("[[topics]]", &format!("[[topics]]\nkey_conflicts = {line}"));
     let except = |line: &str| load(&with(line)).unwrap().topics[0].key_conflicts.clone().map(|compare| compare.except);
@@ -860,7 +891,7 @@ fn key_conflicts_name_what_may_differ() {
         ),
         (
             "{ except = [\"/a/b/c/d/e\"] }",
-            "x.toml: topics[0].key_conflicts: `/a/b/c/d/e` lies deeper than 4 levels, where fields are not told apart; name what it lies in"
+            "x.toml: topics[0].key_conflicts: `/a/b/c/d/e` is deeper than 4 levels, where fields are not distinguished; use a parent of this field"
                 .to_owned(),
         ),
         (

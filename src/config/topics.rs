@@ -7,7 +7,7 @@ use super::{Filter, OnDuplicate, OnInvalid, Topic, filter, format, key, raw};
 use crate::content::CompareContent;
 use crate::dedup::Late;
 use crate::filter::{Growth, Window};
-use crate::key::{KeySpec, Retract};
+use crate::key::{EventTime, KeySpec, Retract};
 use crate::values::CountBy;
 use serde_json::{Value, json};
 use std::ops::RangeInclusive;
@@ -44,7 +44,9 @@ fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<T
     };
     let hashing = raw.hash.as_ref().map(raw::hashing).transpose().map_err(|message| diagnostics.add(&at("hash"), message)).ok().flatten();
     let spec = spec.map(|spec| hashing.into_iter().fold(spec, KeySpec::with_hashing));
-    let formats = spec.as_ref().and_then(|spec| format::resolve(&raw.key_format, &raw.value_format, spec, path, diagnostics));
+    let time = time(raw.time.as_ref(), &at("time"), diagnostics);
+    let formats = |spec| format::resolve(&raw.key_format, &raw.value_format, spec, time.as_ref(), path, diagnostics);
+    let formats = spec.as_ref().and_then(formats);
     let length = required(raw.window, &at("window"), "how long a key stays seen, such as \"24h\"", diagnostics);
     let window = length.and_then(|length| window(length, raw.filter.slices.0, path, diagnostics));
     let filter = filter::resolve(&raw.filter, length, window, &at("filter"), diagnostics);
@@ -80,6 +82,7 @@ fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<T
         filter,
         retract,
         refresh: raw.refresh.0,
+        time,
         max_future: raw.max_future.0,
         late: raw.late,
         on_duplicate: raw.on_duplicate,
@@ -117,6 +120,11 @@ fn retract(raw: Option<&Value>, filter: &Filter, path: &str, diagnostics: &mut D
         diagnostics.add(path, message);
     }
     Some(retract)
+}
+
+/// Returns where records have the time of their events.
+fn time(raw: Option<&Value>, path: &str, diagnostics: &mut Diagnostics) -> Option<EventTime> {
+    key::time(raw?).map_err(|message| diagnostics.add(path, message)).ok()
 }
 
 /// Returns the location of the value that records are counted by.
@@ -208,6 +216,7 @@ fn rules(topic: &Topic) -> [(&'static str, String); 12] {
             Filter { kind: _, capacity: _, false_positive_rate: _, memory: _, confirm: _, growth: Growth { adapt: _, max_bytes: _, at_max: _ } },
         retract: _, // A record that another topic does not take for a retraction is one more key.
         refresh: _,
+        time: _, // The time of an event is the same instant in each of them.
         max_future: _,
         late: _,
         on_duplicate: _,

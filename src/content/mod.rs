@@ -21,11 +21,11 @@ const FIELDS_MAX: usize = 32;
 /// Maximum depth of a field. Deeper values are one field.
 pub(crate) const DEPTH_MAX: usize = 4;
 /// Number of records examined within a minute at which the sample is halved.
-const LOOKED_MAX: usize = 1 << 17;
+const EXAMINED_MAX: usize = 1 << 17;
 /// Number of bytes of a value that count as one additional record.
-const LOOKED_BYTES: usize = 1 << 12;
-/// Maximum of `halvings` to save CPU time: for that purpose, the sample never has less than one key in 2 to the power of this.
-const CHEAP: u32 = 6;
+const EXAMINED_BYTES: usize = 1 << 12;
+/// Maximum of `halvings` to save CPU time. Only the limit on keys can halve the sample further.
+const MAX_HALVINGS_FOR_CPU: u32 = 6;
 /// Maximum bytes of a field's name. Longer names are cut.
 const NAME_BYTES_MAX: usize = 128;
 /// Maximum number of fields by which conflicts are counted.
@@ -46,7 +46,7 @@ impl CompareContent {
     /// Creates a comparison that leaves out these fields.
     ///
     /// # Errors
-    /// An error message about a pointer that does not lead to a field.
+    /// Returns a message if a pointer does not lead to a field.
     pub fn new(except: Vec<String>) -> Result<Self, String> {
         for pointer in &except {
             Field::new(pointer).map_err(|error| error.to_string())?;
@@ -55,7 +55,7 @@ impl CompareContent {
             }
             if pointer.matches('/').count() > DEPTH_MAX {
                 return Err(format!(
-                    "`{pointer}` lies deeper than {DEPTH_MAX} levels, where fields are not told apart; name what it lies in"
+                    "`{pointer}` is deeper than {DEPTH_MAX} levels, where fields are not distinguished; use a parent of this field"
                 ));
             }
         }
@@ -200,7 +200,7 @@ pub struct ContentSample {
     /// Value of `halvings` for the planned number of keys. If there are more keys, the oldest are dropped.
     most_halvings: u32,
     /// Number of records examined since the sample was last halved, or since the last minute.
-    looked: usize,
+    examined: usize,
     /// Content by key, or `None` for a retracted key, which keeps its position in the order.
     contents: HashMap<PartitionKey, Option<Content>>,
     order: VecDeque<PartitionKey>,
@@ -218,7 +218,7 @@ impl ContentSample {
             halvings: 0,
             least_halvings: 0,
             most_halvings,
-            looked: 0,
+            examined: 0,
             contents: HashMap::new(),
             order: VecDeque::new(),
             counted: Conflicts::default(),
@@ -250,13 +250,13 @@ impl ContentSample {
 
     /// Updates the sample: compares or stores the content of a value with this number of bytes.
     pub fn look(&mut self, key: PartitionKey, verdict: Verdict, bytes: usize, content: Content) -> Option<Difference> {
-        if self.looked >= LOOKED_MAX && self.halvings < CHEAP {
+        if self.examined >= EXAMINED_MAX && self.halvings < MAX_HALVINGS_FOR_CPU {
             self.halve();
         }
         if !is_of(key.fingerprint, self.halvings) {
             return None;
         }
-        self.looked += 1 + bytes / LOOKED_BYTES;
+        self.examined += 1 + bytes / EXAMINED_BYTES;
         let known = self.contents.get(&key).and_then(Option::as_ref).filter(|_| verdict == Verdict::Duplicate);
         let Some(known) = known else {
             self.keep(key, content);
@@ -288,7 +288,7 @@ impl ContentSample {
 
     fn halve(&mut self) {
         self.halvings += 1;
-        self.looked = 0;
+        self.examined = 0;
         let halvings = self.halvings;
         // The content of the other keys is no longer kept up to date.
         self.retain(|key| is_of(key.fingerprint, halvings));
@@ -301,11 +301,11 @@ impl ContentSample {
 
     /// Advances by a number of minutes. If few records were examined, the sample is doubled.
     pub fn pass_minutes(&mut self, minutes: u64) {
-        for _ in 0..minutes.min(CHEAP.into()) {
-            if self.looked < LOOKED_MAX / 4 && self.halvings > self.least_halvings {
+        for _ in 0..minutes.min(MAX_HALVINGS_FOR_CPU.into()) {
+            if self.examined < EXAMINED_MAX / 4 && self.halvings > self.least_halvings {
                 self.halvings -= 1;
             }
-            self.looked = 0;
+            self.examined = 0;
         }
     }
 

@@ -25,7 +25,7 @@ fn take_of(sample: &mut ContentSample, key: PartitionKey, verdict: Verdict, valu
     sample.take(key, verdict, value, compare)
 }
 
-/// The fields in which the second value differs from the first.
+/// Returns the fields in which the second value differs from the first.
 fn compared(first: &str, second: &str, pointers: &[&str]) -> Option<Vec<String>> {
     let (mut sample, compare) = (sample(1_000), except(pointers));
     let mut take = |verdict, value: &str| take_of(&mut sample, key(1), verdict, value, &compare);
@@ -36,7 +36,7 @@ fn compared(first: &str, second: &str, pointers: &[&str]) -> Option<Vec<String>>
 }
 
 #[test]
-fn a_repeat_is_compared_field_by_field() {
+fn duplicates_are_compared_field_by_field() {
     let first = r#"{"id":1,"version":1,"meta":{"attempt":1,"host":"a"}}"#;
     let cases = [
         (r#"{ "meta":{"host":"\u0061","attempt":1}, "version":1, "id":0, "id":1 }"#, vec![]),
@@ -78,7 +78,7 @@ fn fields_are_compared_as_they_are_written() {
 }
 
 #[test]
-fn what_is_of_the_delivery_may_differ() {
+fn excepted_fields_may_differ() {
     let (first, second) = (r#"{"a":{"b":1,"c":1},"ab":1}"#, r#"{"a":{"b":2,"c":2},"ab":2}"#);
     assert_eq!(compared(first, second, &["/a", "/ab"]), None);
     assert_eq!(compared(first, second, &["/a"]), Some(vec!["/ab".to_owned()]));
@@ -86,7 +86,7 @@ fn what_is_of_the_delivery_may_differ() {
 }
 
 #[test]
-fn fields_beyond_the_bound_are_compared_together() {
+fn fields_beyond_the_limit_are_compared_as_one() {
     let wide = |fields: u64, changed: u64| {
         let fields: Vec<_> = (100..fields).map(|field| format!("\"f{field}\":{}", u8::from(field == changed))).collect();
         format!("{{{}}}", fields.join(","))
@@ -108,13 +108,13 @@ fn fields_beyond_the_bound_are_compared_together() {
 
 /// Duplicates are compared with the record that was emitted.
 #[test]
-fn what_came_out_last_counts() {
+fn duplicates_are_compared_with_the_last_emission() {
     let mut sample = sample(1_000);
     let mut next = |verdict, value| take(&mut sample, 1, verdict, value).is_some();
-    assert!(!next(Verdict::Duplicate, "a"), "what it repeats came before the sample began");
+    assert!(!next(Verdict::Duplicate, "a"), "the original was emitted before the sample started");
     assert!(next(Verdict::Duplicate, "b"));
     assert!(!next(Verdict::Late, "c"));
-    assert!(!next(Verdict::Unseen, "b"), "its window was over");
+    assert!(!next(Verdict::Unseen, "b"), "the window had ended");
     assert!(!next(Verdict::Duplicate, "b"));
     assert!(next(Verdict::Duplicate, "a"));
     assert!(!next(Verdict::Retracted, "x"));
@@ -125,7 +125,7 @@ fn what_came_out_last_counts() {
 }
 
 #[test]
-fn a_partition_is_remembered_and_forgotten_by_itself() {
+fn partitions_are_independent() {
     let mut sample = sample(1_000);
     let mut next = |partition, verdict, value: &str| {
         let key = PartitionKey { partition, ..key(1) };
@@ -149,7 +149,7 @@ fn is_consistent(sample: &ContentSample) -> bool {
 }
 
 #[test]
-fn the_sample_is_bounded_and_follows_the_last_keys() {
+fn the_sample_is_bounded_and_has_the_latest_keys() {
     for keys in [1_000, 1_000_000] {
         let mut sample = sample(keys);
         for number in 0..100_000_u64 {
@@ -163,7 +163,7 @@ fn the_sample_is_bounded_and_follows_the_last_keys() {
 }
 
 #[test]
-fn keys_that_come_and_go_leave_room_for_others() {
+fn retracted_keys_do_not_fill_the_sample() {
     let mut sample = sample(1_000);
     (10..1_000).for_each(|number| drop(take(&mut sample, number, Verdict::Unseen, "a")));
     for round in 0..100_000_u64 {
@@ -176,13 +176,13 @@ fn keys_that_come_and_go_leave_room_for_others() {
 
 /// At a high rate, few records are examined, and conflicts are still found. At a lower rate, all are examined.
 #[test]
-fn the_share_of_records_that_are_looked_at_follows_their_number() {
+fn the_sampling_rate_adapts_to_the_record_rate() {
     let mut sample = sample(1_000);
     for round in 0..10_000_u64 {
         (0..1_000).for_each(|number| drop(take(&mut sample, number, Verdict::Duplicate, if round % 2 == 0 { "a" } else { "b" })));
     }
     let counted = sample.read();
-    assert_eq!(sample.halvings, CHEAP);
+    assert_eq!(sample.halvings, MAX_HALVINGS_FOR_CPU);
     assert!(counted.compared < 1_000_000, "{}", counted.compared);
     assert!((0.49..0.51).contains(&counted.share()), "{}", counted.share());
     // For most of these, the sample does not notice that they were emitted again.
@@ -192,14 +192,14 @@ fn the_share_of_records_that_are_looked_at_follows_their_number() {
     for minute in 0..10_u64 {
         sample.pass_minutes(1);
         (0..6_000).for_each(|number| drop(take(&mut sample, number, Verdict::Duplicate, "c")));
-        assert_eq!(sample.halvings, CHEAP.saturating_sub(u32::try_from(minute).unwrap() + 1));
+        assert_eq!(sample.halvings, MAX_HALVINGS_FOR_CPU.saturating_sub(u32::try_from(minute).unwrap() + 1));
     }
     assert_eq!(sample.read().conflicts, counted.conflicts);
     assert!(sample.read().compared > counted.compared + 24_000);
 }
 
 #[test]
-fn much_text_is_much_to_look_at() {
+fn large_values_reduce_the_sampling_rate() {
     let mut sample = sample(1_000);
     let value = vec![b'x'; 1 << 20];
     for number in 0..1_000 {
@@ -209,7 +209,7 @@ fn much_text_is_much_to_look_at() {
 }
 
 #[test]
-fn names_are_bounded_and_shown_as_text() {
+fn names_are_bounded_and_escaped() {
     let long = compared("{}", &format!("{{\"{}\":1}}", "é".repeat(1_000)), &[]).unwrap();
     assert_eq!(long[0].len(), NAME_BYTES_MAX - 1);
     assert_eq!(compared("{}", "{\"a\\u001b[1m~/\":1}", &[]), Some(vec!["/a\\u{1b}[1m~0~1".to_owned()]));

@@ -15,8 +15,8 @@ use crate::record::{Timestamp, Verdict};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Number of key lifetimes that a stable filter's changelog reaches back. Keys inserted earlier leave one cell in several
-/// thousand nonzero that is zero in a filter rebuilt from the changelog.
+/// The number of key lifetimes that a stable filter's changelog reaches back. Of the keys inserted earlier, one cell in several thousand is
+/// still nonzero. The same cell is zero in a filter rebuilt from the changelog.
 const LIFETIMES: u32 = 8;
 
 /// What to do with a record that is older than the window and was not seen within it.
@@ -47,7 +47,7 @@ pub enum Mutation {
 /// The rules of one key space.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rules {
-    /// How long a key stays seen.
+    /// The time or number of keys for which a key stays seen.
     pub window: Window,
     /// Kind and size of a partition's filter, or `None` if there is only an exact store.
     pub filter: Option<Spec>,
@@ -133,7 +133,7 @@ impl Dedup {
         &self.rules
     }
 
-    /// Prefetches what evaluating these keys will read; see [`Filter::prefetch`].
+    /// Prefetches the memory that evaluating these keys will read. See [`Filter::prefetch`].
     pub fn prefetch(&mut self, fingerprints: &[Fingerprint]) {
         if let Some(filter) = &mut self.filter {
             filter.prefetch(fingerprints);
@@ -142,9 +142,9 @@ impl Dedup {
 
     /// Decides the verdict of one record, and remembers its key if the record is to be emitted.
     ///
-    /// `time` is the record's own time in milliseconds, if it has one. `max_timestamp` is the latest time that moves the window.
-    /// A record with a later time is evaluated, but does not advance stream time, because a broken producer clock must not make
-    /// the filter forget everything.
+    /// `time` is the record's own time in milliseconds, if it has one. `max_timestamp` is the latest time that may move the window. A
+    /// record with a later time is evaluated, but does not advance stream time, because a broken producer clock must not make the filter
+    /// forget everything.
     ///
     /// # Errors
     /// [`ExactError`] if the verdict cannot be decided.
@@ -193,8 +193,8 @@ impl Dedup {
         Some(window.start_of(slice.next())?.saturating_sub(1))
     }
 
-    /// Decides records in order, like [`Dedup::judge`], within the [batch horizon](Self::batch_horizon). `seen` is set to
-    /// whether each record is a duplicate. All others are unseen.
+    /// Decides records in order, like [`Dedup::judge`], within the [batch horizon](Self::batch_horizon). For each record, `seen` is set to
+    /// true if the record is a duplicate, and to false if it is unseen.
     ///
     /// # Errors
     /// [`ExactError`] at the first record that cannot be decided. `seen` does not contain that record.
@@ -202,7 +202,7 @@ impl Dedup {
         seen.clear();
         let Some(filter) = &mut self.filter else { return Ok(()) };
         let judged = filter.check_and_insert_each(fingerprints, seen);
-        // The record that cannot be decided also advances stream time.
+        // A record that cannot be decided also advances stream time.
         let shown = times.iter().take(seen.len() + usize::from(judged.is_err()));
         self.stream_time = self.stream_time.max(shown.max().copied());
         self.mutation = seen.last().filter(|seen| judged.is_ok() && !**seen).map(|_| Mutation::Insert);
@@ -257,7 +257,7 @@ impl Dedup {
         }
     }
 
-    /// Returns whether there was a key to delete, as far as is known.
+    /// Returns true if there was a key to delete, as far as is known.
     fn delete(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
         let there = match &mut self.exact {
             Some(exact) => exact.remove(fingerprint)?,
@@ -287,7 +287,7 @@ impl Dedup {
         }
     }
 
-    /// Returns whether a key is seen, given that the filter, if there is one, reports it as seen.
+    /// Returns true if a key is seen, given that the filter, if there is one, reports it as seen.
     fn confirm(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
         let Some(exact) = &self.exact else { return Ok(true) };
         let seen = exact.contains(fingerprint)?;
@@ -295,7 +295,7 @@ impl Dedup {
         Ok(seen)
     }
 
-    /// Returns whether the state changed.
+    /// Returns true if the state changed.
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
         // If the exact store has the key in its open slice, so does the filter.
         let mut changed = self.exact.as_mut().map_or(Ok(true), |exact| exact.refresh(fingerprint))?;
@@ -307,7 +307,7 @@ impl Dedup {
         Ok(changed)
     }
 
-    /// Returns whether a record with this key would be dropped, and, if so, the slice into which the key was inserted, if known.
+    /// Returns `Some` if a record with this key would be dropped, with the slice into which the key was inserted, if known.
     ///
     /// # Errors
     /// If the archive cannot be read.
@@ -377,7 +377,7 @@ impl Dedup {
         }
     }
 
-    /// Returns how full the state is. An exact store without a filter is limited only by the disk, and has no load.
+    /// Returns the fill level of the state. An exact store without a filter is limited only by the disk, and has no load.
     #[must_use]
     pub fn usage(&self) -> Usage {
         match (&self.filter, &self.exact) {
@@ -393,8 +393,8 @@ impl Dedup {
         self.exact.as_ref().map_or_else(|| self.usage().open_keys, Exact::open_keys)
     }
 
-    /// Returns how often the exact store corrected the filter: false positives, and retracted keys that are still in the filter.
-    /// Counted since the start, and not stored.
+    /// Returns the number of times that the exact store corrected the filter: false positives, and retracted keys that are still in the
+    /// filter. Counted since the start, and not stored.
     #[must_use]
     pub const fn corrected(&self) -> u64 {
         self.corrected
@@ -432,8 +432,8 @@ impl Dedup {
         }
     }
 
-    /// Returns the slice into which keys are inserted, or, for a kind without slices, how often all of its keys were replaced.
-    /// Never falls. `None` before any time is known.
+    /// Returns the slice into which keys are inserted. For a kind without slices, returns the number of times that all of its keys were
+    /// replaced. Never falls. `None` before any time is known.
     #[must_use]
     #[inline]
     pub fn clock(&self) -> Option<Slice> {

@@ -154,7 +154,7 @@ impl DedupMetadata {
         self.exact.iter().flat_map(|metadata| metadata.generations.iter().map(|generation| (generation.id, generation.slice)))
     }
 
-    /// Returns how full the state is, without its load.
+    /// Returns the fill level of the state, without its load.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let keys = self.exact.iter().flat_map(|metadata| &metadata.generations).map(|generation| generation.keys).sum();

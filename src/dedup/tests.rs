@@ -1,4 +1,4 @@
-//! The guarantee of the window, compared with an exact model that knows nothing about filters.
+//! Promise: the window is kept, compared with an exact model that does not use filters.
 
 use super::*;
 use crate::filter::{AgingSizing, Archive, ArchiveError, Change, GenerationId, MetadataError, PageId};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 use xxhash_rust::xxh3::xxh3_128;
 
-/// So low that none of the tests' verdicts is a false positive.
+/// A rate so low that none of the tests' verdicts is a false positive.
 const RATE: f64 = 1e-10;
 
 fn key(number: u64) -> Fingerprint {
@@ -60,7 +60,7 @@ fn late_records_do_not_bias_the_observed_rate() {
 
 /// A trimmed changelog may contain only renewals.
 #[test]
-fn keys_renewed_before_a_rebuild_are_not_called_wrong_after_it() {
+fn keys_renewed_before_a_rebuild_are_not_counted_as_wrong_after_it() {
     let window = Window::time(1_000, 4);
     let mut dedup = Dedup::new(Rules { refresh: true, ..rules(window, 2_000) });
     dedup.resume(Some(1_000_000), Some(Slice(4_000)), None);
@@ -259,7 +259,7 @@ proptest! {
     }
 
     #[test]
-    fn state_out_is_state_in(rules in any_rules(), steps in prop::collection::vec(step(), 2..150), at in any::<prop::sample::Index>()) {
+    fn restored_state_equals_stored_state(rules in any_rules(), steps in prop::collection::vec(step(), 2..150), at in any::<prop::sample::Index>()) {
         let (verdicts, mut dedup) = run(rules, 0, &steps, None);
         let (again, mut other) = run(rules, 0, &steps, Some(at.index(steps.len())));
         prop_assert_eq!(verdicts, again);
@@ -278,7 +278,7 @@ proptest! {
 }
 
 #[test]
-fn a_key_is_emitted_once_a_window() {
+fn a_key_is_emitted_once_per_window() {
     let mut dedup = hours(4);
     assert_eq!(dedup.judge(key(1), Some(0), i64::MAX).unwrap(), Verdict::Unseen);
     assert_eq!(dedup.judge(key(1), Some(1_000), i64::MAX).unwrap(), Verdict::Duplicate);
@@ -286,7 +286,7 @@ fn a_key_is_emitted_once_a_window() {
 }
 
 #[test]
-fn a_sighting_does_not_renew_unless_asked_to() {
+fn a_duplicate_renews_its_key_only_with_refresh() {
     for refresh in [false, true] {
         let mut dedup = Dedup::new(Rules { refresh, ..rules(Window::time(1_000, 4), 100) });
         for time in [0, 700, 1_400] {
@@ -297,11 +297,11 @@ fn a_sighting_does_not_renew_unless_asked_to() {
 }
 
 #[test]
-fn late_records_go_where_the_policy_says() {
+fn late_records_follow_the_policy() {
     for (late, expected) in [(Late::Emit, Verdict::Unseen), (Late::Drop, Verdict::Late), (Late::DeadLetter, Verdict::Late)] {
         let mut dedup = Dedup::new(Rules { late, ..rules(Window::time(1_000, 4), 100) });
         dedup.judge(key(1), Some(10_000), i64::MAX).unwrap();
-        assert_eq!(dedup.judge(key(2), Some(9_000), i64::MAX).unwrap(), Verdict::Unseen, "at the window's edge is not late");
+        assert_eq!(dedup.judge(key(2), Some(9_000), i64::MAX).unwrap(), Verdict::Unseen, "a record at the edge of the window is not late");
         assert_eq!(dedup.judge(key(1), Some(8_999), i64::MAX).unwrap(), Verdict::Duplicate, "late, but seen");
         assert_eq!(dedup.judge(key(3), Some(8_999), i64::MAX).unwrap(), expected);
         assert_eq!(
@@ -319,24 +319,24 @@ fn a_broken_clock_does_not_expire_anything() {
     assert_eq!(dedup.judge(key(2), Some(i64::MAX), 200).unwrap(), Verdict::Unseen);
     assert_eq!(dedup.stream_time(), Some(100));
     assert_eq!(dedup.judge(key(1), Some(110), 200).unwrap(), Verdict::Duplicate);
-    assert_eq!(dedup.judge(key(2), Some(120), 200).unwrap(), Verdict::Duplicate, "it was judged all the same");
+    assert_eq!(dedup.judge(key(2), Some(120), 200).unwrap(), Verdict::Duplicate, "the key was still judged and inserted");
     dedup.judge(key(3), Some(200), 200).unwrap();
     assert_eq!(dedup.stream_time(), Some(200), "the max timestamp itself still advances it");
 }
 
 #[test]
-fn records_without_time_are_judged_by_the_stream_s() {
+fn records_without_a_timestamp_are_judged_at_stream_time() {
     let mut dedup = hours(1);
     assert_eq!(dedup.judge(key(1), None, 0).unwrap(), Verdict::Unseen);
     assert_eq!(dedup.judge(key(1), None, 0).unwrap(), Verdict::Duplicate);
     dedup.judge(key(2), Some(50_000), i64::MAX).unwrap();
-    assert_eq!(dedup.judge(key(1), None, 0).unwrap(), Verdict::Duplicate, "it belongs to the first time that is known");
+    assert_eq!(dedup.judge(key(1), None, 0).unwrap(), Verdict::Duplicate, "the key belongs to the first known time");
     dedup.judge(key(2), Some(52_000), i64::MAX).unwrap();
     assert_eq!(dedup.judge(key(1), None, 0).unwrap(), Verdict::Unseen);
 }
 
 #[test]
-fn times_before_the_epoch_are_times() {
+fn timestamps_before_the_epoch_are_valid() {
     let mut dedup = hours(4);
     assert_eq!(dedup.judge(key(1), Some(-10_000), 0).unwrap(), Verdict::Unseen);
     assert_eq!(dedup.judge(key(1), Some(-9_000), 0).unwrap(), Verdict::Duplicate);
@@ -348,7 +348,7 @@ fn times_before_the_epoch_are_times() {
 }
 
 #[test]
-fn a_snapshot_of_other_rules_is_refused() {
+fn metadata_of_other_rules_is_rejected() {
     let mut dedup = hours(4);
     dedup.judge(key(1), Some(123_456), i64::MAX).unwrap();
     let refused = |slice_ms| Dedup::from_metadata(rules(Window::Time { slice_ms, slices: 4 }, 100), &dedup.metadata()).err();

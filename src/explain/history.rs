@@ -1,7 +1,7 @@
-//! One key in a changelog: what was done to it, by which commits.
+//! The history of one key in a changelog: how each commit changed it.
 //!
-//! Owns what is kept of that, which is bounded, however long the changelog is. Pure: who reads the changelog is for others to
-//! know. Must never take what did not happen for what did: a group that was set back voids what it had logged.
+//! The memory is bounded regardless of the length of the changelog, and there is no I/O. If the offsets of the group were reset, the
+//! entries that the reset voided must not count.
 
 use crate::changelog::{Applier, ChangelogRecord, Cut, Origin, Outcome, Span};
 use crate::dedup::{Mutation, Rules};
@@ -11,18 +11,18 @@ use crate::record::{Offset, Timestamp};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Most changes of one key that are kept of one record of the changelog, and most records with one key of one commit.
+/// Maximum number of changes to the key per changelog record, and of records with the key per commit.
 pub(super) const CHANGES_MAX: usize = 4096;
 
-/// One commit, as its changelog has it.
+/// A commit in the changelog.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Commit {
-    /// For each log that it read, which of its offsets.
+    /// The offsets that the commit processed, per log.
     pub(super) spans: Vec<(String, Range<Offset>)>,
     pub(super) epoch: i64,
-    /// Offset of its first record in the changelog.
+    /// Offset of the commit's first record in the changelog.
     pub(super) at: Offset,
-    /// When that was written.
+    /// Timestamp of that record.
     pub(super) time: Option<Timestamp>,
 }
 
@@ -32,51 +32,49 @@ impl Commit {
     }
 }
 
-/// A key was inserted: its record came out.
+/// An insertion of the key: a record with it was emitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Emission {
     pub(super) commit: Commit,
-    /// The slice that it was inserted into.
     pub(super) slice: Option<Slice>,
 }
 
-/// That a key is seen.
+/// The last insertion of a key that was not retracted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) emission: Emission,
-    /// The slice that it was inserted into, or renewed in.
+    /// The slice of the insertion or of the last renewal.
     pub(super) slice: Option<Slice>,
 }
 
-/// What the changelog has of one key, up to some place.
+/// The state of a key at a position of the changelog.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct KeyState {
     pub(super) first: Option<Emission>,
     pub(super) emissions: u64,
     pub(super) retractions: u64,
-    /// As of its last insertion, if it was not retracted since. It may have expired.
+    /// The last insertion, unless the key was retracted since. The key may have expired.
     pub(super) seen: Option<Seen>,
-    /// Whether it was renewed when it was not seen: the filter took it for seen, and has it since.
+    /// True if the key was renewed without being seen. A false positive of the filter renewed it, and the filter has it since.
     pub(super) is_wrongly_renewed: bool,
 }
 
-/// Whether a key is still seen, as far as that is certain.
+/// Whether a key is still seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Memory {
-    /// It is.
     Seen,
-    /// It is not: it was never inserted, or has expired, or was retracted.
+    /// The key was never inserted, has expired, or was retracted.
     Unseen,
-    /// It expires about then.
+    /// The key expires within the given range of the clock.
     Expiring,
 }
 
-impl Known {
-    /// Whether it is seen where the clock is somewhere between the two.
+impl KeyState {
+    /// Returns whether the key is seen if the clock is between the two slices.
     pub(super) fn memory(&self, rules: &Rules, clock: (Option<Slice>, Option<Slice>)) -> Memory {
         let Some(seen) = &self.seen else { return Memory::Unseen };
         if !rules.is_sliced() {
-            // It forgets at random; that it was there is all that can be said.
+            // The filter forgets keys at random, so a key counts as seen once it was inserted.
             return Memory::Seen;
         }
         let is_kept = |clock: Option<Slice>| match (seen.slice, clock) {
@@ -113,7 +111,7 @@ impl Known {
         }
     }
 
-    /// Keys that came before any time was known belong to the first slice that is.
+    /// Assigns a key that was inserted before any time was known to the first slice.
     fn begin(&mut self, slice: Slice) {
         if let Some(seen) = &mut self.seen {
             seen.slice.get_or_insert(slice);
@@ -121,22 +119,22 @@ impl Known {
     }
 }
 
-/// The commit that decided the record that is asked for.
+/// The commit that processed the requested record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) commit: Commit,
-    /// What was known of the key before it.
-    pub(super) before: Known,
-    /// What it did to the key, in order.
+    /// The state of the key before the commit.
+    pub(super) before: KeyState,
+    /// The changes to the key, in order.
     pub(super) changes: Vec<(Mutation, Option<Slice>)>,
-    /// How far the clock had come before it, and with it.
+    /// The clock before and after the commit.
     pub(super) clock: (Option<Slice>, Option<Slice>),
-    /// The same of stream time.
+    /// Stream time before and after the commit.
     pub(super) stream_time: (Option<Timestamp>, Option<Timestamp>),
-    /// Whether it took a key back, this one or another.
+    /// True if the commit retracted any key.
     pub(super) retracts: bool,
-    /// Whether it was judged under the window and the kind that the configuration says.
-    pub(super) is_alike: bool,
+    /// True if the commit used the window and the filter kind of the configuration.
+    pub(super) same_settings: bool,
 }
 
 impl Target {
@@ -144,84 +142,84 @@ impl Target {
         self.changes.iter().filter(|(mutation, _)| *mutation == Mutation::Insert).map(|&(_, slice)| slice)
     }
 
-    /// How many records with the key it emitted.
+    /// Returns the number of records with the key that the commit emitted.
     pub(super) fn emissions(&self) -> usize {
         self.insertions().count()
     }
 
-    /// The slice that it inserted the key into first.
+    /// Returns the slice of the first insertion.
     pub(super) fn inserted_into(&self) -> Option<Slice> {
         self.insertions().next().flatten()
     }
 }
 
-/// What to look for.
+/// The key and the record to look for.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
-    /// Of a key that may be meant in several ways, all of them.
+    /// The fingerprints of all interpretations of the key.
     pub(super) fingerprints: Vec<Fingerprint>,
-    /// The record that is asked for: its log, and its offset there.
+    /// Log and offset of the requested record.
     pub(super) record: Option<(String, Offset)>,
 }
 
-/// How far a group has read a log.
+/// The progress of a group in a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reading {
-    /// Where it began, as far as that is known.
+    /// The first offset that the group read, if known.
     pub(super) first: Option<Offset>,
     pub(super) committed: Option<Offset>,
-    /// Stream time of the state when that was committed.
+    /// Stream time of the state at that commit.
     pub(super) stream_time: Option<Timestamp>,
 }
 
-/// What a changelog has of a key.
+/// The history of a key, built from the records of a changelog.
 #[derive(Debug)]
 pub(super) struct History<'w> {
     wanted: &'w Wanted,
     rules: &'w Rules,
     origin: Origin,
     applier: Applier,
-    /// The first offset that the changelog has.
+    /// The first offset of the changelog.
     low: Offset,
-    /// By fingerprint.
-    pub(super) known: Vec<Known>,
+    /// State of the key per fingerprint.
+    pub(super) known: Vec<KeyState>,
     pub(super) target: Option<Target>,
-    /// The slice of the first record.
+    /// The slice of the first changelog record.
     first_slice: Option<Slice>,
-    /// For each log, the first offset that the changelog knows of.
+    /// The first offset of each log in the changelog.
     pub(super) starts: BTreeMap<String, Offset>,
-    /// Whether the state may have been changed before its first record, or between two of them, by what it does not have.
+    /// True if the state may have changed without being logged, before the first record or between two records.
     begins_later: bool,
-    /// Whether records are of other keys.
+    /// True if some records use another definition of the key.
     pub(super) has_other_keys: bool,
-    /// Whether records count other slices.
+    /// True if some records use other slices.
     pub(super) has_other_slices: bool,
     pub(super) clock: Option<Slice>,
     pub(super) stream_time: Option<Timestamp>,
-    /// Of the commit that is being read.
+    /// The commit that is being read.
     commit: Commit,
 }
 
 /// What to do after a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Read on.
-    On,
-    /// The group was set back: read again from the beginning, without what that voids.
-    Again(Cut),
-    /// The record is of another group or key space.
+    /// Continue with the next record.
+    Continue,
+    /// The group's offsets were reset. Read the changelog again without the records that the cut voids.
+    Restart(Cut),
+    /// The record belongs to another group or key space.
     Foreign,
-    /// It was set back, and the changelog does not say to where.
+    /// The group's offsets were reset to an unknown position.
     Lost,
 }
 
 impl<'w> History<'w> {
-    /// Nothing is read yet of a changelog that begins at offset `low`. What goes past `bounds`, what the group has committed of
-    /// each log, has not happened.
+    /// Starts the history of a changelog whose first offset is `low`. `bounds` are the committed offsets of each log. Records past
+    /// them were not committed.
     pub(super) fn new(wanted: &'w Wanted, rules: &'w Rules, origin: Origin, bounds: BTreeMap<String, Offset>, low: Offset) -> Self {
         Self {
             low,
-            known: vec![Known::default(); wanted.fingerprints.len()],
+            known: vec![KeyState::default(); wanted.fingerprints.len()],
             wanted,
             rules,
             origin,
@@ -238,43 +236,43 @@ impl<'w> History<'w> {
         }
     }
 
-    /// Takes the next record in, which lies at `at` and was written at `time`. `cuts` are what was found to be void.
+    /// Processes the next changelog record, with offset `at` and timestamp `time`, unless one of the `cuts` voids it.
     pub(super) fn take(&mut self, at: Offset, time: Option<Timestamp>, record: &ChangelogRecord<'_>, cuts: &[Cut]) -> Next {
         if cuts.iter().any(|cut| cut.voids(at, record)) {
             self.applier.epoch = self.applier.epoch.max(record.epoch);
-            return Next::On;
+            return Next::Continue;
         }
-        // Keys of a seed are of no log.
+        // Seeded keys do not belong to a log.
         let has_begun = !self.starts.is_empty() || self.applier.fingerprints > 0;
         let continues = !self.commit.spans.is_empty() && self.applier.continues(record);
-        let lacks = |span: &Span<'_>| self.applier.offsets.get(span.topic).is_some_and(|&come_to| span.start > come_to);
+        let lacks = |span: &Span<'_>| self.applier.offsets.get(span.topic).is_some_and(|&position| span.start > position);
         let has_gap = !continues && record.spans.iter().any(lacks);
         match self.applier.accept(record) {
             Outcome::Taken => {}
             Outcome::Foreign => return Next::Foreign,
-            Outcome::SetBack => return self.applier.cut(at, record).map_or(Next::Lost, Next::Again),
+            Outcome::SetBack => return self.applier.cut(at, record).map_or(Next::Lost, Next::Restart),
             Outcome::Passed | Outcome::Gap => {
                 if record.origin.keys != self.origin.keys {
                     self.has_other_keys = true;
                     self.begins_later |= self.starts.is_empty();
                 }
-                return Next::On;
+                return Next::Continue;
             }
         }
         if has_gap {
-            // What was judged in between was logged for other keys, or not at all. It begins anew.
+            // The records in between were logged for other keys or not at all, so the history starts over.
             (self.begins_later, self.first_slice) = (true, None);
         }
-        let is_alike = record.origin.clock == self.origin.clock;
-        self.has_other_slices |= !is_alike;
-        // What a state makes of the slices of another clock: only time passes.
+        let same_settings = record.origin.clock == self.origin.clock;
+        self.has_other_slices |= !same_settings;
+        // If the record uses other slices, only its time advances the clock, as in the worker's state.
         let slice_at = |time: Timestamp| self.rules.window.slice_at(time).filter(|_| self.rules.is_sliced());
-        let slice = if is_alike { record.slice } else { record.time.and_then(slice_at) };
+        let slice = if same_settings { record.slice } else { record.time.and_then(slice_at) };
         let end = record.end_time.max(record.time);
         let clock = self.clock.max(slice).max(end.and_then(slice_at));
         let mut is_whole = true;
         if !continues {
-            // Where a changelog was trimmed, parts of its first commit may be gone.
+            // The first commit of a trimmed changelog may be incomplete.
             is_whole = self.low == 0 || has_begun;
             self.begin_commit(at, time, record);
         }
@@ -282,7 +280,7 @@ impl<'w> History<'w> {
             self.first_slice.get_or_insert(slice);
             self.known.iter_mut().for_each(|known| known.begin(slice));
         }
-        let in_target = is_whole && self.in_target(continues, is_alike && record.origin.kind == self.origin.kind);
+        let in_target = is_whole && self.in_target(continues, same_settings && record.origin.kind == self.origin.kind);
         let mut changes = Vec::new();
         for run in &record.runs {
             for fingerprint in run.fingerprints() {
@@ -301,7 +299,7 @@ impl<'w> History<'w> {
         }
         self.clock = clock;
         self.stream_time = self.stream_time.max(end);
-        Next::On
+        Next::Continue
     }
 
     fn begin_commit(&mut self, at: Offset, time: Option<Timestamp>, record: &ChangelogRecord<'_>) {
@@ -314,14 +312,14 @@ impl<'w> History<'w> {
         self.commit = Commit { spans, epoch: record.epoch, at, time };
     }
 
-    /// Whether the commit that is being read has the record that is asked for. If it has just begun, that is noted.
-    fn in_target(&mut self, continues: bool, is_alike: bool) -> bool {
+    /// True if the current commit contains the requested record. If the commit is new, sets `target`.
+    fn in_target(&mut self, continues: bool, same_settings: bool) -> bool {
         let Some((log, offset)) = &self.wanted.record else { return false };
-        let is_it = self.commit.has(log, *offset);
+        let is_requested = self.commit.has(log, *offset);
         if continues {
-            return is_it && self.target.as_ref().is_some_and(|target| target.commit.at == self.commit.at);
+            return is_requested && self.target.as_ref().is_some_and(|target| target.commit.at == self.commit.at);
         }
-        if is_it {
+        if is_requested {
             self.target = Some(Target {
                 commit: self.commit.clone(),
                 before: self.known[0].clone(),
@@ -329,40 +327,40 @@ impl<'w> History<'w> {
                 retracts: false,
                 clock: (self.clock.or(self.rules.window.first_slice()), self.clock),
                 stream_time: (self.stream_time, self.stream_time),
-                is_alike,
+                same_settings,
             });
         }
-        is_it
+        is_requested
     }
 
-    /// Whether the changelog has every insertion that a state whose clock has come to `clock` can still have. `readings` has
-    /// the logs of the state, and how far the group has read each.
+    /// True if the changelog contains every insertion that the state can still remember at `clock`. `readings` has the group's
+    /// progress in each log of the state.
     pub(super) fn is_whole(&self, clock: Option<Slice>, readings: &BTreeMap<String, Reading>) -> bool {
         let is_first =
             |(log, &start): (&String, &Offset)| start == 0 || readings.get(log).is_some_and(|reading| reading.first == Some(start));
-        // Read, and not logged: while `state.changelog` was false, or in a part that was trimmed.
-        let is_lacking = |&(log, reading): &(&String, &Reading)| {
-            let come_to = self.applier.offsets.get(log).copied().or(reading.first).unwrap_or_default();
-            reading.committed.is_some_and(|committed| come_to < committed)
+        // Records that were read but not logged, because `state.changelog` was false or the changelog was trimmed.
+        let is_unlogged = |&(log, reading): &(&String, &Reading)| {
+            let position = self.applier.offsets.get(log).copied().or(reading.first).unwrap_or_default();
+            reading.committed.is_some_and(|committed| position < committed)
         };
-        let mut lacking = readings.iter().filter(is_lacking).map(|(_, reading)| reading.stream_time).peekable();
-        if self.low == 0 && !self.begins_later && self.starts.iter().all(is_first) && lacking.peek().is_none() {
+        let mut unlogged = readings.iter().filter(is_unlogged).map(|(_, reading)| reading.stream_time).peekable();
+        if self.low == 0 && !self.begins_later && self.starts.iter().all(is_first) && unlogged.peek().is_none() {
             return true;
         }
-        // A filter alone does not log a renewal that it takes for done: what it renews may be trimmed.
+        // A filter without an exact store does not log every renewal, so the key of a missing renewal may be trimmed.
         let logs_renewals = !self.rules.refresh || self.rules.exact;
         let (Some(first), Some(clock), true) = (self.first_slice, clock, logs_renewals) else { return false };
         let oldest = clock.before(self.rules.window.slices());
         let has_expired =
             |time: Option<Timestamp>| time.and_then(|time| self.rules.window.slice_at(time)).is_some_and(|slice| slice < oldest);
-        if !lacking.all(has_expired) {
+        if !unlogged.all(has_expired) {
             return false;
         }
         match self.low {
             _ if !self.rules.is_sliced() => false,
-            // Nothing says how much of its first slice it lacks.
+            // The changelog may lack a part of its first slice.
             0 => first < oldest,
-            // A worker trims at the beginning of a slice.
+            // A worker trims at the start of a slice.
             _ if self.begins_later => first < oldest,
             _ => first <= oldest,
         }

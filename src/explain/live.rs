@@ -1,29 +1,29 @@
-//! An explanation from brokers: of a record by its offset, or of a key.
+//! Explains a record or a key from the brokers.
 //!
-//! Owns the order of questions: how far the group has read comes first, so that the changelog has what that says.
+//! The committed offsets are read before the changelog, so the changelog covers everything up to them.
 
 use super::Error;
-use super::asker::{Asker, FoundRecord, Scanned, Waiting};
-use super::fate::{Fate, Occurrence, Occurrences};
+use super::client::{Client, FoundRecord, Scanned, Waiting};
 use super::history::{self, Commit, Memory, Target, Wanted};
-use super::judge::{Judgement, Repeated, judge};
+use super::judge::{Judgment, Repeated, judge};
+use super::outcome::{Occurrence, Occurrences, RecordOutcome};
+use super::render;
 use super::report::{
     Cause, ChangelogReach, Emission, ExplainedRecord, Explanation, Forgetting, InputRange, InputStart, KeyPart, VerdictName,
 };
 use super::state::StateView;
-use super::words;
 use crate::config::{Config, Topic};
 use crate::dedup::Late;
 use crate::format::{NoSchemas, Schemas};
 use crate::key::{self, Fingerprint, Part, Scratch};
 use crate::record::{Offset, TopicPartition, Verdict, log_topic};
 
-const NO_CHANGELOG: &str = "state.changelog is false, so nothing says which records came out; capture the topic, and ask with --capture";
+const NO_CHANGELOG: &str = "state.changelog is false, so there is no log of emitted records; capture the topic, and use --capture";
 
-/// Says what became of the record at an offset of a topic.
+/// Explains the record at an offset of a topic.
 ///
 /// # Errors
-/// When the record is not there, or the brokers do not answer.
+/// Fails if the record does not exist or the brokers do not answer.
 pub fn record(
     config: &Config,
     schemas: &dyn Schemas,
@@ -32,11 +32,11 @@ pub fn record(
     offset: Offset,
     waiting: Waiting<'_>,
 ) -> Result<Explanation, Error> {
-    let asker = Asker::connect(config, schemas, waiting)?;
+    let client = Client::connect(config, schemas, waiting)?;
     let place = TopicPartition { topic: topic.input.clone(), partition };
-    in_range(partition, asker.partitions(&topic.input)?, &topic.input)?;
-    let committed = asker.committed(std::slice::from_ref(&place))?.into_iter().next().and_then(|(committed, _)| committed);
-    let FoundRecord { time, keyed, texts } = asker.record(topic, &place, offset)?;
+    in_range(partition, client.partitions(&topic.input)?, &topic.input)?;
+    let committed = client.committed(std::slice::from_ref(&place))?.into_iter().next().and_then(|(committed, _)| committed);
+    let FoundRecord { time, keyed, texts } = client.record(topic, &place, offset)?;
     let parts = key_parts(topic, texts);
     let record = ExplainedRecord { topic: topic.input.clone(), partition, offset, time_ms: time };
     let mut explanation = Explanation { record: Some(record), key: parts, ..empty(topic) };
@@ -51,29 +51,31 @@ pub fn record(
             explanation.verdict = Some(if is_pending { VerdictName::Pending } else { verdict });
             explanation.certain = is_pending;
             if !is_pending {
-                explanation.limits.push("the key and the options are those of now; another configuration may have decided it".to_owned());
+                explanation.limits.push(
+                    "the verdict is that of the current configuration; the record may have been processed with another one".to_owned(),
+                );
             }
-            explanation.sentences = words::without_key(topic, verdict, &invalid, committed.filter(|_| is_pending));
+            explanation.sentences = render::without_key(topic, verdict, &invalid, committed.filter(|_| is_pending));
             return Ok(explanation);
         }
     };
-    let judged_in = match config.repartitioned(topic) {
-        Some(between) => key::partition(fingerprint, asker.partitions(&between)?).cast_signed(),
+    let evaluated_in = match config.repartitioned(topic) {
+        Some(between) => key::partition(fingerprint, client.partitions(&between)?).cast_signed(),
         None => partition,
     };
-    explanation.partition = Some(judged_in);
-    let Some(changelog) = changelog(config, topic, judged_in) else {
+    explanation.partition = Some(evaluated_in);
+    let Some(changelog) = changelog(config, topic, evaluated_in) else {
         explanation.verdict = Some(if is_pending { VerdictName::Pending } else { VerdictName::Unknown });
         explanation.certain = is_pending;
         explanation.limits.push(NO_CHANGELOG.to_owned());
-        explanation.sentences = words::sentences(&explanation, topic, committed);
+        explanation.sentences = render::sentences(&explanation, topic, committed);
         return Ok(explanation);
     };
-    let state = asker.state(topic, judged_in)?;
+    let state = client.state(topic, evaluated_in)?;
     let log = state.input(topic).map(|input| input.log.clone());
     let wanted = Wanted { fingerprints: vec![fingerprint], record: log.map(|log| (log, offset)) };
-    let scanned = asker.scan(&state, &changelog, &wanted)?;
-    let view = View { asker: &asker, state: &state, changelog: &changelog, scanned: &scanned };
+    let scanned = client.scan(&state, &changelog, &wanted)?;
+    let view = View { client: &client, state: &state, changelog: &changelog, scanned: &scanned };
     view.describe(&mut explanation, 0);
     let occurrence = Occurrence { span: 0, offset, time, retracts };
     if is_pending {
@@ -85,23 +87,23 @@ pub fn record(
     } else {
         explanation.verdict = Some(VerdictName::Unknown);
         explanation.certain = false;
-        explanation.limits.push(view.why_not_there(topic, offset));
+        explanation.limits.push(view.why_missing(topic, offset));
     }
-    explanation.sentences = words::sentences(&explanation, topic, committed);
+    explanation.sentences = render::sentences(&explanation, topic, committed);
     Ok(explanation)
 }
 
-/// Says what is known of a key, by the texts of its parts (see [`crate::key::KeySpec::fingerprints_of_texts`]), in one
-/// partition or in all that may have it.
+/// Explains a key in the partition `only`, or in all partitions that can have it. `texts` are the parts of the key (see
+/// [`crate::key::KeySpec::fingerprints_of_texts`]).
 ///
 /// # Errors
-/// When no record has such a key, there is no changelog, or the brokers do not answer.
+/// Fails if the key is invalid, there is no changelog, or the brokers do not answer.
 pub fn key(config: &Config, topic: &Topic, texts: &[&[u8]], only: Option<i32>, waiting: Waiting<'_>) -> Result<Vec<Explanation>, Error> {
     let mut fingerprints = Vec::new();
     topic.key.fingerprints_of_texts(texts.iter().copied(), &mut Scratch::default(), &mut fingerprints)?;
-    let asker = Asker::connect(config, &NoSchemas, waiting)?;
+    let client = Client::connect(config, &NoSchemas, waiting)?;
     let between = config.repartitioned(topic);
-    let partitions = asker.partitions(between.as_ref().unwrap_or(&topic.input))?;
+    let partitions = client.partitions(between.as_ref().unwrap_or(&topic.input))?;
     if let Some(only) = only {
         in_range(only, partitions, between.as_ref().unwrap_or(&topic.input))?;
     }
@@ -115,13 +117,13 @@ pub fn key(config: &Config, topic: &Topic, texts: &[&[u8]], only: Option<i32>, w
             continue;
         }
         let Some(changelog) = changelog(config, topic, partition) else { return Err(Error::Question(NO_CHANGELOG.to_owned())) };
-        let state = asker.state(topic, partition)?;
+        let state = client.state(topic, partition)?;
         let wanted = Wanted { fingerprints: here, record: None };
-        let scanned = asker.scan(&state, &changelog, &wanted)?;
-        let view = View { asker: &asker, state: &state, changelog: &changelog, scanned: &scanned };
-        // Of what a text may mean, what came out; where none did, one stands for all.
-        let came_out = |&which: &usize| scanned.history.known[which].emissions > 0;
-        let mut meant: Vec<_> = (0..wanted.fingerprints.len()).filter(came_out).collect();
+        let scanned = client.scan(&state, &changelog, &wanted)?;
+        let view = View { client: &client, state: &state, changelog: &changelog, scanned: &scanned };
+        // Explain the interpretations of the key that were emitted, or the first one if none was.
+        let was_emitted = |&which: &usize| scanned.history.known[which].emissions > 0;
+        let mut meant: Vec<_> = (0..wanted.fingerprints.len()).filter(was_emitted).collect();
         if meant.is_empty() {
             meant.push(0);
         }
@@ -129,14 +131,14 @@ pub fn key(config: &Config, topic: &Topic, texts: &[&[u8]], only: Option<i32>, w
             let texts = texts.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect();
             let mut explanation = Explanation { key: key_parts(topic, texts), partition: Some(partition), ..empty(topic) };
             view.describe(&mut explanation, which);
-            explanation.sentences = words::sentences(&explanation, topic, None);
+            explanation.sentences = render::sentences(&explanation, topic, None);
             explanations.push(explanation);
         }
     }
     Ok(explanations)
 }
 
-/// An explanation that says nothing yet.
+/// Returns an empty explanation.
 pub(super) fn empty(topic: &Topic) -> Explanation {
     Explanation {
         space: topic.space.clone(),
@@ -159,7 +161,7 @@ pub(super) fn empty(topic: &Topic) -> Explanation {
     }
 }
 
-/// The parts of a key with their names.
+/// Returns the parts of a key with their names.
 pub(super) fn key_parts(topic: &Topic, texts: Vec<String>) -> Vec<KeyPart> {
     topic.key.parts().iter().map(Part::to_string).zip(texts).map(|(part, value)| KeyPart { part, value }).collect()
 }
@@ -172,19 +174,22 @@ fn in_range(partition: i32, partitions: u32, topic: &str) -> Result<(), Error> {
     if u32::try_from(partition).is_ok_and(|partition| partition < partitions) {
         return Ok(());
     }
-    Err(Error::Question(format!("topic {topic:?} has partitions 0 to {}, and none of number {partition}", partitions.saturating_sub(1))))
+    Err(Error::Question(format!(
+        "partition {partition} does not exist; topic {topic:?} has partitions 0 to {}",
+        partitions.saturating_sub(1)
+    )))
 }
 
-/// What was read of one state.
+/// A state and its changelog.
 struct View<'v> {
-    asker: &'v Asker<'v>,
+    client: &'v Client<'v>,
     state: &'v StateView<'v>,
     changelog: &'v TopicPartition,
     scanned: &'v Scanned<'v>,
 }
 
 impl View<'_> {
-    /// Says what is known of the key of that number now.
+    /// Fills in the current state of the key with index `which`.
     fn describe(&self, explanation: &mut Explanation, which: usize) {
         let (history, rules) = (&self.scanned.history, &self.state.rules);
         let known = &history.known[which];
@@ -218,25 +223,28 @@ impl View<'_> {
             inputs_from: inputs_from.collect(),
         });
         let limits = [
-            (explanation.seen.is_none() && memory == Memory::Unseen, "the changelog does not have all that the state may still remember"),
             (
-                history.has_other_keys,
-                "a part of the changelog was written for keys that are made in another way, and says nothing of this one",
+                explanation.seen.is_none() && memory == Memory::Unseen,
+                "the changelog does not have all keys that the state may still remember",
             ),
-            (history.has_other_slices, "a part of the changelog was written under another window, whose slices were told by their times"),
-            (known.is_wrongly_renewed, "the key was renewed though it had not come out: the filter took it for seen, and has it since"),
+            (history.has_other_keys, "a part of the changelog was written with another definition of the key and does not cover this key"),
+            (history.has_other_slices, "a part of the changelog was written with another window; its slices were derived from their times"),
+            (
+                known.is_wrongly_renewed,
+                "a false positive renewed the key although it had not been emitted; the filter has the key since then",
+            ),
         ];
         explanation.limits.extend(limits.into_iter().filter(|(holds, _)| *holds).map(|(_, limit)| limit.to_owned()));
     }
 
-    /// Says what became of a record, by the commit that decided it.
+    /// Fills in the verdict on a record, from the commit that processed it.
     fn judge(&self, explanation: &mut Explanation, fingerprint: Fingerprint, wanted: Occurrence, target: &Target) -> Result<(), Error> {
         let (history, rules) = (&self.scanned.history, &self.state.rules);
         let occurrences = self.occurrences(&target.commit, fingerprint, explanation, wanted)?;
-        let at = occurrences.all.iter().position(|other| is_it(other, &target.commit, explanation)).unwrap_or_default();
+        let at = occurrences.all.iter().position(|other| is_requested(other, &target.commit, explanation)).unwrap_or_default();
         let is_whole = history.is_whole(target.clock.0, &self.state.readings());
-        let fate = occurrences.fate(at, target, rules);
-        let Judgement { verdict, cause, is_certain, repeats, limit } = judge(fate, at, &occurrences, target, is_whole, rules);
+        let outcome = occurrences.outcome(at, target, rules);
+        let Judgment { verdict, cause, is_certain, repeats, limit } = judge(outcome, at, &occurrences, target, is_whole, rules);
         (explanation.verdict, explanation.cause, explanation.certain) = (Some(verdict), cause, is_certain);
         explanation.limits.extend(limit);
         explanation.repeats = match repeats {
@@ -251,7 +259,7 @@ impl View<'_> {
                 }
             }
         }
-        if matches!(fate, Fate::Emitted(_)) {
+        if matches!(outcome, RecordOutcome::Emitted(_)) {
             let exact = self.exact(&target.commit, &occurrences.all[at], target.inserted_into());
             for known in [&mut explanation.first, &mut explanation.last].into_iter().flatten() {
                 if known.changelog_offset == exact.changelog_offset && target.emissions() == 1 {
@@ -262,7 +270,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// The records of a commit with that key; the one that is asked for is one of them.
+    /// Returns the records of a commit with the key, including the requested record.
     fn occurrences(
         &self,
         commit: &Commit,
@@ -270,89 +278,88 @@ impl View<'_> {
         explanation: &Explanation,
         wanted: Occurrence,
     ) -> Result<Occurrences, Error> {
-        let mut found = self.asker.occurrences(self.state, commit, fingerprint)?;
-        if !found.all.iter().any(|other| is_it(other, commit, explanation)) {
+        let mut found = self.client.occurrences(self.state, commit, fingerprint)?;
+        if !found.all.iter().any(|other| is_requested(other, commit, explanation)) {
             let topic = explanation.record.as_ref().map(|record| record.topic.as_str());
             let span = commit.spans.iter().position(|(log, _)| Some(log_topic(log)) == topic).unwrap_or_default();
             found.all.insert(0, Occurrence { span, ..wanted });
-            found.may_lack_some = true;
+            found.may_be_incomplete = true;
         }
         Ok(found)
     }
 
-    /// Says what the history of its key says of a record that was brought to another partition: which of the records there it
-    /// was, nothing says.
+    /// Fills in the verdict on a repartitioned record, from the history of its key. Its position in the repartition topic is unknown.
     fn judge_by_key(&self, explanation: &mut Explanation, retracts: bool) -> Result<(), Error> {
         let (history, known) = (&self.scanned.history, &self.scanned.history.known[0]);
         let mut is_read = true;
         for input in &self.state.inputs {
             is_read &= match input.committed {
-                Some(committed) => !self.asker.has_records(input, committed)?,
+                Some(committed) => !self.client.has_records(input, committed)?,
                 None => false,
             };
         }
-        let never_came_out = known.emissions == 0 && history.is_whole(None, &self.state.readings());
+        let never_emitted = known.emissions == 0 && history.is_whole(None, &self.state.readings());
         (explanation.verdict, explanation.cause) = if retracts {
             (Some(VerdictName::Retracted), None)
-        } else if never_came_out && is_read && !self.state.rules.exact && self.was_always_brought(explanation) {
+        } else if never_emitted && is_read && !self.state.rules.exact && self.always_repartitioned(explanation) {
             (Some(VerdictName::Duplicate), Some(Cause::FalsePositive))
         } else {
             (Some(VerdictName::Unknown), Some(Cause::Unknown))
         };
-        // Whether it was brought there at all, nothing says.
+        // It is unknown whether the record was repartitioned at all.
         explanation.certain = false;
         let between = self.state.inputs.first().map_or("", |input| &input.read.topic);
         explanation.limits.push(format!(
-            "it was decided in partition {} of {between:?}, which does not say which record of the input each of its own was; what is known of its key follows",
+            "the record was processed in partition {} of {between:?}, whose records do not identify their input records; only the history of the key is known",
             self.state.partition
         ));
         if explanation.cause == Some(Cause::FalsePositive) {
             explanation.limits.push(
-                "if `repartition`, the key or `state.changelog` was another when it was read, or the topic in between was made anew since, it may have been left out for another reason"
+                "if `repartition`, the key, or `state.changelog` was different at that time, or if the repartition topic was recreated, the drop may have another reason"
                     .to_owned(),
             );
         }
         Ok(())
     }
 
-    /// Whether nothing that the changelog shows would explain that it did not come out: that it was late, or was judged by another
-    /// key or window, or in its own partition, before `repartition` was set.
-    fn was_always_brought(&self, explanation: &Explanation) -> bool {
+    /// True if the changelog shows no other reason for a drop: the record was not late, and it was not processed with another key or
+    /// window, or before `repartition` was set.
+    fn always_repartitioned(&self, explanation: &Explanation) -> bool {
         let record = explanation.record.as_ref();
         let may_be_late = self.state.rules.late != Late::Emit && record.is_some_and(|record| record.time_ms.is_some());
         let is_input = |log: &String| record.is_some_and(|record| record.topic == log_topic(log));
         let history = &self.scanned.history;
-        let is_alike = !history.starts.is_empty() && !history.has_other_keys && !history.has_other_slices;
-        !may_be_late && is_alike && !history.starts.keys().any(is_input)
+        let same_settings = !history.starts.is_empty() && !history.has_other_keys && !history.has_other_slices;
+        !may_be_late && same_settings && !history.starts.keys().any(is_input)
     }
 
-    /// Why no commit has a record that the group has read.
-    fn why_not_there(&self, topic: &Topic, offset: Offset) -> String {
+    /// Returns the reason why no commit in the changelog contains the record.
+    fn why_missing(&self, topic: &Topic, offset: Offset) -> String {
         let log = self.state.input(topic).map(|input| &input.log);
         match log.and_then(|log| self.scanned.history.starts.get(log)) {
             Some(&start) if offset < start && self.scanned.reach.0 > 0 => format!(
-                "{} was trimmed, for the window of what it had was over: it begins with offset {start} of {:?} by now; a capture can be asked instead",
+                "{} was trimmed: it now starts with offset {start} of {:?}; use a capture instead",
                 self.changelog, topic.input
             ),
-            Some(&start) if offset < start => format!("{} was begun later: with offset {start} of {:?}", self.changelog, topic.input),
-            Some(_) => "no commit in the changelog has it: the group was moved past it by hand, or its commit was voided by a member that had lost the partition".to_owned(),
-            None => format!("{} has nothing of {:?} any more", self.changelog, topic.input),
+            Some(&start) if offset < start => format!("{} starts with offset {start} of {:?}, after this record", self.changelog, topic.input),
+            Some(_) => "no commit in the changelog contains the record: either the group's offsets were moved past it manually, or the commit came from a member that had lost the partition".to_owned(),
+            None => format!("{} no longer has any records of {:?}", self.changelog, topic.input),
         }
     }
 
-    /// An emission, with the record that it was of, if that can be found out.
+    /// Returns an emission with its record, if the record can be determined.
     fn resolve(&self, emission: &history::Emission, fingerprint: Fingerprint) -> Result<Emission, Error> {
         let ranges = self.emission(emission);
-        let occurrences = self.asker.occurrences(self.state, &emission.commit, fingerprint)?;
+        let occurrences = self.client.occurrences(self.state, &emission.commit, fingerprint)?;
         let judged: Vec<_> = occurrences.all.iter().filter(|other| !other.retracts).collect();
-        if let ([only], false) = (&judged[..], occurrences.may_lack_some) {
+        if let ([only], false) = (&judged[..], occurrences.may_be_incomplete) {
             return Ok(self.exact(&emission.commit, only, emission.slice));
         }
-        // Which of several it was, the order of them may say.
+        // If there are several records, their order may determine the emitted one.
         let Some(first) = judged.first() else { return Ok(ranges) };
         let Some((log, _)) = emission.commit.spans.get(first.span) else { return Ok(ranges) };
         let wanted = Wanted { fingerprints: vec![fingerprint], record: Some((log.clone(), first.offset)) };
-        let scanned = self.asker.scan(self.state, self.changelog, &wanted)?;
+        let scanned = self.client.scan(self.state, self.changelog, &wanted)?;
         let Some(target) = &scanned.history.target else { return Ok(ranges) };
         let emitter = occurrences.emitter(target, &self.state.rules);
         Ok(emitter.map_or(ranges, |at| self.exact(&emission.commit, &occurrences.all[at], emission.slice)))
@@ -382,8 +389,8 @@ impl View<'_> {
     }
 }
 
-/// Whether a record of a commit is the one that is asked for.
-fn is_it(occurrence: &Occurrence, commit: &Commit, explanation: &Explanation) -> bool {
+/// True if a record of a commit is the requested record.
+fn is_requested(occurrence: &Occurrence, commit: &Commit, explanation: &Explanation) -> bool {
     let topic = commit.spans.get(occurrence.span).map(|(log, _)| log_topic(log));
     explanation.record.as_ref().is_some_and(|record| Some(&*record.topic) == topic && record.offset == occurrence.offset)
 }

@@ -1,32 +1,31 @@
-//! What became of a record, and why: told from the changelog of a group, or by a replay of what was captured.
+//! Explains the verdict on a record, from the changelog of a group or by replaying a capture.
 //!
-//! A filter's state is a function of a log, so what it said of a record can be told from that log: which commit decided the
-//! record, whether that commit inserted its key, and which commit had inserted it before. Where none had, a drop was a false
-//! positive.
+//! The state of a filter is a function of its changelog. The changelog shows which commit processed a record, whether that commit
+//! inserted the record's key, and whether an earlier commit had inserted it. If no earlier commit had, the drop was a false positive.
 //!
-//! Owns that conclusion, its shape and its words. Must never guess: what cannot be told is said to be unknown. Must never join
-//! a group, write anything, or keep more than one key.
+//! This module never guesses: it reports what it cannot determine as unknown. It never joins a group, writes anything, or keeps more
+//! than one key.
 //!
-//! | file | owns |
+//! | file | content |
 //! |---|---|
-//! | `history` | one key in a changelog |
-//! | `fate` | which of the records of one commit came out |
-//! | `judge` | why |
-//! | `asker`, `state` | what brokers are asked |
-//! | `live`, `recorded` | an explanation from brokers, and from a capture |
-//! | `report`, `words` | the shape of an explanation, and its sentences |
+//! | `history` | the history of one key in a changelog |
+//! | `outcome` | which records of a commit were emitted |
+//! | `judge` | the cause of a verdict |
+//! | `client`, `state` | requests to the brokers |
+//! | `live`, `recorded` | explanations from the brokers and from a capture |
+//! | `report`, `render` | the structure of an explanation, and its sentences |
 
-mod asker;
-mod fate;
+mod client;
 mod history;
 mod judge;
 mod live;
+mod outcome;
 mod recorded;
+mod render;
 mod report;
 mod state;
-mod words;
 
-pub use asker::Waiting;
+pub use client::Waiting;
 pub use live::{key, record};
 pub use recorded::{Captured, recorded};
 pub use report::{
@@ -37,17 +36,17 @@ use crate::kafka;
 use crate::key::LookupError;
 use crate::replay;
 
-/// Why nothing can be explained. Each is a sentence for a person.
+/// Error that prevents an explanation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What was asked for is not there, or cannot be followed.
+    /// The record or changelog does not exist or cannot be read.
     #[error("{0}")]
     Question(String),
-    /// The key that was asked for is none.
+    /// The requested key is invalid.
     #[error(transparent)]
     Key(#[from] LookupError),
-    /// Kafka cannot be worked with.
+    /// Kafka returned an error.
     #[error(transparent)]
     Kafka(#[from] kafka::Error),
     /// The capture cannot be replayed.

@@ -1,11 +1,11 @@
-//! An explanation from a capture: a replay judges the records again, with an exact window beside it for the one key.
+//! Explains a record from a capture, by replaying it with the filter and with an exact window for the one key.
 //!
-//! Owns what a capture can say. Must never take its beginning for the group's: what came before it is not known. Nor does it
-//! know whether a group has come to the record: it says what this configuration makes of it.
+//! A capture may start after the group did, so earlier records are unknown. It also does not show whether a group has processed the
+//! record. The explanation is the verdict of the given configuration.
 
 use super::live::{empty, key_parts};
 use super::report::{Cause, Emission, ExplainedRecord, Explanation, Forgetting, InputRange, VerdictName};
-use super::{Error, words};
+use super::{Error, render};
 use crate::config::{Config, Start, Topic};
 use crate::filter::Slice;
 use crate::format::Schemas;
@@ -14,34 +14,34 @@ use crate::replay::{FollowedRecord, Format, Options, RecordedKey, Replay};
 use std::io::{self, BufRead};
 use std::sync::Arc;
 
-/// What a capture is, and how it was read.
+/// A capture and the parameters of its replay.
 pub struct Captured<'c> {
-    /// Opens it, each time at its beginning.
+    /// Opens the capture at its start.
     pub open: &'c dyn Fn() -> io::Result<Box<dyn BufRead>>,
-    /// Its name, for messages.
+    /// Name for messages.
     pub name: &'c str,
-    /// How many partitions the topic has, if that is known; 1 is taken if not.
+    /// Number of partitions of the topic, or `None` to assume 1.
     pub partitions: Option<u32>,
-    /// As in [`Replay::run_and_list`].
+    /// Latest record time that moves the window, as in [`Replay::run_and_list`].
     pub max_timestamp: &'c dyn Fn() -> Timestamp,
 }
 
-/// What is known of the key so far.
+/// State of the key in the replay.
 #[derive(Default)]
-struct Known {
+struct KeyState {
     first: Option<FollowedRecord>,
-    /// What came out last, if it was not retracted since.
+    /// The last emission, unless the key was retracted since.
     last: Option<FollowedRecord>,
-    /// The slice that it is remembered by.
+    /// The slice of the insertion or of the last renewal.
     slice: Option<Slice>,
     emissions: u64,
     retractions: u64,
 }
 
-/// Says what became of the record at an offset of a topic, by a replay of what was captured.
+/// Explains the record at an offset of a topic by replaying a capture.
 ///
 /// # Errors
-/// When the record is not in the capture, or the capture cannot be replayed.
+/// Fails if the capture does not have the record or cannot be replayed.
 pub fn recorded(
     config: &Config,
     topic: &Topic,
@@ -55,7 +55,7 @@ pub fn recorded(
     let replay = || Ok::<_, Error>(Replay::new(topic, &options)?.with_schemas(Arc::clone(schemas)));
     let Some(RecordedKey { time, fingerprint, texts, first_offset }) = replay()?.find(open()?, &topic.input, partition, offset)? else {
         return Err(Error::Question(format!(
-            "{} has no record of {}[{partition}] at offset {offset}; capture a time that has it",
+            "{} has no record of {}[{partition}] at offset {offset}; use a capture that includes it",
             captured.name, topic.input
         )));
     };
@@ -69,12 +69,12 @@ pub fn recorded(
             let is_tombstone = topic.verdict_without_key(invalid.reason) == Verdict::Tombstone;
             let verdict = if is_tombstone { VerdictName::Tombstone } else { VerdictName::Invalid };
             explanation.verdict = Some(verdict);
-            explanation.sentences = words::without_key(topic, verdict, &invalid, None);
+            explanation.sentences = render::without_key(topic, verdict, &invalid, None);
             return Ok(explanation);
         }
     };
     let of = |record: &FollowedRecord| emission(topic, partition, record);
-    let mut known = Known::default();
+    let mut known = KeyState::default();
     let is_sliced = topic.rules(partitions).is_sliced();
     let (slice, stream_time) = replay()?.follow(open()?, (partition, fingerprint), captured.max_timestamp, &mut |followed| {
         if followed.offset == Some(offset) {
@@ -95,36 +95,31 @@ pub fn recorded(
         slice,
         stream_time_ms: stream_time,
     });
-    explanation.sentences = words::sentences(&explanation, topic, None);
+    explanation.sentences = render::sentences(&explanation, topic, None);
     Ok(explanation)
 }
 
-/// Says what the capture does not. Where there is anything of that, nothing is certain.
+/// Adds the limits of the capture to the explanation. The explanation is certain only if there are none.
 fn limit(explanation: &mut Explanation, config: &Config, topic: &Topic, first_offset: Option<Offset>, partitions: Option<u32>) {
-    let begins = first_offset.filter(|&first| first > 0).map(|first| {
-        format!(
-            "the capture begins at offset {first} of this partition, and the replay with nothing seen: what came out before is not known"
-        )
-    });
+    let begins = first_offset
+        .filter(|&first| first > 0)
+        .map(|first| format!("the capture starts at offset {first} of this partition, so earlier emissions are unknown"));
     let limits = [
-        (
-            config.kafka.start == Start::Latest,
-            "kafka.start is \"latest\", so the group may have begun within the capture, and the replay begins with it",
-        ),
+        (config.kafka.start == Start::Latest, "kafka.start is \"latest\", so the group may have started later than the capture"),
         (
             partitions.is_none() && !topic.filter.is_exact(),
-            "the size of the filter follows from the number of partitions, and 1 was taken; say with --partitions how many the topic has",
+            "the filter was sized for 1 partition; set the topic's number of partitions with --partitions",
         ),
-        (topic.repartition, "the worker brings records of this topic to other partitions before it judges them, and this replay does not"),
-        (config.space_of(topic).topics.len() > 1, "other topics share the key space, and a replay has this one alone"),
+        (topic.repartition, "the worker repartitions the records of this topic before it deduplicates them, and the replay does not"),
+        (config.space_of(topic).topics.len() > 1, "other topics share the key space, and the replay has only this topic"),
     ];
     explanation.limits.extend(begins);
     explanation.limits.extend(limits.into_iter().filter(|(holds, _)| *holds).map(|(_, limit)| limit.to_owned()));
     explanation.certain = explanation.limits.is_empty();
 }
 
-/// What was decided of a record, and why.
-fn judged(known: &Known, followed: &FollowedRecord, is_sliced: bool) -> (VerdictName, Option<Cause>, Option<FollowedRecord>) {
+/// Returns the verdict on a record, its cause, and the record that it repeats.
+fn judged(known: &KeyState, followed: &FollowedRecord, is_sliced: bool) -> (VerdictName, Option<Cause>, Option<FollowedRecord>) {
     match followed.verdict {
         Verdict::Duplicate if followed.is_wrong => (VerdictName::Duplicate, Some(Cause::FalsePositive), None),
         Verdict::Duplicate => (VerdictName::Duplicate, Some(Cause::Repeat), known.last),
@@ -137,7 +132,7 @@ fn judged(known: &Known, followed: &FollowedRecord, is_sliced: bool) -> (Verdict
     }
 }
 
-impl Known {
+impl KeyState {
     fn note(&mut self, followed: FollowedRecord, refresh: bool) {
         match followed.verdict {
             Verdict::Unseen => {
@@ -185,7 +180,7 @@ filter = { kind = "aging", capacity = 1000, false_positive_rate = 1e-9 }
         format!(r#"{{"topic":"{topic}","partition":{partition},"offset":{offset},"ts":5000,"key":null,"payload":"{value}"}}"#) + "\n"
     }
 
-    /// What is said of a record of partition 0.
+    /// Explains a record of partition 0.
     fn said(config: &str, partitions: Option<u32>, lines: &str, offset: Offset) -> Explanation {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("unseen.toml");
@@ -202,7 +197,7 @@ filter = { kind = "aging", capacity = 1000, false_positive_rate = 1e-9 }
     }
 
     #[test]
-    fn only_a_stream_from_its_beginning_judged_as_it_was_is_certain() {
+    fn only_a_complete_capture_with_the_same_filter_is_certain() {
         let whole = line("news", 0, 0, r#"{"id":1}"#) + &line("news", 0, 1, r#"{"id":1}"#) + &line("news", 0, 2, "{}");
         for (offset, verdict, cause) in [
             (0, VerdictName::Unseen, Some(Cause::First)),
@@ -215,20 +210,23 @@ filter = { kind = "aging", capacity = 1000, false_positive_rate = 1e-9 }
                 said.certain
             };
             assert!(certain(&said(CONFIG, Some(1), &whole, offset)));
-            assert!(!certain(&said(CONFIG, None, &whole, offset)), "the size of the filter is not known");
+            assert!(!certain(&said(CONFIG, None, &whole, offset)), "the size of the filter is unknown");
             let exact = CONFIG.replace("1e-9 }", "1e-9, confirm = true }");
             assert!(certain(&said(&exact, None, &whole, offset)));
             let latest = CONFIG.replace("[kafka]", "[kafka]\nstart = \"latest\"");
             assert!(!certain(&said(&latest, Some(1), &whole, offset)));
-            let brought = CONFIG.replace("window", "repartition = true\nwindow");
-            assert!(!certain(&said(&brought, Some(1), &whole, offset)));
+            let repartitioned = CONFIG.replace("window", "repartition = true\nwindow");
+            assert!(!certain(&said(&repartitioned, Some(1), &whole, offset)));
             let later = whole.replace("\"offset\":", "\"offset\":7");
-            assert!(!certain(&said(CONFIG, Some(1), &later, 70 + offset)), "also of a repeat: what it repeats may have been another");
+            assert!(
+                !certain(&said(CONFIG, Some(1), &later, 70 + offset)),
+                "even a duplicate is uncertain, because its original may precede the capture"
+            );
         }
     }
 
     #[test]
-    fn records_of_other_topics_are_not_judged() {
+    fn records_of_other_topics_are_ignored() {
         let mixed = line("wire", 0, 0, r#"{"id":1}"#) + &line("wire", 9, 0, "{}") + &line("news", 0, 0, r#"{"id":1}"#);
         let said = said(&CONFIG.replace("on_invalid = \"drop\"", ""), Some(1), &mixed, 0);
         assert_eq!((said.cause, said.emissions, said.certain), (Some(Cause::First), 1, true));

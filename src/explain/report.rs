@@ -1,6 +1,4 @@
-//! The shape of an explanation: `docs/explain.schema.json` is made from these types.
-//!
-//! Owns names and units. Must never hold what is not for people to see: of a key, it shows what the record has.
+//! The structure of an explanation. `docs/explain.schema.json` is generated from these types.
 
 use crate::filter::Slice;
 use crate::record::{Offset, Timestamp};
@@ -10,59 +8,59 @@ use serde::Serialize;
 /// What `unseen explain --json` prints.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Explanations {
-    /// Of a record, one. Of a key, one for each partition that may have it, and for each key that is meant.
+    /// One explanation for a record. For a key, one per partition that can have it and per interpretation of the key.
     pub explanations: Vec<Explanation>,
 }
 
-/// What became of a record and why, or what is known of a key.
+/// The verdict on a record and its cause, or the state of a key.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Explanation {
     /// The key space.
     pub space: String,
     /// The parts of the key, in order; empty if the record has none.
     pub key: Vec<KeyPart>,
-    /// The record; null if a key was asked for.
+    /// The record; null if a key was requested.
     pub record: Option<ExplainedRecord>,
-    /// The partition number whose state decided, or decides.
+    /// The number of the partition that processes the key.
     pub partition: Option<i32>,
-    /// What was decided of the record; null if a key was asked for.
+    /// The verdict on the record; null if a key was requested.
     pub verdict: Option<VerdictName>,
-    /// Why; null where there is nothing to say.
+    /// The cause of the verdict; null if the verdict needs no cause.
     pub cause: Option<Cause>,
-    /// Whether verdict and cause are certain. If not, `limits` says what is not known.
+    /// True if verdict and cause are certain. If not, `limits` lists what is unknown.
     pub certain: bool,
-    /// The same in words.
+    /// The explanation as English sentences.
     pub sentences: Vec<String>,
-    /// What the record repeats.
+    /// The emission that the record repeats.
     pub repeats: Option<Emission>,
-    /// The first time that the key came out, of those that are known.
+    /// The first known emission of the key.
     pub first: Option<Emission>,
-    /// The last time.
+    /// The last emission of the key.
     pub last: Option<Emission>,
-    /// How often it came out, as far as that is known.
+    /// Number of known emissions of the key.
     pub emissions: u64,
-    /// How often it was retracted.
+    /// Number of known retractions of the key.
     pub retractions: u64,
-    /// Whether the next record with this key is a repeat; null if that is not known. False does not exclude a false positive.
+    /// True if the next record with this key will be a duplicate; null if unknown. False does not exclude a false positive.
     pub seen: Option<bool>,
-    /// When the key will be forgotten; null if it is not seen, or nobody knows.
+    /// When the key will be forgotten; null if it is not seen, or if the time is unknown.
     pub forgotten: Option<Forgetting>,
-    /// What was read of the changelog; null if nothing was.
+    /// The part of the changelog that was read; null if none was read.
     pub changelog: Option<ChangelogReach>,
-    /// What is not known, each as a sentence.
+    /// Messages about what is unknown.
     pub limits: Vec<String>,
 }
 
 /// A part of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct KeyPart {
-    /// What it is taken from.
+    /// The source of the part, such as a field.
     pub part: String,
-    /// What it is: a JSON value, or a digest in brackets. Bytes are shown as a text.
+    /// A JSON value, or a digest in brackets. Bytes are shown as text.
     pub value: String,
 }
 
-/// The record that was asked for.
+/// The requested record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ExplainedRecord {
     /// The topic.
@@ -71,68 +69,68 @@ pub struct ExplainedRecord {
     pub partition: i32,
     /// The offset.
     pub offset: Offset,
-    /// Its time, in milliseconds since the epoch; null if it has none.
+    /// The timestamp in milliseconds since the epoch; null if the record has none.
     pub time_ms: Option<Timestamp>,
 }
 
-/// What was decided of a record.
+/// The verdict on a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum VerdictName {
-    /// It came out, unless the output refused it.
+    /// The record was emitted, unless the output rejected it.
     Unseen,
-    /// It did not, for its key had been seen, or was taken for seen.
+    /// The record was a duplicate or a false positive.
     Duplicate,
-    /// It was older than the window, and `late` decided.
+    /// The record was older than the window; `late` applied.
     Late,
-    /// It took its key back.
+    /// The record retracted its key.
     Retracted,
-    /// It has no value, and `on_tombstone` decided.
+    /// The record has no value; `on_tombstone` applied.
     Tombstone,
-    /// It has no key, and `on_invalid` decided.
+    /// The record has no valid key; `on_invalid` applied.
     Invalid,
-    /// It is still to be decided.
+    /// The group has not processed the record yet.
     Pending,
-    /// It is not known.
+    /// The verdict is unknown.
     Unknown,
 }
 
-/// Why that was decided.
+/// The cause of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// No record with its key had come out within the window.
+    /// No record with the key had been emitted within the window.
     First,
-    /// One had before, and its window was over.
+    /// The window of the previous record with the key had ended.
     Expired,
-    /// One had, and was retracted since.
+    /// The key had been emitted and retracted.
     AfterRetraction,
-    /// One had, and the filter had forgotten it before its time.
+    /// The filter had forgotten the key too early.
     Forgotten,
-    /// One had, within the window.
+    /// A record with the key had been emitted within the window.
     Repeat,
-    /// None had within the window: the filter was wrong.
+    /// No record with the key had been emitted within the window: a false positive of the filter.
     FalsePositive,
-    /// It is not known.
+    /// The cause is unknown.
     Unknown,
 }
 
-/// That a key came out.
+/// The emission of a record with the key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Emission {
-    /// The records one of which it was; if it is just one offset, it was that one. None of a key that the group was seeded with.
+    /// Ranges of input records that contain the emitted record. One offset identifies the record. Empty for a seeded key.
     pub inputs: Vec<InputRange>,
-    /// The slice that its key was inserted into; null if that is not known.
+    /// The slice that the key was inserted into; null if unknown.
     pub slice: Option<Slice>,
-    /// When it was committed, in milliseconds since the epoch; null in a replay.
+    /// Time of the commit, in milliseconds since the epoch; null in a replay.
     pub committed_at_ms: Option<Timestamp>,
-    /// Where its commit begins in the changelog; null in a replay.
+    /// Offset of the commit's first record in the changelog; null in a replay.
     pub changelog_offset: Option<Offset>,
-    /// The epoch of who committed it; null in a replay.
+    /// Epoch of the worker that committed the record; null in a replay.
     pub epoch: Option<i64>,
 }
 
-/// Records of one partition, one after the other.
+/// A range of records of one partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct InputRange {
     /// The topic.
@@ -148,36 +146,36 @@ pub struct InputRange {
 /// When a key will be forgotten.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Forgetting {
-    /// With the beginning of this slice.
+    /// The slice whose start makes the partition forget the key.
     pub at_slice: Slice,
-    /// Stream time at which that begins; null in a window by count.
+    /// Stream time at which that slice starts; null for a count window.
     pub at_stream_time_ms: Option<Timestamp>,
-    /// The slice that the partition is in; null if it has none yet.
+    /// The current slice of the partition; null if it has none yet.
     pub slice: Option<Slice>,
-    /// Stream time of the partition; null if it has none yet.
+    /// The current stream time of the partition; null if it has none yet.
     pub stream_time_ms: Option<Timestamp>,
 }
 
-/// What was read of a changelog.
+/// The part of a changelog that was read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ChangelogReach {
     /// The topic.
     pub topic: String,
     /// The partition.
     pub partition: i32,
-    /// The first offset that it still has.
+    /// The first offset that still exists.
     pub first_offset: Offset,
-    /// The offset up to which it was read.
+    /// The offset at which reading stopped.
     pub end_offset: Offset,
-    /// The input that it begins with.
+    /// The first offset of each input in the changelog.
     pub inputs_from: Vec<InputStart>,
 }
 
-/// Where a changelog begins with an input.
+/// The first offset of an input in the changelog.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct InputStart {
     /// The topic.
     pub topic: String,
-    /// The first offset whose effect it has.
+    /// The first offset in the changelog.
     pub offset: Offset,
 }

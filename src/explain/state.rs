@@ -1,6 +1,4 @@
-//! One state of a group, seen from outside: its inputs, how far they are read, and its rules.
-//!
-//! Must never hold the state itself: one key is asked for, and the others need not be known.
+//! Metadata of one state of a group: its inputs, their committed offsets, and its rules. It does not hold the seen keys.
 
 use super::history::Reading;
 use crate::broker::Note;
@@ -10,17 +8,17 @@ use crate::dedup::Rules;
 use crate::record::{Offset, TopicPartition};
 use std::collections::BTreeMap;
 
-/// One of the topics whose records a state judges.
+/// An input topic of a state.
 pub(super) struct InputView<'c> {
     pub(super) topic: &'c Topic,
-    /// Where its records are judged: its own partition, or that of the topic in between.
+    /// The partition from which the worker reads the records: of the input topic or of its repartition topic.
     pub(super) read: TopicPartition,
     pub(super) log: String,
     pub(super) committed: Option<Offset>,
     pub(super) note: Note,
 }
 
-/// A state: one partition number of one key space.
+/// The state of one partition of a key space.
 pub(super) struct StateView<'c> {
     pub(super) partition: i32,
     pub(super) inputs: Vec<InputView<'c>>,
@@ -29,17 +27,17 @@ pub(super) struct StateView<'c> {
 }
 
 impl<'c> StateView<'c> {
-    /// What the group has committed of each log: what its changelog has past that did not happen.
+    /// Returns the committed offset of each log. Later entries of the changelog were not committed.
     pub(super) fn bounds(&self) -> BTreeMap<String, Offset> {
         self.inputs.iter().filter_map(|input| Some((input.log.clone(), input.committed?))).collect()
     }
 
-    /// The one of these that is of a topic's own partition.
+    /// Returns the input that is read from the topic's own partition, without a repartition topic.
     pub(super) fn input(&self, topic: &Topic) -> Option<&InputView<'c>> {
         self.inputs.iter().find(|input| input.topic.input == topic.input && input.read.topic == topic.input)
     }
 
-    /// How far the group has read each log.
+    /// Returns the progress of the group in each log.
     pub(super) fn readings(&self) -> BTreeMap<String, Reading> {
         let reading =
             |input: &InputView<'_>| Reading { first: input.note.first, committed: input.committed, stream_time: input.note.stream_time };

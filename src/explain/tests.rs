@@ -1,8 +1,8 @@
-//! What is said of a record for certain is what an exact model says, whatever remembers.
+//! Every explanation that is marked certain matches an exact model, for all filter kinds.
 
-use super::fate::{Occurrence, Occurrences};
 use super::history::{History, Next, Reading, Wanted};
-use super::judge::{Judgement, Repeated, judge};
+use super::judge::{Judgment, Repeated, judge};
+use super::outcome::{Occurrence, Occurrences};
 use super::report::{Cause, VerdictName};
 use crate::changelog::{ChangelogRecord, Cut, Origin, PendingChanges, Progress, Span};
 use crate::dedup::{Dedup, Late, Rules};
@@ -24,12 +24,12 @@ fn key(number: u64) -> Fingerprint {
 struct Arrival {
     topic: usize,
     number: u64,
-    /// Time since the one before.
+    /// Time since the previous record.
     after: i64,
-    /// How far its own time lies behind that.
+    /// Delay of the record's own time.
     behind: i64,
     retracts: bool,
-    /// The transaction ends after it.
+    /// True if the transaction ends after this record.
     commits: bool,
 }
 
@@ -42,7 +42,7 @@ fn arrivals(topics: usize, retractions: f64) -> impl Strategy<Value = Vec<Arriva
     prop::collection::vec(arrival, 1..160)
 }
 
-/// A record as it was judged, and what an exact window says of it.
+/// A processed record, its verdict, and the expected original from an exact window.
 #[derive(Clone, Copy, Debug)]
 struct Judged {
     topic: usize,
@@ -51,23 +51,23 @@ struct Judged {
     time: Timestamp,
     retracts: bool,
     verdict: Verdict,
-    /// The record that came out and is still remembered, if one is.
+    /// The emitted record with the same key within the window, if any.
     repeats: Option<(usize, Offset)>,
 }
 
-/// A topic, and an offset of it.
+/// A topic and an offset.
 type Place = (usize, Offset);
 
-/// The key's last emission, and the slice that it is remembered by.
+/// Topic and offset of the key's last emission, and its slice.
 type Emitted = (usize, Offset, Option<Slice>);
 
-/// A state, its changelog, and the exact truth.
+/// A state, its changelog, and an exact model.
 struct Live {
     dedup: Dedup,
     pending: PendingChanges,
     position: [Offset; 2],
     committed: [Offset; 2],
-    /// Stream time at the last commit of each.
+    /// Stream time at the last commit of each topic.
     committed_at: [Option<Timestamp>; 2],
     log: Vec<Vec<u8>>,
     progress: Progress,
@@ -113,7 +113,7 @@ impl Live {
         self.pending.note(&self.dedup, TopicId(topic), offset, key(number));
         self.position[topic] += 1;
         let (rules, clock) = (*self.dedup.rules(), self.dedup.clock());
-        // A key that is inserted moves a count on, but was judged before that.
+        // In a count window, an insertion advances the clock after the verdict.
         let judged_at = if rules.window.length_ms().is_none() { before } else { clock };
         let is_kept = |slice: Option<Slice>| match (slice, judged_at) {
             (Some(slice), Some(clock)) if rules.is_sliced() => clock.0 - slice.0 <= i64::from(rules.window.slices()),
@@ -156,7 +156,7 @@ impl Live {
         self.committed = ends;
     }
 
-    /// What the group has committed, with the notes beside that.
+    /// Returns the committed offsets of the group with their metadata.
     fn readings(&self) -> BTreeMap<String, Reading> {
         let reading = |topic: usize| {
             let (committed, stream_time) = (Some(self.committed[topic]), self.committed_at[topic]);
@@ -165,20 +165,22 @@ impl Live {
         (0..2).map(reading).collect()
     }
 
-    /// Judges a record by the changelog from `low` on, if that has it. Returns the places of the records with its key, too.
-    fn judge(&self, judged: &Judged, low: usize) -> Result<Option<(Judgement, Vec<Place>)>, TestCaseError> {
+    /// Determines the verdict on a record from the changelog starting at `low`, if it contains the record. Also returns the positions
+    /// of the commit's records with the same key.
+    fn judge(&self, judged: &Judged, low: usize) -> Result<Option<(Judgment, Vec<Place>)>, TestCaseError> {
         let rules = *self.dedup.rules();
         let wanted = Wanted { fingerprints: vec![key(judged.number)], record: Some((TOPICS[judged.topic].to_owned(), judged.offset)) };
         let mut history = History::new(&wanted, &rules, ORIGIN, BTreeMap::new(), Offset::try_from(low).unwrap());
         for (at, bytes) in self.log.iter().enumerate().skip(low) {
             let next = history.take(Offset::try_from(at).unwrap(), None, &ChangelogRecord::decode(bytes).unwrap(), &[]);
-            prop_assert_eq!(next, Next::On);
+            prop_assert_eq!(next, Next::Continue);
         }
         let Some(target) = &history.target else { return Ok(None) };
         let mut occurrences = Occurrences::default();
         for (span, (topic, offsets)) in target.commit.spans.iter().enumerate() {
-            let is_it = |other: &&Judged| TOPICS[other.topic] == topic && offsets.contains(&other.offset) && other.number == judged.number;
-            for other in self.judged.iter().filter(is_it) {
+            let is_requested =
+                |other: &&Judged| TOPICS[other.topic] == topic && offsets.contains(&other.offset) && other.number == judged.number;
+            for other in self.judged.iter().filter(is_requested) {
                 occurrences.push(Occurrence { span, offset: other.offset, time: Some(other.time), retracts: other.retracts });
             }
         }
@@ -190,32 +192,32 @@ impl Live {
         let places: Vec<_> = (0..occurrences.all.len()).map(place).collect();
         let at = places.iter().position(|&place| place == (judged.topic, judged.offset)).unwrap();
         let is_whole = history.is_whole(target.clock.0, &self.readings());
-        let fate = occurrences.fate(at, target, &rules);
-        Ok(Some((judge(fate, at, &occurrences, target, is_whole, &rules), places)))
+        let outcome = occurrences.outcome(at, target, &rules);
+        Ok(Some((judge(outcome, at, &occurrences, target, is_whole, &rules), places)))
     }
 
-    /// Explains a record by the changelog from `low` on. Returns whether that was certain.
+    /// Explains a record from the changelog starting at `low`. Returns true if the explanation is certain.
     fn explain(&self, judged: &Judged, low: usize) -> Result<bool, TestCaseError> {
         let rules = *self.dedup.rules();
-        let Some((judgement, places)) = self.judge(judged, low)? else { return Ok(false) };
+        let Some((judgment, places)) = self.judge(judged, low)? else { return Ok(false) };
         let verdict = match judged.verdict {
             Verdict::Unseen => VerdictName::Unseen,
             Verdict::Duplicate => VerdictName::Duplicate,
             Verdict::Late => VerdictName::Late,
             _ => VerdictName::Retracted,
         };
-        let is_known = judgement.verdict != VerdictName::Unknown && (judgement.verdict != VerdictName::Late || judgement.is_certain);
+        let is_known = judgment.verdict != VerdictName::Unknown && (judgment.verdict != VerdictName::Late || judgment.is_certain);
         if is_known {
-            prop_assert_eq!(judgement.verdict, verdict, "{:?} of {:?}", &judgement, judged);
+            prop_assert_eq!(judgment.verdict, verdict, "{:?} of {:?}", &judgment, judged);
         }
-        if !judgement.is_certain {
+        if !judgment.is_certain {
             return Ok(false);
         }
-        match (judgement.cause, judgement.repeats) {
+        match (judgment.cause, judgment.repeats) {
             (Some(Cause::Repeat), Some(Repeated::Record(other))) => prop_assert_eq!(Some(places[other]), judged.repeats),
             (Some(Cause::Repeat), Some(Repeated::Emission(emission))) => {
                 let Some((topic, offset)) = judged.repeats else {
-                    // A kind without slices does not say what it still remembers.
+                    // For a kind without slices, the explanation does not know what the filter has forgotten.
                     prop_assert!(!rules.is_sliced(), "{:?} repeats nothing", judged);
                     return Ok(true);
                 };
@@ -229,7 +231,7 @@ impl Live {
         Ok(true)
     }
 
-    /// Explains all records. Returns how many of them for certain.
+    /// Explains all records. Returns the number of certain explanations.
     fn explain_all(&self, low: usize) -> Result<usize, TestCaseError> {
         self.judged.iter().try_fold(0, |certain, judged| Ok(certain + usize::from(self.explain(judged, low)?)))
     }
@@ -238,7 +240,7 @@ impl Live {
 fn rules(window: Window, kind: u8, refresh: bool, late: Late) -> Rules {
     let aging = |rate| Some(Spec::Aging(AgingSizing::new(window, 12, rate)));
     let (filter, exact) = match kind {
-        // So small that it is often wrong.
+        // Small enough for frequent false positives.
         0 => (aging(0.4), false),
         1 => (aging(1e-9), false),
         2 => (aging(0.4), true),
@@ -260,40 +262,40 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_is_certain_is_so(window in windows(), kind in 0_u8..6, refresh: bool, arrivals in arrivals(2, 0.1)) {
-        // Only these can retract.
+    fn certain_explanations_match_the_model(window in windows(), kind in 0_u8..6, refresh: bool, arrivals in arrivals(2, 0.1)) {
+        // Only these kinds can retract.
         let can_retract = matches!(kind, 2..=4);
         let arrivals: Vec<_> = arrivals.into_iter().map(|arrival| Arrival { retracts: arrival.retracts && can_retract, ..arrival }).collect();
         let mut live = Live::run(rules(window, kind, refresh, Late::Emit), &arrivals);
         live.explain_all(0)?;
-        // A worker trims what has left the window.
+        // A worker trims the changelog records that have left the window.
         let low = live.dedup.oldest().and_then(|oldest| live.progress.needed_from(oldest));
         if let Some(low) = low {
             live.explain_all(usize::try_from(low).unwrap())?;
         }
     }
 
-    /// Where one topic is judged in one slice and nothing is retracted, nothing is left unknown.
+    /// With one topic, one slice, and no retractions, every explanation is certain.
     #[test]
-    fn within_a_slice_everything_is_certain(kind in 0_u8..5, arrivals in arrivals(1, 0.0)) {
+    fn everything_within_one_slice_is_certain(kind in 0_u8..5, arrivals in arrivals(1, 0.0)) {
         let window = Window::time(1_000_000_000, 1);
         let live = Live::run(rules(window, kind, false, Late::Emit), &arrivals);
         prop_assert_eq!(live.explain_all(0)?, arrivals.len());
     }
 
     #[test]
-    fn late_records_are_told_from_others(kind in 0_u8..5, arrivals in arrivals(1, 0.0)) {
+    fn late_records_are_recognized(kind in 0_u8..5, arrivals in arrivals(1, 0.0)) {
         let live = Live::run(rules(Window::time(200, 2), kind, false, Late::Drop), &arrivals);
         live.explain_all(0)?;
     }
 }
 
-/// A commit of the offsets of topic `a` that inserts a key.
+/// Logs a commit of offsets of topic `a` that inserts a key.
 fn committed(log: &mut Vec<Vec<u8>>, epoch: i64, (start, end): (Offset, Offset), number: u64) {
     logged(log, epoch, &[Span { topic: "a", start, end }], number, 1_000);
 }
 
-/// A commit of these offsets that inserts a key at a time.
+/// Logs a commit of these offsets that inserts a key with the given time.
 fn logged(log: &mut Vec<Vec<u8>>, epoch: i64, spans: &[Span<'_>], number: u64, time: Timestamp) {
     let (mut dedup, mut pending) = (Dedup::new(rules(Window::time(1_000, 4), 3, false, Late::Emit)), PendingChanges::default());
     dedup.judge(key(number), Some(time), i64::MAX).unwrap();
@@ -303,7 +305,7 @@ fn logged(log: &mut Vec<Vec<u8>>, epoch: i64, spans: &[Span<'_>], number: u64, t
 }
 
 #[test]
-fn what_a_group_that_was_set_back_had_emitted_did_not_happen() {
+fn emissions_voided_by_an_offset_reset_do_not_count() {
     let mut log = Vec::new();
     committed(&mut log, 1, (0, 10), 1);
     committed(&mut log, 1, (10, 20), 2);
@@ -314,20 +316,20 @@ fn what_a_group_that_was_set_back_had_emitted_did_not_happen() {
         let mut history = History::new(&wanted, &rules, ORIGIN, BTreeMap::new(), 0);
         for (at, bytes) in (0..).zip(&log) {
             match history.take(at, None, &ChangelogRecord::decode(bytes).unwrap(), cuts) {
-                Next::On => {}
-                Next::Again(cut) => return Err(cut),
+                Next::Continue => {}
+                Next::Restart(cut) => return Err(cut),
                 next => panic!("{next:?}"),
             }
         }
         Ok(history.known.iter().map(|known| known.emissions).collect::<Vec<_>>())
     };
     let cut = read(&[]).unwrap_err();
-    assert_eq!(cut, Cut { before: 2, topic: "a".to_owned(), start: 10 });
+    assert_eq!(cut, Cut { before: 2, topic: "a".to_owned(), start: 10, ends: vec![("a".to_owned(), 20)] });
     assert_eq!(read(&[cut]), Ok(vec![1, 0, 1]));
 }
 
 #[test]
-fn what_lies_past_the_group_or_is_of_other_keys_is_left_out() {
+fn uncommitted_records_and_other_keys_are_ignored() {
     let mut log = Vec::new();
     committed(&mut log, 1, (0, 10), 1);
     committed(&mut log, 1, (10, 20), 1);
@@ -336,26 +338,26 @@ fn what_lies_past_the_group_or_is_of_other_keys_is_left_out() {
     let bounds = BTreeMap::from([("a".to_owned(), 10)]);
     let mut history = History::new(&wanted, &rules, ORIGIN, bounds, 0);
     for bytes in &log {
-        assert_eq!(history.take(0, None, &ChangelogRecord::decode(bytes).unwrap(), &[]), Next::On);
+        assert_eq!(history.take(0, None, &ChangelogRecord::decode(bytes).unwrap(), &[]), Next::Continue);
     }
     assert_eq!((history.known[0].emissions, history.target.is_some()), (1, false));
     let mut other = History::new(&wanted, &rules, Origin { keys: 9, ..ORIGIN }, BTreeMap::new(), 0);
     for bytes in &log {
-        assert_eq!(other.take(0, None, &ChangelogRecord::decode(bytes).unwrap(), &[]), Next::On);
+        assert_eq!(other.take(0, None, &ChangelogRecord::decode(bytes).unwrap(), &[]), Next::Continue);
     }
     assert_eq!((other.known[0].emissions, other.has_other_keys), (0, true));
 }
 
-/// Else a drop would be called wrong for certain, where what it repeats came out and was not logged.
+/// Otherwise, a duplicate would be reported as a certain false positive if its original was emitted but not logged.
 #[test]
-fn what_was_read_and_not_logged_is_not_taken_for_nothing() {
+fn history_with_unlogged_offsets_is_incomplete() {
     let rules = rules(Window::time(1_000, 4), 1, false, Late::Emit);
     let wanted = Wanted { fingerprints: vec![key(1)], record: None };
     let a = |start, end| Span { topic: "a", start, end };
     let is_whole = |log: &[Vec<u8>], readings: &[(&str, Reading)]| {
         let mut history = History::new(&wanted, &rules, ORIGIN, BTreeMap::new(), 0);
         for (at, bytes) in (0..).zip(log) {
-            assert_eq!(history.take(at, None, &ChangelogRecord::decode(bytes).unwrap(), &[]), Next::On);
+            assert_eq!(history.take(at, None, &ChangelogRecord::decode(bytes).unwrap(), &[]), Next::Continue);
         }
         let readings = readings.iter().map(|&(log, reading)| (log.to_owned(), reading)).collect();
         history.is_whole(history.clock, &readings)
@@ -365,28 +367,28 @@ fn what_was_read_and_not_logged_is_not_taken_for_nothing() {
     logged(&mut log, 1, &[a(0, 10)], 1, 10_000);
     assert!(is_whole(&log, &[("a", read(10, None))]));
     assert!(!is_whole(&log, &[("a", read(12, Some(10_000)))]), "the changelog was switched off again");
-    assert!(is_whole(&log, &[("a", read(10, None)), ("b", Reading::default())]), "nothing of it is committed");
-    assert!(is_whole(&log, &[("a", read(10, None)), ("b", read(0, None))]), "nothing of it was read");
-    assert!(!is_whole(&log, &[("a", read(10, None)), ("b", read(5, Some(10_000)))]), "it was read, and not logged");
+    assert!(is_whole(&log, &[("a", read(10, None)), ("b", Reading::default())]), "topic b has no committed offset");
+    assert!(is_whole(&log, &[("a", read(10, None)), ("b", read(0, None))]), "topic b was not read");
+    assert!(!is_whole(&log, &[("a", read(10, None)), ("b", read(5, Some(10_000)))]), "topic b was read but not logged");
     assert!(!is_whole(&log, &[("a", read(10, None)), ("b", Reading { first: None, ..read(5, None) })]));
-    // The same, and a window later.
+    // The same, one window later.
     logged(&mut log, 1, &[a(10, 20)], 2, 12_000);
     assert!(!is_whole(&log, &[("a", read(20, None)), ("b", read(5, Some(11_000)))]));
     assert!(is_whole(&log, &[("a", read(20, None)), ("b", read(5, Some(10_000)))]));
     assert!(!is_whole(&log, &[("a", read(20, None)), ("b", read(5, None))]));
 
-    // A part is missing.
+    // With a gap in the changelog.
     logged(&mut log, 1, &[a(25, 30)], 3, 12_000);
     assert!(!is_whole(&log, &[("a", read(30, None))]));
     logged(&mut log, 1, &[a(30, 40)], 4, 13_000);
     assert!(!is_whole(&log, &[("a", read(40, None))]));
     logged(&mut log, 1, &[a(40, 50)], 5, 14_000);
-    assert!(is_whole(&log, &[("a", read(50, None))]), "what came before it has left the window");
+    assert!(is_whole(&log, &[("a", read(50, None))]), "everything before the gap has left the window");
 
-    // An idle partition.
+    // For an idle partition.
     assert!(!is_whole(&[], &[("a", read(10, None))]));
     assert!(is_whole(&[], &[("a", read(0, None))]));
-    // Keys that were there before the group began.
+    // With keys that were seeded before the group started.
     let mut log = Vec::new();
     logged(&mut log, 0, &[], 1, 10_000);
     logged(&mut log, 0, &[], 2, 10_000);
@@ -396,9 +398,9 @@ fn what_was_read_and_not_logged_is_not_taken_for_nothing() {
     assert!(is_whole(&log, &[("a", Reading { committed: Some(9), ..began }), ("b", began)]));
 }
 
-/// `retract` was configured only later: what retracts now was judged as any other.
+/// If `retract` was configured later, a record that would retract now was processed as a normal record.
 #[test]
-fn what_did_not_take_its_key_back_is_not_called_so_for_certain() {
+fn a_retraction_that_did_not_happen_is_uncertain() {
     let arrival = |number, retracts, commits| Arrival { topic: 0, number, after: 1, behind: 0, retracts, commits };
     for kind in 2..=4 {
         let rules = rules(Window::time(1_000_000, 1), kind, false, Late::Emit);
@@ -412,31 +414,31 @@ fn what_did_not_take_its_key_back_is_not_called_so_for_certain() {
             let last = live.judged.len() - 1;
             live.judged[last].retracts = true;
             let judged = live.judged[last];
-            let (judgement, places) = live.judge(&judged, 0).unwrap().unwrap();
-            assert!(!judgement.is_certain, "{arrivals:?}: {judgement:?}");
-            assert!(judgement.limit.is_some());
-            // Nor is anything else of that commit.
+            let (judgment, places) = live.judge(&judged, 0).unwrap().unwrap();
+            assert!(!judgment.is_certain, "{arrivals:?}: {judgment:?}");
+            assert!(judgment.limit.is_some());
+            // All other explanations of that commit are uncertain too.
             for other in live.judged.iter().filter(|other| places.contains(&(other.topic, other.offset))) {
                 assert!(!live.judge(other, 0).unwrap().unwrap().0.is_certain, "{arrivals:?}: {other:?}");
             }
         }
-        let taken_back = Live::run(rules, &[arrival(7, false, true), arrival(7, true, true)]);
-        assert_eq!(taken_back.explain_all(0).unwrap(), 2);
+        let retracted = Live::run(rules, &[arrival(7, false, true), arrival(7, true, true)]);
+        assert_eq!(retracted.explain_all(0).unwrap(), 2);
     }
 }
 
 #[test]
-fn two_of_one_commit_are_told_apart_only_by_their_order() {
+fn records_of_one_commit_are_distinguished_only_by_order() {
     let arrival = |topic, commits| Arrival { topic, number: 7, after: 1, behind: 0, retracts: false, commits };
     let rules = rules(Window::time(1_000_000, 1), 1, false, Late::Emit);
     let one = Live::run(rules, &[arrival(0, false), arrival(0, true)]);
     assert_eq!(one.explain_all(0).unwrap(), 2);
     let two = Live::run(rules, &[arrival(0, false), arrival(1, true)]);
-    assert_eq!(two.explain_all(0).unwrap(), 0, "either may have been first");
+    assert_eq!(two.explain_all(0).unwrap(), 0, "either topic may have been first");
 }
 
 #[test]
-fn a_key_that_the_retraction_of_another_took_is_not_called_new_for_certain() {
+fn a_key_removed_by_the_retraction_of_another_key_is_uncertain() {
     let arrival = |number, retracts| Arrival { topic: 0, number, after: 1, behind: 0, retracts, commits: true };
     let rules = rules(Window::keys(8, 1), 4, false, Late::Emit);
     let takes = |other: &u64| {
@@ -446,7 +448,7 @@ fn a_key_that_the_retraction_of_another_took_is_not_called_new_for_certain() {
         dedup.judge(key(0), Some(1_000), i64::MAX).unwrap() == Verdict::Unseen
     };
     let other = (1..100_000).find(takes).unwrap();
-    // The key's first slice is full, and its second begun: the first is still remembered, and may be trimmed soon.
+    // The key's slice is full and the next one has started. The key is still remembered, but may be trimmed soon.
     let mut arrivals = vec![arrival(0, false), arrival(other, true)];
     arrivals.extend((200_000..200_008).map(|number| arrival(number, false)));
     arrivals.push(arrival(0, false));

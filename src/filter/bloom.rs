@@ -4,7 +4,7 @@
 //! 2007). If one block would need too much memory for a small rate, half of the bits are in each of two blocks. Error direction:
 //! may report an absent key as seen, but never an inserted key as unseen.
 
-#![expect(clippy::inline_always, reason = "what runs in wide registers must be compiled for them, and so with its caller")]
+#![expect(clippy::inline_always, reason = "SIMD code must be inlined into the function with the target feature")]
 
 use super::paged_buffer::PagedBuffer;
 use super::prefetch::prefetch_line;
@@ -218,7 +218,7 @@ impl Bloom {
         contains_bits(&bytemuck::cast(self.blocks()[self.layout.second(fingerprint)]), &mask.0[1])
     }
 
-    /// Inserts a fingerprint, and returns whether it was already present. `mask` must be the fingerprint's mask.
+    /// Inserts a fingerprint. Returns true if it was already present. `mask` must be the fingerprint's mask.
     #[inline]
     pub(super) fn insert(&mut self, fingerprint: Fingerprint, mask: &Mask) -> bool {
         let there = self.set_block(self.layout.first(fingerprint), &mask.0[0]);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_as_many_bits_as_it_should() {
+    fn a_key_sets_k_bits_per_block() {
         for k in 1..=16 {
             for blocks_per_key in [1, 2] {
                 let layout = BloomLayout { blocks: 2, blocks_per_key, k };
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_are_fair() {
+    fn orders_are_balanced() {
         let mut pairs = [[0; WORDS]; WORDS];
         for order in &ORDERS {
             let places: Vec<usize> = order.iter().map(|&place| usize::try_from(place).unwrap()).collect();

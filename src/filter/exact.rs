@@ -30,7 +30,7 @@ pub trait Archive: fmt::Debug + Send + Sync {
 
 /// An archive that cannot be read. Its contents have to be restored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the stored fingerprints cannot be read: {0}")]
+#[error("cannot read the stored fingerprints: {0}")]
 pub struct ArchiveError(pub String);
 
 /// Reason why an exact store cannot insert or look up a key.
@@ -154,8 +154,8 @@ impl Exact {
         Ok(())
     }
 
-    /// Renews a key that is present: inserts it into the open generation, unless it is already in that generation. Returns
-    /// whether the state changed.
+    /// Renews a key that is present: inserts it into the open generation, unless it is already in that generation. Returns true if the
+    /// state changed.
     ///
     /// # Errors
     /// If the archive cannot be read, or there is no room. The state is then unchanged.
@@ -167,7 +167,7 @@ impl Exact {
         Ok(!there)
     }
 
-    /// Deletes a key. Returns whether it was present.
+    /// Deletes a key. Returns true if it was present.
     ///
     /// # Errors
     /// If the archive cannot be read. The state is then unchanged.
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_outlines_are_refused() {
+    fn impossible_metadata_is_rejected() {
         let window = Window::Time { slice_ms: 10, slices: 2 };
         assert!(Exact::from_metadata(window, &metadata(&[3, 4, 5])).is_ok());
         assert!(Exact::from_metadata(window, &metadata(&[])).is_ok());
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_a_checkpoint_is_counted_and_bounded() {
+    fn unsaved_fingerprints_are_counted_and_bounded() {
         let mut exact = Exact::new(Window::Time { slice_ms: 10, slices: 1 });
         exact.advance(0);
         for number in 0..5 {
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_stored_is_deleted_there() {
+    fn deletions_of_possibly_stored_keys_reach_the_archive() {
         let mut exact = Exact::new(Window::keys(10, 1));
         exact.insert(Fingerprint(1)).unwrap();
         // The checkpoint was written, but the writer does not know that.
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn an_archive_that_cannot_be_read_is_no_answer() {
+    fn an_unreadable_archive_is_an_error() {
         #[derive(Debug)]
         struct Broken;
         impl Archive for Broken {

@@ -1,11 +1,11 @@
-//! How a filter grows or shrinks if the stream does not match its planned size.
+//! The growth of a filter if the stream does not match its planned size.
 //!
 //! Owns the rule that sizes the next slice. Must never cause a key to be forgotten unless the configuration allows it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How an aging filter's memory follows the stream.
+/// The growth of an aging filter's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Growth {
     /// True if a slice is sized from the previous slices, and not only from the configuration.
@@ -53,18 +53,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_slice_is_sized_from_the_last_ones() {
+    fn the_next_slice_is_sized_from_the_previous_ones() {
         let capacity = |held: &[u64]| Growth { adapt: true, ..Growth::default() }.capacity(1_000, held.iter().copied(), 4);
         assert_eq!(capacity(&[]), 1_000);
-        assert_eq!(capacity(&[10, 10, 10]), 1_000, "not smaller before a window was seen");
-        assert_eq!(capacity(&[10, 4_000, 10]), 4_500, "larger at once");
+        assert_eq!(capacity(&[10, 10, 10]), 1_000, "not smaller before a whole window has passed");
+        assert_eq!(capacity(&[10, 4_000, 10]), 4_500, "larger immediately");
         assert_eq!(capacity(&[10, 80, 10, 20]), 90);
-        assert_eq!(capacity(&[0, 0, 0, 0]), 16, "never to nothing");
+        assert_eq!(capacity(&[0, 0, 0, 0]), 16, "never zero");
         assert_eq!(capacity(&[u64::MAX, 0, 0, 0]), u64::MAX.div_ceil(8));
     }
 
     #[test]
-    fn switched_off_it_is_what_was_configured() {
+    fn without_adapt_slices_have_the_configured_size() {
         assert_eq!(Growth::default().capacity(1_000, [1, 2, 3, 4].into_iter(), 4), 1_000);
     }
 }

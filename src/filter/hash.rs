@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_generator_is_the_published_one() {
+    fn the_generator_matches_the_published_one() {
         // From the reference implementation, seed 1234567.
         let mut numbers = SplitMix(1_234_567);
         assert_eq!([numbers.next(), numbers.next()], [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]);

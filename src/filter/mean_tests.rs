@@ -1,4 +1,4 @@
-//! The mean over a window matches the formulas, in a stream that has exactly the planned keys. Every key is new. Each key is
+//! Promise: the mean rate over a window matches the formulas, in a stream that has exactly the planned keys. Every key is new. Each key is
 //! looked up and inserted, and a share of the keys is reported as seen.
 #![expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
 
@@ -48,7 +48,7 @@ const FIXED: Growth = Growth { adapt: false, max_bytes: None, at_max: AtMaxMemor
 const ADAPTS: Growth = Growth { adapt: true, ..FIXED };
 
 #[test]
-fn the_mean_of_an_aging_filter_is_computed() {
+fn the_mean_of_an_aging_filter_matches_the_formula() {
     let by_count = Window::keys(KEYS, 4);
     for (what, window, growth) in [
         ("aging, 4 slices", time(4), FIXED),
@@ -66,7 +66,7 @@ fn the_mean_of_an_aging_filter_is_computed() {
 }
 
 #[test]
-fn the_mean_of_a_cuckoo_filter_is_computed() {
+fn the_mean_of_a_cuckoo_filter_matches_the_formula() {
     for (slices, rate) in [(4, 1e-2), (4, 1.4e-2), (1, 1e-2), (64, 1e-2)] {
         let window = time(slices);
         let sizing = CuckooSizing::new(window, KEYS, rate);

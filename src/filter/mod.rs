@@ -58,7 +58,7 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// [`CapacityError`] if there is no room. The key is then not remembered, and nothing is forgotten.
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError>;
 
-    /// Looks up a key, and inserts it unless it is remembered. Returns whether it was.
+    /// Looks up a key, and inserts it unless it is remembered. Returns true if it was remembered.
     ///
     /// # Errors
     /// [`CapacityError`] if the key is not remembered and there is no room.
@@ -79,13 +79,13 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
         check_and_insert_one_by_one(self, fingerprints, seen)
     }
 
-    /// Renews a key that is remembered, as if it were inserted now. Returns whether the state changed.
+    /// Renews a key that is remembered, as if it were inserted now. Returns true if the state changed.
     ///
     /// # Errors
     /// [`CapacityError`] if there is no room. The state is then unchanged.
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError>;
 
-    /// Deletes a key, if the kind supports it. Returns whether it did.
+    /// Deletes a key, if the kind supports it. Returns true if it did.
     fn remove(&mut self, _fingerprint: Fingerprint) -> bool {
         false
     }
@@ -112,8 +112,8 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns a number that rises as keys expire, and never falls: the slice, or, for kinds without slices, how often all keys
-    /// were replaced by others.
+    /// Returns a number that rises as keys expire, and never falls: the slice, or, for kinds without slices, the number of times that all
+    /// keys were replaced by others.
     #[must_use]
     fn expiry_clock(&self) -> Slice {
         self.slice().unwrap_or_default()
@@ -129,7 +129,7 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns how full the filter is.
+    /// Returns the fill level of the filter.
     #[must_use]
     fn usage(&self) -> Usage;
 
@@ -256,7 +256,7 @@ impl FilterMetadata {
         }
     }
 
-    /// Returns how full the filter is, without its load.
+    /// Returns the fill level of the filter, without its load.
     #[must_use]
     pub fn usage(&self) -> Usage {
         match self {
@@ -307,7 +307,7 @@ pub struct Part {
     pub pages: u64,
 }
 
-/// How full a filter is.
+/// The fill level of a filter.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
     /// Number of keys remembered, counting repeated insertions.
@@ -322,7 +322,7 @@ pub struct Usage {
     pub evicted: u64,
 }
 
-/// How full one slice of a filter is.
+/// The fill level of one slice of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceUsage {
     /// Number of the slice.
@@ -358,13 +358,17 @@ fn check_and_insert_one_by_one<F: Filter + ?Sized>(
 #[non_exhaustive]
 pub enum CapacityError {
     /// This machine has no memory left for another part of the filter.
-    #[error("this machine has not enough memory for another part of the filter")]
+    #[error("not enough memory on this machine for another part of the filter")]
     Memory,
     /// The filter has reached its maximum memory.
-    #[error("the filter has reached its max_memory; raise that, or capacity, or say with at_max_memory what is to give way")]
+    #[error(
+        "the filter has reached its max_memory; raise max_memory or capacity, or set at_max_memory to choose what happens at the limit"
+    )]
     MaxMemory,
     /// Too many fingerprints wait for a checkpoint.
-    #[error("too many fingerprints wait to be stored; make room in the state directory, or see in the log why checkpoints fail")]
+    #[error(
+        "too many fingerprints are waiting for a checkpoint; free disk space for the state directory, or check the log for the reason why checkpoints fail"
+    )]
     Unsaved,
 }
 
@@ -376,19 +380,19 @@ pub enum MergeError {
     #[error("the filters are of different kinds")]
     Kind,
     /// Their windows differ.
-    #[error("the windows differ in length or slices")]
+    #[error("the windows differ in length or number of slices")]
     Window,
     /// Their sizes differ.
-    #[error("the filters differ in size: joined can be only what had the same capacity, rate and slices")]
+    #[error("the filters differ in size; only filters with the same capacity, rate, and slices can be merged")]
     Size,
     /// The windows count keys, and each counts its own.
-    #[error("windows by count cannot be joined: each counts its own keys")]
+    #[error("windows by count cannot be merged, because each counts its own keys")]
     Counted,
     /// One filter holds keys of an unknown time.
-    #[error("one of the filters has not met a record with a time yet")]
+    #[error("one of the filters has not seen a record with a timestamp yet")]
     Untimed,
     /// There is not enough memory for the merged filter.
-    #[error("this machine has not enough memory for the join")]
+    #[error("not enough memory on this machine for the merged filter")]
     Memory,
 }
 
@@ -408,19 +412,19 @@ pub struct PageId {
 #[non_exhaustive]
 pub enum MetadataError {
     /// The kind differs, or a required filter is missing.
-    #[error("it is not of the kind that is configured")]
+    #[error("the stored filter has a different kind than the configured one")]
     Kind,
     /// More generations than the window has, out of order, or out of its reach.
-    #[error("its generations are not those of this window")]
+    #[error("the stored generations do not match the window")]
     Generations,
     /// A size that no filter has, or that this machine has no memory for.
-    #[error("it names a filter of impossible size")]
+    #[error("the stored filter has an impossible size")]
     Size,
     /// The filter is at a different slice than the partition.
-    #[error("its filter does not stand at its stream time")]
+    #[error("the stored filter does not match the stream time")]
     StreamTime,
     /// A page that the metadata has no room for.
-    #[error("it has no room for page {} of layer {} of slice {}", .0.page, .0.layer, .0.slice)]
+    #[error("the stored filter has no page {} in layer {} of slice {}", .0.page, .0.layer, .0.slice)]
     Page(PageId),
 }
 

@@ -1,4 +1,4 @@
-//! The bytes of a filter, and which of its pages changed since they were stored.
+//! The bytes of a filter, with change tracking by page.
 //!
 //! The memory comes directly from the operating system: zeroed, allocated on first access, and in huge pages if available, which
 //! save each random lookup a TLB miss. Must never know what the bytes mean.

@@ -1,4 +1,4 @@
-//! The number of bits and k that a filter needs.
+//! The number of bits and the k that a filter needs.
 //!
 //! A blocked Bloom filter puts all bits of a key into one block. The load of blocks varies, so the rate is a Poisson mixture over
 //! the number of keys in a block (Putze, Sanders, Singler: "Cache-, Hash- and Space-Efficient Bloom Filters", 2007). In this
@@ -88,7 +88,7 @@ pub fn plain_bits(rate: f64) -> f64 {
     -rate.ln() / std::f64::consts::LN_2.powi(2)
 }
 
-/// How the k bits of a key are distributed over the words of its block.
+/// The distribution of a key's k bits over the words of its block.
 struct Words {
     /// Number of words with two of them, and with one (0 or 1).
     twos: u32,
@@ -193,22 +193,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn published_rates_are_met() {
+    fn rates_match_published_ones() {
         // RocksDB, full blocked filter: 10 bits per key, k = 6, 0.95 % (its own documentation).
         assert!((blocked_rate(10.0, 6) / 0.0095 - 1.0).abs() < 0.02, "{}", blocked_rate(10.0, 6));
     }
 
     #[test]
-    fn published_sizes_are_met() {
+    fn sizes_match_published_ones() {
         // Bits per key of 512-bit blocks at common rates, by the mixture formula.
         for (rate, bits) in [(1e-3, 15.49), (1e-4, 21.91), (1e-6, 38.51)] {
             let got = bits_for(rate, 1);
-            assert!((got / bits - 1.0).abs() < 0.03, "{rate}: {got} bits a key, expected about {bits}");
+            assert!((got / bits - 1.0).abs() < 0.03, "{rate}: {got} bits per key, expected about {bits}");
         }
     }
 
     #[test]
-    fn published_plain_sizes_and_rates_are_met() {
+    fn plain_sizes_and_rates_match_published_ones() {
         for (rate, bits, k, twice) in [(0.1, 4.792, 3, 0.40), (0.01, 9.585, 7, 0.15), (0.001, 14.378, 10, 0.05)] {
             assert!((plain_bits(rate) - bits).abs() < 1e-3, "{}", plain_bits(rate));
             assert!((plain_rate(bits, k) / rate - 1.0).abs() < 0.03, "{}", plain_rate(bits, k));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn two_blocks_are_for_small_rates() {
+    fn two_blocks_are_used_for_small_rates() {
         for generations in [2, 5, 9] {
             let blocks_per_key = |rate| layout_for(1_000_000, rate_per_generation(rate, generations)).blocks_per_key;
             assert_eq!([1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-9].map(blocks_per_key), [1, 1, 1, 2, 2, 2], "{generations} generations");
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_is_empty_or_far_overfull_has_a_rate() {
+    fn empty_and_far_overfull_filters_have_a_rate() {
         let layout = layout_for(10_000, 1e-3);
         assert!(shape_rate(layout, 0.0) == 0.0);
         assert!((shape_rate(layout, 10_000.0) / 1e-3 - 1.0).abs() < 0.05);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn means_are_the_integral() {
+    fn means_match_the_integral() {
         for power in [0, 1, 5, 16, 32] {
             let expected = 1.0 / f64::from(power + 1);
             let got = mean_between(0.0, 1.0, |share| share.powi(power));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_agree_with_the_exact_ones() {
+    fn rates_match_exact_ones() {
         // From a million randomly filled blocks. For each block, the probability of a false positive was computed exactly.
         for (bits, k, exact) in [(12.0, 5, 5.2028e-3), (26.8, 12, 2.2434e-5), (45.0, 16, 2.6730e-7)] {
             let got = blocked_rate(bits, k);
@@ -273,7 +273,7 @@ mod tests {
     fn the_first_minimum_is_the_lowest() {
         for bits in (2..100).map(f64::from) {
             let lowest = (1..=K_MAX).map(|k| blocked_rate(bits, k)).fold(1.0, f64::min);
-            assert!(best_k(bits, 1).1 <= lowest, "{bits} bits a key");
+            assert!(best_k(bits, 1).1 <= lowest, "{bits} bits per key");
         }
     }
 }

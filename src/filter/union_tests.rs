@@ -1,4 +1,4 @@
-//! Guarantee: a merged filter has seen every key that either filter had seen.
+//! Promise: a merged filter has seen every key that either filter had seen.
 
 use super::*;
 use proptest::prelude::*;
@@ -24,11 +24,11 @@ fn stable(bytes: u64) -> Spec {
 }
 
 /// A filter into which keys were inserted at given times.
-fn shown(spec: Spec, keys: &[(u64, i64)]) -> Box<dyn Filter> {
-    shown_in(WINDOW, spec, keys)
+fn filter_with(spec: Spec, keys: &[(u64, i64)]) -> Box<dyn Filter> {
+    filter_with_window(WINDOW, spec, keys)
 }
 
-fn shown_in(window: Window, spec: Spec, keys: &[(u64, i64)]) -> Box<dyn Filter> {
+fn filter_with_window(window: Window, spec: Spec, keys: &[(u64, i64)]) -> Box<dyn Filter> {
     let mut filter = spec.build(window);
     for &(number, time) in keys {
         filter.advance(time);
@@ -56,10 +56,10 @@ fn keys() -> impl Strategy<Value = Vec<(u64, i64)>> {
 
 proptest! {
     #[test]
-    fn what_either_had_seen_is_seen(ours in keys(), theirs in keys(), kind in 0..2_u8) {
+    fn a_merged_filter_has_seen_the_keys_of_both(ours in keys(), theirs in keys(), kind in 0..2_u8) {
         // Small enough to chain now and then.
         let spec = if kind == 0 { aging(60) } else { cuckoo(60) };
-        let (mut own, other) = (shown(spec, &ours), shown(spec, &theirs));
+        let (mut own, other) = (filter_with(spec, &ours), filter_with(spec, &theirs));
         if own.union(&*other).is_err() {
             // Layers of different depths have the same shapes, so only a filter without a time is rejected.
             prop_assert!(ours.is_empty() || theirs.is_empty());
@@ -85,21 +85,21 @@ proptest! {
 }
 
 #[test]
-fn stable_cells_are_joined() {
+fn stable_cells_are_merged() {
     let (ours, theirs): (Vec<_>, Vec<_>) = ((0..500).map(|number| (number, 0)).collect(), (500..1_000).map(|number| (number, 0)).collect());
-    let (mut own, other) = (shown(stable(1 << 20), &ours), shown(stable(1 << 20), &theirs));
+    let (mut own, other) = (filter_with(stable(1 << 20), &ours), filter_with(stable(1 << 20), &theirs));
     own.union(&*other).unwrap();
     assert!((0..1_000).all(|number| own.contains(key(number))));
     assert_eq!(own.usage().open_keys, 1_000);
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_a_sentence() {
+fn incompatible_filters_are_rejected_with_a_message() {
     let refused_in = |(own_window, own): (Window, Spec), (other_window, other): (Window, Spec)| {
-        let (mut own, other) = (shown_in(own_window, own, &[(1, 0)]), shown_in(other_window, other, &[(2, 0)]));
+        let (mut own, other) = (filter_with_window(own_window, own, &[(1, 0)]), filter_with_window(other_window, other, &[(2, 0)]));
         let before = stored(&mut *own);
         let sentence = own.union(&*other).unwrap_err().to_string();
-        assert!(stored(&mut *own) == before, "nothing has changed");
+        assert!(stored(&mut *own) == before, "a failed merge changed the filter");
         sentence
     };
     let refused = |own: Spec, other: Spec| refused_in((WINDOW, own), (WINDOW, other));
@@ -110,8 +110,8 @@ fn what_does_not_fit_is_refused_with_a_sentence() {
     }
     let longer = Window::Time { slice_ms: 10, slices: 4 };
     let other = Spec::Aging(AgingSizing::new(longer, 60, 1e-9));
-    assert_eq!(refused_in((WINDOW, aging(60)), (longer, other)), "the windows differ in length or slices");
+    assert_eq!(refused_in((WINDOW, aging(60)), (longer, other)), "the windows differ in length or number of slices");
     let counted = Window::keys(30, 3);
     let counted = (counted, Spec::Aging(AgingSizing::new(counted, 30, 1e-9)));
-    assert_eq!(refused_in(counted, counted), "windows by count cannot be joined: each counts its own keys");
+    assert_eq!(refused_in(counted, counted), "windows by count cannot be merged, because each counts its own keys");
 }

@@ -1,4 +1,4 @@
-//! How long a key stays seen, and how that time is divided into slices.
+//! The window: the time or number of keys for which a key stays seen, divided into slices.
 
 use crate::record::Timestamp;
 use core::time::Duration;
@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Number of a slice, which never falls. Slices of time are counted from the epoch, and slices of keys from the first key. Kinds
-/// without slices count how often all keys were replaced by others.
+/// The number of a slice, which never falls. Slices of time are counted from the epoch, and slices of keys from the first key. Kinds
+/// without slices count the number of times that all keys were replaced by others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(inline)]
@@ -42,7 +42,7 @@ impl fmt::Display for Slice {
     }
 }
 
-/// How long a key stays seen.
+/// The time or number of keys for which a key stays seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Window {
@@ -112,7 +112,7 @@ impl Window {
         }
     }
 
-    /// Returns how far behind stream time a record within the window may be, or `None` in a window by count.
+    /// Returns the longest delay behind stream time of a record within the window, or `None` in a window by count.
     #[must_use]
     pub const fn length_ms(self) -> Option<i64> {
         match self {

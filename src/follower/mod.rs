@@ -1,11 +1,10 @@
-//! Followers: what a group has seen, known outside of it.
+//! Followers: lookups of seen keys from outside the consumer group.
 //!
-//! A follower reads the changelogs of key spaces as they are committed, makes the states that they log, and answers which
-//! keys were seen. It joins no group and writes nothing, so a group is exact whatever becomes of it, and any number of
-//! followers may answer.
+//! A follower reads the committed changelogs of key spaces, rebuilds their states, and answers which keys were seen. It does not join a
+//! group and does not write anything. So it cannot affect the exactness of the group, and there may be any number of followers.
 //!
-//! Owns those states and their age. Must never report a key as unseen without knowing: while a partition is loading or its worker
-//! is warming up, if a partition is not followed here, or once the brokers have not answered for `serve.max_staleness`.
+//! Owns the rebuilt states and their age. Must never report a key as unseen without proof. The answer is unknown while a partition is
+//! loading or its worker is warming up, if a partition is not followed here, or if the brokers have not answered for `serve.max_staleness`.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -22,8 +21,8 @@
 //! let (answers, unavailable) = space.answer(&mut query);
 //! for answer in answers {
 //!     match (answer, &unavailable) {
-//!         (Answer::Seen, _) => println!("seen, but for a false positive"),
-//!         (Answer::Unseen, _) => println!("not seen, for certain, as of the last commit that is known"),
+//!         (Answer::Seen, _) => println!("seen (or a false positive)"),
+//!         (Answer::Unseen, _) => println!("not seen, as of the last known commit"),
 //!         (Answer::Unknown, Some(reason)) => println!("{reason}"),
 //!         (Answer::Unknown, None) => {}
 //!     }
@@ -53,19 +52,19 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Why a follower cannot begin, or go on. Each is a sentence for a person.
+/// The reason why a follower cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The configuration has nothing to follow, or what cannot be followed.
+    /// The configuration has no key space, or one that cannot be followed.
     #[error("{0}")]
     Config(String),
-    /// Kafka cannot be worked with.
+    /// A Kafka error.
     #[error(transparent)]
     Kafka(#[from] broker::Error),
 }
 
-/// How a follower ends: with an error, or because it was dropped.
+/// The end of a follower: an error, or a drop.
 #[derive(Debug, Default)]
 struct Ending {
     failure: Mutex<Option<Error>>,
@@ -80,7 +79,7 @@ impl Ending {
     }
 }
 
-/// Follows the changelogs of all key spaces of a configuration, until it is dropped.
+/// Follows the changelogs of all key spaces of a configuration until it is dropped.
 #[derive(Debug)]
 pub struct Follower {
     spaces: Arc<[Space]>,
@@ -89,7 +88,7 @@ pub struct Follower {
     threads: Vec<(JoinHandle<()>, Done)>,
 }
 
-/// Returns everything in a configuration that a follower cannot work with.
+/// Returns all errors in a configuration that prevent a follower from starting.
 #[must_use]
 pub fn check(config: &Config) -> Vec<Error> {
     let of_spaces = config.spaces().into_iter().filter_map(|space| Space::new(config, &space).err());
@@ -97,16 +96,15 @@ pub fn check(config: &Config) -> Vec<Error> {
 }
 
 fn without_changelog(config: &Config) -> Option<Error> {
-    let sentence = "state.changelog is false, and what was seen is followed in the changelog; set it to true";
-    (!config.state.changelog).then(|| Error::Config(sentence.to_owned()))
+    let message = "state.changelog is false, but serving reads the changelog; set state.changelog to true";
+    (!config.state.changelog).then(|| Error::Config(message.to_owned()))
 }
 
 impl Follower {
-    /// Begins to follow. Does not wait for brokers, nor for a state: until these are there, every answer is
-    /// [`Answer::Unknown`].
+    /// Starts to follow. Does not wait for brokers or for a state. Until they are available, every answer is [`Answer::Unknown`].
     ///
     /// # Errors
-    /// When the configuration has a space that cannot be followed, or librdkafka refuses a property.
+    /// If the configuration has a key space that cannot be followed, or librdkafka rejects a property.
     pub fn start(config: &Arc<Config>) -> Result<Self, Error> {
         Self::start_on(&KafkaBroker::new(Arc::new(Stats::new(config))), config)
     }
@@ -140,10 +138,10 @@ impl Follower {
         Ok(Self { spaces, stop, ending, threads })
     }
 
-    /// Follows nothing: every answer is [`Answer::Unknown`].
+    /// Creates a follower without brokers. Every answer is [`Answer::Unknown`].
     #[cfg(test)]
     pub(crate) fn without_brokers(config: &Config) -> Self {
-        let spaces = config.spaces().iter().map(|space| Space::new(config, space).expect("it can be followed")).collect();
+        let spaces = config.spaces().iter().map(|space| Space::new(config, space).expect("the key space can be followed")).collect();
         Self { spaces, stop: Arc::default(), ending: Arc::default(), threads: Vec::new() }
     }
 
@@ -153,13 +151,13 @@ impl Follower {
         &self.spaces
     }
 
-    /// The key space of that name.
+    /// Returns the key space with this name.
     #[must_use]
     pub fn space(&self, name: &str) -> Option<&Space> {
         self.spaces.iter().find(|space| space.name() == name)
     }
 
-    /// A handle on its end, for another thread to wait for.
+    /// Returns a handle with which another thread can wait for the end of the follower.
     #[must_use]
     pub fn end(&self) -> End {
         End(Arc::clone(&self.ending))
@@ -176,12 +174,12 @@ impl Drop for Follower {
     }
 }
 
-/// The end of a follower that cannot go on.
+/// Waits for a follower that cannot continue.
 #[derive(Clone, Debug)]
 pub struct End(Arc<Ending>);
 
 impl End {
-    /// Waits until the follower cannot go on, and says why. A follower that is dropped has no such end.
+    /// Waits until the follower cannot continue, and returns the reason. If the follower is dropped, this never returns.
     #[must_use]
     pub fn wait(&self) -> Error {
         let mut failure = self.0.failure.lock().unwrap_or_else(PoisonError::into_inner);
@@ -197,5 +195,5 @@ impl End {
 fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> (JoinHandle<()>, Done) {
     let task = Task::new(name);
     let done = task.done();
-    (std::thread::Builder::new().name(name.to_owned()).spawn(move || task.run(work)).expect("a thread can be started"), done)
+    (std::thread::Builder::new().name(name.to_owned()).spawn(move || task.run(work)).expect("the thread starts"), done)
 }

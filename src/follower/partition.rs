@@ -1,6 +1,6 @@
-//! One partition of a key space, as it is shared by who applies its changelog and who asks it.
+//! A partition of a key space, shared by the applier and the queries.
 //!
-//! Owns its state, and whether that may be asked. Must never be asked before all of its changelog was applied.
+//! Owns the dedup state and its readiness. Must never answer before the whole changelog is applied.
 
 use super::Unavailable;
 use crate::dedup::{Dedup, Rules};
@@ -12,36 +12,36 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-/// Per mille of a changelog.
+/// The progress value of a completely read changelog, in per mille.
 const ALL: u32 = 1000;
 /// The partition cannot be followed.
 const BROKEN: u32 = ALL + 1;
-/// All of the changelog was applied. Its last record says whether the state may be asked: the constant plus a [`Standing`].
+/// The whole changelog is applied. This value plus a [`Standing`], which the last record determines.
 const APPLIED: u32 = ALL + 2;
 const UNOWNED: u32 = APPLIED + Standing::Unowned as u32;
 const OTHER_KEYS: u32 = APPLIED + Standing::OtherKeys as u32;
 const WARMING_UP: u32 = APPLIED + Standing::WarmingUp as u32;
 const READY: u32 = APPLIED + Standing::Complete as u32;
 
-/// What the last record of a changelog says about the state that it makes.
+/// The status of a state, from the last record of its changelog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// There is no record: nobody knows what the group has emitted.
+    /// The changelog has no record. The keys that the group has emitted are unknown.
     Unowned,
-    /// The worker makes keys, or counts its window, in another way than this follower.
+    /// The worker's key or window settings differ from this configuration.
     OtherKeys,
     /// The worker is warming up, and the changelog still lacks keys.
     WarmingUp,
-    /// The changelog has all that the worker knows.
+    /// The changelog is complete.
     Complete,
 }
 
-/// Keys that are asked for while nothing may be applied.
+/// The number of keys to look up while holding the read lock.
 const KEYS: usize = 1024;
-/// Least time between two estimates of the filter's rate, which take milliseconds each.
+/// The shortest time between two estimates of the filter's rate, which take milliseconds each.
 const ESTIMATE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The filter's rate, and the state that it was computed from.
+/// The filter's computed rate, and the state that it was computed from.
 #[derive(Debug)]
 struct Estimate {
     at: Instant,
@@ -50,19 +50,20 @@ struct Estimate {
     rate: f64,
 }
 
-/// A partition that is followed.
+/// A followed partition.
 #[derive(Debug)]
 pub(super) struct Partition {
     pub(super) number: i32,
     state: RwLock<Dedup>,
-    /// Per mille that was applied, or one of the constants above.
+    /// The loading progress in per mille, or one of the constants above.
     progress: AtomicU32,
-    /// The brokers' latest word that nothing else was committed, in milliseconds since the epoch; 0 before the first.
+    /// The latest time at which the brokers confirmed that nothing else was committed, in milliseconds since the epoch; 0 before the first
+    /// confirmation.
     as_of: AtomicI64,
-    /// Why it cannot be followed, if it cannot.
+    /// The reason why the partition cannot be followed, if there is one.
     broken: Mutex<String>,
     estimate: Mutex<Option<Estimate>>,
-    /// Keys that were applied since the start, also again.
+    /// The number of keys applied since the start, including keys that were applied again.
     pub(super) applied: AtomicU64,
 }
 
@@ -79,7 +80,7 @@ impl Partition {
         }
     }
 
-    /// The state, to be changed.
+    /// Locks the state for a change.
     pub(super) fn write(&self) -> RwLockWriteGuard<'_, Dedup> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -88,29 +89,29 @@ impl Partition {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins anew, with a state that has seen nothing. Not to be asked until it is ready.
+    /// Replaces the state with an empty one. The partition does not answer until it is loaded.
     pub(super) fn begin(&self, rules: Rules) {
         self.progress.store(0, Ordering::Release);
         let new = Dedup::new(rules);
         let old = std::mem::replace(&mut *self.write(), new);
-        // It is large, and nobody need wait until it is gone.
+        // Dropping a large state takes time, so the lock is released first.
         drop(old);
     }
 
-    /// It cannot be followed, for this reason.
-    pub(super) fn broken(&self, sentence: String) {
-        *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = sentence;
+    /// Marks the partition as impossible to follow.
+    pub(super) fn set_broken(&self, message: String) {
+        *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = message;
         self.progress.store(BROKEN, Ordering::Release);
     }
 
-    /// So much of its changelog was applied.
-    pub(super) fn come_to(&self, part: i64, whole: i64) {
+    /// Sets the loading progress.
+    pub(super) fn set_progress(&self, part: i64, whole: i64) {
         let permille = part.saturating_mul(i64::from(ALL)) / whole.max(1);
         self.progress.store(u32::try_from(permille).unwrap_or(0).min(ALL - 1), Ordering::Release);
     }
 
-    /// All of its changelog was applied.
-    pub(super) fn arrived(&self, standing: Standing) {
+    /// Marks the changelog as completely applied.
+    pub(super) fn set_applied(&self, standing: Standing) {
         self.progress.store(APPLIED + standing as u32, Ordering::Release);
     }
 
@@ -118,18 +119,18 @@ impl Partition {
         self.progress.load(Ordering::Acquire) == READY
     }
 
-    /// Nothing else was committed by that time.
-    pub(super) fn is_as_of(&self, time: Timestamp) {
-        // Not the latest: the clock may have been set back.
+    /// Records that nothing else was committed at `time`.
+    pub(super) fn set_as_of(&self, time: Timestamp) {
+        // An earlier time is accepted, because the clock may have been set back.
         self.as_of.store(time, Ordering::Relaxed);
     }
 
-    /// See [`Partition::is_as_of`]; none before it is ready.
+    /// Returns the time of [`Partition::set_as_of`], or `None` before the partition is ready.
     pub(super) fn as_of(&self) -> Option<Timestamp> {
         Some(self.as_of.load(Ordering::Relaxed)).filter(|&time| time > 0 && self.is_ready())
     }
 
-    /// Sets to true what stands in `seen` beside keys that were seen.
+    /// Sets `seen` to true for each fingerprint that was seen.
     pub(super) fn ask(&self, fingerprints: &[Fingerprint], seen: &mut [bool]) -> Result<(), Unavailable> {
         for (fingerprints, seen) in fingerprints.chunks(KEYS).zip(seen.chunks_mut(KEYS)) {
             self.ask_some(fingerprints, seen)?;
@@ -137,13 +138,13 @@ impl Partition {
         Ok(())
     }
 
-    /// Whether it may be asked.
+    /// Returns an error unless the partition can answer.
     pub(super) fn check(&self) -> Result<(), Unavailable> {
         self.ask_some(&[], &mut [])
     }
 
     fn ask_some(&self, fingerprints: &[Fingerprint], seen: &mut [bool]) -> Result<(), Unavailable> {
-        // The lock first: who begins anew says so before the state is another.
+        // The lock comes first, because a reset changes the progress before it replaces the state.
         let state = self.read();
         match self.progress.load(Ordering::Acquire) {
             READY => state.contains_each(fingerprints, seen).map_err(|error| Unavailable::Broken(error.to_string())),
@@ -161,7 +162,7 @@ impl Partition {
         (state.usage(), state.rules().capacity().unwrap_or(0), state.stream_time())
     }
 
-    /// Returns the filter's rate by formula, as of the last time that it was computed.
+    /// Returns the filter's computed rate, which may be a second old.
     pub(super) fn rate(&self) -> f64 {
         let mut estimate = self.estimate.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = &*estimate

@@ -1,77 +1,79 @@
-//! Keys to ask for, many at once, and the answers.
+//! Batched key lookups and their answers.
 //!
-//! Must never take "not known" for "not seen".
+//! Must never treat an unknown key as unseen.
 
 use crate::key::{Fingerprint, Scratch};
 use std::time::Duration;
 
-/// Keys that room is kept for.
+/// The number of keys to keep buffers for.
 const KEYS: usize = 1 << 14;
 
-/// What is known of a key.
+/// The answer for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// A record with it would be dropped: it was seen, or this is a false positive.
+    /// The key was seen, or this is a false positive. A record with the key would be dropped.
     Seen,
-    /// It was not seen within its window, in any commit that is known.
+    /// The key was not seen within its window, as of the last known commit.
     Unseen,
-    /// It was not found where there was something to ask, and not all could be asked.
+    /// The key was not found, but some partitions could not be asked.
     Unknown,
 }
 
-/// Why not all could be asked. Each is a sentence for a person.
+/// The reason why some answers are unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// There is nothing to ask yet.
-    #[error("the changelog {changelog} was not met yet; is a worker running with this configuration, and do the brokers answer?")]
+    /// The changelog was not found yet.
+    #[error(
+        "changelog {changelog} was not found yet; check that a worker is running with this configuration, and that the brokers are reachable"
+    )]
     Nothing {
-        /// The topic.
+        /// The changelog topic.
         changelog: String,
     },
-    /// A partition's changelog is being read.
+    /// A partition is being loaded from its changelog.
     #[error("partition {partition} is being loaded from its changelog, {percent} % so far")]
     Loading {
-        /// Its number.
+        /// The partition number.
         partition: i32,
-        /// How much of it was read.
+        /// The loading progress.
         percent: u32,
     },
     /// The changelog of a partition has no record yet.
-    #[error("no worker has logged anything for partition {partition} yet; is a worker running with this configuration?")]
+    #[error("the changelog of partition {partition} is empty; check that a worker is running with this configuration")]
     Unowned {
-        /// Its number.
+        /// The partition number.
         partition: i32,
     },
     /// The worker is still restoring a partition, and its changelog lacks keys that were emitted.
     #[error("the worker is warming up partition {partition} from the input, and has not logged all of its keys yet")]
     WarmingUp {
-        /// Its number.
+        /// The partition number.
         partition: i32,
     },
-    /// A partition is not this follower's.
-    #[error("partition {partition} may have it, and is none of serve.partitions here; ask a follower that has it")]
+    /// A partition is not followed here.
+    #[error("the key may be in partition {partition}, which is not in serve.partitions here; ask a server that follows this partition")]
     NotFollowed {
-        /// Its number.
+        /// The partition number.
         partition: i32,
     },
-    /// The topic has none of the partitions that this follower is to follow.
-    #[error("serve.partitions names none of the {partitions} partitions of {changelog}; name some of them, or leave it out")]
+    /// The changelog has none of the partitions in `serve.partitions`.
+    #[error("serve.partitions contains none of the {partitions} partitions of {changelog}; add some of them, or remove the option")]
     NonePresent {
-        /// The topic.
+        /// The changelog topic.
         changelog: String,
         /// The number of its partitions.
         partitions: usize,
     },
-    /// The worker makes keys in another way.
-    #[error("the worker makes keys, or counts its window, in another way than this configuration says; give both the same file")]
+    /// The worker's key or window settings differ from this configuration.
+    #[error("the worker runs with different key or window settings; use the same configuration file for both")]
     OtherKeys,
-    /// The brokers were not heard of for longer than is allowed.
-    #[error("the brokers were last heard of {} s ago, and serve.max_staleness is {} s", .age.as_secs(), .most.as_secs_f64())]
+    /// The brokers have not answered for longer than `serve.max_staleness`.
+    #[error("the brokers last answered {} s ago, and serve.max_staleness is {} s", .age.as_secs(), .most.as_secs_f64())]
     Stale {
-        /// How long ago.
+        /// The time since the last answer.
         age: Duration,
-        /// How long is allowed.
+        /// The maximum staleness.
         most: Duration,
     },
     /// The state cannot be read.
@@ -79,19 +81,19 @@ pub enum Unavailable {
     Broken(String),
 }
 
-/// Keys to ask one key space for. Kept between questions, so that nothing need be allocated for each.
+/// Keys to look up in one key space. Reuse a query to avoid allocations.
 #[derive(Debug, Default)]
 pub struct Query {
-    /// The fingerprints that are meant; a key may mean several.
+    /// The fingerprints of all keys. A key may have several.
     pub(super) fingerprints: Vec<Fingerprint>,
-    /// The partition of each fingerprint, if it is known.
+    /// The partition of each fingerprint, if known.
     pub(super) partitions: Vec<Option<u32>>,
-    /// Where the fingerprints of each key end.
+    /// The end of each key's fingerprints.
     pub(super) ends: Vec<usize>,
     pub(super) seen: Vec<bool>,
     pub(super) unknown: Vec<bool>,
     pub(super) answers: Vec<Answer>,
-    /// The numbers of fingerprints by partition, and those of one partition.
+    /// The indexes of the fingerprints sorted by partition, and buffers for one partition.
     pub(super) order: Vec<usize>,
     pub(super) chosen: Vec<Fingerprint>,
     pub(super) found: Vec<bool>,
@@ -99,7 +101,7 @@ pub struct Query {
 }
 
 impl Query {
-    /// Forgets all keys, and gives back room for more of them than usual.
+    /// Removes all keys, and releases excess memory.
     pub fn clear(&mut self) {
         if self.fingerprints.len() > KEYS {
             *self = Self::default();
@@ -109,7 +111,7 @@ impl Query {
         self.ends.clear();
     }
 
-    /// Forgets all keys but the first so many.
+    /// Removes all keys except the first `keys`.
     pub fn truncate(&mut self, keys: usize) {
         self.ends.truncate(keys);
         let end = self.ends.last().copied().unwrap_or(0);
@@ -117,13 +119,13 @@ impl Query {
         self.partitions.truncate(end);
     }
 
-    /// Number of keys.
+    /// The number of keys.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there is no key.
+    /// True if there are no keys.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.ends.is_empty()

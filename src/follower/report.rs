@@ -1,6 +1,6 @@
-//! How a key space that is followed stands.
+//! The status of a followed key space.
 //!
-//! Must never count as ready what cannot be asked.
+//! Must never count a partition as ready if it cannot answer.
 
 use super::partition::Partition;
 use super::query::Unavailable;
@@ -10,54 +10,54 @@ use crate::record::Timestamp;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How a space stands.
+/// The status of a key space.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct SpaceReport {
-    /// Partitions of its changelog that are followed.
+    /// The number of followed changelog partitions.
     pub partitions: usize,
-    /// Of these, those that are ready to be asked.
+    /// The number of followed partitions that are ready.
     pub ready: usize,
-    /// Why it cannot be asked, if it cannot.
+    /// The reason why some answers are unknown, if there is one.
     pub unavailable: Option<Unavailable>,
-    /// Since what time there may be commits that are not known, in milliseconds since the epoch.
+    /// The time after which commits may be unknown, in milliseconds since the epoch.
     pub as_of: Option<Timestamp>,
     /// The latest stream time of its partitions.
     pub stream_time: Option<Timestamp>,
-    /// Keys remembered.
+    /// The number of remembered keys.
     pub keys: u64,
-    /// Keys that the filters are made for.
+    /// The number of keys that the filters are sized for.
     pub capacity: u64,
-    /// Memory of the filters, in bytes.
+    /// The memory of the filters, in bytes.
     pub bytes: u64,
-    /// Share of unseen keys that are called seen, by formula, over all partitions that a key is asked for in.
+    /// The computed share of unseen keys that are reported as seen, over all partitions that a key is looked up in.
     pub rate: f64,
-    /// Keys that were applied from the changelog since the start.
+    /// The number of keys applied from the changelog since the start.
     pub applied: u64,
-    /// Times that a partition was begun anew.
+    /// The number of times that a partition was loaded again.
     pub restarts: u64,
-    /// Answers that a key was seen, that it was not, and that this is not known.
+    /// The numbers of answers: seen, unseen, and unknown.
     pub answers: [u64; 3],
 }
 
 impl Space {
-    /// Returns the reason why not all keys can be asked for now, if there is one.
+    /// Returns the reason why some answers are unknown, if there is one.
     #[must_use]
     pub fn why_unavailable(&self) -> Option<Unavailable> {
         let all = self.lock();
         self.unavailable(&all).or_else(|| {
-            if !(0..all.len()).any(|number| self.wants(number_of(number))) {
+            if !(0..all.len()).any(|number| self.follows(number_of(number))) {
                 return Some(Unavailable::NonePresent { changelog: self.changelog_name().to_owned(), partitions: all.len() });
             }
             let check = |(number, partition): (usize, &Option<Arc<Partition>>)| match partition {
                 Some(partition) => partition.check().err(),
-                None => self.wants(number_of(number)).then(|| self.missing(number)),
+                None => self.follows(number_of(number)).then(|| self.missing(number)),
             };
             all.iter().enumerate().find_map(check)
         })
     }
 
-    /// Returns its present status.
+    /// Returns the present status.
     #[must_use]
     pub fn report(&self) -> SpaceReport {
         let mut report = SpaceReport {
@@ -69,7 +69,7 @@ impl Space {
         let (all, mut rates) = (self.lock(), Vec::new());
         for (number, partition) in all.iter().enumerate() {
             let Some(partition) = partition else {
-                report.partitions += usize::from(self.wants(number_of(number)));
+                report.partitions += usize::from(self.follows(number_of(number)));
                 continue;
             };
             report.partitions += 1;
@@ -92,8 +92,8 @@ impl Space {
         report
     }
 
-    /// Since what time there may be commits that are not known, in milliseconds since the epoch; none until that is
-    /// known of all partitions.
+    /// Returns the time after which commits may be unknown, in milliseconds since the epoch. Returns `None` until it is known for all
+    /// partitions.
     #[must_use]
     pub fn as_of(&self) -> Option<Timestamp> {
         self.as_of_all(&self.lock())
@@ -104,7 +104,7 @@ impl Space {
         for (number, partition) in all.iter().enumerate() {
             match partition {
                 Some(partition) => least = Some(partition.as_of()?).filter(|&time| least.is_none_or(|least| time < least)).or(least),
-                None if self.wants(number_of(number)) => return None,
+                None if self.follows(number_of(number)) => return None,
                 None => {}
             }
         }
@@ -112,7 +112,7 @@ impl Space {
     }
 }
 
-/// Partitions have numbers of 32 bits in Kafka.
+/// Kafka's partition numbers have 32 bits.
 fn number_of(place: usize) -> i32 {
     i32::try_from(place).unwrap_or(i32::MAX)
 }

@@ -19,8 +19,8 @@ pub(super) enum Routing {
 
 impl Routing {
     pub(super) fn new(space: &KeySpace<'_>, partitioner: Option<Partitioner>) -> Self {
-        // A producer hashes the bytes that it sends. A client gives the record key without the frame of a schema registry, and
-        // only the producer knows that frame.
+        // A producer hashes the bytes that it sends. Clients give the record key without the frame of a schema registry, and only the
+        // producer knows the frame.
         let has_bare_record_key = |topic: &&Topic| topic.key.parts().contains(&Part::RecordKey) && !topic.formats.key.is_framed();
         match partitioner {
             _ if space.topics.iter().all(|topic| topic.repartition) => Self::Repartitioned,
@@ -50,12 +50,12 @@ pub(crate) fn partition_of(partitioner: Partitioner, key: &[u8], partitions: u32
     }
 }
 
-/// `MurmurHash2` (Appleby, 2008), with the seed that the Java client has.
+/// `MurmurHash2` (Appleby, 2008), with the seed of the Java client.
 fn murmur2(data: &[u8]) -> u32 {
     const M: u32 = 0x5bd1_e995;
     const SEED: u32 = 0x9747_b28c;
     let (words, rest) = data.as_chunks::<4>();
-    // Its length is part of it, as the 32 bits that it had in C.
+    // The hash includes the length as a 32-bit number, as in the C original.
     let mut hash = SEED ^ u32::try_from(data.len() & 0xffff_ffff).unwrap_or_default();
     for word in words {
         let mut k = u32::from_le_bytes(*word).wrapping_mul(M);
@@ -71,7 +71,7 @@ fn murmur2(data: &[u8]) -> u32 {
     hash ^ hash >> 15
 }
 
-/// CRC-32 as zlib has it (ISO 3309), which librdkafka takes.
+/// CRC-32 as in zlib (ISO 3309), which librdkafka uses.
 fn crc32(data: &[u8]) -> u32 {
     !data
         .iter()
@@ -109,9 +109,9 @@ mod tests {
         assert_eq!(routing(&[framed_value]), Routing::ByRecordKey(Partitioner::Murmur2));
     }
 
-    /// From the tests of librdkafka (`rdmurmur2.c`) and of the Java client (`UtilsTest`).
+    /// Test vectors from librdkafka (`rdmurmur2.c`) and the Java client (`UtilsTest`).
     #[test]
-    fn murmur2_is_that_of_the_java_client() {
+    fn murmur2_matches_the_java_client() {
         for (text, hash) in [
             ("kafka", 0xd067_cf64),
             ("giberish123456789", 0x8f55_2b0c),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn crc32_is_that_of_zlib() {
+    fn crc32_matches_zlib() {
         assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
         assert_eq!(crc32(b""), 0);
     }

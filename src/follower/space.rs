@@ -1,4 +1,4 @@
-//! One key space that is followed: how its keys are asked for, and where its states are.
+//! A followed key space: its partitions, and the lookup of its keys.
 //!
 //! Must never answer for a partition that is not followed here.
 
@@ -18,29 +18,29 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-/// A key space that is followed.
+/// A followed key space.
 #[derive(Debug)]
 pub struct Space {
     name: String,
     changelog: String,
-    /// The ways in which its topics make keys; no two are alike. Each with the number of the part that is the record key.
+    /// The distinct key definitions of its topics, each with the index of the part that is the record key.
     keys: Vec<(KeySpec, Option<usize>)>,
-    /// The topic that says for all what they agree on, with the filter that this follower has.
+    /// The first topic, with the filter of this follower. It stands for the settings that all topics of the space share.
     topic: Topic,
     pub(super) routing: Routing,
     wanted: Option<Partitions>,
     max_staleness: Option<Duration>,
-    /// What the worker writes, by this configuration.
+    /// The origin that the worker writes with this configuration.
     written: Origin,
-    /// What this follower makes of it.
+    /// The origin of the states in this follower.
     origin: Origin,
-    /// By their numbers; none for those that are not followed.
+    /// The partitions by number. `None` if a partition is not followed.
     partitions: RwLock<Vec<Option<Arc<Partition>>>>,
-    /// How many these are, for those who ask for each key.
+    /// The number of partitions, for lookups without the lock.
     count: AtomicU32,
-    /// True if the number of partitions has changed since the start. The partition of an older key is then not known.
+    /// True if the number of partitions has changed since the start. Keys may then be in a different partition than computed.
     pub(super) was_resized: AtomicBool,
-    /// The last result of [`Space::sized`], for that number of partitions.
+    /// The last result of [`Space::sized`], with its number of partitions.
     sized: Mutex<Option<(u32, Rules)>>,
     pub(super) restarts: AtomicU64,
     pub(super) seen: AtomicU64,
@@ -55,8 +55,8 @@ impl Space {
         let filter = own.cloned().map_or_else(|| default_filter(space), Ok)?;
         let mut keys: Vec<(KeySpec, Option<usize>)> = Vec::new();
         for topic in &space.topics {
-            // What a text means follows from the kinds of the parts alone, so a way of the same kinds is asked once.
-            if !keys.iter().any(|(known, _)| means_the_same(known, &topic.key)) {
+            // The meaning of a text depends only on the kinds of the parts, so definitions with the same kinds are looked up once.
+            if !keys.iter().any(|(known, _)| same_fingerprints(known, &topic.key)) {
                 let record_key = topic.key.parts().iter().position(|part| *part == Part::RecordKey);
                 keys.push((topic.key.clone(), record_key));
             }
@@ -89,26 +89,25 @@ impl Space {
         })
     }
 
-    /// Its name.
+    /// The name of the key space.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The window of its keys.
+    /// The window of the key space.
     #[must_use]
     pub const fn window(&self) -> Window {
         self.topic.window
     }
 
-    /// What remembers its keys here.
+    /// The filter that this follower uses.
     #[must_use]
     pub const fn filter(&self) -> &Filter {
         &self.topic.filter
     }
 
-    /// Returns the rules of one of a number of partitions. Sizing a filter takes milliseconds, and clients ask for the same one as
-    /// often as they like.
+    /// Returns the rules for one of `partitions` partitions. Sizing a filter takes milliseconds, so the result is cached.
     fn sized(&self, partitions: u32) -> Rules {
         let mut last = self.sized.lock().unwrap_or_else(PoisonError::into_inner);
         match *last {
@@ -117,11 +116,11 @@ impl Space {
         }
     }
 
-    /// Adds a key to a query, by the texts of its parts: see [`KeySpec::fingerprints_of_texts`].
+    /// Adds a key to a query, given the texts of its parts. See [`KeySpec::fingerprints_of_texts`].
     ///
     /// # Errors
-    /// [`LookupError`] when no topic of the space has such keys. The query is as it was.
-    #[expect(clippy::needless_pass_by_value, reason = "an iterator, made where it is given")]
+    /// [`LookupError`] if no topic of the space has such keys. The query is unchanged.
+    #[expect(clippy::needless_pass_by_value, reason = "an iterator that the caller creates")]
     pub fn add<'t>(&self, query: &mut Query, texts: impl ExactSizeIterator<Item = &'t [u8]> + Clone) -> Result<(), LookupError> {
         let is_routed = self.routing != Routing::Any && !self.was_resized.load(Ordering::Relaxed);
         let partitions = if is_routed { self.count() } else { 0 };
@@ -137,7 +136,7 @@ impl Space {
                         query.partitions.push(self.routing.partition(fingerprint, record_key, partitions));
                     }
                 }
-                // Here there may be such a key, and it is not asked for.
+                // This definition may have such a key, but the key cannot be looked up.
                 Err(error @ LookupError::Ambiguous) => {
                     query.fingerprints.truncate(before);
                     query.partitions.truncate(before);
@@ -159,7 +158,7 @@ impl Space {
         self.partitions.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers for each key of a query, in order, and says why where one is [`Answer::Unknown`].
+    /// Answers for each key of a query, in order. If an answer is [`Answer::Unknown`], also returns the reason.
     pub fn answer<'l>(&self, query: &'l mut Query) -> (&'l [Answer], Option<Unavailable>) {
         let unavailable = self.ask(query);
         query.answers.clear();
@@ -194,7 +193,7 @@ impl Space {
             return Some(unavailable);
         }
         if !partitions.contains(&None) && !self.was_resized.load(Ordering::Relaxed) {
-            return self.ask_where_they_lie(&all, query);
+            return self.ask_by_partition(&all, query);
         }
         let mut unavailable = None;
         for (number, partition) in all.iter().enumerate() {
@@ -206,8 +205,8 @@ impl Space {
         unavailable
     }
 
-    /// Asks each partition for the keys that lie in it.
-    fn ask_where_they_lie(&self, all: &[Option<Arc<Partition>>], query: &mut Query) -> Option<Unavailable> {
+    /// Asks each partition for its keys.
+    fn ask_by_partition(&self, all: &[Option<Arc<Partition>>], query: &mut Query) -> Option<Unavailable> {
         let Query { fingerprints, partitions, seen, unknown, order, chosen, found, .. } = query;
         let partition = |number: &usize| partitions[*number].unwrap_or_default();
         order.clear();
@@ -239,27 +238,27 @@ impl Space {
         partition.ok_or_else(|| self.missing(number))?.ask(fingerprints, seen)
     }
 
-    /// Why a partition is not there.
+    /// Returns the reason why a partition is missing.
     pub(super) fn missing(&self, number: usize) -> Unavailable {
         let partition = i32::try_from(number).unwrap_or(i32::MAX);
-        if self.wants(partition) { Unavailable::Loading { partition, percent: 0 } } else { Unavailable::NotFollowed { partition } }
+        if self.follows(partition) { Unavailable::Loading { partition, percent: 0 } } else { Unavailable::NotFollowed { partition } }
     }
 
-    /// Why nothing can be said of any key.
+    /// Returns the reason why nothing can be answered, if there is one.
     pub(super) fn unavailable(&self, all: &[Option<Arc<Partition>>]) -> Option<Unavailable> {
         if all.is_empty() {
             return Some(Unavailable::Nothing { changelog: self.changelog.clone() });
         }
         let most = self.max_staleness?;
-        // What is not ready says so itself.
+        // Partitions that are not ready report a reason of their own.
         let as_of = all.iter().flatten().filter_map(|partition| partition.as_of()).min()?;
         let age = Duration::from_millis(runtime::wall_clock().saturating_sub(as_of).unsigned_abs());
         (age > most).then_some(Unavailable::Stale { age, most })
     }
 
-    // ---- For those who fill it. ----
+    // ---- Used by the applier and the watcher ----
 
-    /// A partition of its changelog.
+    /// Returns the topic-partition of a changelog partition.
     pub(super) fn changelog(&self, partition: i32) -> TopicPartition {
         TopicPartition { topic: self.changelog.clone(), partition }
     }
@@ -276,8 +275,8 @@ impl Space {
         self.origin
     }
 
-    /// Whether a partition is to be followed here.
-    pub(super) fn wants(&self, partition: i32) -> bool {
+    /// True if a partition must be followed here.
+    pub(super) fn follows(&self, partition: i32) -> bool {
         self.wanted.as_ref().is_none_or(|wanted| wanted.contains(partition))
     }
 
@@ -286,7 +285,7 @@ impl Space {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Forgets all partitions: the changelog was recreated with another number of them.
+    /// Drops all partitions, because the changelog was recreated with a different number of partitions.
     pub(super) fn clear(&self) {
         let mut all = self.partitions.write().unwrap_or_else(PoisonError::into_inner);
         self.was_resized.store(true, Ordering::Relaxed);
@@ -294,7 +293,7 @@ impl Space {
         self.count.store(0, Ordering::Release);
     }
 
-    /// Has a partition, of so many, followed by this; or by nobody here.
+    /// Sets a partition, out of `partitions`. `followed` is `None` if the partition is not followed here.
     pub(super) fn set(&self, followed: Option<Arc<Partition>>, partition: i32, partitions: u32) {
         let mut all = self.partitions.write().unwrap_or_else(PoisonError::into_inner);
         let count = usize::try_from(partitions).unwrap_or(0).max(all.len());
@@ -308,10 +307,11 @@ impl Space {
         }
     }
 
-    /// The rules of one of so many partitions. Nothing is confirmed: fingerprints on disk are the worker's.
+    /// Returns the rules for one of `partitions` partitions. Nothing is confirmed, because the stored fingerprints are on the worker's
+    /// disk.
     pub(super) fn rules(&self, partitions: u32) -> Rules {
         let rules = Rules { exact: false, ..self.sized(partitions) };
-        // Which slice a key belongs to is said by who counts them: the worker, if it has slices.
+        // If the worker has slices, it decides which slice a key belongs to.
         let window = match rules.window {
             Window::Keys { slices, .. } if self.written.clock == self.origin.clock => Window::Keys { slice_keys: u64::MAX, slices },
             window => window,
@@ -320,10 +320,10 @@ impl Space {
     }
 }
 
-/// Whether texts mean the same keys to both.
-fn means_the_same(one: &KeySpec, other: &KeySpec) -> bool {
+/// True if texts result in the same fingerprints for both definitions.
+fn same_fingerprints(one: &KeySpec, other: &KeySpec) -> bool {
     let kind = |part: &Part| match part {
-        // Bytes, whatever they are called. A record key may say which partition it lies in.
+        // All bytes are alike. Only a record key can determine the partition.
         Part::RecordKey => (0, None),
         Part::RecordValue | Part::Header(_) | Part::HeaderInAnyCase(_) | Part::CloudEvent(_) => (1, None),
         Part::Field(_) | Part::KeyField(_) => (2, None),
@@ -333,19 +333,19 @@ fn means_the_same(one: &KeySpec, other: &KeySpec) -> bool {
     one.hashing_id() == other.hashing_id() && one.parts().iter().map(kind).eq(other.parts().iter().map(kind))
 }
 
-/// The filter of a space that has none of its own here: the worker's, without what is on the worker's disk.
+/// Returns the filter of a space without a filter of its own: the worker's filter, without the part on the worker's disk.
 fn default_filter(space: &KeySpace<'_>) -> Result<Filter, Error> {
     let first = space.first();
     let filter = Filter { confirm: false, ..first.filter.clone() };
     let name = space.name;
-    let own = format!("give this space a filter of its own here: [serve.filters.{name}] kind = \"cuckoo\", capacity = ...");
+    let own = format!("configure a filter for serving this space: [serve.filters.{name}] kind = \"cuckoo\", capacity = ...");
     if filter.is_exact() {
-        return Err(Error::Config(format!("space {name:?}: kind \"exact\" is kept on the worker's disk; {own}")));
+        return Err(Error::Config(format!("space {name:?}: a filter of kind \"exact\" is on the worker's disk; {own}")));
     }
-    // What is confirmed may often be wrong: alone, it would take other keys back as often.
+    // With `confirm`, the in-memory filter has a high error rate. Without the disk, a retraction would often remove another key.
     if first.filter.confirm && space.topics.iter().any(|topic| topic.retract.is_some()) {
         return Err(Error::Config(format!(
-            "space {name:?}: with confirm, what is retracted is kept on the worker's disk, and its filter alone cannot retract just one key; {own}"
+            "space {name:?}: with confirm, exact retraction needs the fingerprints on the worker's disk; {own}"
         )));
     }
     Ok(filter)

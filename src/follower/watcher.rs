@@ -1,6 +1,6 @@
-//! Asks the brokers, once a second, which partitions the changelogs have and how far these reach.
+//! Asks the brokers once per second for the partitions and the ends of the changelogs.
 //!
-//! Owns the questions. Must never change a state: the answers go to who applies the changelogs.
+//! Owns these requests. Must never change a state: the answers go to the applier.
 
 use super::space::Space;
 use crate::broker::{ChangelogEnds, Error};
@@ -13,50 +13,50 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// Between two rounds of questions.
+/// Time between two rounds of requests.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How late a stop may be noticed.
+/// Stop requests are noticed within this time.
 const TICK: Duration = Duration::from_millis(50);
-/// Least time between two lines about the same trouble.
+/// The shortest time between two log lines about failed requests.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long the leader of a partition may take to answer.
+/// The timeout of a request to the leader of a partition.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The same for a partition that did not answer in the previous round.
+/// The timeout for a partition that did not answer in the previous round.
 const FAILING_TIMEOUT: Duration = Duration::from_secs(1);
-/// Most partitions that may use up this time in a round.
+/// The maximum number of partitions per round that may use the full timeout.
 const FAILURES_MAX: usize = 2;
 
-/// How far a partition reached.
+/// The start and end of a changelog partition.
 #[derive(Clone, Debug)]
 pub(super) struct Watermarks {
-    /// Number of the space.
+    /// The index of the space.
     pub(super) space: usize,
     pub(super) partition: i32,
-    /// How many partitions there are.
+    /// The number of partitions.
     pub(super) partitions: u32,
     /// The first offset.
     pub(super) low: Offset,
-    /// The one after the last that is committed.
+    /// The offset after the last committed record.
     pub(super) end: Offset,
-    /// The id of the topic, where brokers give one.
+    /// The id of the topic, if brokers report ids.
     pub(super) log: Option<Arc<str>>,
-    /// When the question was asked, in milliseconds since the epoch.
+    /// The time of the request, in milliseconds since the epoch.
     pub(super) asked: Timestamp,
 }
 
-/// Asks until told to stop, and sends what the brokers answer.
+/// Asks the brokers until `stop` is set, and sends their answers.
 pub(super) fn run(config: &Config, spaces: &[Space], ends: &impl ChangelogEnds, stop: &AtomicBool, send: &Sender<Watermarks>) {
     let (mut reported, mut missing): (Option<Instant>, BTreeSet<&str>) = (None, BTreeSet::new());
     let mut failing = Failing::default();
     while !stop.load(Ordering::Relaxed) {
         let began = runtime::now();
-        let trouble = round(spaces, ends, stop, send, &mut missing, &mut failing);
-        if let Err(error) = trouble
+        let result = round(spaces, ends, stop, send, &mut missing, &mut failing);
+        if let Err(error) = result
             && reported.is_none_or(|at| runtime::since(at) > REPORT_INTERVAL)
         {
             reported = Some(runtime::now());
-            tracing::warn!(servers = config.kafka.bootstrap_servers, error = %error, "no answer from the brokers; answering as of the last, and asking again");
+            tracing::warn!(servers = config.kafka.bootstrap_servers, error = %error, "the brokers do not answer; serving the last known state and retrying");
         }
         while runtime::since(began) < INTERVAL && !stop.load(Ordering::Relaxed) {
             runtime::sleep(TICK);
@@ -73,9 +73,9 @@ fn round<'s>(
     missing: &mut BTreeSet<&'s str>,
     failing: &mut Failing,
 ) -> Result<(), Error> {
-    // Before any answer: what was committed after it may be missing.
+    // The time is taken before any request, because later commits may be missing from the answer.
     let asked = runtime::wall_clock();
-    let mut trouble = Ok(());
+    let mut result = Ok(());
     // The number of partitions of each space, or 0 if it is not known.
     let mut counts = vec![0; spaces.len()];
     for (count, space) in counts.iter_mut().zip(spaces) {
@@ -83,10 +83,10 @@ fn round<'s>(
             Ok(0) if missing.insert(space.name()) => tracing::warn!(
                 space = space.name(),
                 topic = space.changelog_name(),
-                "the changelog does not exist yet; a worker makes it when it starts"
+                "the changelog does not exist yet; a worker creates it when it starts"
             ),
             Ok(partitions) => *count = partitions,
-            Err(error) => trouble = Err(error),
+            Err(error) => result = Err(error),
         }
     }
     let topics: Vec<_> = spaces.iter().zip(&counts).filter(|&(_, &count)| count > 0).map(|(space, _)| space.changelog_name()).collect();
@@ -98,31 +98,31 @@ fn round<'s>(
             return Ok(());
         }
         let (of, partitions, log) = (&spaces[space], counts[space], logs[space].clone());
-        // The applier needs to know that a partition exists, even if this server does not follow it.
-        let (low, end) = if of.wants(partition) { ends.of(&of.changelog(partition), timeout)? } else { (0, 0) };
+        // The applier needs to know that a partition exists, even if it is not followed here.
+        let (low, end) = if of.follows(partition) { ends.of(&of.changelog(partition), timeout)? } else { (0, 0) };
         let _ = send.send(Watermarks { space, partition, partitions, low, end, log, asked });
         Ok(())
     });
-    trouble.and(answers)
+    result.and(answers)
 }
 
-/// The number of a space, and a partition of its changelog.
+/// The index of a space, and a partition of its changelog.
 type Place = (usize, i32);
 
-/// Partitions that did not answer. In a round, they are asked after all others and for a short time, so that an offline topic does
-/// not delay the rest.
+/// Partitions that did not answer. In the next round, they are asked last and with a short timeout, so that an offline topic does not delay
+/// the others.
 #[derive(Debug, Default)]
 struct Failing(VecDeque<Place>);
 
 impl Failing {
-    /// Asks for each place once, but ends after [`FAILURES_MAX`] failing partitions. The next round asks for the rest first. Returns
-    /// the last error.
+    /// Asks for each partition once, but stops after [`FAILURES_MAX`] failing partitions. The next round starts with the remaining ones.
+    /// Returns the last error.
     fn ask_all(&mut self, places: &[Place], ask: &mut dyn FnMut(Place, Duration) -> Result<(), Error>) -> Result<(), Error> {
         let (mut result, mut failed, mut timeout) = (Ok(()), VecDeque::new(), TIMEOUT);
         self.0.retain(|place| places.contains(place));
         let known: BTreeSet<Place> = self.0.iter().copied().collect();
         for &place in places.iter().filter(|place| !known.contains(place)) {
-            // Most often, all partitions of a topic are offline, or none is.
+            // Usually, either all partitions of a topic are offline, or none.
             if failed.iter().any(|&(space, _)| space == place.0) {
                 self.0.push_front(place);
                 continue;
@@ -135,7 +135,7 @@ impl Failing {
                 }
             }
         }
-        // If no partition answers, there is none to delay, and the brokers may only be slow.
+        // If no partition answers, there is nothing to delay, and the brokers may only be slow.
         let mut failures = 0;
         while failures < FAILURES_MAX
             && let Some(place) = self.0.pop_front()
@@ -156,8 +156,7 @@ mod tests {
 
     const PLACES: [Place; 8] = [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (0, 5), (1, 0), (1, 1)];
 
-    /// Asks for all places once, of which some are offline. Returns the partitions of each space and the time limit of each question,
-    /// in order.
+    /// Runs a round in which the partitions in `offline` fail. Returns the requested partitions and their timeouts, in order.
     fn round(failing: &mut Failing, offline: &[Place]) -> Vec<(Place, u64)> {
         let mut questions = Vec::new();
         let answers = failing.ask_all(&PLACES, &mut |place, timeout| {
@@ -168,7 +167,7 @@ mod tests {
         questions
     }
 
-    /// The longest time that passes before a partition is asked.
+    /// The longest time until a partition is asked.
     fn delay(questions: &[(Place, u64)], offline: &[Place], place: Place) -> u64 {
         questions
             .iter()
@@ -190,7 +189,7 @@ mod tests {
             assert_eq!(questions[2..].iter().map(|(_, limit)| limit).sum::<u64>(), 2);
             asked.extend(questions[2..].iter().map(|&(place, _)| place));
         }
-        assert_eq!(asked, offline.iter().copied().collect(), "each is asked in its turn");
+        assert_eq!(asked, offline.iter().copied().collect(), "each partition is asked in turn");
         assert_eq!(round(&mut failing, &[]).len(), PLACES.len(), "all are online again");
         assert_eq!(round(&mut failing, &[]), PLACES.map(|place| (place, 10)));
     }
@@ -202,11 +201,11 @@ mod tests {
             let questions = round(&mut failing, offline);
             assert_eq!(questions.len(), PLACES.len());
         }
-        assert_eq!(round(&mut failing, offline).pop(), Some(((0, 2), 1)), "it is asked last");
+        assert_eq!(round(&mut failing, offline).pop(), Some(((0, 2), 1)), "asked last");
     }
 
     #[test]
-    fn brokers_that_are_slow_altogether_have_the_full_time() {
+    fn slow_brokers_get_the_full_timeout() {
         let mut failing = Failing::default();
         for _ in 0..5 {
             assert!(round(&mut failing, &PLACES).iter().all(|&(_, limit)| limit == 10));

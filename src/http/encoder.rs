@@ -1,6 +1,4 @@
-//! Metrics as they are written for Prometheus.
-//!
-//! Must never name one: each part of the program names its own.
+//! Encoding of metrics for Prometheus. The callers own the names of the metrics.
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
@@ -8,21 +6,21 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use std::fmt::Error;
 
-/// The type of the text that [`render`] gives.
+/// Content type of the text that [`render`] returns.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// All metrics of a collector, in the `OpenMetrics` text format.
+/// Renders all metrics of a collector in the `OpenMetrics` text format.
 pub(crate) fn render(metrics: impl Collector) -> String {
     let (mut registry, mut text) = (Registry::default(), String::new());
     registry.register_collector(Box::new(metrics));
-    // A string takes all that is written.
+    // Writing to a `String` cannot fail.
     text::encode(&mut text, &registry).map_or_else(|_| String::new(), |()| text)
 }
 
 /// Names and values of labels.
 pub(crate) type Labels<const N: usize> = [(&'static str, String); N];
 
-/// One metric, with all its label values.
+/// Encoder for metrics with all their label values.
 pub(crate) struct Encoder<'a>(DescriptorEncoder<'a>);
 
 impl<'a> Encoder<'a> {
@@ -67,13 +65,13 @@ impl<'a> Encoder<'a> {
         Ok(())
     }
 
-    /// Nothing where there is no value.
+    /// Encodes a gauge, unless there is no value.
     pub(crate) fn gauge(&mut self, name: &str, help: &str, value: Option<f64>) -> Result<(), Error> {
         let Some(value) = value else { return Ok(()) };
         self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
     }
 
-    /// Each value is how many there were up to a bound, and above the one before it; the last has no bound.
+    /// Encodes a histogram. Each bucket has its upper bound and the count above the previous bound. The last bucket has no bound.
     pub(crate) fn buckets(&mut self, name: &str, help: &str, sum: f64, buckets: &[(f64, u64)]) -> Result<(), Error> {
         let count = buckets.iter().map(|(_, count)| count).sum();
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
@@ -81,17 +79,17 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// The name of a counter as the encoder takes it, which adds `_total` again. So each name stands here in full, to be found.
+/// Returns the name of a counter without `_total`, because the encoder adds it. Callers pass full names, so that a search finds them.
 fn family(name: &str) -> &str {
     name.strip_suffix("_total").unwrap_or(name)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "numbers that are shown")]
+#[expect(clippy::cast_precision_loss, reason = "numbers for display")]
 pub(crate) const fn float(number: u64) -> f64 {
     number as f64
 }
 
-#[expect(clippy::cast_precision_loss, reason = "numbers that are shown")]
+#[expect(clippy::cast_precision_loss, reason = "numbers for display")]
 pub(crate) const fn seconds(ms: i64) -> f64 {
     ms as f64 / 1000.0
 }

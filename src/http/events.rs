@@ -1,6 +1,4 @@
-//! What was logged last, for the dashboard: rebalances, restores, aborts, errors.
-//!
-//! Owns the last hundred lines. Must never hold what is not logged anyway.
+//! The last hundred log lines, for the dashboard: rebalances, restores, aborts, errors.
 
 use crate::runtime;
 use crate::status::Event;
@@ -12,17 +10,17 @@ use tracing::{Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Most lines that are kept.
+/// Maximum number of lines.
 const LINES_MAX: usize = 100;
-/// Most of one line that is kept, in bytes.
+/// Maximum number of bytes per line.
 const LINE_MAX: usize = 1000;
 
-/// The last lines. Clones share them.
+/// The last log lines. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Events(Arc<Mutex<VecDeque<Event>>>);
 
 impl Events {
-    /// The last lines, newest last.
+    /// Returns the last lines, newest last.
     #[must_use]
     pub fn last(&self) -> Vec<Event> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
@@ -52,18 +50,18 @@ impl<S: Subscriber> Layer<S> for Events {
     }
 }
 
-/// A line as it is read.
+/// A log line that is being formatted.
 #[derive(Default)]
 struct EventLine {
     message: String,
     fields: String,
-    /// It only says that all goes on.
+    /// True for periodic progress lines, which are left out.
     routine: bool,
 }
 
 impl Visit for EventLine {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        // A string takes all that is written.
+        // Writing to a `String` cannot fail.
         let _ = match field.name() {
             "message" => write!(self.message, "{value:?}"),
             name => write!(self.fields, " {name}={value:?}"),
@@ -86,13 +84,13 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt as _;
 
     #[test]
-    fn the_last_lines_are_kept_and_no_more() {
+    fn only_the_last_lines_are_kept() {
         let events = Events::default();
         tracing::subscriber::with_default(tracing_subscriber::registry().with(events.clone()), || {
             (0..LINES_MAX + 7).for_each(|number| tracing::warn!(target: "unseen::worker", number, error = "full", "disk"));
             tracing::debug!(target: "unseen::worker", "too fine");
             tracing::info!(target: "other", "not ours");
-            tracing::info!(target: "unseen", routine = true, "so far");
+            tracing::info!(target: "unseen", routine = true, "progress");
             tracing::error!(target: "unseen", "{}", "ü".repeat(LINE_MAX));
         });
         let last = events.last();

@@ -1,15 +1,15 @@
-//! What can be watched over HTTP: probes, metrics, status, the dashboard.
+//! HTTP endpoints: probes, metrics, status, and the dashboard.
 //!
-//! Owns the endpoints. All of them only read. Must never hold up a worker, nor show a secret.
+//! All endpoints are read-only. They must never block a worker or reveal a secret.
 //!
-//! | path | answers |
+//! | path | response |
 //! |---|---|
 //! | `/` | the dashboard, with `/dashboard.css` and `/dashboard.js` |
-//! | `/livez` | 200, but 503 once a worker thread hangs for good |
-//! | `/readyz` | 200 while records flow, else 503 with the reason |
-//! | `/metrics` | Prometheus text |
-//! | `/api/v1/status` | all of it as JSON |
-//! | `/api/v1/schema` | the JSON schema of that |
+//! | `/livez` | 200, or 503 if a worker thread hangs permanently |
+//! | `/readyz` | 200 while records are processed, otherwise 503 with the reason |
+//! | `/metrics` | Prometheus metrics |
+//! | `/api/v1/status` | the complete status as JSON |
+//! | `/api/v1/schema` | the JSON schema of the status |
 //! | `/version` | the version |
 
 mod encoder;
@@ -25,6 +25,7 @@ pub(crate) use encoder::{CONTENT_TYPE, Encoder, Labels, float, render, seconds};
 pub(crate) use server::{Limits, io_error, serve as serve_router};
 
 use crate::config::Config;
+use crate::oauth;
 use crate::registry::Registry;
 use crate::runtime;
 use crate::stats::{LastTime, Stats};
@@ -41,35 +42,35 @@ use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 use tokio::net::TcpListener;
 
-/// Most connections at a time. One more ends the oldest, so that a flood does not keep a probe out.
+/// Maximum number of connections. A further connection ends the oldest one, so that a flood does not block probes.
 const CONNECTIONS_MAX: usize = 64;
 
-/// What the pages may load: only what this process serves.
+/// Content security policy: pages may load only resources from this process.
 const CONTENT_POLICY: &str = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'none'";
 
-/// What the endpoints look at.
+/// Data of the endpoints.
 #[derive(Clone, Debug)]
 pub struct View {
     /// The configuration.
     pub config: Arc<Config>,
-    /// What is counted.
+    /// Counters and reports of the workers.
     pub stats: Arc<Stats>,
     /// The schema registry, if a topic needs one.
     pub registry: Option<Arc<Registry>>,
-    /// What was logged last.
+    /// The last log lines.
     pub events: Events,
-    /// Set once the process was told to stop.
+    /// True once the process is shutting down.
     pub stop: Arc<AtomicBool>,
-    /// What distinguishes this process from others, once it is known.
+    /// Instance ID of the process, set during startup.
     pub instance: Arc<OnceLock<String>>,
     /// The disk of the state directory.
     pub disk: Disk,
-    /// When the process started.
+    /// Start time of the process.
     pub started: SystemTime,
 }
 
 impl View {
-    /// How it stands now.
+    /// Returns the current status.
     #[must_use]
     pub fn status(&self) -> Status {
         let identity = Identity {
@@ -77,30 +78,31 @@ impl View {
             time_ms: runtime::wall_clock(),
             started_ms: runtime::millis(self.started),
             draining: self.stop.load(Ordering::Relaxed),
+            login_trouble: self.config.kafka.oauth.as_ref().and_then(oauth::trouble),
         };
         let registry = self.registry.as_ref().map(|registry| registry.report());
-        Status::new(&self.config, &self.stats, &identity, registry.as_ref(), process::look(&self.disk), self.events.last())
+        Status::new(&self.config, &self.stats, &identity, registry.as_ref(), process::measure(&self.disk), self.events.last())
     }
 }
 
-/// Listens.
+/// Listens on an address.
 ///
 /// # Errors
-/// A sentence, when it cannot.
+/// Returns a message if the address cannot be used.
 pub async fn listen(address: SocketAddr) -> Result<TcpListener, String> {
     let advice = "set http.listen to another address, or to \"off\"";
     TcpListener::bind(address).await.map_err(|error| format!("http.listen: cannot listen on {address}: {error}; {advice}"))
 }
 
-/// Answers until it is dropped.
+/// Serves requests until the future is dropped.
 pub async fn serve(listener: TcpListener, view: View) {
     let limits = Limits { setting: "http.listen", connections: CONNECTIONS_MAX, idle: None };
     server::serve(listener, None, router(view), limits, std::future::pending()).await;
 }
 
-/// The metrics that the process itself has.
+/// Encodes the process metrics.
 pub(crate) fn process(encoder: &mut Encoder<'_>, started_ms: i64) -> Result<(), std::fmt::Error> {
-    let process = process::look(&Disk::default());
+    let process = process::measure(&Disk::default());
     metrics::of_process(encoder, started_ms, process.resident_bytes, process.cpu_seconds)
 }
 
@@ -115,37 +117,37 @@ fn router(view: View) -> Router {
         .route("/api/v1/status", get(async |State(view): State<View>| json(&view.status())))
         .route("/api/v1/schema", get(async || json(&schemars::schema_for!(Status))))
         .route("/version", get(async || concat!(env!("CARGO_PKG_VERSION"), "\n")))
-        .layer(from_fn_with_state(view.clone(), local))
+        .layer(from_fn_with_state(view.clone(), require_local_host))
         .with_state(view)
-        .layer(map_response(fresh))
+        .layer(map_response(forbid_caching))
 }
 
-/// Where only this machine can connect, a page of elsewhere must not read what is here by giving its own name this address
-/// (DNS rebinding): then the host that is asked for is this machine, too.
-async fn local(State(view): State<View>, request: Request, next: Next) -> Response {
+/// Rejects requests for other hosts if `http.listen` is a loopback address. Otherwise, a web page could read the endpoints by
+/// resolving its own host name to this address (DNS rebinding).
+async fn require_local_host(State(view): State<View>, request: Request, next: Next) -> Response {
     if is_of_elsewhere(&request, view.config.http.listen) {
-        let advice = "http.listen is an address of this machine only: ask for localhost, or set http.listen to another address";
+        let advice = "http.listen is a loopback address: request localhost, or set http.listen to another address";
         return (StatusCode::MISDIRECTED_REQUEST, format!("{advice}\n")).into_response();
     }
     next.run(request).await
 }
 
-/// Whether a request that came to an address of this machine only asks for another host.
+/// True if a request to a loopback address has a different host in its `Host` header.
 pub(crate) fn is_of_elsewhere(request: &Request, listen: Option<SocketAddr>) -> bool {
     let is_loopback = listen.is_some_and(|address| address.ip().is_loopback());
     let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default());
     is_loopback && host.is_some_and(|host| !is_local(host))
 }
 
-/// Whether a host, with or without a port, is this machine.
+/// True if a host, with or without a port, is this machine.
 fn is_local(host: &str) -> bool {
     let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit())).map_or(host, |(name, _)| name);
     let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// No cache may answer in place of this process, least of all for a probe.
-async fn fresh(mut response: Response) -> Response {
+/// Forbids caching of responses, because a cached probe would hide a failure.
+async fn forbid_caching(mut response: Response) -> Response {
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
@@ -161,7 +163,7 @@ async fn livez(State(view): State<View>) -> Response {
 async fn readyz(State(view): State<View>) -> Response {
     let status = view.status();
     match status.reason {
-        // A restart would not help.
+        // A restart would not help a partition that cannot be read, so the worker stays ready.
         None => status.held_back().map_or_else(|| "ready\n".to_owned(), |held_back| format!("ready: {held_back}\n")).into_response(),
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n")).into_response(),
     }
@@ -190,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_of_elsewhere_is_not_local() {
+    fn only_loopback_hosts_are_local() {
         for host in ["localhost", "LOCALHOST:8080", "127.0.0.1:8080", "127.8.8.8", "[::1]:8080", "[::1]"] {
             assert!(is_local(host), "{host}");
         }

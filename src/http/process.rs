@@ -1,6 +1,6 @@
-//! What the system knows of this process and of its disk.
+//! Memory and CPU time of this process, and the space on its disk.
 //!
-//! Must never ask a disk on the thread of the endpoints, which also hears signals: a disk on a network may not answer.
+//! The disk must be queried on a separate thread, because a network disk may block, and the endpoints' thread also handles signals.
 
 use crate::status::Process;
 use std::fs;
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often the disk is looked at.
+/// Interval of the disk query.
 const DISK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What was found longer ago than this is not shown: the disk does not answer.
+/// Maximum age of a result. If the disk blocks for longer, no result is shown.
 const DISK_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// The space on the disk of the state directory, as a thread of its own last found it. Clones share it.
+/// The space on the disk of the state directory, updated by a separate thread. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Disk(Arc<Mutex<Option<(Instant, DiskSpace)>>>);
 
@@ -25,7 +25,7 @@ struct DiskSpace {
 }
 
 impl Disk {
-    /// Looks at the disk of a directory for as long as anybody else has this.
+    /// Starts a thread that queries the disk of a directory until all clones are dropped.
     #[must_use]
     pub fn watch(dir: PathBuf) -> Self {
         let disk = Self::default();
@@ -48,17 +48,17 @@ impl Disk {
     }
 }
 
-/// The space on the disk of a directory, or of that in which it is yet to be made.
+/// Returns the space on the disk of a directory. If the directory does not exist, uses its closest existing ancestor.
 fn space_of(dir: &Path) -> Option<DiskSpace> {
-    // Of a relative path, the last ancestor is empty.
+    // The last ancestor of a relative path is empty.
     let mut places = dir.ancestors().map(|place| if place.as_os_str().is_empty() { Path::new(".") } else { place });
     let disk = places.find_map(|place| rustix::fs::statvfs(place).ok())?;
     let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
     Some(DiskSpace { available: bytes(disk.f_bavail), size: bytes(disk.f_blocks) })
 }
 
-/// Looks. What the system does not say is none.
-pub(super) fn look(disk: &Disk) -> Process {
+/// Measures the process. A value is `None` if the system does not provide it.
+pub(super) fn measure(disk: &Disk) -> Process {
     let space = disk.space();
     Process {
         resident_bytes: resident(),
@@ -68,14 +68,15 @@ pub(super) fn look(disk: &Disk) -> Process {
     }
 }
 
-/// The second number of `/proc/self/statm`, in pages (proc(5)).
+/// Returns resident memory: the second number of `/proc/self/statm`, in pages (proc(5)).
 fn resident() -> Option<u64> {
     let pages: u64 = fs::read_to_string("/proc/self/statm").ok()?.split_ascii_whitespace().nth(1)?.parse().ok()?;
     Some(pages * rustix::param::page_size() as u64)
 }
 
-/// User and system time of `/proc/self/stat`, in clock ticks (proc(5)). The name before them may hold anything.
-#[expect(clippy::cast_precision_loss, reason = "a number that is shown")]
+/// Returns user plus system time from `/proc/self/stat`, in clock ticks (proc(5)). The process name before them may contain any
+/// character, so the search starts at the last parenthesis.
+#[expect(clippy::cast_precision_loss, reason = "a number for display")]
 fn cpu() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     let mut numbers = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
@@ -88,12 +89,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_system_tells() {
+    fn linux_provides_all_values() {
         let disk = Disk::watch("/".into());
         while disk.space().is_none() {
             std::thread::yield_now();
         }
-        let process = look(&disk);
+        let process = measure(&disk);
         assert!(process.resident_bytes.is_some_and(|bytes| bytes > 1 << 20));
         assert!(process.cpu_seconds.is_some_and(|seconds| seconds >= 0.0));
         assert!(process.state_disk_available_bytes <= process.state_disk_size_bytes && process.state_disk_size_bytes.is_some());

@@ -1,7 +1,7 @@
 //! The connections of the endpoints.
 //!
-//! Owns how many there are and how long each may take. Must never let a client keep a descriptor: Kafka and the state
-//! directory need descriptors too. Must never cut an answer short while the client reads it in time.
+//! Owns the limits on connections and request times. A client must not hold a file descriptor indefinitely, because Kafka and the
+//! state directory need descriptors too. A response must not be cut short while the client reads it in time.
 
 use crate::tls::Tls;
 use axum::Router;
@@ -33,16 +33,16 @@ pub(crate) struct Limits {
     pub(crate) idle: Option<Duration>,
 }
 
-/// How long a request may take, whatever the client does.
+/// Timeout of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a failed accept: without a free descriptor, the next one would fail at once.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
-/// Least time between two log lines about too many connections.
+/// Minimum time between two log lines about too many connections.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
-/// Of the connections there may be, one to this number may be ending in addition.
+/// For this number of allowed connections, one more may still be sending its last answer.
 const ENDING_SHARE: usize = 4;
 
-/// Answers until `stop`, encrypted if there is a `tls`. Then finishes the requests that it has begun to answer.
+/// Serves requests until `stop` completes, encrypted if `tls` is set. Then finishes the requests in progress.
 pub(crate) async fn serve(listener: TcpListener, tls: Option<Arc<Tls>>, router: Router, limits: Limits, stop: impl Future<Output = ()>) {
     let (mut stop, mut connections) = (pin!(stop), Connections::new(limits));
     loop {
@@ -97,7 +97,7 @@ impl Connections {
         self.open.push_back((tokio::spawn(connection(stream, tls, router, idle, end)), keep));
     }
 
-    /// Logs that there are too many connections, from time to time.
+    /// Logs that there are too many connections, at most once per `REPORT_INTERVAL`.
     fn report(&mut self) {
         if self.reported.is_none_or(|at| at.elapsed() >= REPORT_INTERVAL) {
             self.reported = Some(Instant::now());
@@ -115,7 +115,7 @@ impl Connections {
     }
 }
 
-/// Serves a connection until it ends by itself, or is told to `end`.
+/// Serves a connection until the client closes it, or `end` is signaled.
 async fn connection(stream: TcpStream, tls: Option<Arc<Tls>>, router: Router, idle: Option<Duration>, mut end: Receiver<Infallible>) {
     let Some(tls) = tls else { return answer(stream, router, idle, end).await };
     let encrypted = tokio::select! {
@@ -124,7 +124,7 @@ async fn connection(stream: TcpStream, tls: Option<Arc<Tls>>, router: Router, id
     };
     match encrypted {
         Ok(stream) => answer(stream, router, idle, end).await,
-        Err(error) => tracing::debug!("http: a connection is not encrypted: {error}"),
+        Err(error) => tracing::debug!("http: TLS handshake failed: {error}"),
     }
 }
 
@@ -158,11 +158,11 @@ async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, idl
     }
 }
 
-/// If no descriptors are left, the log says what to do.
+/// Formats an I/O error. If no descriptors are left, adds advice.
 pub(crate) fn io_error(error: &std::io::Error) -> String {
     const EMFILE: i32 = 24;
     if error.raw_os_error() == Some(EMFILE) {
-        format!("{error}: raise the limit of open files (`ulimit -n`, LimitNOFILE=), 4096 is ample")
+        format!("{error}: raise the limit of open files (`ulimit -n`, LimitNOFILE=) to 4096")
     } else {
         error.to_string()
     }
@@ -178,7 +178,7 @@ mod tests {
 
     const LIMITS: Limits = Limits { setting: "test", connections: 4, idle: Some(Duration::from_secs(60)) };
 
-    /// Serves `/fast`, and `/slow`, which tells `begun` and then waits for `go`.
+    /// Serves `/fast`, and `/slow`, which notifies `begun` and then waits for `go`.
     async fn start(stop: impl Future<Output = ()> + Send + 'static) -> (SocketAddr, Arc<Notify>, Arc<Notify>, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, begun, go) = (listener.local_addr().unwrap(), Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_connection_too_many_ends_the_oldest_after_its_answer() {
+    async fn an_excess_connection_ends_the_oldest_after_its_answer() {
         let (address, begun, go, _serving) = start(std::future::pending()).await;
         let mut slow = ask(address, "/slow").await;
         begun.notified().await;
@@ -225,13 +225,13 @@ mod tests {
         go.notify_one();
         let answer = rest(&mut slow).await;
         assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("slow\n"), "cut short: {answer:?}");
-        // The next one is idle, and ends at once.
+        // The next connection is idle and ends at once.
         let _another = fast(address).await;
         assert_eq!(rest(&mut others[0]).await, "");
     }
 
     #[tokio::test]
-    async fn a_flood_of_slow_requests_keeps_no_probe_out() {
+    async fn a_flood_of_slow_requests_does_not_block_probes() {
         let (address, begun, ..) = start(std::future::pending()).await;
         let mut flood = VecDeque::new();
         for _ in 0..3 * LIMITS.connections {

@@ -8,13 +8,12 @@ use super::admin::partitions;
 use super::client_config::{self as client, CALL_TIMEOUT};
 use super::cluster;
 use super::fetch_error::{is_corrupt, is_out_of_range};
-use super::ffi::{Fetcher, Message};
+use super::ffi::{Fetcher, LoggedIn, Message};
 use super::observer::Observer;
 use super::source::{list, unanswered};
 use crate::broker::{Record as _, throttle};
 use crate::config::Config;
 use crate::record::{Offset, Timestamp, TopicPartition};
-use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::Offset as Position;
@@ -75,7 +74,7 @@ impl Capture {
     /// # Errors
     /// When no broker answers within `kafka.connect_timeout`, the topic or a partition is not there, or a right is missing.
     pub fn start(config: &Config, wanted: &Wanted, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Self, Error> {
-        let consumer: BaseConsumer<Observer> = BaseConsumer::from_config_and_context(&client::capture(config), Observer::new(config))
+        let consumer: LoggedIn<BaseConsumer<Observer>> = client::create(&client::capture(config), &config.kafka, Observer::new(config))
             .map_err(|error| client::property_error(&error))?;
         cluster::wait(&consumer, config, false, stop, report)?;
         let topic = &wanted.topic;

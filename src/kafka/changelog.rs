@@ -6,14 +6,13 @@
 use super::Error;
 use super::admin::{block_on, partitions};
 use super::client_config::{self as client, CALL_TIMEOUT};
-use super::ffi::topic_ids;
+use super::ffi::{LoggedIn, topic_ids};
 use super::observer::Observer;
 use super::tail::{ChangelogTail, one};
 use crate::broker::ChangelogReader as Reader;
 use crate::config::Config;
 use crate::record::{Offset, SpaceId, TopicPartition};
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication};
-use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionListElem};
@@ -179,16 +178,16 @@ fn check(config: &Config, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-pub(super) fn admin(config: &Config) -> Result<(AdminClient<Observer>, AdminOptions), KafkaError> {
-    let admin = AdminClient::from_config_and_context(&client::observer(&config.kafka), Observer::new(config))?;
+pub(super) fn admin(config: &Config) -> Result<(LoggedIn<AdminClient<Observer>>, AdminOptions), KafkaError> {
+    let admin = client::create(&client::observer(&config.kafka), &config.kafka, Observer::new(config))?;
     Ok((admin, AdminOptions::new().request_timeout(Some(CALL_TIMEOUT)).operation_timeout(Some(CALL_TIMEOUT))))
 }
 
 /// Reads changelogs, one partition at a time.
 pub struct ChangelogReader {
     tail: ChangelogTail,
-    uncommitted: BaseConsumer<Observer>,
-    admin: AdminClient<Observer>,
+    uncommitted: LoggedIn<BaseConsumer<Observer>>,
+    admin: LoggedIn<AdminClient<Observer>>,
     options: AdminOptions,
 }
 
@@ -200,7 +199,7 @@ impl ChangelogReader {
     pub fn new(config: &Config) -> Result<Self, Error> {
         let tail = ChangelogTail::with(&client::changelog_reader(config, "read_committed"), config)?;
         let uncommitted = client::changelog_reader(config, "read_uncommitted");
-        let uncommitted = BaseConsumer::from_config_and_context(&uncommitted, Observer::new(config));
+        let uncommitted = client::create(&uncommitted, &config.kafka, Observer::new(config));
         let (admin, options) = admin(config).map_err(|error| client::property_error(&error))?;
         Ok(Self { tail, uncommitted: uncommitted.map_err(|error| client::property_error(&error))?, admin, options })
     }

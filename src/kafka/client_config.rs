@@ -1,12 +1,13 @@
 //! What all clients have in common: their configuration, and where their log lines go.
 
 use super::Error;
+use super::ffi::{LoggedIn, Native};
 use super::observer::Observer;
 use super::security;
 use crate::config::{Config, Delivery, Kafka, Partitioner, first_name, is_secret};
 use rdkafka::ClientConfig;
-use rdkafka::client::Client;
-use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::client::{Client, ClientContext};
+use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaType;
 use std::time::Duration;
@@ -22,6 +23,15 @@ const RECORD_BYTES_MAX: &str = "1000000000";
 
 /// The least that librdkafka takes for `fetch.max.bytes`: its own `message.max.bytes` of a consumer.
 const FETCH_BYTES_MIN: u64 = 1_000_000;
+
+/// Creates a client that logs in as configured.
+pub(super) fn create<T, C>(client: &ClientConfig, kafka: &Kafka, context: C) -> Result<LoggedIn<T>, KafkaError>
+where
+    T: FromClientConfigAndContext<C> + Native,
+    C: ClientContext,
+{
+    Ok(LoggedIn::new(T::from_config_and_context(client, context)?, kafka.oauth.as_ref()))
+}
 
 /// A client without a role: for looking at the cluster.
 pub(super) fn observer(kafka: &Kafka) -> ClientConfig {

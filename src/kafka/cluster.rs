@@ -3,6 +3,7 @@
 use super::Error;
 use super::admin::{block_on, partitions};
 use super::client_config::{self as client, BATCH_BYTES};
+use super::ffi::LoggedIn;
 use super::newest;
 use super::observer::{Complaint, Observer};
 use super::security;
@@ -11,7 +12,6 @@ use crate::broker::throttle;
 use crate::config::{Config, OnDuplicate, OnInvalid};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
-use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::collections::BTreeSet;
@@ -99,8 +99,8 @@ fn look(config: &Config, insist: bool, stop: &dyn Fn() -> bool, report: &dyn Fn(
     Ok(cluster)
 }
 
-fn observe(config: &Config, client: &ClientConfig) -> Result<BaseConsumer<Observer>, Error> {
-    BaseConsumer::from_config_and_context(client, Observer::new(config)).map_err(|error| client::property_error(&error))
+fn observe(config: &Config, client: &ClientConfig) -> Result<LoggedIn<BaseConsumer<Observer>>, Error> {
+    client::create(client, &config.kafka, Observer::new(config)).map_err(|error| client::property_error(&error))
 }
 
 /// Asks for metadata once. `None` if there was an answer, else the complaint.
@@ -222,7 +222,8 @@ fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<String>) {
 
 /// The smallest limit on a batch among the outputs. A guess where the brokers do not let us ask.
 fn batch_bytes(config: &Config) -> usize {
-    let Ok(admin) = AdminClient::from_config_and_context(&client::observer(&config.kafka), Observer::new(config)) else {
+    let admin = client::create::<AdminClient<_>, _>(&client::observer(&config.kafka), &config.kafka, Observer::new(config));
+    let Ok(admin) = admin else {
         return BATCH_BYTES;
     };
     // Asked for one twice, a broker answers for none.

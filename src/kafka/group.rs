@@ -5,20 +5,19 @@
 use super::admin::partitions;
 use super::client_config::{self as client, CALL_TIMEOUT};
 use super::cluster;
-use super::ffi::{GroupMetadata, topic_ids};
+use super::ffi::{GroupMetadata, LoggedIn, topic_ids};
 use super::observer::Observer;
 use super::source::{committed, unanswered};
 use super::{Committed, Error};
 use crate::config::Config;
 use crate::record::{Offset, TopicPartition};
-use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::collections::BTreeMap;
 
 /// Asks about a group and its topics.
 pub struct GroupView {
-    observer: BaseConsumer<Observer>,
+    observer: LoggedIn<BaseConsumer<Observer>>,
     group: String,
 }
 
@@ -29,8 +28,7 @@ impl GroupView {
     /// When none answers within `kafka.connect_timeout`, none lets us in, or `stop` says so.
     pub fn connect(config: &Config, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Self, Error> {
         let client = client::changelog_reader(config, "read_committed");
-        let observer =
-            BaseConsumer::from_config_and_context(&client, Observer::new(config)).map_err(|error| client::property_error(&error))?;
+        let observer = client::create(&client, &config.kafka, Observer::new(config)).map_err(|error| client::property_error(&error))?;
         cluster::wait(&observer, config, false, stop, report)?;
         Ok(Self { observer, group: config.kafka.group_id.clone() })
     }

@@ -4,11 +4,12 @@
 
 use super::Error;
 use super::client_config as client;
+use super::ffi::LoggedIn;
 use super::observer::{Complaint, Observer};
 use crate::broker::throttle;
 use crate::config::{Config, Partitioner};
 use rdkafka::client::ClientContext;
-use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
@@ -34,7 +35,7 @@ pub struct NewRecord<'r> {
 
 /// Writes records.
 pub struct InputWriter {
-    producer: ThreadedProducer<Deliveries>,
+    producer: LoggedIn<ThreadedProducer<Deliveries>>,
 }
 
 impl std::fmt::Debug for InputWriter {
@@ -49,10 +50,8 @@ impl InputWriter {
     /// # Errors
     /// When librdkafka refuses the configuration.
     pub fn new(config: &Config, partitioner: Partitioner) -> Result<Self, Error> {
-        let producer = ThreadedProducer::from_config_and_context(
-            &client::input_writer(config, partitioner),
-            Deliveries { observer: Observer::new(config) },
-        );
+        let deliveries = Deliveries { observer: Observer::new(config) };
+        let producer = client::create(&client::input_writer(config, partitioner), &config.kafka, deliveries);
         Ok(Self { producer: producer.map_err(|error| client::property_error(&error))? })
     }
 

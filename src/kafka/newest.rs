@@ -3,12 +3,12 @@
 //! Must never fail a check: a partition that cannot be read in time is left out. Joins no group and commits nothing.
 
 use super::client_config as client;
+use super::ffi::LoggedIn;
 use super::observer::Observer;
 use crate::config::{Config, Topic};
 use crate::record::Timestamp;
 use crate::runtime;
 use crate::stats::{is_seconds, likely_cause};
-use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::message::Message;
@@ -25,10 +25,10 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest wait for a record or the end of a partition.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Returns a warning for each topic whose newest records do not move its window, or move it too slowly.
+/// Returns a warning for each topic whose newest records do not move its window, or move it too slowly. Event times are not checked.
 pub(super) fn warnings(config: &Config, partitions: &BTreeMap<String, u32>) -> Vec<String> {
     let deadline = Instant::now() + TIMEOUT;
-    let timed = config.topics.iter().enumerate().filter(|(_, topic)| topic.forgets_by_time());
+    let timed = config.topics.iter().enumerate().filter(|(_, topic)| topic.forgets_by_time() && topic.time.is_none());
     timed
         .filter_map(|(at, topic)| {
             let newest = newest(config, &topic.input, *partitions.get(&topic.input)?, deadline)?;
@@ -42,7 +42,7 @@ fn newest(config: &Config, topic: &str, partitions: u32, deadline: Instant) -> O
     let mut client = client::capture(config);
     // Retention may have left fewer records.
     client.set("auto.offset.reset", "earliest");
-    let consumer: BaseConsumer<Observer> = BaseConsumer::from_config_and_context(&client, Observer::new(config)).ok()?;
+    let consumer: LoggedIn<BaseConsumer<Observer>> = client::create(&client, &config.kafka, Observer::new(config)).ok()?;
     let mut list = TopicPartitionList::new();
     let mut unread: BTreeSet<_> = (0..partitions.cast_signed()).collect();
     for &partition in &unread {

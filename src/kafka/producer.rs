@@ -145,7 +145,7 @@ impl KafkaProducer {
             is_unanswered: AtomicBool::new(false),
             was_repeated: AtomicBool::new(false),
         };
-        Producer::new(&client, context).map(Self).map_err(|error| client::property_error(&error))
+        Producer::new(&client, config.kafka.oauth.as_ref(), context).map(Self).map_err(|error| client::property_error(&error))
     }
 }
 

@@ -3,12 +3,20 @@
 //!
 //! Must never hold or show a secret: of `kafka.properties` only those are looked at that are none.
 
-use crate::config::Kafka;
+use crate::config::{Kafka, TokenSource};
 use rdkafka::error::RDKafkaErrorCode;
 use std::fs::File;
 
 /// What librdkafka can do as it is built here.
-const MECHANISMS: [&str; 3] = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"];
+const MECHANISMS: [&str; 5] = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER, AWS];
+
+const OAUTHBEARER: &str = "OAUTHBEARER";
+
+/// OAUTHBEARER, with tokens that AWS credentials sign.
+const AWS: &str = "AWS_MSK_IAM";
+
+/// librdkafka would need Cyrus SASL and MIT Kerberos, which are libraries of the system and no part of the image.
+const NO_GSSAPI: &str = "sasl.mechanism: GSSAPI (Kerberos) is not supported, because unseen is built without Cyrus SASL and the Kerberos libraries; let the brokers also offer SCRAM, OAUTHBEARER, or TLS with client certificates";
 
 /// Properties that name a file. Their values are not shown: who mistakes them puts the key itself there.
 const FILES: [&str; 5] = ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location", "ssl.crl.location"];
@@ -28,7 +36,9 @@ impl Login {
             none if none.is_empty() => "PLAINTEXT".to_owned(),
             some => some.to_uppercase(),
         };
-        Self { protocol, mechanism: get(&["sasl.mechanism", "sasl.mechanisms"]), user: get(&["sasl.username"]) }
+        let is_aws = kafka.oauth.as_ref().is_some_and(|oauth| matches!(oauth.source, TokenSource::Aws { .. }));
+        let mechanism = if is_aws { AWS.to_owned() } else { get(&["sasl.mechanism", "sasl.mechanisms"]) };
+        Self { protocol, mechanism, user: get(&["sasl.username"]) }
     }
 
     /// What to do about an error of a connection, if librdkafka's words give it away.
@@ -49,6 +59,22 @@ impl Login {
             RDKafkaErrorCode::Authentication if says(&["mechanism handshake failed"]) => {
                 Some(format!("the broker does not offer {mechanism}; check sasl.mechanism in kafka.properties"))
             }
+            RDKafkaErrorCode::Authentication if says(&["Failed to acquire SASL OAUTHBEARER token"]) => {
+                let remedy = if mechanism == AWS {
+                    "check the AWS credentials of this process"
+                } else {
+                    "check sasl.oauthbearer.* in kafka.properties, and what issues the token"
+                };
+                Some(format!("there is no token for the login; {remedy}"))
+            }
+            RDKafkaErrorCode::Authentication if mechanism == AWS => Some(
+                "the broker refuses the AWS credentials; check that their IAM policy allows kafka-cluster:Connect, and this machine's clock"
+                    .to_owned(),
+            ),
+            RDKafkaErrorCode::Authentication if mechanism == OAUTHBEARER => Some(
+                "the broker refuses the token; check the scope, audience, and issuer that the broker expects, and the clocks of all machines"
+                    .to_owned(),
+            ),
             RDKafkaErrorCode::Authentication => {
                 Some(format!("the broker refuses user {user:?} by {mechanism}; check sasl.username and sasl.password in kafka.properties"))
             }
@@ -97,10 +123,12 @@ pub(super) fn check(kafka: &Kafka) -> Result<(), String> {
         let expected = MECHANISMS.join(", ");
         match &*login.mechanism {
             "" => return Err(format!("sasl.mechanism is required with security.protocol {}: one of {expected}", login.protocol)),
+            "GSSAPI" => return Err(NO_GSSAPI.to_owned()),
             other if !MECHANISMS.contains(&other) => return Err(format!("sasl.mechanism: expected one of {expected}")),
             _ => {}
         }
-        let empty = |name: &&str| kafka.properties.get(*name).is_none_or(String::is_empty);
+        let empty =
+            |name: &&str| ![OAUTHBEARER, AWS].contains(&&*login.mechanism) && kafka.properties.get(*name).is_none_or(String::is_empty);
         if let Some(missing) = ["sasl.username", "sasl.password"].iter().find(|name| empty(name)) {
             return Err(format!("{missing} is required with security.protocol {}", login.protocol));
         }
@@ -122,7 +150,7 @@ pub(super) fn check(kafka: &Kafka) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{OnTruncation, Start};
+    use crate::config::{OAuth, OnTruncation, Start};
     use std::time::Duration;
 
     fn kafka(properties: &[(&str, &str)]) -> Kafka {
@@ -134,6 +162,7 @@ mod tests {
             on_truncation: OnTruncation::Fail,
             connect_timeout: Duration::ZERO,
             properties: properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            oauth: None,
         }
     }
 
@@ -147,10 +176,10 @@ mod tests {
             (
                 "sasl.mechanism",
                 "",
-                "sasl.mechanism is required with security.protocol SASL_SSL: one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
+                "sasl.mechanism is required with security.protocol SASL_SSL: one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, AWS_MSK_IAM",
             ),
-            ("sasl.mechanism", "OAUTHBEARER", "sasl.mechanism: expected one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
-            ("sasl.mechanism", "plain", "sasl.mechanism: expected one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+            ("sasl.mechanism", "plain", "sasl.mechanism: expected one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, AWS_MSK_IAM"),
+            ("sasl.mechanism", "GSSAPI", NO_GSSAPI),
             ("sasl.username", "", "sasl.username is required with security.protocol SASL_SSL"),
             ("sasl.password", "", "sasl.password is required with security.protocol SASL_SSL"),
         ] {
@@ -191,6 +220,25 @@ mod tests {
     #[test]
     fn errors_become_advice() {
         use RDKafkaErrorCode::{AllBrokersDown, Authentication, BrokerTransportFailure as Transport, SSL};
+        let oauth = Login::of(&kafka(&[("security.protocol", "sasl_ssl"), ("sasl.mechanisms", OAUTHBEARER)]));
+        for (reason, words) in [
+            ("Failed to acquire SASL OAUTHBEARER token: https://idp answered 401", "there is no token for the login"),
+            ("SASL OAUTHBEARER mechanism handshake failed: Broker: Unsupported", "does not offer OAUTHBEARER"),
+            ("SASL authentication error: {\"status\":\"invalid_token\"}", "the broker refuses the token"),
+        ] {
+            let advice = oauth.advise(Authentication, reason).unwrap_or_default();
+            assert!(advice.contains(words), "{reason}: {advice}");
+        }
+        let region = None;
+        let aws = OAuth { source: TokenSource::Aws { region }, extensions: Vec::new() };
+        let aws = Login::of(&Kafka { oauth: Some(aws), ..kafka(&[("security.protocol", "sasl_ssl"), ("sasl.mechanisms", OAUTHBEARER)]) });
+        for (reason, words) in [
+            ("Failed to acquire SASL OAUTHBEARER token: there are no AWS credentials", "check the AWS credentials of this process"),
+            ("SASL authentication error: Access denied", "the broker refuses the AWS credentials"),
+        ] {
+            let advice = aws.advise(Authentication, reason).unwrap_or_default();
+            assert!(advice.contains(words), "{reason}: {advice}");
+        }
         let login =
             |protocol| Login::of(&kafka(&SCRAM.map(|(name, old)| (name, if name == "security.protocol" { protocol } else { old }))));
         for (protocol, code, reason, words) in [

@@ -14,7 +14,7 @@ use crate::broker::{Batch, ClientError, Committed, Consumer as GroupConsumer, Er
 use crate::config::Config;
 use crate::record::{Offset, Timestamp, TopicPartition};
 use rdkafka::client::ClientContext;
-use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
@@ -88,12 +88,12 @@ impl Source {
     pub fn new(config: &Config, worker: usize) -> Result<Self, Error> {
         let context = Context { login: Login::of(&config.kafka), rebalances: Mutex::default(), closing: AtomicBool::new(false) };
         let client = client::consumer(config, config.kafka.instance_id.as_deref(), worker);
-        let consumer = BaseConsumer::from_config_and_context(&client, context).map_err(|error| client::property_error(&error))?;
+        let consumer = client::create(&client, &config.kafka, context).map_err(|error| client::property_error(&error))?;
         let fetcher = Fetcher::new(consumer).ok_or_else(|| Error::Fatal("librdkafka has no queue for the consumer".to_owned()))?;
         Ok(Self { fetcher, errored: RefCell::default(), reports_ends: config.shares_spaces() })
     }
 
-    const fn consumer(&self) -> &BaseConsumer<Context> {
+    fn consumer(&self) -> &BaseConsumer<Context> {
         self.fetcher.consumer()
     }
 

@@ -6,13 +6,13 @@ use super::Error;
 use super::admin::partitions;
 use super::client_config as client;
 use super::client_config::CALL_TIMEOUT;
-use super::ffi::{Fetcher, Message, topic_ids};
+use super::ffi::{Fetcher, LoggedIn, Message, topic_ids};
 use super::observer::Observer;
 use crate::broker::throttle;
 use crate::broker::{ChangelogEnds as Ends, ChangelogTail as Tail, Logged, Record as _, TailEvent};
 use crate::config::Config;
 use crate::record::{Offset, TopicPartition};
-use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
+use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
@@ -38,13 +38,12 @@ impl ChangelogTail {
     }
 
     pub(super) fn with(client: &ClientConfig, config: &Config) -> Result<Self, Error> {
-        let consumer =
-            BaseConsumer::from_config_and_context(client, Observer::new(config)).map_err(|error| client::property_error(&error))?;
+        let consumer = client::create(client, &config.kafka, Observer::new(config)).map_err(|error| client::property_error(&error))?;
         let fetcher = Fetcher::new(consumer).ok_or_else(|| Error::Fatal("librdkafka has no queue for the consumer".to_owned()))?;
         Ok(Self { fetcher })
     }
 
-    pub(super) const fn consumer(&self) -> &BaseConsumer<Observer> {
+    pub(super) fn consumer(&self) -> &BaseConsumer<Observer> {
         self.fetcher.consumer()
     }
 }
@@ -118,7 +117,7 @@ fn trouble(error: &str) {
 
 /// Asks how far changelogs reach. It reads nothing.
 pub struct ChangelogEnds {
-    observer: BaseConsumer<Observer>,
+    observer: LoggedIn<BaseConsumer<Observer>>,
 }
 
 impl ChangelogEnds {
@@ -128,8 +127,7 @@ impl ChangelogEnds {
     /// When librdkafka refuses the configuration.
     pub fn new(config: &Config) -> Result<Self, Error> {
         let client = client::changelog_reader(config, "read_committed");
-        let observer =
-            BaseConsumer::from_config_and_context(&client, Observer::new(config)).map_err(|error| client::property_error(&error))?;
+        let observer = client::create(&client, &config.kafka, Observer::new(config)).map_err(|error| client::property_error(&error))?;
         Ok(Self { observer })
     }
 

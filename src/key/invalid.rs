@@ -59,3 +59,16 @@ pub(super) fn missing_field(part: &Part, json: Option<&[u8]>) -> Invalid {
     }
     invalid
 }
+
+/// A record without a usable time, for this reason.
+#[cold]
+pub(super) fn no_time(what: &str) -> Invalid {
+    let message = format!("no event time: {what}; `time` can have optional = true, to use Kafka's timestamp instead");
+    Invalid { reason: Reason::Malformed, message }
+}
+
+/// A record without the field that its time is read from. `json` is the value, if it is JSON.
+#[cold]
+pub(super) fn no_time_field(pointer: &str, json: Option<&[u8]>) -> Invalid {
+    no_time(&missing_field(&Part::Field(pointer.to_owned()), json).message)
+}

@@ -20,14 +20,16 @@ mod part;
 mod reader;
 mod retract;
 mod shown;
+mod time;
 
 pub use field::{Field, Leaf};
 pub use hashing::{HashKeyError, Hashing};
 pub use lookup::LookupError;
 pub use normalize::{Normalizer, Normalizers};
 pub use part::Part;
-pub use reader::{NoKey, OpenValue, Reader, ValueReader};
+pub use reader::{KeyedRecord, NoKey, OpenValue, Reader, RecordSpec, ValueReader};
 pub use retract::Retract;
+pub use time::{EventTime, TimePlace, TimeUnit};
 
 use crate::format::{Buffers, Extract, JsonExtractor, Places, PointerError, Scalar, Side, Visit, unescape};
 #[cfg(feature = "formats")]

@@ -72,7 +72,7 @@ pub(super) struct Columns {
     pub(super) records: usize,
     /// True if the stream continued.
     pub(super) is_cut: bool,
-    /// The field that was used as the record time because none was named.
+    /// The field that was used as the record time because none was given.
     pub(super) time: Option<String>,
 }
 
@@ -170,12 +170,13 @@ impl Columns {
 
     /// Uses the first field that is nearly always a time, and that rarely goes back, as the record time.
     fn find_time(&mut self, read: &HashMap<usize, Vec<Option<Timestamp>>>) {
-        let goes_on = |times: &[Option<Timestamp>]| {
+        let mostly_ascends = |times: &[Option<Timestamp>]| {
             let known: Vec<_> = times.iter().flatten().collect();
             known.windows(2).filter(|pair| pair[0] <= pair[1]).count() * 10 >= known.len().saturating_sub(1) * 9
         };
-        let is_one = |&(number, column): &(usize, &Column)| column.is_time() && read.get(&number).is_some_and(|times| goes_on(times));
-        let Some((number, column)) = self.fields.iter().enumerate().find(is_one) else { return };
+        let is_suitable =
+            |&(number, column): &(usize, &Column)| column.is_time() && read.get(&number).is_some_and(|times| mostly_ascends(times));
+        let Some((number, column)) = self.fields.iter().enumerate().find(is_suitable) else { return };
         let Place::Field(pointer) = &column.place else { return };
         self.time = Some(pointer.clone());
         self.times.clone_from(&read[&number]);

@@ -98,7 +98,7 @@ fn aging(ask: &Ask, rate: f64, slices: u32) -> Candidate {
     let window = window(slices);
     let sizing = filter::AgingSizing::new(window, keys(ask), rate).with_growth(growth);
     let (k, reads) = generations(&sizing, window);
-    let overfull = "chains more filters: the error holds, memory grows";
+    let overfull = "chains more filters: same rate, more memory";
     Candidate {
         steady_bytes: Some(sizing.steady_bytes(window)),
         configuration: Some(configured("aging", ask, rate, slices)),
@@ -111,7 +111,7 @@ fn aging(ask: &Ask, rate: f64, slices: u32) -> Candidate {
 fn unchained(ask: &Ask, rate: f64) -> Candidate {
     let (window, sizing) = (window(ask.slices), filter::AgingSizing::new(window(ask.slices), keys(ask), rate));
     let (k, reads) = generations(&sizing, window);
-    Candidate::new(move |load| sizing.rate_unchained(window, load), k, reads, "the error rises (aging that does not chain)")
+    Candidate::new(move |load| sizing.rate_unchained(window, load), k, reads, "rate rises (aging without chaining)")
 }
 
 /// What a lookup reads in all generations: the number of bits, and a description.
@@ -126,7 +126,7 @@ fn bloom(ask: &Ask, rate: f64) -> Candidate {
     let (keys, bits) = (float(keys(ask)), plain_bits(rate));
     let k = narrow((bits * std::f64::consts::LN_2).round().max(1.0));
     let predict = move |load| Prediction { rate: plain_rate(bits / load, k), bytes: whole(keys * bits / 8.0) };
-    Candidate::new(predict, k, format!("up to {}", many(k.into(), "line")), "the error rises; never forgets (to compare)")
+    Candidate::new(predict, k, format!("up to {}", many(k.into(), "line")), "rate rises; never forgets (for comparison)")
 }
 
 /// A stable Bloom filter, which forgets at random, so that it never fills up.
@@ -147,7 +147,7 @@ fn stable(ask: &Ask, rate: f64) -> Candidate {
         mean: Some(sizing.predict(f64::INFINITY).rate),
         configuration: Some(format!("filter = {{ kind = \"stable\", memory = \"{memory}\", false_positive_rate = {rate:e} }}")),
         // The filter's own load is the number of keys inserted, relative to its key lifetime.
-        ..Candidate::new(move |load| sizing.predict(load * windows), k, reads, "forgets sooner: the error holds")
+        ..Candidate::new(move |load| sizing.predict(load * windows), k, reads, "forgets sooner: same rate")
     }
 }
 
@@ -157,7 +157,7 @@ fn cuckoo(ask: &Ask, rate: f64) -> Candidate {
     let sizing = CuckooSizing::new(window, keys(ask), rate);
     // The filter's capacity includes the open slice, so the load is the same for both.
     let predict = move |load| sizing.predict(window, load);
-    let overfull = "chains more tables: the error holds, memory grows";
+    let overfull = "chains more tables: same rate, more memory";
     Candidate {
         can_retract: true,
         configuration: Some(configured("cuckoo", ask, rate, ask.slices)),
@@ -175,7 +175,7 @@ fn exact(ask: &Ask, _rate: f64) -> Candidate {
         can_retract: true,
         mean: Some(0.0),
         configuration: Some(format!("filter = {{ kind = \"exact\", slices = {} }}", ask.slices)),
-        ..Candidate::new(|_| Prediction::default(), generations, reads, "disk grows; memory only for caches")
+        ..Candidate::new(|_| Prediction::default(), generations, reads, "more disk; memory only for caches")
     }
 }
 

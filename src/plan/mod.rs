@@ -1,7 +1,7 @@
-//! Predicts what a filter will cost, and how often it will be wrong.
+//! Predicts the memory and the false positive rate of filters.
 //!
-//! Compares the kinds of filters by memory, error at each load, and guarantees. Counts a sample, and proposes a configuration for
-//! it. Builds no filter.
+//! Compares the filter kinds by memory, error rate at each load, and guarantees. Counts a sample, and proposes a configuration for it.
+//! Does not build any filter.
 
 mod columns;
 mod kinds;
@@ -45,7 +45,7 @@ pub struct Comparison {
     pub ask: Ask,
     /// The counts of the sample, if one was given.
     pub sample: Option<Sample>,
-    /// A configuration that fits the sample, if no key was named.
+    /// A configuration for the sample, if no key was given.
     pub proposal: Option<Proposal>,
     /// One row per kind.
     pub kinds: Vec<Row>,
@@ -111,7 +111,7 @@ pub struct Point {
 #[non_exhaustive]
 pub enum Error {
     /// No kind has this name.
-    #[error("expected kinds among {known}, got `{0}`", known = names().join(", "))]
+    #[error("unknown kind `{0}`; the kinds are {known}", known = names().join(", "))]
     Candidate(String),
 }
 
@@ -138,13 +138,13 @@ impl Comparison {
     /// Compares `kinds`, or all kinds if the list is empty. `aging` adds `unchained`, the same filter without chaining.
     ///
     /// # Errors
-    /// [`Error::Candidate`] if no kind has a given name.
+    /// Returns [`Error::Candidate`] if a kind does not exist.
     pub fn new(ask: Ask, kinds: &[String], sample: Option<Sample>) -> Result<Self, Error> {
         if let Some(unknown) = kinds.iter().find(|kind| !names().contains(&kind.as_str())) {
             return Err(Error::Candidate(unknown.clone()));
         }
-        let asked = |name: &str| kinds.is_empty() || kinds.iter().any(|kind| kind == name || (kind == "aging" && name == UNCHAINED));
-        let rows = KINDS.iter().filter(|(name, _)| asked(name));
+        let is_included = |name: &str| kinds.is_empty() || kinds.iter().any(|kind| kind == name || (kind == "aging" && name == UNCHAINED));
+        let rows = KINDS.iter().filter(|(name, _)| is_included(name));
         let kinds = rows.map(|&(name, make)| row(name, make, &ask)).collect();
         Ok(Self { ask, sample, proposal: None, kinds })
     }
@@ -156,7 +156,7 @@ fn row(name: &str, make: Make, ask: &Ask) -> Row {
     let partition_bytes = (kind.predict)(1.0).bytes;
     let memory_bytes = partition_bytes.saturating_mul(partitions);
     let steady_partition_bytes = kind.steady_bytes.unwrap_or(partition_bytes);
-    let beside = PARTITION_BYTES + if name == "exact" { 0 } else { watched_bytes(ask.keys.div_ceil(partitions.max(1))) };
+    let overhead = PARTITION_BYTES + if name == "exact" { 0 } else { watched_bytes(ask.keys.div_ceil(partitions.max(1))) };
     let disk_bytes = whole(kind.disk).saturating_mul(partitions);
     let fits = ask.memory_bytes.map(|bytes| memory_bytes <= bytes);
     let rate_within_memory = match ask.memory_bytes {
@@ -176,7 +176,7 @@ fn row(name: &str, make: Make, ask: &Ask) -> Row {
         memory_bytes,
         partition_bytes,
         steady_partition_bytes,
-        pod_bytes: steady_partition_bytes.saturating_add(beside).saturating_mul(partitions).saturating_add(POD_BASE_BYTES),
+        pod_bytes: steady_partition_bytes.saturating_add(overhead).saturating_mul(partitions).saturating_add(POD_BASE_BYTES),
         disk_bytes,
         bits_per_key: bits_per_key(ask, memory_bytes + disk_bytes),
         k: kind.k,

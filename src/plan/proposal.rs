@@ -1,7 +1,7 @@
 //! A proposed configuration for a recorded stream, with reasons.
 //!
-//! Owns the criteria for a key: records with the same key occur again, and they are the same records. Must never propose a key
-//! that would drop records that are not duplicates.
+//! A key must have duplicates, and the duplicates must be equal. This module must never propose a key that would drop records that
+//! are not duplicates.
 
 use super::columns::{Column, Columns, Place};
 use super::{SampleError, rounded};
@@ -46,7 +46,7 @@ pub struct Proposal {
     pub records: u64,
     /// True if the stream is longer.
     pub is_cut: bool,
-    /// The field that was used as the record time because none was named.
+    /// The field that was used as the record time because none was given.
     pub time: Option<String>,
     /// Possible keys, best first.
     pub candidates: Vec<Candidate>,
@@ -68,7 +68,7 @@ impl Proposal {
     /// may differ in the fields that `compare` leaves out, and in record keys and headers, as in `key_conflicts`.
     ///
     /// # Errors
-    /// If a line is malformed, or no record has a field.
+    /// Fails if a line is malformed, or there are no records.
     pub fn new(input: impl BufRead, format: Format, time: Option<&Field>, compare: &CompareContent) -> Result<Self, SampleError> {
         let table = Columns::read(input, format, time, compare)?;
         if table.records == 0 {
@@ -86,15 +86,15 @@ impl Proposal {
     /// Renders the proposal as text.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut text = String::from("Keys that the records could have:\n\n");
+        let mut text = String::from("Possible keys:\n\n");
         let width = self.candidates.iter().map(|candidate| candidate.key.len()).max().unwrap_or(0);
         for candidate in &self.candidates {
-            let _ = write!(text, "  {:width$}  {} keys, {} repeats", candidate.key, candidate.distinct, candidate.repeats);
+            let _ = write!(text, "  {:width$}  {} keys, {} duplicates", candidate.key, candidate.distinct, candidate.repeats);
             if candidate.conflicts > 0 {
                 let share = percent(candidate.conflict_share);
                 let _ = match candidate.differ_in.as_slice() {
-                    [] => write!(text, ", and nothing shows whether they are the same"),
-                    fields => write!(text, ", {share} of them differ in {}: is it part of the key?", fields.join(", ")),
+                    [] => write!(text, ", no other field to compare"),
+                    fields => write!(text, ", {share} of them differ in {}", fields.join(", ")),
                 };
             }
             text.push('\n');
@@ -116,7 +116,7 @@ fn percent(share: f64) -> String {
 }
 
 /// Evaluation of a key that consists of some columns.
-struct Judged {
+struct Evaluation {
     parts: Vec<usize>,
     distinct: usize,
     repeats: usize,
@@ -129,7 +129,7 @@ struct Judged {
     distances: Vec<u64>,
 }
 
-impl Judged {
+impl Evaluation {
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     fn conflict_share(&self) -> f64 {
         self.conflicts as f64 / self.repeats.max(1) as f64
@@ -141,27 +141,27 @@ impl Judged {
 }
 
 fn propose(table: &Columns, compare: &CompareContent) -> Proposal {
-    let judge = |parts| judge(table, compare, parts);
-    let could: Vec<_> = (0..table.fields.len()).filter(|&number| could_be_a_part(&table.fields[number], table.records)).collect();
-    let mut judged: Vec<_> = could.iter().map(|&number| judge(vec![number])).filter(|judged| judged.repeats > 0).collect();
-    rank(&mut judged);
-    if judged.first().is_some_and(|best| !best.fits()) {
+    let evaluate = |parts| evaluate(table, compare, parts);
+    let eligible: Vec<_> = (0..table.fields.len()).filter(|&number| is_eligible(&table.fields[number], table.records)).collect();
+    let mut evaluated: Vec<_> = eligible.iter().map(|&number| evaluate(vec![number])).filter(|evaluated| evaluated.repeats > 0).collect();
+    rank(&mut evaluated);
+    if evaluated.first().is_some_and(|best| !best.fits()) {
         // Each candidate may fit when combined with a field in which its duplicates differ.
-        let (mut pairs, mut had) = (Vec::new(), HashSet::new());
-        for one in judged.iter().take(4) {
-            for &(other, _) in one.differ.iter().filter(|(other, _)| could.contains(other)).take(3) {
+        let (mut pairs, mut tried) = (Vec::new(), HashSet::new());
+        for one in evaluated.iter().take(4) {
+            for &(other, _) in one.differ.iter().filter(|(other, _)| eligible.contains(other)).take(3) {
                 let first = one.parts[0];
                 // The order of the columns does not matter.
-                if had.insert((first.min(other), first.max(other))) {
-                    pairs.push(judge(vec![first, other]));
+                if tried.insert((first.min(other), first.max(other))) {
+                    pairs.push(evaluate(vec![first, other]));
                 }
             }
         }
-        judged.extend(pairs.into_iter().filter(|judged| judged.repeats > 0));
-        rank(&mut judged);
+        evaluated.extend(pairs.into_iter().filter(|evaluated| evaluated.repeats > 0));
+        rank(&mut evaluated);
     }
-    judged.truncate(SHOWN_MAX);
-    let candidates = judged.iter().map(|judged| candidate(table, judged)).collect();
+    evaluated.truncate(SHOWN_MAX);
+    let candidates = evaluated.iter().map(|evaluated| candidate(table, evaluated)).collect();
     let mut proposal = Proposal {
         records: table.records as u64,
         is_cut: table.is_cut,
@@ -173,25 +173,25 @@ fn propose(table: &Columns, compare: &CompareContent) -> Proposal {
         configuration: None,
         parts: Vec::new(),
     };
-    match judged.first() {
+    match evaluated.first() {
         Some(best) if best.fits() => fill(&mut proposal, table, compare, best),
         Some(_) => proposal.reasons.push(
-            "No key fits: under each, records come again that are not the same. If they differ in what is of the delivery only, such as the number of an attempt, say so with --ignore POINTER.".to_owned(),
+            "No key fits: every key has duplicates that differ. If they differ only in a delivery field, such as an attempt number, use --ignore POINTER.".to_owned(),
         ),
-        None => proposal.reasons.push(format!("Nothing comes again in {} records: a longer sample may show repeats.", table.records)),
+        None => proposal.reasons.push(format!("There are no duplicates in {} records. Use a longer sample.", table.records)),
     }
     proposal
 }
 
 /// True if the column is present in nearly all records and is not a time.
-fn could_be_a_part(column: &Column, records: usize) -> bool {
+fn is_eligible(column: &Column, records: usize) -> bool {
     column.place != Place::Rest && !column.is_time() && (records - column.present()) * MISSING_MAX <= records
 }
 
 /// Sorts candidates: keys that fit first, then by most duplicates, then by fewest parts.
-fn rank(all: &mut [Judged]) {
+fn rank(all: &mut [Evaluation]) {
     all.sort_by(|one, two| {
-        let order = |judged: &Judged| (!judged.fits(), std::cmp::Reverse(judged.repeats), judged.parts.len());
+        let order = |evaluated: &Evaluation| (!evaluated.fits(), std::cmp::Reverse(evaluated.repeats), evaluated.parts.len());
         if one.fits() || two.fits() {
             return order(one).cmp(&order(two));
         }
@@ -199,7 +199,7 @@ fn rank(all: &mut [Judged]) {
     });
 }
 
-fn judge(table: &Columns, compare: &CompareContent, parts: Vec<usize>) -> Judged {
+fn evaluate(table: &Columns, compare: &CompareContent, parts: Vec<usize>) -> Evaluation {
     let columns = &table.fields;
     let mut last: HashMap<Vec<u64>, usize> = HashMap::new();
     let mut pairs = Vec::new();
@@ -235,7 +235,7 @@ fn judge(table: &Columns, compare: &CompareContent, parts: Vec<usize>) -> Judged
     };
     let aside = others.into_iter().filter(is_aside).collect();
     let distance = |&(before, row): &(usize, usize)| Some(table.times[row]?.abs_diff(table.times[before]?));
-    Judged {
+    Evaluation {
         distinct: last.len(),
         repeats: pairs.len(),
         conflicts: conflicts.len(),
@@ -246,14 +246,14 @@ fn judge(table: &Columns, compare: &CompareContent, parts: Vec<usize>) -> Judged
     }
 }
 
-fn candidate(table: &Columns, judged: &Judged) -> Candidate {
+fn candidate(table: &Columns, evaluated: &Evaluation) -> Candidate {
     Candidate {
-        key: key(table, &judged.parts),
-        distinct: judged.distinct as u64,
-        repeats: judged.repeats as u64,
-        conflicts: judged.conflicts as u64,
-        conflict_share: rounded(judged.conflict_share()),
-        differ_in: judged.differ.iter().take(3).map(|&(number, _)| name(&table.fields[number].place)).collect(),
+        key: key(table, &evaluated.parts),
+        distinct: evaluated.distinct as u64,
+        repeats: evaluated.repeats as u64,
+        conflicts: evaluated.conflicts as u64,
+        conflict_share: rounded(evaluated.conflict_share()),
+        differ_in: evaluated.differ.iter().take(3).map(|&(number, _)| name(&table.fields[number].place)).collect(),
     }
 }
 
@@ -285,7 +285,7 @@ fn key(table: &Columns, parts: &[usize]) -> String {
 }
 
 /// Fills in the fields that follow from a key that fits.
-fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best: &Judged) {
+fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best: &Evaluation) {
     let part = |&number: &usize| match &table.fields[number].place {
         Place::RecordKey => Some(Part::RecordKey),
         Place::Header(name) => Some(Part::Header(name.clone())),
@@ -295,27 +295,27 @@ fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best
     proposal.parts = best.parts.iter().filter_map(part).collect();
     let Proposal { reasons, .. } = proposal;
     reasons.push(format!(
-        "key: {} of {} records come again under it, and none of them differs from the record before.",
+        "key: {} of {} records are duplicates with this key, and none of them differs from the previous record.",
         best.repeats, table.records
     ));
     if !compare.except.is_empty() {
-        reasons.push(format!("What differs in {} was not looked at, as you said.", compare.except.join(", ")));
+        reasons.push(format!("Differences in {} were ignored (--ignore).", compare.except.join(", ")));
     }
     if !best.aside.is_empty() {
         let names: Vec<_> = best.aside.iter().map(|&number| name(&table.fields[number].place)).collect();
         reasons.push(format!(
-            "Repeats differ in {}, which is not compared: if it tells records apart, make it part of the key.",
+            "Duplicates differ in {}, which is not compared. If it distinguishes records, add it to the key.",
             names.join(", ")
         ));
     }
     if table.is_cut {
-        reasons.push(format!("These are the first {} records; the rest was not looked at.", table.records));
+        reasons.push(format!("Only the first {} records were examined.", table.records));
     }
     let mut distances = best.distances.clone();
     distances.sort_unstable();
     let span = span_ms(&table.times);
     let (Some(&furthest), Some(span)) = (distances.last(), span) else {
-        reasons.push("window: the records have no times, so name the field that has them with --time.".to_owned());
+        reasons.push("window: the records have no times. If a field has them, set it with --time.".to_owned());
         return;
     };
     let near = distances[(distances.len() * 99).div_ceil(100).saturating_sub(1)];
@@ -323,20 +323,24 @@ fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best
     let wanted = furthest.saturating_mul(2).div_ceil(1000);
     let seconds = WINDOWS.into_iter().find(|&window| window >= wanted).unwrap_or(WINDOWS[WINDOWS.len() - 1]);
     let window_ms = seconds * 1000;
-    let margin = if seconds >= wanted { "a window of twice that lets later ones be seen, too" } else { "later ones come out" };
-    reasons.push(format!("window: 99 % of the repeats come within {}, all within {}; {margin}.", duration(near), duration(furthest)));
+    let margin = if seconds >= wanted {
+        "The window is at least twice as long, to catch later duplicates"
+    } else {
+        "Later duplicates are emitted again"
+    };
+    reasons.push(format!("window: 99 % of the duplicates arrive within {}, all within {}. {margin}.", duration(near), duration(furthest)));
     if window_ms > span {
-        reasons.push(format!("The sample spans {}, so repeats that are further apart are not in it.", duration(span)));
+        reasons.push(format!("The sample covers only {}, so it cannot show duplicates that are further apart.", duration(span)));
     }
     let busiest = busiest(table, best, window_ms);
     let counted = if window_ms > span { busiest.saturating_mul(window_ms).div_ceil(span.max(1)) } else { busiest };
     // A quarter more, for busier days.
     let capacity = round_up(counted + counted / 4);
-    let how = if window_ms > span { "at the sample's rate" } else { "in the busiest window" };
+    let how = if window_ms > span { "at the rate of the sample" } else { "in the busiest window" };
     reasons.push(format!(
-        "capacity: {counted} keys {how}, and a quarter more. It is that of the whole topic, if the sample has all partitions."
+        "capacity: {counted} keys {how}, plus a quarter. This is the capacity of the whole topic if the sample has all partitions."
     ));
-    reasons.push("key_conflicts: a worker, too, then says if repeats under this key are not the same.".to_owned());
+    reasons.push("key_conflicts: the worker reports duplicates of this key that differ.".to_owned());
     proposal.window_ms = Some(window_ms);
     proposal.capacity = Some(capacity);
     proposal.configuration = Some(format!(
@@ -359,7 +363,7 @@ fn span_ms(times: &[Option<Timestamp>]) -> Option<u64> {
 }
 
 /// Number of distinct keys in the fullest of consecutive windows.
-fn busiest(table: &Columns, best: &Judged, window_ms: u64) -> u64 {
+fn busiest(table: &Columns, best: &Evaluation, window_ms: u64) -> u64 {
     let begin = table.times.iter().flatten().min().copied().unwrap_or_default();
     let mut keys: HashMap<u64, HashSet<Vec<u64>>> = HashMap::new();
     for row in 0..table.records {
@@ -419,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_that_under_which_the_same_comes_again() {
+    fn the_key_with_equal_duplicates_is_proposed() {
         let proposal = stream(3_000, |_, _| 1);
         assert_eq!((proposal.time.as_deref(), proposal.parts.as_slice()), (Some("/sent"), &[Part::Field("/order/id".into())][..]));
         let best = &proposal.candidates[0];
@@ -431,12 +435,16 @@ mod tests {
             configuration.contains("key = { field = \"/order/id\" }\nwindow = \"5m\"\nfilter = { capacity = 1000 }"),
             "{configuration}"
         );
-        assert!(proposal.text().contains("1000 of 4000 records come again under it, and none of them differs"), "{}", proposal.text());
+        assert!(
+            proposal.text().contains("1000 of 4000 records are duplicates with this key, and none of them differs"),
+            "{}",
+            proposal.text()
+        );
     }
 
     /// An order that changes is not a duplicate: its version is part of the key.
     #[test]
-    fn a_field_in_which_repeats_differ_becomes_a_part_of_the_key() {
+    fn a_field_in_which_duplicates_differ_becomes_a_part_of_the_key() {
         let proposal = stream(3_000, |row, attempt| if row.is_multiple_of(30) { attempt } else { 1 });
         assert_eq!(proposal.parts, [Part::Field("/order/id".into()), Part::Field("/order/version".into())]);
         let alone = proposal.candidates.iter().find(|candidate| candidate.key == "{ field = \"/order/id\" }").unwrap();
@@ -445,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_a_repeat_no_key_is_proposed() {
+    fn no_key_is_proposed_without_equal_duplicates() {
         let unlike = proposal((0..100).map(|row| format!("{{\"kind\":{},\"amount\":{row}}}", row % 5)));
         assert_eq!((unlike.configuration.as_deref(), unlike.parts.len()), (None, 0));
         assert!(unlike.reasons[0].starts_with("No key fits"), "{:?}", unlike.reasons);
@@ -462,12 +470,12 @@ mod tests {
         assert_eq!(status.configuration, None);
         assert!(!opaque.text().contains("differ in :"), "{}", opaque.text());
         let unique = proposal((0..100).map(|row| format!("{{\"id\":{row}}}")));
-        assert!(unique.reasons[0].starts_with("Nothing comes again in 100 records"), "{:?}", unique.reasons);
+        assert!(unique.reasons[0].starts_with("There are no duplicates in 100 records"), "{:?}", unique.reasons);
     }
 
     /// The rest of a record, without the ignored fields, may be the whole key.
     #[test]
-    fn a_record_may_be_nothing_but_its_key() {
+    fn a_record_may_consist_of_its_key_only() {
         let review = |row: u64| {
             let sent = 1_700_000_000_000 + row * 1000;
             format!("{{\"reviewer\":\"r{}\",\"vendor\":\"v{}\",\"attempt\":{row},\"sent\":{sent}}}", row % 50, row % 7)
@@ -479,7 +487,7 @@ mod tests {
 
     /// The printed section makes the worker ignore the same fields as `--ignore`.
     #[test]
-    fn repeats_are_compared_as_a_worker_compares_them() {
+    fn duplicates_are_compared_as_in_a_worker() {
         let row = |row: u64, attempt: u64| {
             let fields: Vec<_> = (10..45).map(|field| format!("\\\"f{field}\\\":1")).collect();
             let value = format!("{{\\\"id\\\":{row},\\\"x\\\":null,{},\\\"zmeta\\\":{{\\\"attempt\\\":{attempt}}}}}", fields.join(","));
@@ -494,6 +502,6 @@ mod tests {
         let proposal = propose(&["/zmeta"]);
         assert_eq!(proposal.parts, [Part::RecordKey]);
         let text = proposal.text();
-        assert!(text.contains("- Repeats differ in header attempt, which is not compared"), "{text}");
+        assert!(text.contains("- Duplicates differ in header attempt, which is not compared"), "{text}");
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::filter::{Slice, Window};
 use crate::format::{Formats, Schemas};
-use crate::key::{Field, Fingerprint, KeySpec, NoKey, Reader, Scratch};
+use crate::key::{EventTime, Field, Fingerprint, KeySpec, NoKey, Reader, RecordSpec, Scratch};
 use crate::record::{Record, Timestamp};
 use crate::replay::{Error as ReplayError, Format, LineError, Lines, Recorded};
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,9 @@ pub struct SampleOptions {
     pub formats: Formats,
     /// Source of the schemas.
     pub schemas: Arc<dyn Schemas>,
-    /// Location of the time, for formats whose lines have no other.
+    /// Location of the time of the event, if it is not Kafka's timestamp.
+    pub event_time: Option<EventTime>,
+    /// Location of the field that stands for Kafka's timestamp, for formats whose lines have none.
     pub time: Option<Field>,
     /// Window in which keys are counted.
     pub window: Option<Window>,
@@ -71,15 +73,15 @@ pub enum SampleError {
     #[error(transparent)]
     Line(#[from] ReplayError),
     /// The sample has no keys to plan for.
-    #[error("the sample has no record with a key; say where the key is with --key, or name a configuration with -c")]
+    #[error("the sample has no record with a key; set the key with --key, or use a configuration with --config")]
     Empty,
 }
 
 impl Sample {
-    /// Reads `input` to its end and counts.
+    /// Reads `input` to its end, and counts the records and keys.
     ///
     /// # Errors
-    /// If a line is malformed, or no record has a key.
+    /// Fails if a line is malformed, or no record has a key.
     pub fn count(input: impl BufRead, options: &SampleOptions) -> Result<Self, SampleError> {
         count(input, options, KEYS_MAX)
     }
@@ -102,16 +104,23 @@ fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Resul
             Ok(None) => break,
             Ok(Some(line)) => Recorded::parse(options.format, line, options.time.as_ref()).map(|recorded| {
                 sample.records += 1;
-                match recorded.time {
+                let headers = recorded.headers();
+                let record = Record { key: recorded.key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
+                let (key, formats, schemas) = (&options.key, &options.formats, &*options.schemas);
+                let spec = RecordSpec { key, retract: None, time: options.event_time.as_ref(), formats };
+                let keyed = reader.read(spec, &record, recorded.time, &mut scratch, schemas);
+                let time = match &keyed {
+                    Ok(keyed) => keyed.time,
+                    Err(_) => recorded.time.filter(|_| options.event_time.is_none()),
+                };
+                match time {
                     None => sample.untimed += 1,
                     Some(time) => {
                         first = Some(first.map_or(time, |first: Timestamp| first.min(time)));
                         windows.advance(time);
                     }
                 }
-                let headers = recorded.headers();
-                let record = Record { key: recorded.key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
-                reader.fingerprint(&options.key, &options.formats, &record, &mut scratch, &*options.schemas)
+                keyed.map(|keyed| keyed.fingerprint)
             }),
             Err(fault) => Err(fault),
         };
@@ -239,7 +248,7 @@ mod tests {
 
     fn options(format: Format, key: Part) -> SampleOptions {
         let key = KeySpec::new(vec![key]).unwrap();
-        SampleOptions { format, key, formats: Formats::default(), schemas: Arc::new(NoSchemas), time: None, window: None }
+        SampleOptions { format, key, formats: Formats::default(), schemas: Arc::new(NoSchemas), event_time: None, time: None, window: None }
     }
 
     fn counted(format: Format, key: Part, time: Option<&str>, window: Option<Window>, lines: &str) -> Sample {
@@ -322,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_whatever_comes() {
+    fn memory_is_bounded() {
         let mut windows = Windows { keys_max: 100, ..Windows::default() };
         for key in 0..100_000_u128 {
             windows.see(Fingerprint(key.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)));
@@ -333,10 +342,10 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_named() {
+    fn errors_name_the_line() {
         let options = |format| options(format, Part::RecordValue);
         let error = Sample::count(&b"\n{}\n"[..], &options(Format::Kcat)).unwrap_err().to_string();
-        assert!(error.starts_with("line 2, at byte 1: expected a record as `unseen capture` writes it or `kcat -J` prints it"), "{error}");
+        assert!(error.starts_with("line 2, at byte 1: expected a record in the format of `unseen capture` or `kcat -J`"), "{error}");
         let error = Sample::count(&b"\n"[..], &options(Format::Ndjson)).unwrap_err();
         assert!(matches!(error, SampleError::Empty), "{error}");
     }

@@ -13,39 +13,40 @@ impl Comparison {
         let each = if ask.partitions == 1 { "1 partition".to_owned() } else { format!("{} partitions", ask.partitions) };
         _ = writeln!(
             text,
-            "{} keys in a window of {} slices, {each}\nthe rate is the share of unseen keys called seen: at most {:e} is asked for,\nwhen every slice is full; the mean over a window is no higher\n",
+            "{} keys per window of {} slices, {each}\nrate: false positive rate, at most {:e} when every slice is full;\n      the mean over a window is not higher\n",
             count(ask.keys),
             ask.slices,
             ask.false_positive_rate
         );
-        for (table, ends_in_words) in [(self.costs(), true), (self.errors(), false), (self.promises(), true)] {
+        for (table, ends_in_text) in [(self.costs(), true), (self.errors(), false), (self.guarantees(), true)] {
             if table.len() == 1 {
                 continue;
             }
-            text += &columns(&table, ends_in_words);
+            text += &columns(&table, ends_in_text);
             text.push('\n');
         }
         if let Some(row) = self.kinds.iter().find(|row| row.configuration.is_some()) {
-            _ = writeln!(text, "a pod with one worker thread, kind {}: at most {} of memory\n", row.kind, size(row.pod_bytes));
+            _ = writeln!(text, "memory of a pod with one worker thread, kind {}: at most {}\n", row.kind, size(row.pod_bytes));
         }
         if self.kinds.iter().any(|row| row.mean_rate.is_some()) {
-            text += "mean: over a window that shows the planned keys";
+            text += "mean: average rate over a window with the planned number of keys";
             if self.kinds.iter().any(|row| row.steady_partition_bytes > row.partition_bytes) {
-                text += ". Slices of aging are then larger\n      than planned, by an eighth (adapt), which only the pod's memory counts";
+                text +=
+                    ".\n      Slices of aging adapt and are an eighth larger than planned; only the\n      memory of a pod includes that";
             }
             text += "\n\n";
         }
         if self.kinds.iter().any(|row| !row.remembers) {
-            text += "forgets: share of repeats, a window after their key was inserted, called unseen\n\n";
+            text += "forgets: share of duplicates one window old that are called unseen\n\n";
         }
         if let Some(bytes) = ask.memory_bytes
             && self.kinds.iter().any(|row| row.fits == Some(false))
         {
-            _ = writeln!(text, "! does not fit into {} at that rate\n", size(bytes));
+            _ = writeln!(text, "! does not fit into {} at this rate\n", size(bytes));
         }
         let lines: Vec<_> = self.kinds.iter().filter_map(|row| row.configuration.as_deref()).collect();
         if !lines.is_empty() {
-            text += "for the configuration of the topic, one of\n";
+            text += "To configure the topic, use one of these lines:\n";
             for line in lines {
                 _ = writeln!(text, "  {line}");
             }
@@ -57,9 +58,9 @@ impl Comparison {
         let many = self.ask.partitions > 1;
         let mut head = vec!["kind", "memory"];
         if many {
-            head.push("a partition");
+            head.push("per partition");
         }
-        head.extend(["bits/key", "at 4x", "a look-up reads"]);
+        head.extend(["bits/key", "at 4x", "reads per lookup"]);
         let row = |row: &Row| {
             let memory = if row.disk_bytes > 0 { format!("{} disk", size(row.disk_bytes)) } else { size(row.memory_bytes) };
             let mut cells = vec![row.kind.clone(), memory + if row.fits == Some(false) { " !" } else { "" }];
@@ -96,7 +97,7 @@ impl Comparison {
         table(&head, self.kinds.iter().map(row))
     }
 
-    fn promises(&self) -> Vec<Vec<String>> {
+    fn guarantees(&self) -> Vec<Vec<String>> {
         let row = |row: &Row| {
             let forgets = if row.remembers { "never".to_owned() } else { format!("{} %", percent(row.forgets)) };
             vec![row.kind.clone(), forgets, if row.can_retract { "yes" } else { "no" }.to_owned(), row.overfull.clone()]
@@ -107,7 +108,7 @@ impl Comparison {
 
 fn counted(sample: &Sample, window_ms: Option<u64>) -> String {
     let mut text = format!(
-        "sample: {} records, {} distinct keys, {} repeats ({} %)",
+        "sample: {} records, {} distinct keys, {} duplicates ({} %)",
         sample.records,
         sample.distinct,
         sample.repeats,
@@ -121,7 +122,7 @@ fn counted(sample: &Sample, window_ms: Option<u64>) -> String {
     }
     text.push('\n');
     let Some(span_ms) = sample.span_ms else {
-        return text + "        its records have no time, so all its keys are taken to be of one window\n";
+        return text + "        the records have no time, so all keys are assumed to be in one window\n";
     };
     let span = duration(span_ms);
     match (sample.window_keys, window_ms) {
@@ -131,12 +132,12 @@ fn counted(sample: &Sample, window_ms: Option<u64>) -> String {
                 let per_hour = u128::from(sample.distinct) * 3_600_000 / u128::from(span_ms.max(1));
                 _ = writeln!(
                     text,
-                    "        it covers only {span}, so there may be more; at its pace: --rate {per_hour}/h --window {}",
+                    "        covers only {span}, less than a window; extrapolated: --rate {per_hour}/h --window {}",
                     duration(window_ms).replace(' ', "")
                 );
             }
         }
-        _ => _ = writeln!(text, "        it covers {span}; say --window to count the keys in one"),
+        _ => _ = writeln!(text, "        covers {span}; use --window to count the keys per window"),
     }
     text
 }
@@ -145,15 +146,15 @@ fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Vec<Vec<Stri
     std::iter::once(head.iter().map(|&cell| cell.to_owned()).collect()).chain(rows).collect()
 }
 
-/// Formats rows as lines. The first column and words are left-aligned, and numbers are right-aligned.
-pub(super) fn columns(rows: &[Vec<String>], ends_in_words: bool) -> String {
+/// Formats rows as lines. The first column and text are left-aligned, and numbers are right-aligned.
+pub(super) fn columns(rows: &[Vec<String>], ends_in_text: bool) -> String {
     let last = rows.first().map_or(0, Vec::len).saturating_sub(1);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
     for row in rows {
         let cells = row.iter().enumerate().map(|(column, cell)| match column {
             0 => format!("{cell:0$}", width(0)),
-            _ if column == last && ends_in_words => cell.clone(),
+            _ if column == last && ends_in_text => cell.clone(),
             _ => format!("{cell:>0$}", width(column)),
         });
         text += cells.collect::<Vec<_>>().join("  ").trim_end();

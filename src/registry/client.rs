@@ -1,68 +1,77 @@
-//! The API of Confluent's schema registry, which others speak, too: one question, one answer.
+//! A client for the API of Confluent's schema registry, which other registries also implement.
 //!
-//! Owns addresses, credentials and bounds. Must never show a password, nor take a failure for the answer that there is no
-//! such schema.
+//! Owns addresses, credentials, and limits. Must never show a password, or treat a failure as a missing schema.
 
-use crate::config::SchemaRegistry;
+use crate::config::{RegistryOAuth, SchemaRegistry};
 use crate::format::{Body, Format, Reference, Schema, SchemaId};
+use crate::oauth::{self, Tokens};
 use data_encoding::BASE64;
 use serde::Deserialize;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use ureq::http::StatusCode;
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
 
-/// Largest answer. Schemas have some kilobytes.
+/// The maximum size of a response. Schemas usually have a few kilobytes.
 const ANSWER_MAX: u64 = 8 << 20;
 
-/// Most schemas that one names, and those name.
+/// The maximum number of schemas that a schema references, directly or indirectly.
 const REFERENCES_MAX: usize = 256;
 
-/// Largest schema, with those that it names.
+/// The maximum size of a schema, including its references.
 const SCHEMA_MAX: usize = 4 << 20;
 
-/// Largest number of a schema: registries count in Java's `int`, and answer larger ones as if they were no registry.
-const NUMBER_MAX: u32 = i32::MAX.cast_unsigned();
+/// The largest schema id. Registries use Java's `int`, and their response to a larger id does not look like a registry's.
+const ID_MAX: u32 = i32::MAX.cast_unsigned();
 
-/// What every registry answers, whatever it knows.
+/// A path that every registry answers.
 const TYPES: &str = "/schemas/types";
 
-/// Most characters of a registry's own words that are passed on.
-const WORDS_MAX: usize = 300;
+/// The maximum number of characters to show of a registry's error message.
+const MESSAGE_MAX: usize = 300;
 
-/// How long to wait for a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Where schemas are by their GUIDs.
+/// The path of schemas by GUID.
 const GUIDS: &str = "/schemas/guids/";
 
-/// The codes by which a registry says that it has no such subject, version or schema.
+/// The error codes for a missing subject, version, or schema.
 const NOT_FOUND: [u32; 3] = [40401, 40402, 40403];
 
-/// Why there is no answer.
+/// The reason why a request returned no schema.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The registry says that it has no such schema. One that starts says so of each.
+    /// The registry reported that the schema does not exist. A registry that is starting may report this for every schema.
     Missing(String),
-    /// It cannot be used: another try would not help.
+    /// The schema cannot be used. A retry would not help.
     Unusable(String),
-    /// The registry could not be asked, or has failed: worth another try.
-    Trouble(String),
+    /// The registry could not be reached, or has failed. A retry may help.
+    Unavailable(String),
 }
 
-/// What asks a registry.
+/// A client of a schema registry.
 pub(super) struct Client {
     agent: ureq::Agent,
     urls: Vec<String>,
-    authorization: Option<String>,
-    /// The address that answered last.
+    login: Login,
+    timeout: Duration,
+    /// The index of the address that answered last.
     current: Cell<usize>,
 }
 
-/// A schema as a registry writes it.
+/// The credentials for a registry.
+enum Login {
+    None,
+    /// The value of a header.
+    Basic(String),
+    /// A bearer token, and further headers.
+    Bearer {
+        tokens: Arc<Tokens>,
+        headers: Vec<(&'static str, String)>,
+    },
+}
+
+/// A schema in a registry response.
 #[derive(Deserialize)]
 struct Answer {
     schema: String,
@@ -72,7 +81,7 @@ struct Answer {
     references: Option<Vec<Named>>,
 }
 
-/// A schema that another one names.
+/// A reference to another schema.
 #[derive(Deserialize)]
 struct Named {
     name: String,
@@ -80,7 +89,7 @@ struct Named {
     version: u32,
 }
 
-/// What a registry says of a question that it cannot answer.
+/// An error response of a registry.
 #[derive(Deserialize)]
 struct Refusal {
     error_code: u32,
@@ -89,30 +98,26 @@ struct Refusal {
 }
 
 impl Client {
-    /// Ready to ask.
+    /// Creates a client.
     ///
     /// # Errors
-    /// A sentence, when the file of certificates cannot be used.
+    /// An error message if the certificate file cannot be used.
     pub(super) fn new(config: &SchemaRegistry) -> Result<Self, String> {
-        let roots = config.ca_location.as_deref().map_or(Ok(RootCerts::PlatformVerifier), certificates)?;
-        let tls = TlsConfig::builder().provider(TlsProvider::NativeTls).root_certs(roots).build();
-        let agent = ureq::Agent::config_builder()
-            .tls_config(tls)
-            .timeout_global(Some(config.timeout))
-            .timeout_connect(Some(config.timeout.min(CONNECT_TIMEOUT)))
-            .http_status_as_error(false)
-            .user_agent(concat!("unseen/", env!("CARGO_PKG_VERSION")))
-            .build();
-        let credentials = config.credentials.as_ref();
-        let authorization = credentials.map(|(user, password)| format!("Basic {}", BASE64.encode(format!("{user}:{password}").as_bytes())));
-        Ok(Self { agent: agent.into(), urls: config.urls.clone(), authorization, current: Cell::new(0) })
+        let agent = oauth::agent(config.ca_location.as_deref(), config.timeout);
+        let agent = agent.map_err(|error| format!("schema_registry.ca_location: {error}"))?;
+        let login = match (&config.oauth, &config.credentials) {
+            (Some(RegistryOAuth { source, headers }), _) => Login::Bearer { tokens: Tokens::of(source), headers: headers.clone() },
+            (None, Some((user, password))) => Login::Basic(format!("Basic {}", BASE64.encode(format!("{user}:{password}").as_bytes()))),
+            (None, None) => Login::None,
+        };
+        Ok(Self { agent, urls: config.urls.clone(), login, timeout: config.timeout, current: Cell::new(0) })
     }
 
-    /// The schema that a frame names, with those that it names.
+    /// Fetches the schema with this id, and its references.
     pub(super) fn schema(&self, id: SchemaId) -> Result<Schema, Failure> {
         let path = match id {
-            SchemaId::Number(number) if number > NUMBER_MAX => {
-                return Err(Failure::Unusable(format!("no registry gives a number above {NUMBER_MAX}")));
+            SchemaId::Number(number) if number > ID_MAX => {
+                return Err(Failure::Unusable(format!("the schema id is larger than {ID_MAX}, the largest id of a registry")));
             }
             SchemaId::Number(_) => format!("/schemas/ids/{id}"),
             SchemaId::Guid(_) => format!("{GUIDS}{id}"),
@@ -121,19 +126,19 @@ impl Client {
         self.complete(answer)
     }
 
-    /// The newest schema of a subject.
+    /// Fetches the latest schema of a subject.
     pub(super) fn latest(&self, subject: &str) -> Result<Schema, Failure> {
         let answer = self.ask(&format!("/subjects/{}/versions/latest", escaped(subject)))?;
         self.complete(answer)
     }
 
-    /// Adds the schemas that one names.
+    /// Adds the references of a schema.
     fn complete(&self, answer: Answer) -> Result<Schema, Failure> {
         let format = match answer.kind.as_deref() {
             None | Some("AVRO") => Format::Avro,
             Some("PROTOBUF") => Format::Protobuf,
             Some("JSON") => Format::JsonSchema,
-            Some(kind) => return Err(Failure::Unusable(format!("it is of the type {kind}, which unseen does not know"))),
+            Some(kind) => return Err(Failure::Unusable(format!("unseen does not support schema type {kind}"))),
         };
         let (mut references, mut seen) = (Vec::new(), BTreeSet::new());
         let mut room = SCHEMA_MAX.checked_sub(answer.schema.len()).ok_or_else(too_large)?;
@@ -141,7 +146,7 @@ impl Client {
         Ok(Schema::new(format, Body::Text(answer.schema), references))
     }
 
-    /// Adds schemas behind those that they name themselves. Of two by the same name the first counts, as in the registry.
+    /// Adds referenced schemas, each after its own references. If two have the same name, the first one is used, as in the registry.
     fn add_references(
         &self,
         named: Vec<Named>,
@@ -154,13 +159,15 @@ impl Client {
                 continue;
             }
             if seen.len() > REFERENCES_MAX {
-                return Err(Failure::Unusable(format!("it names more than {REFERENCES_MAX} other schemas")));
+                return Err(Failure::Unusable(format!("the schema has more than {REFERENCES_MAX} references")));
             }
-            // A schema may name one that was deleted since: records of it are still there.
+            // A referenced schema may be deleted, but records with it still exist.
             let answer = self.ask(&format!("/subjects/{}/versions/{version}?deleted=true", escaped(&subject)));
             let answer = answer.map_err(|failure| match failure {
-                // The schema is there. So what it names is, too: perhaps this user may not read it.
-                Failure::Missing(why) => Failure::Trouble(format!("it names version {version} of the subject `{subject}`, but {why}")),
+                // The referencing schema exists, so its references exist, too. This user may lack the permission to read them.
+                Failure::Missing(why) => {
+                    Failure::Unavailable(format!("the schema references version {version} of the subject `{subject}`, but {why}"))
+                }
                 other => other,
             })?;
             *room = room.checked_sub(answer.schema.len()).ok_or_else(too_large)?;
@@ -170,14 +177,14 @@ impl Client {
         Ok(())
     }
 
-    /// Asks the address that answered last, then the others. Only if all of them say so, there is no such schema: one of
-    /// them may lag behind another.
+    /// Sends a request to the address that answered last, then to the others. A schema is only missing if all addresses report this,
+    /// because one registry may lag behind another.
     fn ask(&self, path: &str) -> Result<Answer, Failure> {
-        let (mut troubles, mut missing) = (Vec::new(), Vec::new());
+        let (mut errors, mut missing) = (Vec::new(), Vec::new());
         for turn in 0..self.urls.len() {
             let at = (self.current.get() + turn) % self.urls.len();
             match self.ask_at(&self.urls[at], path) {
-                Err(Failure::Trouble(trouble)) => troubles.push(trouble),
+                Err(Failure::Unavailable(unavailable)) => errors.push(unavailable),
                 Err(Failure::Missing(why)) => missing.push(why),
                 answered => {
                     self.current.set(at);
@@ -185,98 +192,93 @@ impl Client {
                 }
             }
         }
-        if troubles.is_empty() {
+        if errors.is_empty() {
             return Err(Failure::Missing(missing.join("; ")));
         }
-        troubles.append(&mut missing);
-        Err(Failure::Trouble(troubles.join("; ")))
+        errors.append(&mut missing);
+        Err(Failure::Unavailable(errors.join("; ")))
     }
 
     fn ask_at(&self, url: &str, path: &str) -> Result<Answer, Failure> {
-        let trouble = |what: String| Failure::Trouble(format!("{url}{path} {what}"));
+        let unavailable = |what: String| Failure::Unavailable(format!("{url}{path} {what}"));
         let (status, body) = self.get(url, path)?;
         if status.is_success() {
-            return serde_json::from_slice(&body).map_err(|error| trouble(format!("did not answer as a schema registry does: {error}")));
+            return serde_json::from_slice(&body)
+                .map_err(|error| unavailable(format!("returned a response that is not from a schema registry: {error}")));
         }
         match serde_json::from_slice::<Refusal>(&body) {
             Ok(refusal) if NOT_FOUND.contains(&refusal.error_code) => {
-                Err(Failure::Missing(format!("{url} does not know it: {}", cut(&refusal.message))))
+                Err(Failure::Missing(format!("{url} does not have the schema: {}", shorten(&refusal.message))))
             }
             _ if status.as_u16() == 404 && path.starts_with(GUIDS) && self.is_registry(url) => {
-                Err(Failure::Missing(format!("{url} has no schemas by GUID")))
+                Err(Failure::Missing(format!("{url} does not support schema GUIDs")))
             }
             _ if matches!(status.as_u16(), 401 | 403) => {
-                Err(trouble(format!("answered {status}; look at schema_registry.username and .password, and at that user's rights")))
+                let settings = match self.login {
+                    Login::Bearer { .. } => "schema_registry.oauth, and the permissions that come with its token",
+                    _ => "schema_registry.username and .password, and that user's permissions",
+                };
+                Err(unavailable(format!("returned {status}; check {settings}")))
             }
             _ if status.as_u16() == 404 => {
-                Err(trouble(format!("answered {status}, but not as a schema registry does; is schema_registry.url right?")))
+                Err(unavailable(format!("returned {status}, but the response is not from a schema registry; check schema_registry.url")))
             }
-            Ok(refusal) => Err(trouble(format!("answered {status}: {}", cut(&refusal.message)))),
-            Err(_) => Err(trouble(format!("answered {status}"))),
+            Ok(refusal) => Err(unavailable(format!("returned {status}: {}", shorten(&refusal.message)))),
+            Err(_) => Err(unavailable(format!("returned {status}"))),
         }
     }
 
-    /// Whether a registry answers there: one that is asked for what it does not have may not say so as a registry does.
+    /// Returns true if a registry answers at this address. Registries may answer requests for missing things with responses that do not
+    /// look like a registry's.
     fn is_registry(&self, url: &str) -> bool {
         let answer = self.get(url, TYPES).ok().filter(|(status, _)| status.is_success());
         answer.is_some_and(|(_, body)| serde_json::from_slice::<Vec<String>>(&body).is_ok())
     }
 
-    /// The status and the body of an answer, whatever they say.
+    /// Returns the status and the body of a response.
     fn get(&self, url: &str, path: &str) -> Result<(StatusCode, Vec<u8>), Failure> {
-        let trouble = |what: String| Failure::Trouble(format!("{url}{path} {what}"));
+        let unavailable = |what: String| Failure::Unavailable(format!("{url}{path} {what}"));
         let mut request = self
             .agent
             .get(format!("{url}{path}"))
             .header("Accept", "application/vnd.schemaregistry.v1+json, application/vnd.schemaregistry+json, application/json");
-        if let Some(authorization) = &self.authorization {
-            request = request.header("Authorization", authorization);
+        match &self.login {
+            Login::None => {}
+            Login::Basic(authorization) => request = request.header("Authorization", authorization),
+            Login::Bearer { tokens, headers } => {
+                let token = tokens.get(self.timeout).map_err(|why| unavailable(format!("needs a token: {why}")))?;
+                request = request.header("Authorization", format!("Bearer {}", token.value()));
+                request = headers.iter().fold(request, |request, (name, value)| request.header(*name, value));
+            }
         }
-        let mut response = request.call().map_err(|error| trouble(format!("could not be asked: {error}")))?;
+        let mut response = request.call().map_err(|error| unavailable(format!("could not be reached: {error}")))?;
         let status = response.status();
         match response.body_mut().with_config().limit(ANSWER_MAX).read_to_vec() {
             Ok(body) => Ok((status, body)),
-            // That is no schema. A page of something else in between says nothing of the schema.
-            Err(ureq::Error::BodyExceedsLimit(_)) => Err(trouble(format!("answered {status} and more than {ANSWER_MAX} bytes"))),
-            Err(error) => Err(trouble(format!("broke off its answer: {error}"))),
+            // Such a response is not a schema. A proxy may have sent it, so it does not prove anything about the schema.
+            Err(ureq::Error::BodyExceedsLimit(_)) => Err(unavailable(format!("returned {status} and more than {ANSWER_MAX} bytes"))),
+            Err(error) => Err(unavailable(format!("closed the connection during its response: {error}"))),
         }
     }
 }
 
 fn too_large() -> Failure {
-    Failure::Unusable(format!("it has more than {} MiB with the schemas that it names", SCHEMA_MAX >> 20))
+    Failure::Unusable(format!("the schema and its references have more than {} MiB", SCHEMA_MAX >> 20))
 }
 
-/// The beginning of a registry's own words, which may be any.
-fn cut(words: &str) -> String {
-    words.chars().take(WORDS_MAX).collect()
+/// Shortens an error message of the registry, which may have any length.
+fn shorten(words: &str) -> String {
+    words.chars().take(MESSAGE_MAX).collect()
 }
 
-fn certificates(file: &Path) -> Result<RootCerts, String> {
-    let failed = |error: &dyn std::fmt::Display| format!("schema_registry.ca_location: {}: {error}", file.display());
-    let pem = std::fs::read(file).map_err(|error| failed(&error))?;
-    let items = parse_pem(&pem).collect::<Result<Vec<_>, _>>().map_err(|error| failed(&error))?;
-    let all: Vec<Certificate<'static>> = items
-        .into_iter()
-        .filter_map(|item| match item {
-            PemItem::Certificate(certificate) => Some(certificate),
-            _ => None,
-        })
-        .collect();
-    if all.is_empty() {
-        return Err(failed(&"there is no certificate in it; it must be in PEM"));
-    }
-    Ok(RootCerts::new_with_certs(&all))
-}
-
-/// Escapes what cannot stand in a path.
+/// Escapes a subject for use in a path.
 fn escaped(subject: &str) -> String {
     let mut escaped = String::new();
     for byte in subject.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             escaped.push(byte.into());
         } else {
-            // A string takes all that is written.
+            // Writing to a string cannot fail.
             let _ = write!(escaped, "%{byte:02X}");
         }
     }
@@ -286,16 +288,17 @@ fn escaped(subject: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::TokenSource;
     use std::io::{BufRead, BufReader, Read as _, Write as _};
     use std::net::TcpListener;
 
     type Answers = fn(&str) -> (u16, String);
 
-    /// A registry that answers a path so, and its address.
+    /// Starts a registry with these responses, and returns its address.
     fn stub(answers: Answers) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        // It ends with the process.
+        // The thread ends with the process.
         std::thread::spawn(move || {
             for mut stream in listener.incoming().map_while(Result::ok) {
                 let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
@@ -313,7 +316,32 @@ mod tests {
 
     fn client(stubs: &[Answers]) -> Client {
         let urls = stubs.iter().map(|&answers| stub(answers)).collect();
-        Client::new(&SchemaRegistry { urls, credentials: None, ca_location: None, timeout: Duration::from_secs(60) }).unwrap()
+        Client::new(&SchemaRegistry { urls, credentials: None, oauth: None, ca_location: None, timeout: Duration::from_secs(60) }).unwrap()
+    }
+
+    #[test]
+    fn a_bearer_token_goes_with_every_request() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let registry = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+            let head: Vec<_> = lines.take_while(|line| !line.is_empty()).map(|line| line.to_ascii_lowercase()).collect();
+            stream.write_all(b"HTTP/1.1 401 -\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+            head
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        std::fs::write(&file, "s3cret").unwrap();
+        let oauth = RegistryOAuth { source: TokenSource::File(file), headers: vec![("target-sr-cluster", "lsrc-1".to_owned())] };
+        let config =
+            SchemaRegistry { urls: vec![url], credentials: None, oauth: Some(oauth), ca_location: None, timeout: Duration::from_secs(60) };
+        let failure = format!("{:?}", Client::new(&config).unwrap().latest("news-value").unwrap_err());
+        let head = registry.join().unwrap();
+        for line in ["authorization: bearer s3cret", "target-sr-cluster: lsrc-1"] {
+            assert!(head.iter().any(|sent| sent == line), "{head:?}");
+        }
+        assert!(failure.contains("look at schema_registry.oauth") && !failure.contains("s3cret"), "{failure}");
     }
 
     fn knows(_: &str) -> (u16, String) {
@@ -331,24 +359,24 @@ mod tests {
     const ID: SchemaId = SchemaId::Number(7);
 
     #[test]
-    fn a_subject_goes_into_a_path() {
+    fn a_subject_is_escaped_in_a_path() {
         assert_eq!(escaped("news.events-value"), "news.events-value");
         assert_eq!(escaped(":.ctx:a/b é"), "%3A.ctx%3Aa%2Fb%20%C3%A9");
     }
 
     #[test]
-    fn a_number_that_no_registry_gives_is_not_asked_for() {
-        let client = client(&[|_| panic!("it was asked")]);
+    fn ids_above_the_maximum_are_not_requested() {
+        let client = client(&[|_| panic!("the registry must not be asked")]);
         let failure = client.schema(SchemaId::Number(1 << 31)).unwrap_err();
         assert!(matches!(failure, Failure::Unusable(_)), "{failure:?}");
     }
 
     #[test]
-    fn of_several_addresses_all_must_say_that_there_is_none() {
+    fn a_schema_is_missing_only_if_all_addresses_report_it() {
         for (stubs, missing) in [([lacks as Answers, lacks], true), ([lacks, fails], false), ([fails, lacks], false)] {
             let failure = client(&stubs).schema(ID).unwrap_err();
             assert_eq!(matches!(failure, Failure::Missing(_)), missing, "{failure:?}");
-            assert!(missing || matches!(failure, Failure::Trouble(_)), "{failure:?}");
+            assert!(missing || matches!(failure, Failure::Unavailable(_)), "{failure:?}");
         }
         for stubs in [[knows as Answers, fails], [fails, knows], [lacks, knows]] {
             assert!(client(&stubs).schema(ID).is_ok());
@@ -356,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guid_is_missing_where_a_registry_has_none_by_guid() {
+    fn a_guid_is_missing_if_the_registry_does_not_support_guids() {
         let guid = SchemaId::Guid([7; 16]);
         let has_no_route = |path: &str| match path {
             TYPES => (200, r#"["JSON", "AVRO"]"#.to_owned()),
@@ -364,15 +392,15 @@ mod tests {
         };
         let failure = client(&[has_no_route]).schema(guid).unwrap_err();
         assert!(matches!(failure, Failure::Missing(_)), "{failure:?}");
-        // A page of something else says nothing, and neither does a number's.
+        // A response from a proxy proves nothing. Neither does it for a numeric id.
         let failure = client(&[|_| (404, "no such page".to_owned())]).schema(guid).unwrap_err();
-        assert!(matches!(failure, Failure::Trouble(_)), "{failure:?}");
+        assert!(matches!(failure, Failure::Unavailable(_)), "{failure:?}");
         let failure = client(&[has_no_route]).schema(ID).unwrap_err();
-        assert!(matches!(failure, Failure::Trouble(_)), "{failure:?}");
+        assert!(matches!(failure, Failure::Unavailable(_)), "{failure:?}");
     }
 
     #[test]
-    fn of_two_references_by_one_name_the_first_counts() {
+    fn of_two_references_with_the_same_name_the_first_is_used() {
         let client = client(&[|path| match path {
             "/schemas/ids/7" => {
                 let references = r#"[{"name": "b", "subject": "b", "version": 1}, {"name": "c", "subject": "c", "version": 2}]"#;
@@ -382,7 +410,7 @@ mod tests {
                 (200, r#"{"schema": "b1", "references": [{"name": "c", "subject": "c", "version": 1}]}"#.to_owned())
             }
             "/subjects/c/versions/1?deleted=true" => (200, r#"{"schema": "c1"}"#.to_owned()),
-            _ => panic!("{path} was asked for"),
+            _ => panic!("unexpected request for {path}"),
         }]);
         let schema = client.schema(ID).unwrap();
         let bodies: Vec<_> = schema.references.iter().map(|reference| (&*reference.name, &reference.body)).collect();
@@ -390,13 +418,13 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_that_is_not_found_is_trouble() {
+    fn a_missing_reference_is_retried() {
         let client = client(&[|path| match path {
             "/schemas/ids/7" => (200, r#"{"schema": "m", "references": [{"name": "b", "subject": "b", "version": 1}]}"#.to_owned()),
             path => lacks(path),
         }]);
         let failure = client.schema(ID).unwrap_err();
-        assert!(matches!(&failure, Failure::Trouble(why) if why.contains("version 1 of the subject `b`")), "{failure:?}");
+        assert!(matches!(&failure, Failure::Unavailable(why) if why.contains("version 1 of the subject `b`")), "{failure:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! The schemas of a registry: asked for once, kept, and waited for by nobody but who needs them.
+//! Schemas from a schema registry. They are fetched once and cached. Only the partitions that need a schema wait for it.
 //!
-//! Owns the one thread that asks, and what it has heard. Must never drop a question because the registry is down: it is
-//! asked again until it answers. Must never take its silence for an answer.
+//! Owns the thread that sends requests, and the cached responses. Must never drop a request because the registry is down: the request is
+//! retried until it is answered. Must never treat a missing response as an answer.
 
 mod client;
 
@@ -14,38 +14,39 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Schemas that are kept, and the memory that they take; past that, the oldest goes, and is asked for again.
+/// The maximum number and the maximum memory of cached schemas. Beyond that, the oldest schema is dropped, and fetched again when it is
+/// needed.
 const SCHEMAS_MAX: usize = 4096;
 const BYTES_MAX: usize = 256 << 20;
 
-/// Schemas that are known not to be there. They are counted by themselves: records may name any.
+/// The maximum number of cached missing schemas. They have their own limit, because records may contain any schema id.
 const UNKNOWN_MAX: usize = 4096;
 
-/// Schemas that are asked for at a time. Records may name any number of schemas, and a registry is not to be flooded.
-const QUESTIONS_MAX: usize = 1024;
+/// The maximum number of pending requests. Records may contain any number of schema ids, and must not flood the registry.
+const REQUESTS_MAX: usize = 1024;
 
-/// How long a registry must say, each time, that it does not know a schema before unseen believes it. A registry that starts
-/// knows none for a while (so does Karapace), and one that follows another hears late.
+/// The time for which a registry must repeatedly report that a schema is missing before unseen believes it. A registry that is starting has
+/// no schemas for a while (Karapace, for example), and a follower registry learns about new schemas late.
 const MISSING_AFTER: Duration = Duration::from_secs(10);
 
-/// The same once records have waited for [`WAITED_MAX`] in vain: random bytes name a new schema in each record.
+/// The same time after records have waited for [`WAITED_MAX`] in vain. Random bytes contain a new schema id in every record.
 const MISSING_AFTER_LONG_WAIT: Duration = Duration::from_secs(1);
 
-/// How long records may wait in all for schemas that turn out to be missing. A tenth of the time that passes is given back,
-/// and all of it when a schema turns up that was missing at first.
+/// The total time for which records may wait for schemas that turn out to be missing. It is restored at a tenth of the elapsed time, and
+/// completely when a schema appears that was missing at first.
 const WAITED_MAX: Duration = Duration::from_secs(60);
 
-/// Missing schemas that are logged one by one. Past that, each time that their number has doubled.
+/// The number of missing schemas that are logged one by one. After that, a line is logged each time the number has doubled.
 const MISSING_LOGGED_MAX: u64 = 8;
 
-/// How long it then stands.
+/// The time for which a missing schema is cached.
 const UNKNOWN_FOR: Duration = Duration::from_secs(60);
 
-/// Waits between tries for the same schema: from the first, doubled up to the second.
+/// The first and the longest wait before a retry for the same schema. The wait doubles with each retry.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Questions without an answer whose trouble is logged; that of others is not.
-const TOLD_MAX: usize = 8;
+/// The maximum number of unanswered requests whose errors are logged.
+const LOGGED_MAX: usize = 8;
 
 /// A schema registry.
 pub struct Registry {
@@ -54,22 +55,22 @@ pub struct Registry {
 
 #[derive(Default)]
 struct Shared {
-    heard: Mutex<Heard>,
-    /// Something was asked, or heard, or it is over.
+    cache: Mutex<Cache>,
+    /// Notified after a new request, a new response, and the end.
     news: Condvar,
 }
 
 #[derive(Default)]
-struct Heard {
+struct Cache {
     entries: HashMap<SchemaId, Entry>,
-    /// Those that are known, the oldest first, and the memory that they take.
+    /// The cached schemas, oldest first, and their memory.
     known: VecDeque<SchemaId>,
     bytes: usize,
-    /// Those that are not there, the oldest first.
+    /// The missing schemas, oldest first.
     unknown: VecDeque<SchemaId>,
-    /// What has no answer yet.
-    questions: BTreeMap<SchemaId, Question>,
-    /// Schemas that turned out to be missing, how long records waited for them in all, and when the last did.
+    /// The unanswered requests.
+    requests: BTreeMap<SchemaId, Request>,
+    /// The number of missing schemas, the time that records have waited for them, and the time at which the last wait ended.
     missing: u64,
     waited: Duration,
     missing_at: Option<Instant>,
@@ -83,19 +84,19 @@ enum Entry {
     Unknown { why: Arc<str>, until: Instant },
 }
 
-/// A schema that is asked for. Each has its own time: one that brings trouble holds up no other.
-struct Question {
+/// A pending request for a schema. Each has its own retry time, so that a failing request does not delay others.
+struct Request {
     due: Instant,
     backoff: Duration,
-    /// Since when the registry has said, each time, that it does not know the schema.
+    /// The time since which the registry has reported that the schema is missing.
     missing_since: Option<Instant>,
-    /// Why there is no answer yet.
-    trouble: Option<String>,
+    /// The reason why there is no response yet.
+    error: Option<String>,
 }
 
-impl Question {
+impl Request {
     fn new() -> Self {
-        Self { due: Instant::now(), backoff: BACKOFF.0, missing_since: None, trouble: None }
+        Self { due: Instant::now(), backoff: BACKOFF.0, missing_since: None, error: None }
     }
 }
 
@@ -106,46 +107,46 @@ impl fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// Begins to answer; asks nothing yet.
+    /// Starts the thread. Sends no request yet.
     ///
     /// # Errors
-    /// A sentence, when the configured files cannot be used.
+    /// An error message if a configured file cannot be used.
     pub fn start(config: &SchemaRegistry) -> Result<Self, String> {
         let client = Client::new(config)?;
         let shared = Arc::new(Shared::default());
         let asking = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("schemas".to_owned());
-        // It ends by itself: nobody waits for a registry that does not answer.
+        // The thread ends on its own, so nobody waits for a registry that does not respond.
         thread.spawn(move || asking.ask(&client)).map_err(|error| format!("cannot start a thread: {error}"))?;
         Ok(Self { shared })
     }
 
-    /// The newest schema of a subject, asked for at once; `None` if the registry has no such subject.
+    /// Fetches the latest schema of a subject immediately. Returns `None` if the registry does not have the subject.
     ///
     /// # Errors
-    /// A sentence, when the registry cannot be asked.
+    /// An error message if the registry cannot be reached.
     pub fn latest(config: &SchemaRegistry, subject: &str) -> Result<Option<Schema>, String> {
         match Client::new(config)?.latest(subject) {
             Ok(schema) => Ok(Some(schema)),
             Err(Failure::Missing(_)) => Ok(None),
-            Err(Failure::Trouble(why) | Failure::Unusable(why)) => Err(why),
+            Err(Failure::Unavailable(why) | Failure::Unusable(why)) => Err(why),
         }
     }
 
-    /// How it stands.
+    /// Returns the status of the registry.
     #[must_use]
     pub fn report(&self) -> RegistryReport {
-        let heard = self.shared.lock();
+        let cache = self.shared.lock();
         RegistryReport {
-            answers: heard.answers,
-            failures: heard.failures,
-            known: heard.known.len(),
-            awaited: heard.questions.len(),
-            trouble: heard.questions.values().find_map(|question| question.trouble.clone()),
+            answers: cache.answers,
+            failures: cache.failures,
+            known: cache.known.len(),
+            awaited: cache.requests.len(),
+            trouble: cache.requests.values().find_map(|request| request.error.clone()),
         }
     }
 
-    /// The same, for who can do nothing but wait: up to `patience` for each schema.
+    /// Returns a registry whose lookups wait for up to `patience` per schema.
     #[must_use]
     pub const fn patient(self, patience: Duration) -> Patient {
         Patient { registry: self, patience }
@@ -169,7 +170,7 @@ impl Drop for Registry {
     }
 }
 
-/// A registry whose answers are waited for.
+/// A registry whose lookups wait for the response.
 #[derive(Debug)]
 pub struct Patient {
     registry: Registry,
@@ -179,14 +180,14 @@ pub struct Patient {
 impl Schemas for Patient {
     fn get(&self, id: SchemaId) -> Lookup {
         let shared = &self.registry.shared;
-        let (mut heard, deadline) = (shared.lock(), Instant::now() + self.patience);
+        let (mut cache, deadline) = (shared.lock(), Instant::now() + self.patience);
         loop {
-            let answer = heard.look_up(id, &shared.news);
+            let answer = cache.look_up(id, &shared.news);
             let left = deadline.saturating_duration_since(Instant::now());
             if !matches!(answer, Lookup::Awaited) || left.is_zero() {
                 return answer;
             }
-            heard = shared.news.wait_timeout(heard, left).unwrap_or_else(PoisonError::into_inner).0;
+            cache = shared.news.wait_timeout(cache, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -195,8 +196,8 @@ impl Schemas for Patient {
     }
 }
 
-impl Heard {
-    /// What is known, if anything is.
+impl Cache {
+    /// Returns the cached result, if there is one.
     fn peek(&self, id: SchemaId) -> Option<Lookup> {
         match self.entries.get(&id)? {
             Entry::Known(schema) => Some(Lookup::Known(Arc::clone(schema))),
@@ -204,8 +205,8 @@ impl Heard {
         }
     }
 
-    /// Returns what is known, and asks for a schema that is not known yet. If too much is asked for, the schema is asked for
-    /// when it is looked up again.
+    /// Returns the cached result, or requests the schema. If there are too many pending requests, the schema is requested by a later
+    /// lookup.
     fn look_up(&mut self, id: SchemaId, news: &Condvar) -> Lookup {
         if let Some(found) = self.peek(id) {
             return found;
@@ -213,57 +214,57 @@ impl Heard {
         if self.entries.remove(&id).is_some() {
             self.unknown.retain(|other| *other != id);
         }
-        if self.questions.len() < QUESTIONS_MAX {
-            self.questions.entry(id).or_insert_with(|| {
+        if self.requests.len() < REQUESTS_MAX {
+            self.requests.entry(id).or_insert_with(|| {
                 news.notify_all();
-                Question::new()
+                Request::new()
             });
         }
         Lookup::Awaited
     }
 
-    /// The question to ask now, or when there will be one. Those that were never asked go first.
+    /// Returns the request to send now, or the time of the next one. New requests come before retries.
     fn next(&self) -> Result<SchemaId, Option<Instant>> {
         let now = Instant::now();
-        let due = self.questions.iter().filter(|(_, question)| question.due <= now);
-        match due.min_by_key(|(_, question)| (question.trouble.is_some(), question.due)) {
+        let due = self.requests.iter().filter(|(_, request)| request.due <= now);
+        match due.min_by_key(|(_, request)| (request.error.is_some(), request.due)) {
             Some((&id, _)) => Ok(id),
-            None => Err(self.questions.values().map(|question| question.due).min()),
+            None => Err(self.requests.values().map(|request| request.due).min()),
         }
     }
 
-    /// Asks again after a while. The trouble of a schema that is `missing` may become its answer.
-    fn put_off(&mut self, id: SchemaId, trouble: String, missing: bool) {
+    /// Schedules a retry. If the schema is reported as `missing`, the error may later become the answer.
+    fn retry_later(&mut self, id: SchemaId, error: String, missing: bool) {
         self.failures += 1;
-        let is_told = self.questions.values().filter(|question| question.trouble.is_some()).count() < TOLD_MAX;
-        let Some(question) = self.questions.get_mut(&id) else { return };
-        if question.trouble.is_none() && is_told {
-            tracing::warn!(schema = %id, "the schema registry has no answer yet; partitions with records of this schema wait, and it is asked again: {trouble}");
+        let is_logged = self.requests.values().filter(|request| request.error.is_some()).count() < LOGGED_MAX;
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        if request.error.is_none() && is_logged {
+            tracing::warn!(schema = %id, "cannot fetch a schema; partitions with records of this schema wait until a retry succeeds: {error}");
         }
-        // It was away, so what it did not know before says nothing of what it knows once it is back.
-        question.missing_since = question.missing_since.or_else(|| Some(Instant::now())).filter(|_| missing);
-        question.trouble = Some(trouble);
-        question.due = Instant::now() + question.backoff;
-        question.backoff = (question.backoff * 2).min(BACKOFF.1);
+        // If the registry was unreachable, its earlier reports that the schema is missing no longer count.
+        request.missing_since = request.missing_since.or_else(|| Some(Instant::now())).filter(|_| missing);
+        request.error = Some(error);
+        request.due = Instant::now() + request.backoff;
+        request.backoff = (request.backoff * 2).min(BACKOFF.1);
     }
 
-    /// Since when the registry has said, each time, that it does not know a schema.
+    /// Returns the time since which the registry has reported that a schema is missing.
     fn missing_since(&self, id: SchemaId) -> Option<Instant> {
-        self.questions.get(&id).and_then(|question| question.missing_since)
+        self.requests.get(&id).and_then(|request| request.missing_since)
     }
 
-    /// How long records have waited for missing schemas, less what was given back since.
+    /// Returns the time that records have waited for missing schemas, minus the restored time.
     fn waited(&self) -> Duration {
         self.waited.saturating_sub(self.missing_at.map_or(Duration::ZERO, |at| at.elapsed() / 10))
     }
 
-    /// How long the registry must say of a schema that it does not know it.
+    /// Returns the time for which the registry must report that a schema is missing.
     fn missing_after(&self) -> Duration {
         if self.waited() < WAITED_MAX { MISSING_AFTER } else { MISSING_AFTER_LONG_WAIT }
     }
 
-    /// Notes that a schema is missing. Schemas that were waited for at the same time add no time.
-    fn note_missing(&mut self, id: SchemaId, why: &str) {
+    /// Records that a schema is missing. If several schemas were waited for at the same time, the time counts once.
+    fn record_missing(&mut self, id: SchemaId, why: &str) {
         if let Some(since) = self.missing_since(id) {
             let waited = self.missing_at.map_or(since, |at| at.max(since)).elapsed();
             self.waited = (self.waited() + waited).min(2 * WAITED_MAX);
@@ -271,13 +272,13 @@ impl Heard {
         }
         self.missing += 1;
         if self.missing <= MISSING_LOGGED_MAX || self.missing.is_power_of_two() {
-            tracing::warn!(schema = %id, missing = self.missing, "there is no usable schema {id}: {why}; its records are invalid");
+            tracing::warn!(schema = %id, missing = self.missing, "schema {id} cannot be used: {why}; its records are invalid");
         }
         self.note(id, Entry::Unknown { why: why.into(), until: Instant::now() + UNKNOWN_FOR });
     }
 
-    /// Takes what the registry said of a schema.
-    fn hear(&mut self, id: SchemaId, answer: Result<Schema, Failure>) {
+    /// Handles the response for a schema.
+    fn handle_response(&mut self, id: SchemaId, answer: Result<Schema, Failure>) {
         match answer {
             Ok(schema) => {
                 if self.missing_since(id).is_some() {
@@ -286,18 +287,18 @@ impl Heard {
                 tracing::info!(schema = %id, format = %schema.format, references = schema.references.len(), "schema fetched");
                 self.note(id, Entry::Known(Arc::new(schema)));
             }
-            Err(Failure::Trouble(trouble)) => self.put_off(id, trouble, false),
+            Err(Failure::Unavailable(error)) => self.retry_later(id, error, false),
             Err(Failure::Missing(why)) if self.missing_since(id).is_none_or(|since| since.elapsed() < self.missing_after()) => {
-                let trouble = format!("{why}; it is asked again for {} s", self.missing_after().as_secs());
-                self.put_off(id, trouble, true);
+                let error = format!("{why}; retrying for {} s", self.missing_after().as_secs());
+                self.retry_later(id, error, true);
             }
-            Err(Failure::Missing(why) | Failure::Unusable(why)) => self.note_missing(id, &why),
+            Err(Failure::Missing(why) | Failure::Unusable(why)) => self.record_missing(id, &why),
         }
     }
 
-    /// Notes an answer.
+    /// Caches a result.
     fn note(&mut self, id: SchemaId, entry: Entry) {
-        self.questions.remove(&id);
+        self.requests.remove(&id);
         self.answers += 1;
         match &entry {
             Entry::Known(schema) => {
@@ -310,7 +311,7 @@ impl Heard {
         self.make_room();
     }
 
-    /// Drops the oldest entries past the bounds. One that alone is past them stays.
+    /// Drops the oldest entries beyond the limits. The last entry is kept even if it exceeds them.
     fn make_room(&mut self) {
         while self.known.len() > SCHEMAS_MAX || self.bytes > BYTES_MAX && self.known.len() > 1 {
             let Some(oldest) = self.known.pop_front() else { break };
@@ -327,33 +328,33 @@ impl Heard {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Heard> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for what is asked for, until it is over.
+    /// Sends requests until the registry is dropped.
     fn ask(&self, client: &Client) {
         while let Some(id) = self.next() {
             let answer = client.schema(id);
-            self.lock().hear(id, answer);
+            self.lock().handle_response(id, answer);
             self.news.notify_all();
         }
     }
 
-    /// The next schema to ask for; `None` once it is over.
+    /// Waits for the next request. Returns `None` after the registry was dropped.
     fn next(&self) -> Option<SchemaId> {
-        let mut heard = self.lock();
+        let mut cache = self.lock();
         loop {
-            if heard.closing {
+            if cache.closing {
                 return None;
             }
-            let left = match heard.next() {
+            let left = match cache.next() {
                 Ok(id) => return Some(id),
                 Err(due) => due.map(|due| due.saturating_duration_since(Instant::now())),
             };
-            heard = match left {
-                Some(left) => self.news.wait_timeout(heard, left).unwrap_or_else(PoisonError::into_inner).0,
-                None => self.news.wait(heard).unwrap_or_else(PoisonError::into_inner),
+            cache = match left {
+                Some(left) => self.news.wait_timeout(cache, left).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.news.wait(cache).unwrap_or_else(PoisonError::into_inner),
             };
         }
     }

@@ -1,4 +1,4 @@
-//! What is asked of a registry, how often, and when its answers are believed.
+//! Promises: which requests are sent, how often, and when responses are believed.
 
 use super::*;
 use crate::format::{Body, Format};
@@ -8,174 +8,174 @@ fn known(bytes: usize) -> Entry {
 }
 
 fn unknown() -> Entry {
-    Entry::Unknown { why: "it is not there".into(), until: Instant::now() + UNKNOWN_FOR }
+    Entry::Unknown { why: "it does not exist".into(), until: Instant::now() + UNKNOWN_FOR }
 }
 
-fn is_known(heard: &Heard, id: u32) -> bool {
-    matches!(heard.entries.get(&SchemaId::Number(id)), Some(Entry::Known(_)))
+fn is_known(cache: &Cache, id: u32) -> bool {
+    matches!(cache.entries.get(&SchemaId::Number(id)), Some(Entry::Known(_)))
 }
 
 #[test]
-fn schemas_that_are_not_there_displace_none_that_is() {
-    let mut heard = Heard::default();
-    heard.note(SchemaId::Number(0), known(1));
+fn missing_schemas_do_not_displace_known_ones() {
+    let mut cache = Cache::default();
+    cache.note(SchemaId::Number(0), known(1));
     for id in 1..=10_000 {
-        heard.note(SchemaId::Number(id), unknown());
+        cache.note(SchemaId::Number(id), unknown());
     }
-    assert!(is_known(&heard, 0));
-    assert_eq!((heard.entries.len(), heard.unknown.len()), (UNKNOWN_MAX + 1, UNKNOWN_MAX));
+    assert!(is_known(&cache, 0));
+    assert_eq!((cache.entries.len(), cache.unknown.len()), (UNKNOWN_MAX + 1, UNKNOWN_MAX));
 }
 
 #[test]
-fn what_is_kept_is_bounded() {
-    let mut heard = Heard::default();
+fn the_cache_is_bounded() {
+    let mut cache = Cache::default();
     for id in 0..10_000 {
-        heard.note(SchemaId::Number(id), known(1));
+        cache.note(SchemaId::Number(id), known(1));
     }
-    assert_eq!((heard.entries.len(), heard.known.len(), heard.bytes), (SCHEMAS_MAX, SCHEMAS_MAX, SCHEMAS_MAX));
-    assert!(is_known(&heard, 9_999) && !is_known(&heard, 0));
-    // Large ones leave room for few, and one that is too large for itself alone.
-    heard.note(SchemaId::Number(10_000), known(BYTES_MAX - 10));
-    assert_eq!((heard.known.len(), heard.bytes), (11, BYTES_MAX));
-    heard.note(SchemaId::Number(10_001), known(BYTES_MAX + 1));
-    assert_eq!((heard.known.len(), heard.bytes), (1, BYTES_MAX + 1));
-    heard.note(SchemaId::Number(10_002), known(1));
-    assert_eq!((heard.entries.len(), heard.bytes), (1, 1));
+    assert_eq!((cache.entries.len(), cache.known.len(), cache.bytes), (SCHEMAS_MAX, SCHEMAS_MAX, SCHEMAS_MAX));
+    assert!(is_known(&cache, 9_999) && !is_known(&cache, 0));
+    // Large schemas leave room for few others, and a schema above the limit is kept alone.
+    cache.note(SchemaId::Number(10_000), known(BYTES_MAX - 10));
+    assert_eq!((cache.known.len(), cache.bytes), (11, BYTES_MAX));
+    cache.note(SchemaId::Number(10_001), known(BYTES_MAX + 1));
+    assert_eq!((cache.known.len(), cache.bytes), (1, BYTES_MAX + 1));
+    cache.note(SchemaId::Number(10_002), known(1));
+    assert_eq!((cache.entries.len(), cache.bytes), (1, 1));
 }
 
 #[test]
-fn what_was_unknown_is_asked_for_again() {
-    let mut heard = Heard::default();
+fn a_missing_schema_is_requested_again_later() {
+    let mut cache = Cache::default();
     let (id, news) = (SchemaId::Number(1), Condvar::new());
-    heard.note(id, Entry::Unknown { why: "it is not there".into(), until: Instant::now() });
-    assert!(matches!(heard.look_up(id, &news), Lookup::Awaited));
-    assert!(heard.unknown.is_empty() && heard.questions.contains_key(&id));
-    heard.note(id, known(3));
-    assert!(matches!(heard.look_up(id, &news), Lookup::Known(_)));
-    assert_eq!((heard.known.len(), heard.bytes), (1, 3));
+    cache.note(id, Entry::Unknown { why: "it does not exist".into(), until: Instant::now() });
+    assert!(matches!(cache.look_up(id, &news), Lookup::Awaited));
+    assert!(cache.unknown.is_empty() && cache.requests.contains_key(&id));
+    cache.note(id, known(3));
+    assert!(matches!(cache.look_up(id, &news), Lookup::Known(_)));
+    assert_eq!((cache.known.len(), cache.bytes), (1, 3));
 }
 
 fn missing() -> Result<Schema, Failure> {
-    Err(Failure::Missing("it is not there".to_owned()))
+    Err(Failure::Missing("it does not exist".to_owned()))
 }
 
-fn trouble() -> Result<Schema, Failure> {
-    Err(Failure::Trouble("it is away".to_owned()))
+fn unavailable() -> Result<Schema, Failure> {
+    Err(Failure::Unavailable("the registry is down".to_owned()))
 }
 
 /// Lets time pass.
-fn later(heard: &mut Heard, by: Duration) {
-    heard.missing_at = heard.missing_at.and_then(|at| at.checked_sub(by));
-    for question in heard.questions.values_mut() {
-        question.due -= by;
-        question.missing_since = question.missing_since.and_then(|since| since.checked_sub(by));
+fn later(cache: &mut Cache, by: Duration) {
+    cache.missing_at = cache.missing_at.and_then(|at| at.checked_sub(by));
+    for request in cache.requests.values_mut() {
+        request.due -= by;
+        request.missing_since = request.missing_since.and_then(|since| since.checked_sub(by));
     }
 }
 
 #[test]
-fn one_schema_that_brings_trouble_holds_up_no_other() {
-    let (mut heard, news) = (Heard::default(), Condvar::new());
+fn a_failing_request_does_not_delay_others() {
+    let (mut cache, news) = (Cache::default(), Condvar::new());
     let ids: Vec<_> = (0..1000).map(SchemaId::Number).collect();
     for &id in &ids {
-        heard.look_up(id, &news);
-        heard.hear(id, trouble());
+        cache.look_up(id, &news);
+        cache.handle_response(id, unavailable());
     }
     let new = SchemaId::Number(5000);
-    later(&mut heard, BACKOFF.1);
-    heard.look_up(new, &news);
-    assert_eq!(heard.next(), Ok(new), "what was never asked goes first");
-    heard.hear(new, missing());
-    // Whatever becomes of the others meanwhile, its own time runs.
+    later(&mut cache, BACKOFF.1);
+    cache.look_up(new, &news);
+    assert_eq!(cache.next(), Ok(new), "new requests come first");
+    cache.handle_response(new, missing());
+    // The retry time of a request does not depend on others.
     for _ in 0..3 {
-        later(&mut heard, MISSING_AFTER / 2);
+        later(&mut cache, MISSING_AFTER / 2);
         for &id in &ids {
-            heard.hear(id, trouble());
+            cache.handle_response(id, unavailable());
         }
-        heard.hear(new, missing());
+        cache.handle_response(new, missing());
     }
-    assert!(matches!(heard.peek(new), Some(Lookup::Unknown(_))));
-    assert!(ids.iter().all(|&id| heard.peek(id).is_none()), "trouble is no answer");
+    assert!(matches!(cache.peek(new), Some(Lookup::Unknown(_))));
+    assert!(ids.iter().all(|&id| cache.peek(id).is_none()), "an error is not an answer");
 }
 
 #[test]
-fn a_registry_that_was_away_has_not_said_that_there_is_none() {
-    let (mut heard, news, id) = (Heard::default(), Condvar::new(), SchemaId::Number(1));
-    heard.look_up(id, &news);
-    heard.hear(id, missing());
-    later(&mut heard, MISSING_AFTER);
-    heard.hear(id, trouble());
-    heard.hear(id, missing());
-    assert!(heard.peek(id).is_none());
-    later(&mut heard, MISSING_AFTER);
-    heard.hear(id, missing());
-    assert!(matches!(heard.peek(id), Some(Lookup::Unknown(_))));
+fn an_unreachable_registry_does_not_make_schemas_missing() {
+    let (mut cache, news, id) = (Cache::default(), Condvar::new(), SchemaId::Number(1));
+    cache.look_up(id, &news);
+    cache.handle_response(id, missing());
+    later(&mut cache, MISSING_AFTER);
+    cache.handle_response(id, unavailable());
+    cache.handle_response(id, missing());
+    assert!(cache.peek(id).is_none());
+    later(&mut cache, MISSING_AFTER);
+    cache.handle_response(id, missing());
+    assert!(matches!(cache.peek(id), Some(Lookup::Unknown(_))));
 }
 
-/// Asks for schemas until the registry is believed that they are missing. Returns how long that took.
-fn wait_for_missing(heard: &mut Heard, ids: std::ops::Range<u32>) -> Duration {
+/// Requests schemas until the registry is believed that they are missing. Returns the time that this took.
+fn wait_for_missing(cache: &mut Cache, ids: std::ops::Range<u32>) -> Duration {
     const STEP: Duration = Duration::from_millis(500);
     let (news, mut took) = (Condvar::new(), Duration::ZERO);
     loop {
-        let is_awaited = |heard: &mut Heard, id| matches!(heard.look_up(SchemaId::Number(id), &news), Lookup::Awaited);
-        let awaited: Vec<_> = ids.clone().filter(|&id| is_awaited(heard, id)).collect();
+        let is_awaited = |cache: &mut Cache, id| matches!(cache.look_up(SchemaId::Number(id), &news), Lookup::Awaited);
+        let awaited: Vec<_> = ids.clone().filter(|&id| is_awaited(cache, id)).collect();
         if awaited.is_empty() {
             return took;
         }
-        let asked: Vec<_> = heard.questions.keys().copied().collect();
+        let asked: Vec<_> = cache.requests.keys().copied().collect();
         for id in asked {
-            heard.hear(id, missing());
+            cache.handle_response(id, missing());
         }
-        later(heard, STEP);
+        later(cache, STEP);
         took += STEP;
     }
 }
 
 #[test]
-fn schemas_that_are_missing_are_waited_for_together() {
-    let mut heard = Heard::default();
-    assert!(wait_for_missing(&mut heard, 0..1024) < 2 * MISSING_AFTER);
-    assert!(heard.waited() < 2 * MISSING_AFTER, "{:?}", heard.waited());
+fn waits_for_missing_schemas_overlap() {
+    let mut cache = Cache::default();
+    assert!(wait_for_missing(&mut cache, 0..1024) < 2 * MISSING_AFTER);
+    assert!(cache.waited() < 2 * MISSING_AFTER, "{:?}", cache.waited());
 }
 
 #[test]
-fn no_more_than_so_many_schemas_are_asked_for_at_a_time() {
-    let (mut heard, news) = (Heard::default(), Condvar::new());
+fn pending_requests_are_bounded() {
+    let (mut cache, news) = (Cache::default(), Condvar::new());
     for id in 0..10_000 {
-        assert!(matches!(heard.look_up(SchemaId::Number(id), &news), Lookup::Awaited));
+        assert!(matches!(cache.look_up(SchemaId::Number(id), &news), Lookup::Awaited));
     }
-    assert_eq!(heard.questions.len(), QUESTIONS_MAX);
-    wait_for_missing(&mut heard, 0..3072);
+    assert_eq!(cache.requests.len(), REQUESTS_MAX);
+    wait_for_missing(&mut cache, 0..3072);
 }
 
 #[test]
-fn random_ids_stall_records_for_a_minute_and_not_for_ever() {
-    let mut heard = Heard::default();
-    let total: Duration = (0..100).map(|id| wait_for_missing(&mut heard, id..id + 1)).sum();
+fn random_ids_stall_records_for_one_minute_only() {
+    let mut cache = Cache::default();
+    let total: Duration = (0..100).map(|id| wait_for_missing(&mut cache, id..id + 1)).sum();
     assert!((WAITED_MAX..4 * WAITED_MAX).contains(&total), "{total:?}");
-    // After a while, a new schema gets its time again.
-    later(&mut heard, 20 * WAITED_MAX);
-    assert!(wait_for_missing(&mut heard, 200..201) >= MISSING_AFTER);
+    // After a while, a new schema gets the full time again.
+    later(&mut cache, 20 * WAITED_MAX);
+    assert!(wait_for_missing(&mut cache, 200..201) >= MISSING_AFTER);
 }
 
 #[test]
-fn a_schema_that_comes_late_gives_others_their_time_again() {
-    let (mut heard, news, late) = (Heard::default(), Condvar::new(), SchemaId::Number(1000));
+fn a_late_schema_restores_the_full_wait_for_others() {
+    let (mut cache, news, late) = (Cache::default(), Condvar::new(), SchemaId::Number(1000));
     for id in 0..100 {
-        wait_for_missing(&mut heard, id..id + 1);
+        wait_for_missing(&mut cache, id..id + 1);
     }
-    assert_eq!(heard.missing_after(), MISSING_AFTER_LONG_WAIT);
-    heard.look_up(late, &news);
-    heard.hear(late, missing());
-    heard.hear(late, Ok(Schema::new(Format::Avro, Body::Text("\"int\"".to_owned()), Vec::new())));
-    assert_eq!(heard.missing_after(), MISSING_AFTER);
+    assert_eq!(cache.missing_after(), MISSING_AFTER_LONG_WAIT);
+    cache.look_up(late, &news);
+    cache.handle_response(late, missing());
+    cache.handle_response(late, Ok(Schema::new(Format::Avro, Body::Text("\"int\"".to_owned()), Vec::new())));
+    assert_eq!(cache.missing_after(), MISSING_AFTER);
 }
 
 #[test]
-fn to_peek_asks_nothing() {
-    let mut heard = Heard::default();
-    assert!(heard.peek(SchemaId::Number(1)).is_none() && heard.questions.is_empty());
-    assert_eq!(heard.next(), Err(None));
-    heard.look_up(SchemaId::Number(1), &Condvar::new());
-    heard.hear(SchemaId::Number(1), trouble());
-    assert!(heard.next().is_err_and(|due| due.is_some_and(|due| due > Instant::now())));
+fn peek_sends_no_request() {
+    let mut cache = Cache::default();
+    assert!(cache.peek(SchemaId::Number(1)).is_none() && cache.requests.is_empty());
+    assert_eq!(cache.next(), Err(None));
+    cache.look_up(SchemaId::Number(1), &Condvar::new());
+    cache.handle_response(SchemaId::Number(1), unavailable());
+    assert!(cache.next().is_err_and(|due| due.is_some_and(|due| due > Instant::now())));
 }

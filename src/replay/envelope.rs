@@ -48,7 +48,7 @@ impl Captured<'_> {
     /// Writes the line, including its newline.
     ///
     /// # Errors
-    /// If `output` cannot be written.
+    /// Fails if `output` cannot be written.
     pub fn write(&self, mut output: impl Write) -> io::Result<()> {
         let parts = self.headers.iter().flat_map(|&(name, value)| [Some(name), value]);
         let texts: Option<Vec<_>> = parts.clone().map(text).collect();
@@ -298,17 +298,17 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_kcat_that_are_no_text_come_through() {
+    fn kcat_lines_with_invalid_utf8_are_read() {
         let line = b"{\"partition\":0,\"headers\":[\"\xff\",\"1\",\"a\",\"\xfe\"],\"key\":\"\xff\\u0000\\\"\",\"payload\":\"\xc3\x28\"}";
         let recorded = parse(line).unwrap();
         assert_eq!(recorded.key.as_deref(), Some(&b"\xff\0\""[..]));
         assert_eq!(recorded.value.as_deref(), Some(&b"\xc3\x28"[..]));
         assert_eq!(recorded.headers.len(), 2);
-        assert_eq!(recorded.headers(), [("a", Some(&b"\xfe"[..]))], "nobody can ask for the other, as in a worker");
+        assert_eq!(recorded.headers(), [("a", Some(&b"\xfe"[..]))], "a header whose name is not UTF-8 cannot be looked up, as in a worker");
     }
 
     #[test]
-    fn no_time_is_no_time() {
+    fn invalid_times_count_as_missing() {
         for time in [
             r#""tstype":"unknown","ts":0,"#,
             r#""tstype":"create","ts":-1,"#,
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_another_format_are_refused() {
+    fn lines_in_another_format_are_rejected() {
         for (line, what) in [
             ("", "EOF"),
             ("[]", "an object with partition, key and payload"),
@@ -356,7 +356,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back_the_same(
+        fn records_survive_a_round_trip(
             topic in any::<String>(),
             (partition, offset) in any::<(i32, i64)>(),
             time in prop::option::of((prop::bool::ANY, 0..=i64::MAX)),
@@ -387,7 +387,7 @@ mod tests {
         }
 
         #[test]
-        fn no_line_is_more_than_can_be_read(line in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_line_can_be_parsed(line in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = parse(&line);
         }
     }

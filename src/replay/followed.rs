@@ -4,14 +4,14 @@
 
 use super::{Error, Format, LineError, Lines, Others, Recorded, Replay};
 use crate::filter::Slice;
-use crate::key::{Fingerprint, NoKey};
+use crate::key::{Fingerprint, NoKey, RecordSpec};
 use crate::record::{Invalid, Offset, Record, Timestamp, Verdict};
 use std::io::BufRead;
 
 /// A record that was searched for.
 #[derive(Clone, Debug)]
 pub struct RecordedKey {
-    /// Time of the record.
+    /// The time that the window goes by, or Kafka's timestamp if the record is invalid.
     pub time: Option<Timestamp>,
     /// Fingerprint of the key, or the reason why the record has none.
     pub fingerprint: Result<Fingerprint, Invalid>,
@@ -40,7 +40,7 @@ impl Replay<'_> {
     /// Searches for the record at a location, without evaluating any record.
     ///
     /// # Errors
-    /// If a line is malformed.
+    /// Fails if a line is malformed.
     pub fn find(&mut self, input: impl BufRead, topic: &str, partition: i32, offset: Offset) -> Result<Option<RecordedKey>, Error> {
         let mut lines = Lines::new(input);
         let mut first_offset = None;
@@ -71,13 +71,14 @@ impl Replay<'_> {
         }
         let headers = recorded.headers();
         let record = Record { key: recorded.key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
-        let fingerprint = match self.reader.fingerprint(&self.topic.key, &self.formats, &record, &mut self.scratch, &*self.schemas) {
-            Ok(fingerprint) => Ok(fingerprint),
-            Err(NoKey::Invalid(invalid)) => Err(*invalid),
+        let spec = RecordSpec { formats: &self.formats, ..self.topic.record_spec() };
+        let (fingerprint, time) = match self.reader.read(spec, &record, recorded.time, &mut self.scratch, &*self.schemas) {
+            Ok(keyed) => (Ok(keyed.fingerprint), keyed.time),
+            Err(NoKey::Invalid(invalid)) => (Err(*invalid), recorded.time),
             Err(NoKey::Awaits(schema)) => return Err(LineError::awaits(schema, &*self.schemas)),
         };
         let texts = if fingerprint.is_ok() { self.scratch.texts() } else { Vec::new() };
-        Ok(Some(RecordedKey { time: recorded.time, fingerprint, texts, first_offset: None }))
+        Ok(Some(RecordedKey { time, fingerprint, texts, first_offset: None }))
     }
 
     /// Evaluates all records of `input`, except those of other topics, and calls back with the verdict of each record with this
@@ -85,7 +86,7 @@ impl Replay<'_> {
     /// [`Replay::run_and_list`]. Returns the slice of the partition at the end, and its stream time.
     ///
     /// # Errors
-    /// If a line is malformed.
+    /// Fails if a line is malformed.
     pub fn follow(
         &mut self,
         input: impl BufRead,
@@ -93,16 +94,16 @@ impl Replay<'_> {
         max_timestamp: impl Fn() -> Timestamp,
         take: &mut dyn FnMut(FollowedRecord),
     ) -> Result<(Option<Slice>, Option<Timestamp>), Error> {
-        (self.truth, self.only, self.others) = (true, Some(only), Others::PassedOver);
+        (self.truth, self.only, self.others) = (true, Some(only), Others::Skip);
         let mut lines = Lines::new(input);
         loop {
             self.is_wrong = false;
-            let judged = match lines.next_line() {
+            let evaluated = match lines.next_line() {
                 Ok(None) => break,
                 Ok(Some(line)) => self.line(line, &max_timestamp),
                 Err(fault) => Err(fault),
             };
-            judged.map_err(|fault| Error::Line { line: lines.number(), offset: lines.offset(), fault })?;
+            evaluated.map_err(|fault| Error::Line { line: lines.number(), offset: lines.offset(), fault })?;
             if let Some(followed) = self.followed.take() {
                 take(followed);
             }

@@ -23,8 +23,7 @@ pub enum Format {
     /// A record's value, in any form. There is one partition, 0.
     #[default]
     Ndjson,
-    /// A record as `unseen capture` writes it or `kcat -J` prints it: a JSON object with its partition, time, key, headers, and
-    /// value.
+    /// A record in the format of `unseen capture` or `kcat -J`: a JSON object with partition, time, key, headers, and value.
     #[serde(rename = "capture")]
     Kcat,
 }
@@ -142,25 +141,27 @@ mod tests {
     }
 
     #[test]
-    fn line_ends_are_no_part_of_the_value_and_empty_lines_no_records() {
+    fn line_ends_and_empty_lines_are_ignored() {
         assert_eq!(lines("a\nb\r\n\r\nc"), [("a", 0), ("b", 2), ("c", 7)].map(|(line, offset)| (line.to_owned(), offset)));
         assert_eq!(lines(""), []);
     }
 
     #[test]
-    fn a_compressed_file_is_refused_at_its_beginning() {
+    fn a_compressed_file_is_rejected() {
         for (magic, name) in [(&b"\x1f\x8b\x08\x00"[..], "gzip"), (b"\x28\xb5\x2f\xfd\x24", "zstd")] {
             let error = Lines::new(magic).next_line().unwrap_err();
             assert_eq!(
                 error.to_string(),
-                format!("the input is compressed with {name}; decompress it first, for example by a pipe: `{name} -dc FILE | unseen ...`")
+                format!(
+                    "the input is compressed with {name}; decompress it first, for example with a pipe: `{name} -dc FILE | unseen ...`"
+                )
             );
         }
-        assert_eq!(lines("a\n\u{1f}\u{8b}").len(), 2, "what a value is like is not looked at");
+        assert_eq!(lines("a\n\u{1f}\u{8b}").len(), 2, "only the first line is checked for compression");
     }
 
     #[test]
-    fn a_line_without_end_is_refused() {
+    fn an_endless_line_is_rejected() {
         let mut endless = Lines::new(std::io::BufReader::new(std::io::repeat(b'x')));
         assert!(matches!(endless.next_line(), Err(LineError::Long(LINE_BYTES_MAX))));
     }

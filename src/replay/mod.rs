@@ -22,7 +22,9 @@ use crate::content::{CompareContent, Conflicts, ContentSample, PartitionKey};
 use crate::dedup::{Dedup, Late, Rules};
 use crate::filter;
 use crate::format::{self, Formats, NoSchemas, PointerError, SchemaId, Schemas};
-use crate::key::{self, Field, Fingerprint, NoKey, Part, Reader, Retract, Scratch, ValueReader};
+use crate::key::{
+    self, EventTime, Field, Fingerprint, KeyedRecord, NoKey, Part, Reader, RecordSpec, Retract, Scratch, TimePlace, ValueReader,
+};
 use crate::record::{Invalid, Record, Timestamp, Verdict};
 use crate::values::{CountBy, Counted, ValueCounts};
 use std::collections::BTreeMap;
@@ -35,7 +37,7 @@ use truth::Truth;
 pub struct Options {
     /// Format of a line.
     pub format: Format,
-    /// JSON pointer to each record's time, for formats whose lines have no other.
+    /// JSON pointer to the field that stands for Kafka's timestamp, for formats whose lines have none.
     pub time: Option<String>,
     /// Number of partitions of the topic, at least 1. The topic's capacity is divided among them.
     pub partitions: u32,
@@ -76,11 +78,11 @@ pub struct Replay<'t> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Others {
     /// The record is evaluated with this topic's settings.
-    Taken,
+    Accept,
     /// The record is skipped.
-    PassedOver,
+    Skip,
     /// The record is an error.
-    Refused,
+    Reject,
 }
 
 #[derive(Debug)]
@@ -139,28 +141,34 @@ pub struct Summary {
 #[non_exhaustive]
 pub enum Error {
     /// The key needs something that the format does not have.
-    #[error(
-        "the topic's key is made of {0}, which a line of ndjson does not have; record with `unseen capture` and replay with --format capture"
-    )]
+    #[error("the topic's key needs {0}, which an ndjson line does not have; record with `unseen capture` and replay with --format capture")]
     Part(Part),
     /// The topic retracts keys by a header, which the format does not have.
     #[error(
-        "the topic retracts keys by header `{0}`, which a line of ndjson does not have; record with `unseen capture` and replay with --format capture"
+        "the topic retracts keys by header `{0}`, which an ndjson line does not have; record with `unseen capture` and replay with --format capture"
     )]
     Retract(String),
+    /// The topic's records have their time in a header, which the format does not have.
+    #[error(
+        "the topic's `time` is header `{0}`, which a line of ndjson does not have; record with `unseen capture` and replay with --format capture"
+    )]
+    TimeHeader(String),
+    /// Every record has the time of its event.
+    #[error("--time: the topic's `time` is {0} of each record; leave out --time")]
+    EventTime(String),
     /// The format has no partitions.
     #[error(
-        "--partitions: a line of ndjson does not say which partition it is of, and all are taken to be of one; record with `unseen capture` and replay with --format capture"
+        "--partitions: ndjson lines have no partition, so only 1 partition is supported; record with `unseen capture` and replay with --format capture"
     )]
     Partitions,
     /// The values are in a format that a line cannot have.
-    #[error("a line of ndjson is JSON, and the topic's values are {0}; record with `unseen capture` and replay with --format capture")]
+    #[error("ndjson lines are JSON, but the topic's values are {0}; record with `unseen capture` and replay with --format capture")]
     Format(format::Format),
     /// The JSON pointer of the time is malformed.
     #[error("--time")]
     Time(#[from] PointerError),
     /// Lines of a capture already have a time, which the live run uses.
-    #[error("--time: lines of a capture bring the record's own time")]
+    #[error("--time: lines of a capture already have the record time; remove --time")]
     SecondTime,
     /// A line is malformed.
     #[error("line {line}, at byte {offset}: {fault}")]
@@ -182,19 +190,19 @@ pub enum Error {
 #[non_exhaustive]
 pub enum LineError {
     /// The line cannot be read.
-    #[error("cannot read it: {0}")]
+    #[error("cannot read the line: {0}")]
     Read(#[from] io::Error),
     /// The line is longer than any record.
     #[error("expected at most {0} bytes in a line, got more")]
     Long(u64),
     /// The whole input is compressed.
-    #[error("the input is compressed with {0}; decompress it first, for example by a pipe: `{0} -dc FILE | unseen ...`")]
+    #[error("the input is compressed with {0}; decompress it first, for example with a pipe: `{0} -dc FILE | unseen ...`")]
     Compressed(&'static str),
     /// The line is not in the given format.
-    #[error("expected a record as `unseen capture` writes it or `kcat -J` prints it, got: {0}")]
+    #[error("expected a record in the format of `unseen capture` or `kcat -J`: {0}")]
     Envelope(String),
     /// The record belongs to another topic.
-    #[error("the record is of topic {got:?}, and {expected:?} was asked for")]
+    #[error("the record belongs to topic {got:?}, not to {expected:?}")]
     Topic {
         /// Topic of the record.
         got: String,
@@ -202,7 +210,9 @@ pub enum LineError {
         expected: String,
     },
     /// The topic does not have the record's partition.
-    #[error("the record is of partition {partition}, but the topic is taken to have {partitions}; say how many it has with --partitions")]
+    #[error(
+        "partition {partition} does not exist; the number of partitions is {partitions}; set the topic's number of partitions with --partitions"
+    )]
     Partition {
         /// Number of the partition.
         partition: i32,
@@ -210,10 +220,10 @@ pub enum LineError {
         partitions: usize,
     },
     /// The record has no key, and the topic is configured to stop in that case.
-    #[error("{0}; the topic's `on_invalid` says whether to go on after such a record")]
+    #[error("{0}; set the topic's `on_invalid` to continue after such records")]
     Invalid(Invalid),
     /// The schema that the record names is not available.
-    #[error("it is of schema {schema}, which is not to be had: {why}")]
+    #[error("the record needs schema {schema}, which is not available: {why}")]
     Awaits {
         /// The schema.
         schema: SchemaId,
@@ -226,7 +236,7 @@ pub enum LineError {
 }
 
 impl LineError {
-    /// The error for a schema that did not become available.
+    /// Creates the error for a schema that is not available.
     pub(crate) fn awaits(schema: SchemaId, schemas: &dyn Schemas) -> Self {
         Self::Awaits { schema, why: schemas.trouble().unwrap_or_else(|| "the schema registry has not answered".to_owned()) }
     }
@@ -236,7 +246,7 @@ impl<'t> Replay<'t> {
     /// Creates a replay that has seen nothing.
     ///
     /// # Errors
-    /// If the format does not have what the key or the options need.
+    /// Fails if the format does not support the key or the options.
     pub fn new(topic: &'t Topic, options: &Options) -> Result<Self, Error> {
         match options.format {
             Format::Kcat if options.time.is_some() => return Err(Error::SecondTime),
@@ -246,6 +256,11 @@ impl<'t> Replay<'t> {
                 absent.map_or(Ok(()), |part| Err(Error::Part(part.clone())))?;
                 let header = topic.retract.as_ref().and_then(Retract::as_header);
                 header.map_or(Ok(()), |(name, _)| Err(Error::Retract(name.to_owned())))?;
+                match &topic.time {
+                    Some(EventTime { place: TimePlace::Header(name), optional: false, .. }) => return Err(Error::TimeHeader(name.clone())),
+                    Some(time) if options.time.is_some() && !time.optional => return Err(Error::EventTime(time.place.to_string())),
+                    _ => {}
+                }
                 if options.partitions > 1 {
                     return Err(Error::Partitions);
                 }
@@ -260,6 +275,9 @@ impl<'t> Replay<'t> {
         let mut compare = topic.key_conflicts.clone().unwrap_or_default();
         // A time field in the value differs in every duplicate.
         compare.except.extend(options.time.clone());
+        if let Some(EventTime { place: TimePlace::Field { pointer, .. }, .. }) = &topic.time {
+            compare.except.push(pointer.clone());
+        }
         Ok(Self {
             topic,
             rules: topic.rules(partitions),
@@ -269,10 +287,10 @@ impl<'t> Replay<'t> {
             partitions: (0..partitions).map(|_| None).collect(),
             scratch: Scratch::default(),
             reader: Reader::default(),
-            // A line of values has no frame.
+            // An ndjson line has no frame.
             formats: if options.format == Format::Ndjson { Formats::default() } else { topic.formats.clone() },
             schemas: Arc::new(NoSchemas),
-            // A line of values has no headers.
+            // An ndjson line has no headers.
             count_by: topic.count_by.as_ref().filter(|by| options.format != Format::Ndjson || matches!(by, CountBy::Field(_))),
             values: ValueCounts::default(),
             value_reader: ValueReader::default(),
@@ -282,14 +300,14 @@ impl<'t> Replay<'t> {
             is_wrong: false,
             only: None,
             followed: None,
-            others: Others::Taken,
+            others: Others::Accept,
         })
     }
 
     /// Makes a line that names another topic an error.
     #[must_use]
-    pub fn refusing_other_topics(self) -> Self {
-        Self { others: Others::Refused, ..self }
+    pub fn reject_other_topics(self) -> Self {
+        Self { others: Others::Reject, ..self }
     }
 
     /// Sets the source of schemas. Without it, records that name a schema are invalid.
@@ -301,7 +319,7 @@ impl<'t> Replay<'t> {
     /// Reads `input` to its end and writes the lines of unseen records to `output`. See [`Replay::run_and_list`].
     ///
     /// # Errors
-    /// If a line is malformed, or `output` cannot be written.
+    /// Fails if a line is malformed, or `output` cannot be written.
     pub fn run(&mut self, input: impl BufRead, output: impl Write, max_timestamp: impl Fn() -> Timestamp) -> Result<(), Error> {
         self.run_and_list(input, output, io::sink(), max_timestamp)
     }
@@ -313,7 +331,7 @@ impl<'t> Replay<'t> {
     /// which the record was read, if known, plus the topic's `max_future`, in milliseconds.
     ///
     /// # Errors
-    /// If a line is malformed, or `output` or `wrong` cannot be written.
+    /// Fails if a line is malformed, or `output` or `wrong` cannot be written.
     pub fn run_and_list(
         &mut self,
         input: impl BufRead,
@@ -343,31 +361,27 @@ impl<'t> Replay<'t> {
         let recorded = Recorded::parse(self.format, line, self.time.as_ref())?;
         if let Some(other) = recorded.topic.as_ref().filter(|other| **other != self.topic.input) {
             match self.others {
-                Others::Taken => {}
-                Others::PassedOver => return Ok(false),
-                Others::Refused => return Err(LineError::Topic { got: other.clone().into_owned(), expected: self.topic.input.clone() }),
+                Others::Accept => {}
+                Others::Skip => return Ok(false),
+                Others::Reject => return Err(LineError::Topic { got: other.clone().into_owned(), expected: self.topic.input.clone() }),
             }
         }
         self.counted.records += 1;
-        self.counted.untimed += u64::from(recorded.time.is_none());
         place(&mut self.partitions, recorded.partition)?;
         let headers = recorded.headers();
         let record = Record { key: recorded.key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
-        let (topic, formats, schemas) = (self.topic, &self.formats, &*self.schemas);
-        let fingerprint = self.reader.fingerprint(&topic.key, formats, &record, &mut self.scratch, schemas);
-        let keyed = fingerprint.and_then(|fingerprint| {
-            let retracts = self.reader.retracts(topic.retract.as_ref(), formats, &record, &mut self.scratch, schemas);
-            Ok((fingerprint, retracts?))
-        });
-        let (fingerprint, is_retraction) = match keyed {
-            Ok(keyed) => keyed,
-            Err(NoKey::Awaits(schema)) => return Err(LineError::awaits(schema, &*self.schemas)),
-            Err(NoKey::Invalid(invalid)) => {
-                let looks = self.format == Format::Ndjson && Recorded::parse(Format::Kcat, line, None).is_ok();
-                self.counted.envelopes += u64::from(looks);
-                return self.without_key(*invalid);
-            }
-        };
+        let spec = RecordSpec { formats: &self.formats, ..self.topic.record_spec() };
+        let KeyedRecord { fingerprint, retracts, time } =
+            match self.reader.read(spec, &record, recorded.time, &mut self.scratch, &*self.schemas) {
+                Ok(keyed) => keyed,
+                Err(NoKey::Awaits(schema)) => return Err(LineError::awaits(schema, &*self.schemas)),
+                Err(NoKey::Invalid(invalid)) => {
+                    self.counted.untimed += u64::from(recorded.time.is_none() && self.topic.time.is_none());
+                    let looks = self.format == Format::Ndjson && Recorded::parse(Format::Kcat, line, None).is_ok();
+                    self.counted.envelopes += u64::from(looks);
+                    return self.without_key(*invalid);
+                }
+            };
         // If one key is followed, it is in the given partition.
         let number = match self.only {
             None if self.topic.repartition => {
@@ -377,15 +391,13 @@ impl<'t> Replay<'t> {
         };
         let Partition { dedup, truth } = partition(&mut self.partitions, number, self.rules, self.truth)?;
         let max_timestamp = max_timestamp();
-        if let Some(time) = recorded.time.filter(|&time| time > max_timestamp) {
+        self.counted.untimed += u64::from(time.is_none());
+        if let Some(time) = time.filter(|&time| time > max_timestamp) {
             self.counted.future += 1;
             self.counted.future_time = Some(time);
         }
-        let verdict = if is_retraction {
-            dedup.retract(fingerprint, recorded.time, max_timestamp)
-        } else {
-            dedup.judge(fingerprint, recorded.time, max_timestamp)
-        };
+        let verdict =
+            if retracts { dedup.retract(fingerprint, time, max_timestamp) } else { dedup.judge(fingerprint, time, max_timestamp) };
         let verdict = verdict.map_err(LineError::Verdict)?;
         if let Some(by) = self.count_by {
             let (headers, reader) = (headers.iter().copied(), &mut self.value_reader);
@@ -418,7 +430,7 @@ impl<'t> Replay<'t> {
             Verdict::Retracted => self.counted.retracted += 1,
             _ => {
                 self.counted.unseen += 1;
-                self.counted.late += u64::from(dedup.is_late(recorded.time));
+                self.counted.late += u64::from(dedup.is_late(time));
             }
         }
         Ok(verdict == Verdict::Unseen)

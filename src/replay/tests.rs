@@ -18,6 +18,7 @@ fn topic(parts: Vec<Part>) -> Topic {
         filter: filter(1e-6),
         retract: None,
         refresh: false,
+        time: None,
         max_future: Duration::from_secs(300),
         late: Late::Emit,
         on_duplicate: OnDuplicate::Drop,
@@ -62,7 +63,7 @@ fn a_recorded_stream_of_values() {
     assert_eq!((summary.records, summary.unseen, summary.duplicates, summary.late, summary.untimed), (9, 6, 3, 0, 1));
     assert_eq!(summary.truth, Some(Counts { unseen: 6, false_positives: 0, false_negatives: 0 }));
     let (_, summary) = replay(&by_id(), &options(Format::Ndjson), input).unwrap();
-    assert_eq!((summary.unseen, summary.untimed), (5, 9), "without times nothing ages");
+    assert_eq!((summary.unseen, summary.untimed), (5, 9), "without times, nothing expires");
 }
 
 #[test]
@@ -74,23 +75,20 @@ fn a_recorded_topic() {
     assert_eq!(output, include_str!("../../tests/data/news.unseen.kcat"));
     assert_eq!((summary.records, summary.unseen, summary.duplicates, summary.partitions), (8, 5, 3, 2));
     let error = replay(&topic, &options(Format::Kcat), input).unwrap_err();
-    assert!(
-        error.to_string().starts_with("line 2, at byte 145: the record is of partition 1, but the topic is taken to have 1;"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("line 2, at byte 145: partition 1 does not exist; the number of partitions is 1;"), "{error}");
 }
 
 #[test]
-fn line_ends_come_out_as_they_were() {
+fn line_ends_are_preserved() {
     let (output, _) = replay(&by_id(), &options(Format::Ndjson), b"{\"id\":1}\r\n{\"id\":2}\n{\"id\":1}\n{\"id\":3}").unwrap();
     assert_eq!(output, "{\"id\":1}\r\n{\"id\":2}\n{\"id\":3}");
     let whole = topic(vec![Part::RecordValue]);
     let (output, _) = replay(&whole, &options(Format::Ndjson), b"a\r\n\na\n\n\xff\n\xff").unwrap();
-    assert_eq!(output, "a\r\n\u{fffd}\n", "the line's end is no part of the value, and an empty line is no record");
+    assert_eq!(output, "a\r\n\u{fffd}\n", "the line end is not part of the value, and an empty line is not a record");
 }
 
 #[test]
-fn what_a_line_does_not_have_is_said_before_reading() {
+fn missing_key_parts_are_reported_before_reading() {
     for (part, named) in [(Part::RecordKey, "the record key"), (Part::Header("id".into()), "header `id`")] {
         let error = replay(&topic(vec![Part::RecordValue, part]), &options(Format::Ndjson), b"").unwrap_err();
         assert!(matches!(&error, Error::Part(_)) && error.to_string().contains(named), "{error}");
@@ -102,13 +100,39 @@ fn what_a_line_does_not_have_is_said_before_reading() {
 }
 
 #[test]
-fn what_a_line_of_values_cannot_tell_is_refused() {
+fn unsupported_settings_for_ndjson_are_rejected() {
     let topic = Topic { retract: Some(Retract::header("retract")), filter: config::Filter { confirm: true, ..filter(1e-4) }, ..by_id() };
     let error = replay(&topic, &options(Format::Ndjson), b"{\"id\":1}\n").unwrap_err().to_string();
-    assert!(error.starts_with("the topic retracts keys by header `retract`, which a line of ndjson does not have"), "{error}");
+    assert!(error.starts_with("the topic retracts keys by header `retract`, which an ndjson line does not have"), "{error}");
     assert!(replay(&topic, &options(Format::Kcat), b"").is_ok());
     let four = Options { partitions: 4, ..options(Format::Ndjson) };
     assert!(matches!(replay(&by_id(), &four, b"{\"id\":1}\n"), Err(Error::Partitions)));
+}
+
+#[test]
+fn a_recorded_stream_goes_by_event_times() {
+    let timed = |place, optional| Topic { time: Some(EventTime { place, unit: None, optional }), on_invalid: OnInvalid::Drop, ..by_id() };
+    let by_field = |optional| timed(TimePlace::field("/ts").unwrap(), optional);
+    // The window is a minute. The field `/at` stands for Kafka's timestamp.
+    let lines = "{\"id\":1,\"ts\":1700000000,\"at\":5}\n{\"id\":2,\"ts\":\"2023-11-14T22:15:20Z\"}\n{\"id\":1,\"ts\":1700000120000}\n{\"id\":3,\"ts\":1700000000}\n{\"id\":4}\n";
+    let (_, summary) = replay(&by_field(false), &options(Format::Ndjson), lines.as_bytes()).unwrap();
+    assert_eq!((summary.unseen, summary.late, summary.untimed, summary.stream_time), (4, 1, 0, Some(1_700_000_120_000)));
+    assert_eq!(summary.invalid, [("malformed", 1)].into());
+    let (_, summary) = replay(&by_field(true), &options(Format::Ndjson), lines.as_bytes()).unwrap();
+    assert_eq!((summary.unseen, summary.untimed, summary.invalid.len()), (5, 1, 0));
+    let with_time = Options { time: Some("/at".into()), ..options(Format::Ndjson) };
+    let error = replay(&by_field(false), &with_time, b"").unwrap_err().to_string();
+    assert_eq!(error, "--time: the topic's `time` is field `/ts` of each record; leave out --time");
+    assert!(replay(&by_field(true), &with_time, b"").is_ok());
+    let error = replay(&timed(TimePlace::Header("ts".into()), false), &options(Format::Ndjson), b"").unwrap_err().to_string();
+    assert!(error.starts_with("the topic's `time` is header `ts`, which a line of ndjson does not have"), "{error}");
+    // A capture has headers, and Kafka's timestamps, which do not count.
+    let captured = |ts: u64| {
+        format!("{{\"partition\":0,\"ts\":{ts},\"headers\":[\"ts\",\"1700000000\"],\"key\":null,\"payload\":\"{{\\\"id\\\":1}}\"}}")
+    };
+    let lines = text([1_700_000_000_000, 1_800_000_000_000].into_iter().map(captured));
+    let (_, summary) = replay(&timed(TimePlace::Header("ts".into()), false), &options(Format::Kcat), lines.as_bytes()).unwrap();
+    assert_eq!((summary.unseen, summary.duplicates, summary.stream_time), (1, 1, Some(1_700_000_000_000)));
 }
 
 #[test]
@@ -122,7 +146,7 @@ fn an_envelope_is_distinguished_from_a_value() {
 }
 
 #[test]
-fn invalid_records_go_where_the_policy_says() {
+fn invalid_records_follow_on_invalid() {
     let input = b"{\"id\":1}\nbroken\n{}\n{\"id\":null}\n{\"id\":2}\n";
     let error = replay(&by_id(), &options(Format::Ndjson), input).unwrap_err();
     assert!(error.to_string().starts_with("line 2, at byte 9: the record value is not JSON"), "{error}");
@@ -136,26 +160,26 @@ fn invalid_records_go_where_the_policy_says() {
 }
 
 #[test]
-fn tombstones_go_where_the_policy_says() {
+fn tombstones_follow_on_tombstone() {
     let lines = r#"{"partition":0,"key":"a","payload":null}"#.to_owned() + "\n";
     let input = lines.repeat(2);
     let replay_with = |on_tombstone, on_invalid| {
         let topic = Topic { on_tombstone, on_invalid, ..by_id() };
         replay(&topic, &options(Format::Kcat), input.as_bytes()).map(|(output, summary)| (output, summary.tombstones, summary.invalid))
     };
-    assert_eq!(replay_with(OnTombstone::Emit, OnInvalid::Fail).unwrap(), (input.clone(), 2, [].into()), "none is a duplicate");
+    assert_eq!(replay_with(OnTombstone::Emit, OnInvalid::Fail).unwrap(), (input.clone(), 2, [].into()), "tombstones are not duplicates");
     assert_eq!(replay_with(OnTombstone::Drop, OnInvalid::Fail).unwrap(), (String::new(), 2, [].into()));
     assert_eq!(replay_with(OnTombstone::Invalid, OnInvalid::Drop).unwrap(), (String::new(), 0, [("tombstone", 2)].into()));
     let error = replay_with(OnTombstone::Invalid, OnInvalid::Fail).unwrap_err();
     assert!(error.to_string().contains("the record value is null"), "{error}");
-    // If the key does not need the value, a tombstone is a record like any other.
+    // If the key does not need the value, a tombstone is a normal record.
     let by_key = Topic { on_tombstone: OnTombstone::Drop, ..topic(vec![Part::RecordKey]) };
     let (output, summary) = replay(&by_key, &options(Format::Kcat), input.as_bytes()).unwrap();
     assert_eq!((output, summary.duplicates, summary.tombstones), (lines, 1, 0));
 }
 
 #[test]
-fn late_records_go_where_the_policy_says() {
+fn late_records_follow_late() {
     let input = b"{\"id\":1,\"t\":1000000}\n{\"id\":2,\"t\":900000}\n{\"id\":2,\"t\":1000000}\n";
     for (late, lines, late_ones, dead_letters) in [(Late::Emit, 2, 1, 0), (Late::Drop, 2, 1, 0), (Late::DeadLetter, 2, 1, 1)] {
         let with_time = Options { time: Some("/t".into()), ..options(Format::Ndjson) };
@@ -192,16 +216,16 @@ fn records_and_duplicates_are_counted_by_a_value() {
     let by = |by| Topic { count_by: Some(by), ..by_id() };
     let lines = text((0..90).map(|number| format!("{{\"id\":{},\"tenant\":\"{}\"}}", number / 3, if number < 60 { "a" } else { "b" })));
     let (_, summary) = replay(&by(CountBy::Field(Field::new("/tenant").unwrap())), &options(Format::Ndjson), lines.as_bytes()).unwrap();
-    // Each value is named at its sixteenth record, and every third record is the first with its id.
+    // Each value is listed from its sixteenth record on, and every third record is the first with its ID.
     let counted = |records, duplicates| Counted { records, duplicates };
     assert_eq!(summary.values, [(Some("a".to_owned()), counted(44, 30)), (Some("b".to_owned()), counted(14, 10)), (None, counted(32, 20))]);
     assert_eq!(replay(&by_id(), &options(Format::Ndjson), lines.as_bytes()).unwrap().1.values, []);
     let (_, summary) = replay(&by(CountBy::Header("tenant".to_owned())), &options(Format::Ndjson), lines.as_bytes()).unwrap();
-    assert_eq!(summary.values, [], "a line of values has no header");
+    assert_eq!(summary.values, [], "an ndjson line has no headers");
 }
 
 #[test]
-fn repeats_are_compared_with_what_they_repeat() {
+fn duplicates_are_compared_with_their_originals() {
     let lines = text((0..30).map(|number| format!("{{\"id\":{},\"version\":{},\"at\":{number}}}", number % 10, number / 20)));
     let conflicts = |except: &[&str], time: Option<&str>| {
         let except = except.iter().map(|&pointer| pointer.to_owned()).collect();
@@ -221,7 +245,7 @@ fn repeats_are_compared_with_what_they_repeat() {
 
 /// Records of one partition do not affect another, and the frame around a value does not count.
 #[test]
-fn repeats_are_compared_within_a_partition_and_a_frame() {
+fn duplicates_are_compared_within_a_partition_and_without_frames() {
     let line = |partition: u32, schema: u32, version: u32| {
         let payload = format!("\\u0000\\u0000\\u0000\\u0000\\u{schema:04x}{{\\\"id\\\":1,\\\"version\\\":{version}}}");
         format!("{{\"partition\":{partition},\"key\":\"k\",\"payload\":\"{payload}\"}}")
@@ -244,7 +268,7 @@ fn the_exact_window_finds_false_positives() {
             let (output, summary) = replay(&topic, &options(Format::Ndjson), lines.as_bytes()).unwrap();
             let truth = summary.truth.unwrap();
             assert_eq!((truth.unseen, truth.false_negatives), (20_000, 0));
-            assert_eq!(truth.false_positives, summary.duplicates, "no line repeats, so that every dropped one is wrong");
+            assert_eq!(truth.false_positives, summary.duplicates, "there are no duplicates, so every dropped line is a false positive");
             assert_eq!(output.lines().count() as u64 + truth.false_positives, 20_000);
             let (mut emitted, mut wrong) = (Vec::new(), Vec::new());
             let mut listed = Replay::new(&topic, &options(Format::Ndjson)).unwrap();
@@ -252,7 +276,7 @@ fn the_exact_window_finds_false_positives() {
             let mut both: Vec<u32> =
                 String::from_utf8([emitted, wrong].concat()).unwrap().lines().map(|line| line.parse().unwrap()).collect();
             both.sort_unstable();
-            assert!(both.into_iter().eq(0..20_000), "each line is emitted or listed as dropped wrongly");
+            assert!(both.into_iter().eq(0..20_000), "each line is either emitted or listed as a false positive");
             // By time, all keys are in one of five slices. By count, all five slices are full.
             assert!((0.015..=0.2).contains(&truth.rate()), "{window:?}: {truth:?}");
         }
@@ -260,7 +284,7 @@ fn the_exact_window_finds_false_positives() {
 }
 
 #[test]
-fn a_filter_that_is_right_is_found_so() {
+fn an_accurate_filter_has_no_errors() {
     for window in [Window::time(60_000, 4), Window::keys(300, 3), Window::keys(7, 1)] {
         for refresh in [false, true] {
             let topic = Topic { window, refresh, filter: filter(1e-9), ..by_id() };

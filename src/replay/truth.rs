@@ -1,7 +1,6 @@
-//! An exact window alongside the filter, which finds wrong verdicts.
+//! An exact window alongside the filter, which detects errors of the filter.
 //!
-//! Owns what was really emitted, in generations that rotate when the filter's do. Must never rely on the filter for what it
-//! remembers.
+//! Stores the emitted keys in generations that rotate together with the filter's. Must never rely on the contents of the filter.
 
 use crate::dedup::{Dedup, Rules};
 use crate::filter::Window;
@@ -9,7 +8,7 @@ use crate::key::Fingerprint;
 use crate::record::Verdict;
 use std::collections::HashMap;
 
-/// Number of wrong verdicts.
+/// Number of errors of the filter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Records whose key an exact window does not remember. Each could have been a false positive.
@@ -65,12 +64,12 @@ impl Truth {
         self.counts
     }
 
-    /// Checks a verdict right after `dedup` returned it. Returns true if `dedup` dropped the record wrongly.
+    /// Checks a verdict right after `dedup` returned it. Returns true if the drop was a false positive.
     pub(super) fn check(&mut self, fingerprint: Fingerprint, verdict: Verdict, dedup: &Dedup) -> bool {
         let after = self.position_of(dedup);
         // An inserted key advances a count, but was evaluated before that.
-        let judged_at = if self.counted { self.position } else { after };
-        self.come_to(judged_at);
+        let evaluated_at = if self.counted { self.position } else { after };
+        self.advance(evaluated_at);
         let emitted = self.emitted.get(&fingerprint).copied();
         let remembered = emitted.is_some_and(|at| self.remembers(at));
         let is_wrong = !remembered && verdict == Verdict::Duplicate;
@@ -78,7 +77,7 @@ impl Truth {
         self.counts.false_positives += u64::from(is_wrong);
         let promised = emitted.is_some_and(|at| self.age(at) <= self.window);
         self.counts.false_negatives += u64::from(promised && verdict == Verdict::Unseen);
-        self.come_to(after);
+        self.advance(after);
         if verdict == Verdict::Retracted {
             self.emitted.remove(&fingerprint);
         } else if verdict == Verdict::Unseen || (verdict == Verdict::Duplicate && self.refresh && remembered) {
@@ -89,7 +88,7 @@ impl Truth {
 
     /// Updates the position after `dedup` evaluated a record with a different key.
     pub(super) fn pass(&mut self, dedup: &Dedup) {
-        self.come_to(self.position_of(dedup));
+        self.advance(self.position_of(dedup));
     }
 
     fn position_of(&self, dedup: &Dedup) -> Option<i64> {
@@ -102,7 +101,7 @@ impl Truth {
     }
 
     /// Advances the position, and forgets keys that no generation reaches any more.
-    fn come_to(&mut self, position: Option<i64>) {
+    fn advance(&mut self, position: Option<i64>) {
         if self.position.is_none() && position.is_some() {
             // Keys inserted before any time was known belong to the first known time.
             self.emitted.values_mut().for_each(|at| *at = position);
@@ -169,7 +168,7 @@ mod tests {
 
     /// If the exact store decides, there are no errors, regardless of what the filter counts.
     #[test]
-    fn a_confirmed_filter_is_never_called_wrong() {
+    fn a_confirmed_filter_has_no_errors() {
         let window = Window::keys(60, 4);
         let plan = AgingSizing::new(window, 60, 0.3);
         let filter = Some(Spec::Aging(plan));
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_takes_no_memory() {
+    fn forgotten_keys_take_no_memory() {
         let window = Window::time(100, 1);
         let rules = Rules {
             window,

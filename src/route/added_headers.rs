@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_has_its_own_value_and_nothing_is_left_of_the_record_before() {
+    fn headers_keep_their_values_and_clear_removes_them() {
         let mut headers = AddedHeaders::default();
         for _ in 0..2 {
             headers.clear();

@@ -149,7 +149,7 @@ pub fn headers<'o>(
 }
 
 /// Returns the message for a record without further details.
-const fn without_words(verdict: Verdict) -> &'static str {
+const fn default_message(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Invalid(_) => "the record was invalid when it was first read",
         _ => "the record is older than the window",
@@ -184,7 +184,7 @@ fn explain_dead_letter(verdict: Verdict, invalid: Option<&Invalid>, origin: &Ori
     headers.push(c"__connect.errors.exception.class.name", format_args!("unseen.{reason}"));
     match invalid {
         Some(invalid) => headers.push(c"__connect.errors.exception.message", invalid),
-        None => headers.push(c"__connect.errors.exception.message", without_words(verdict)),
+        None => headers.push(c"__connect.errors.exception.message", default_message(verdict)),
     }
     if let (Verdict::Invalid(Reason::Refused), Some(time)) = (verdict, origin.time) {
         headers.push(TIMESTAMP, time);

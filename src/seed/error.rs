@@ -1,4 +1,4 @@
-//! Why a group is not seeded. Each is a sentence for a person.
+//! Errors of seeding.
 
 use crate::filter::ExactError;
 use crate::format::PointerError;
@@ -7,93 +7,93 @@ use crate::key::LookupError;
 use crate::record::Invalid;
 use crate::replay::LineError;
 
-/// Why a group is not seeded. Nothing of the file is in its changelog then.
+/// Error of seeding. None of the keys are in the changelog, unless the message states otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The options do not fit the configuration.
+    /// The options do not match the configuration.
     #[error("{0}")]
     Options(String),
     /// A pointer is malformed.
     #[error("{option}")]
     Pointer {
         option: &'static str,
-        /// What is wrong with it.
+        /// The parse error.
         #[source]
         error: PointerError,
     },
-    /// A line is at fault.
+    /// A line is invalid.
     #[error("line {line}: {fault}")]
     Line {
         line: u64,
-        /// What is wrong with it.
+        /// The error in the line.
         fault: Fault,
     },
-    /// The group, or what it has left behind, does not allow it.
+    /// The group cannot be seeded.
     #[error("{0}")]
     Refused(String),
-    /// The filter has no room.
-    #[error("partition {partition}: {error}; give topics.filter more room")]
+    /// The filter does not have enough memory.
+    #[error("partition {partition}: {error}; increase the size of topics.filter")]
     Memory {
-        /// Of the changelog.
+        /// Partition of the changelog.
         partition: u32,
-        /// What is short.
+        /// The error of the filter.
         error: ExactError,
     },
-    /// Kafka cannot be worked with.
+    /// Kafka returned an error.
     #[error(transparent)]
     Kafka(#[from] kafka::Error),
 }
 
-/// What is wrong with a line.
+/// Error in a line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// It cannot be read, or is of another format.
+    /// The line cannot be read, or has another format.
     #[error(transparent)]
     Line(#[from] LineError),
-    /// It is no line of such a table.
+    /// The line is not a valid row of the table.
     #[error("{0}")]
     Table(String),
-    /// It has no key.
-    #[error("{0}; --skip-invalid leaves such lines out")]
+    /// The record has no valid key.
+    #[error("{0}; use --skip-invalid to skip such lines")]
     Invalid(Invalid),
-    /// Its texts are no key.
-    #[error("{0}; --skip-invalid leaves such lines out")]
+    /// The columns do not form a valid key.
+    #[error("{0}; use --skip-invalid to skip such lines")]
     Key(#[from] LookupError),
-    /// It does not say when its key was seen.
-    #[error("it has no time; say where it is with --time, or with --at which time is meant")]
+    /// The line has no time.
+    #[error("the line has no time; set the location of the time with --time, or a default time with --at")]
     NoTime,
-    /// Its time cannot be read.
+    /// The time is invalid.
     #[error("expected a time in milliseconds since 1970 or in RFC 3339, got {0:?}")]
     Time(String),
-    /// It was seen before there was Kafka.
-    #[error("its time, {0}, lies long ago; are its times in seconds? They must be in milliseconds")]
+    /// The time is before 1973.
+    #[error("the time, {0}, is too long ago; if the times are in seconds, convert them to milliseconds")]
     Past(String),
-    /// It was seen later than now.
-    #[error("its time, {0}, lies ahead; are its times in milliseconds?")]
+    /// The time is too far ahead of the clock.
+    #[error("the time, {0}, is in the future; check that the times are in milliseconds")]
     Future(String),
-    /// The partition of its record is not known.
+    /// The partition of the key is unknown.
     #[error(
-        "the partition of its key is not known: set --record-key to the place of the record key, and --partitioner to the way in which producers choose a partition; or put each key into every partition with --every-partition, which takes more memory"
+        "the partition of the key is unknown; set --record-key to the location of the record key and --partitioner to the partitioner of the producers, or add each key to every partition with --every-partition, which takes more memory"
     )]
     NoPartition,
-    /// The partition depends on the frame that a producer puts before the record key.
+    /// The partition depends on the schema registry frame of the record key.
     #[error(
-        "the partition of its key is not known: producers hash the record key with the frame of the schema registry (key_format), which the file does not have, so a partitioner cannot find it; seed from a capture of the input topic, or put each key into every partition with --every-partition, which takes more memory"
+        "the partition of the key is unknown: producers hash the record key with its schema registry frame (key_format), which the file does not have; seed from a capture of the input topic, or add each key to every partition with --every-partition, which takes more memory"
     )]
     FramedKey,
-    /// It names a partition that the topic does not have.
-    #[error("it is of partition {partition}, and the topic has {partitions}")]
+    /// The partition of the record does not exist in the topic.
+    #[error("partition {partition} does not exist; the topic has {partitions} partitions")]
     Partition {
         partition: i32,
-        /// How many there are.
+        /// Number of partitions of the topic.
         partitions: u32,
     },
-    /// Whoever asked wants no more.
-    #[error("told to stop; nothing was written")]
+    /// The command was interrupted.
+    #[error("interrupted; nothing was written")]
     Stopped,
-    /// There are more keys than were agreed on.
-    #[error("there are more than {0} keys; each takes 32 bytes of memory while they are sorted, and --max-keys allows more")]
+    /// There are more keys than `max_keys`.
+    #[error("the file has more than {0} keys; raise --max-keys, which takes 32 bytes of memory per key")]
     Many(u64),
 }

@@ -1,6 +1,6 @@
-//! The group that is seeded: whether it may be, and the transaction that does it.
+//! Checks that a group can be seeded, and seeds it in one transaction.
 //!
-//! Must never write where anything is left of an earlier life of the group.
+//! Must never write if the group has left any members, offsets, or changelog records.
 
 use super::error::Error;
 use super::keys::{Failure, Logged};
@@ -18,22 +18,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Most bytes of a batch: a record of the changelog has half of that.
+/// Maximum bytes of a batch. A changelog record has half of that.
 const BATCH_BYTES: usize = 1_000_000;
-/// How long the transaction may take, beside a second for so many keys. Until then, one that was killed holds up whoever reads
-/// the changelog.
-const TIMEOUT_LEAST: Duration = Duration::from_secs(60);
-const KEYS_A_SECOND: u64 = 100_000;
-/// Brokers allow no more, unless they are told otherwise.
-const TIMEOUT_MOST: Duration = Duration::from_secs(15 * 60);
+/// Transaction timeout, plus one second per `KEYS_PER_SECOND` keys. If the process is killed, the open transaction blocks readers of the
+/// changelog until the timeout.
+const TIMEOUT_MIN: Duration = Duration::from_secs(60);
+const KEYS_PER_SECOND: u64 = 100_000;
+/// Default limit of the brokers (`transaction.max.timeout.ms`).
+const TIMEOUT_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// A group that has not begun with a key space.
+/// A consumer group that has not processed records of the key space yet.
 pub struct Group<'a> {
     config: &'a Config,
     waiting: &'a Waiting<'a>,
     view: GroupView,
     space: String,
-    /// The topics of which the group will commit offsets, each with its number of partitions.
+    /// The topics whose offsets the group will commit, with their numbers of partitions.
     topics: Vec<(String, u32, Role)>,
     changelog: String,
     partitions: u32,
@@ -41,50 +41,50 @@ pub struct Group<'a> {
     origin: Origin,
 }
 
-/// What a topic is to the group.
+/// Role of a topic in the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// An input whose records are judged where they lie.
-    Judged,
-    /// An input whose records are brought to another topic first.
-    Brought,
-    /// That topic.
-    Between,
+    /// An input without `repartition`.
+    Input,
+    /// An input with `repartition`.
+    RepartitionedInput,
+    /// A repartition topic.
+    Repartition,
 }
 
-/// What a group was seeded with.
+/// Result of seeding a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seeded {
-    /// Keys in the changelog, counted in each partition.
+    /// Number of keys in the changelog. A key in several partitions counts several times.
     pub keys: u64,
-    /// Keys that were left out, for their window is over.
+    /// Number of keys that were skipped because their window has ended.
     pub expired: u64,
-    /// Keys that the filter will have forgotten before their time, for it may not grow.
+    /// Number of keys that the filter will forget too early because it reaches its maximum memory.
     pub evicted: u64,
-    /// Of the latest key.
+    /// Time of the latest key.
     pub stream_time: Option<Timestamp>,
 }
 
 impl<'a> Group<'a> {
-    /// Waits for a broker, makes the internal topics that are missing, and looks whether the group may be seeded. Unless it only
-    /// `looks`, it aborts what an earlier try has left open, and ends one that is under way.
+    /// Waits for a broker, creates missing internal topics, and checks that the group can be seeded. Unless `dry_run`, fences an
+    /// earlier seed and aborts its open transaction.
     ///
     /// # Errors
-    /// When it may not, or no broker answers.
-    pub fn find(config: &'a Config, topic: &Topic, looks: bool, waiting: &'a Waiting<'a>) -> Result<Self, Error> {
+    /// Fails if the group cannot be seeded, or no broker answers.
+    pub fn find(config: &'a Config, topic: &Topic, dry_run: bool, waiting: &'a Waiting<'a>) -> Result<Self, Error> {
         let Some(changelog) = config.changelog(&topic.space) else {
             return Err(Error::Refused(
-                "what was seen is kept in the changelog, which state.changelog switches off; set it to true".to_owned(),
+                "state.changelog is false, but seeded keys are stored in the changelog; set state.changelog to true".to_owned(),
             ));
         };
         let space = config.space_of(topic);
         let cluster = kafka::prepare(config, waiting.stop, waiting.report)?;
         let count = |topic: &str| cluster.partitions.get(topic).copied().unwrap_or(1);
         let read = |topic: &&Topic| match config.repartitioned(topic) {
-            None => vec![(topic.input.clone(), count(&topic.input), Role::Judged)],
-            Some(between) => {
-                let count_between = count(&between);
-                vec![(topic.input.clone(), count(&topic.input), Role::Brought), (between, count_between, Role::Between)]
+            None => vec![(topic.input.clone(), count(&topic.input), Role::Input)],
+            Some(repartition) => {
+                let partitions = count(&repartition);
+                vec![(topic.input.clone(), count(&topic.input), Role::RepartitionedInput), (repartition, partitions, Role::Repartition)]
             }
         };
         let topics = space.topics.iter().flat_map(read).collect();
@@ -94,8 +94,8 @@ impl<'a> Group<'a> {
         let view = GroupView::connect(config, waiting.stop, waiting.report)?;
         let origin = Settings::of(config, first).origin(config, first, &rules);
         let group = Self { config, waiting, view, space: topic.space.clone(), topics, changelog, partitions, rules, origin };
-        if !looks {
-            drop(group.connect(TIMEOUT_LEAST)?);
+        if !dry_run {
+            drop(group.connect(TIMEOUT_MIN)?);
         }
         group.check_idle()?;
         group.check_offsets()?;
@@ -111,7 +111,7 @@ impl<'a> Group<'a> {
         Ok(Sink::connect(&broker, &config, &id, 1, BATCH_BYTES, self.waiting.stop)?)
     }
 
-    /// In how many partitions keys are judged.
+    /// Returns the number of partitions of the key space.
     #[must_use]
     pub const fn partitions(&self) -> u32 {
         self.partitions
@@ -120,21 +120,24 @@ impl<'a> Group<'a> {
     fn check_idle(&self) -> Result<(), Error> {
         let Some(activity) = self.view.activity()? else { return Ok(()) };
         let group = &self.config.kafka.group_id;
-        Err(Error::Refused(format!("group {group:?} has members ({activity}); a group is seeded before it starts, so stop them")))
+        Err(Error::Refused(format!(
+            "group {group:?} has members ({activity}); stop them, because only a group that has not started can be seeded"
+        )))
     }
 
     fn check_offsets(&self) -> Result<(), Error> {
         let all = self.all_partitions(|_| true);
         let committed = self.view.committed(&all)?;
-        let begun = all.iter().zip(committed).find_map(|(partition, committed)| Some((partition, committed.offset?)));
-        let Some((partition, offset)) = begun else { return Ok(()) };
+        let existing = all.iter().zip(committed).find_map(|(partition, committed)| Some((partition, committed.offset?)));
+        let Some((partition, offset)) = existing else { return Ok(()) };
         Err(Error::Refused(format!(
-            "group {:?} has begun, or was seeded: it has committed offset {offset} of {partition}; a seed is for a group that has not. To begin anew, delete its offsets (kafka-consumer-groups.sh --delete-offsets), topic {:?} and its state directories",
+            "group {:?} has already started or was seeded: it has committed offset {offset} of {partition}. To start over, delete the group's offsets (kafka-consumer-groups.sh --delete-offsets), topic {:?}, and the state directories",
             self.config.kafka.group_id, self.changelog
         )))
     }
 
-    /// A changelog that has records is of a group whose offsets were lost: they would contradict a seed.
+    /// Checks that the changelog is empty. Records without committed offsets come from a group whose offsets were lost, and would
+    /// conflict with seeded keys.
     fn check_changelog(&self) -> Result<(), Error> {
         let reader = ChangelogReader::new(self.config)?;
         for partition in 0..self.partitions {
@@ -147,7 +150,7 @@ impl<'a> Group<'a> {
                     None => {
                         if !std::mem::replace(&mut reported, true) {
                             (self.waiting.report)(&format!(
-                                "waiting for a transaction that is open in {of}: of a seed that is under way, or was killed; brokers end that of one that was killed"
+                                "waiting for an open transaction in {of}; it belongs to a running or killed seed, and the brokers abort it after its timeout"
                             ));
                         }
                         std::thread::sleep(Duration::from_millis(100));
@@ -161,12 +164,12 @@ impl<'a> Group<'a> {
                     Ok(false)
                 })?;
                 if ended == ReadEnd::Failed {
-                    return Err(kafka::Error::Fatal(format!("{of} cannot be read; the log says why")).into());
+                    return Err(kafka::Error::Fatal(format!("{of} cannot be read; see the log for the reason")).into());
                 }
             }
             if let Some(offset) = found {
                 return Err(Error::Refused(format!(
-                    "{of} has a record at offset {offset}, so the group began once and its offsets were lost; start it, and it goes on, or delete topic {:?} to begin anew",
+                    "{of} has a record at offset {offset}, so the group has already started, but its offsets were lost; either start the group to resume, or delete topic {:?} to start over",
                     self.changelog
                 )));
             }
@@ -182,23 +185,23 @@ impl<'a> Group<'a> {
         self.topics.iter().filter(|(_, _, role)| is_wanted(*role)).flat_map(of).collect()
     }
 
-    /// The offsets that another group has committed of the inputs.
+    /// Returns the offsets that another group has committed for the inputs.
     ///
     /// # Errors
-    /// When it lacks one, or has come further than the input.
+    /// Fails if an offset is missing, or is past the end of the input.
     pub fn offsets_of(&self, other: &str) -> Result<BTreeMap<TopicPartition, Offset>, Error> {
         let mut config = self.config.clone();
         other.clone_into(&mut config.kafka.group_id);
         let view = GroupView::connect(&config, self.waiting.stop, self.waiting.report)?;
-        let inputs = self.all_partitions(|role| role != Role::Between);
+        let inputs = self.all_partitions(|role| role != Role::Repartition);
         let committed = view.committed(&inputs)?;
         let offset = |(partition, committed): (TopicPartition, Committed)| {
             let refuse = |what: String| Error::Refused(format!("--offsets-of: group {other:?} {what}"));
-            let offset = committed.offset.ok_or_else(|| refuse(format!("has committed no offset of {partition}")))?;
+            let offset = committed.offset.ok_or_else(|| refuse(format!("has not committed an offset for {partition}")))?;
             let (_, high) = self.view.watermarks(&partition)?;
             if offset > high {
                 return Err(refuse(format!(
-                    "has committed offset {offset} of {partition}, which ends at {high}; was the topic made anew?"
+                    "has committed offset {offset} of {partition}, which ends at {high}; check whether the topic was recreated"
                 )));
             }
             Ok((partition, offset))
@@ -206,26 +209,26 @@ impl<'a> Group<'a> {
         inputs.into_iter().zip(committed).map(offset).collect()
     }
 
-    /// Writes all keys to the changelog, and where the group begins, or nothing. Of partitions that `begin` does not have,
-    /// `kafka.start` says that.
+    /// Writes all keys to the changelog and commits the start offsets of the group, in one transaction. Partitions that are not in
+    /// `begin` start at `kafka.start`.
     ///
     /// # Errors
-    /// When nothing was written, or it is not known.
+    /// Fails if nothing was written, or if the result of the commit is unknown.
     pub fn seed(&self, seeds: Seeds<'_>, begin: &BTreeMap<TopicPartition, Offset>) -> Result<Seeded, Error> {
-        let timeout = (TIMEOUT_LEAST + Duration::from_secs(seeds.keys() / KEYS_A_SECOND)).min(TIMEOUT_MOST);
+        let timeout = (TIMEOUT_MIN + Duration::from_secs(seeds.keys() / KEYS_PER_SECOND)).min(TIMEOUT_MAX);
         let sink = self.connect(timeout)?;
         let connected = Instant::now();
         let not_written = |failure| match failure {
-            // To brokers, who has taken too long is no other than who has a successor.
+            // Brokers report a transaction timeout as fencing.
             SinkError::Fenced(_) if connected.elapsed() >= timeout => Error::Refused(format!(
-                "nothing was written: it took longer than {} s, for which brokers keep the transaction open; seed fewer keys, or when the brokers have less to do",
+                "nothing was written: the transaction took longer than its timeout of {} s; seed fewer keys, or retry when the brokers are less busy",
                 timeout.as_secs()
             )),
             failure => not_written(failure),
         };
         let seeded = self.write(&sink, seeds, begin, &not_written);
         if seeded.is_err() {
-            // If this fails as well, the next try or the brokers do it.
+            // If this fails too, the next seed or the brokers abort the transaction.
             let _ = sink.abort();
         }
         seeded
@@ -249,14 +252,14 @@ impl<'a> Group<'a> {
             times.push(logged.stream_time);
         }
         if seeded.keys == 0 {
-            return Err(Error::Refused("no line has a key that is still within its window; nothing was written".to_owned()));
+            return Err(Error::Refused("nothing was written: no line has a key that is still within its window".to_owned()));
         }
-        let first = self.beginnings(&times, begin)?;
-        // Writing takes a while, and a member may have come and gone.
+        let first = self.start_offsets(&times, begin)?;
+        // Writing takes a while. Meanwhile, a member may have joined and committed offsets.
         sink.wait_written().map_err(not_written)?;
         self.check_offsets()?;
         let check = || self.check_idle().map_err(|error| SinkError::Exit(error.to_string()));
-        let outsider = self.view.outsider().ok_or_else(|| Error::Refused("librdkafka names no group".to_owned()))?;
+        let outsider = self.view.outsider().ok_or_else(|| Error::Refused("librdkafka does not provide group metadata".to_owned()))?;
         sink.commit_first(&first, &outsider, check).map_err(not_written)?;
         Ok(seeded)
     }
@@ -276,9 +279,8 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// Where the group begins in each partition: there, or as `kafka.start` says; with a note that it has done nothing but
-    /// remember.
-    fn beginnings(
+    /// Returns the start offset of each partition, from `begin` or `kafka.start`, with the offset metadata of a seed.
+    fn start_offsets(
         &self,
         times: &[Option<Timestamp>],
         begin: &BTreeMap<TopicPartition, Offset>,
@@ -296,20 +298,18 @@ impl<'a> Group<'a> {
     }
 }
 
-/// The sentence of a failure.
+/// Converts an error of the transaction.
 fn not_written(failure: SinkError) -> Error {
     match failure {
         SinkError::Exit(reason) => Error::Refused(reason),
-        SinkError::Abort(reason) => Error::Refused(format!("nothing was written: {reason}; try again")),
+        SinkError::Abort(reason) => Error::Refused(format!("nothing was written: {reason}; run the command again")),
         SinkError::Refused(refused) => {
             let why = refused.first().map_or("", |refused| refused.invalid.message.as_str());
             Error::Refused(format!("nothing was written: {why}"))
         }
-        SinkError::Fenced(reason) => {
-            Error::Refused(format!("another seed of this space has begun ({reason}); nothing was written by this one"))
-        }
-        SinkError::Unknown(reason) => {
-            Error::Refused(format!("nobody knows whether all or nothing was written ({reason}); run it again: if all was, it says so"))
-        }
+        SinkError::Fenced(reason) => Error::Refused(format!("nothing was written: another seed of this space has started ({reason})")),
+        SinkError::Unknown(reason) => Error::Refused(format!(
+            "it is unknown whether all keys or none were written ({reason}); run the command again: if they were, it reports that the group was seeded"
+        )),
     }
 }

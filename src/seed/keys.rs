@@ -1,7 +1,7 @@
-//! The keys of one partition, and what its changelog is to say of them.
+//! The keys of one partition, and their changelog records.
 //!
-//! Pure. Must never ask a filter whether it has a key: one that it takes for seen by mistake would be logged nowhere, and come out as
-//! soon as what it was mistaken for is forgotten.
+//! This module must not ask the filter whether it already has a key. After a false positive, the key would not be logged, and it would
+//! be emitted as soon as the filter forgets the colliding key.
 
 use crate::changelog::{self, Origin, RECORD_FINGERPRINTS_MAX};
 use crate::dedup::{Dedup, Mutation, Rules};
@@ -9,33 +9,33 @@ use crate::filter::{ExactError, Slice};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 
-/// When a key was seen, or seen no more.
+/// A line's key: seen or retracted at a time.
 #[derive(Clone, Copy, Debug)]
 struct Sighting {
     fingerprint: Fingerprint,
-    /// In milliseconds; in a window by count, 0.
+    /// Milliseconds, or 0 for a count window.
     time: Timestamp,
-    /// How many came before it.
+    /// Position in the file.
     number: u32,
     is_retraction: bool,
 }
 
-/// Keys of one partition.
+/// The keys of one partition.
 #[derive(Debug, Default)]
 pub(super) struct Keys(Vec<Sighting>);
 
-/// What the changelog of a partition says now.
+/// Result of logging a partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Logged {
     pub(super) keys: u64,
-    /// Keys left out, for their window ends before the time of the last.
+    /// Keys that were skipped because their window ends before the latest time.
     pub(super) expired: u64,
-    /// Keys that the filter forgets before their time, for it may not grow.
+    /// Keys that the filter forgets too early because it reaches its maximum memory.
     pub(super) evicted: u64,
     pub(super) stream_time: Option<Timestamp>,
 }
 
-/// Why a partition cannot be logged.
+/// Error while logging a partition.
 #[derive(Debug)]
 pub(super) enum Failure<E> {
     Memory(ExactError),
@@ -43,12 +43,12 @@ pub(super) enum Failure<E> {
 }
 
 impl Keys {
-    /// Adds what a line says of a key. Later lines of the same time prevail.
+    /// Adds a key. For the same key and time, the last line counts.
     pub(super) fn add(&mut self, fingerprint: Fingerprint, time: Option<Timestamp>, number: u32, is_retraction: bool) {
         self.0.push(Sighting { fingerprint, time: time.unwrap_or_default(), number, is_retraction });
     }
 
-    /// Of each key, the last sighting, in order of time; none of those that were retracted then.
+    /// Keeps the last sighting of each key, sorted by time, and removes retracted keys.
     fn settle(&mut self) {
         self.0.sort_unstable_by_key(|seen| (seen.fingerprint, std::cmp::Reverse((seen.time, seen.number))));
         self.0.dedup_by_key(|seen| seen.fingerprint);
@@ -56,7 +56,7 @@ impl Keys {
         self.0.sort_unstable_by_key(|seen| (seen.time, seen.number));
     }
 
-    /// Hands over the records of the changelog from which a state is made that has seen these keys.
+    /// Writes the changelog records of these keys.
     pub(super) fn log<E>(
         mut self,
         rules: Rules,
@@ -96,7 +96,7 @@ impl Keys {
     }
 }
 
-/// A record of the changelog that is being made. Its keys are of one slice.
+/// A changelog record under construction. Its keys belong to one slice.
 #[derive(Default)]
 struct Part {
     slice: Option<Slice>,
@@ -136,11 +136,11 @@ mod tests {
         Rules { window, filter, exact, refresh: false, late: Late::Emit }
     }
 
-    /// Every kind; the last forgets at random.
+    /// Returns rules for every filter kind. The last kind forgets at random.
     fn kinds(window: Window) -> Vec<Rules> {
         vec![
             rules(window, Some(Spec::Aging(AgingSizing::new(window, 200, 1e-9))), false),
-            // So often wrong that it takes keys for seen that it was not given.
+            // Small enough for frequent false positives.
             rules(window, Some(Spec::Aging(AgingSizing::new(window, 20, 0.3))), false),
             rules(window, Some(Spec::Aging(AgingSizing::new(window, 200, 0.1))), true),
             rules(window, Some(Spec::Cuckoo(CuckooSizing::new(window, 400, 1e-6))), false),
@@ -149,7 +149,7 @@ mod tests {
         ]
     }
 
-    /// The changelog of these sightings.
+    /// Returns the changelog records of these sightings.
     fn log(rules: Rules, seen: &[(u64, i64, bool)]) -> (Vec<Vec<u8>>, Logged) {
         let (mut keys, mut records) = (Keys::default(), Vec::new());
         for (number, &(name, time, is_retraction)) in (0..).zip(seen) {
@@ -162,23 +162,23 @@ mod tests {
         (records, logged.ok().unwrap())
     }
 
-    /// The state that is made from it.
+    /// Rebuilds a state from changelog records.
     fn state(rules: Rules, records: &[Vec<u8>]) -> Dedup {
         let (mut dedup, mut applier) = (Dedup::new(rules), Applier::new(BTreeMap::new(), ORIGIN, BTreeMap::new(), None, 0));
         for record in records {
             let record = ChangelogRecord::decode(record).unwrap();
-            assert!(!applier.continues(&record), "a state may be stored between any two");
+            assert!(!applier.continues(&record), "every record must be complete, because a checkpoint may lie between any two");
             assert_eq!(applier.follow(&mut dedup, &record).unwrap(), Outcome::Taken);
         }
-        assert_eq!(applier.offsets, BTreeMap::new(), "it has read nothing of any input");
+        assert_eq!(applier.offsets, BTreeMap::new(), "a seed has no input offsets");
         dedup
     }
 
     proptest! {
-        /// A key is seen for a window from when it was seen last, in whatever order that was said, and by every kind. What was
-        /// retracted since, or was never there, an exact store calls unseen.
+        /// For every kind and regardless of the order of lines, a key is seen for one window after its last time. An exact store
+        /// reports retracted and unknown keys as unseen.
         #[test]
-        fn what_was_seen_stays_seen(
+        fn seeded_keys_are_seen_for_one_window(
             seen in prop::collection::vec((0..60_u64, 0..3 * HOUR, prop::bool::weighted(0.1)), 1..200),
             slices in 1..=4_u32,
             later in 0..HOUR,
@@ -198,7 +198,7 @@ mod tests {
                 prop_assert_eq!(logged.stream_time, Some(newest));
                 let now = newest + later;
                 let mut dedup = state(rules, &records);
-                // Another record takes time to there.
+                // A record with another key advances stream time.
                 dedup.judge(key(1_000), Some(now), i64::MAX).unwrap();
                 let is_seen = |name: u64| dedup.would_drop(key(name)).unwrap().is_some();
                 for (&name, &(time, is_retraction)) in &last {
@@ -212,9 +212,9 @@ mod tests {
             }
         }
 
-        /// In a window by count, the last so many keys of the file are seen.
+        /// In a count window, the last keys of the file are seen.
         #[test]
-        fn the_last_keys_are_seen(names in prop::collection::vec(0..100_u64, 1..200), slices in 1..=4_u32, keys in 8..60_u64) {
+        fn a_count_window_remembers_the_last_keys(names in prop::collection::vec(0..100_u64, 1..200), slices in 1..=4_u32, keys in 8..60_u64) {
             let window = Window::keys(keys, slices);
             let seen: Vec<_> = names.iter().map(|&name| (name, 0, false)).collect();
             let mut last: Vec<u64> = Vec::new();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_of_many_keys_is_several_records() {
+    fn a_large_slice_is_split_into_several_records() {
         let window = Window::time(HOUR, 2);
         let rules = rules(window, Some(Spec::Cuckoo(CuckooSizing::new(window, 200_000, 1e-6))), false);
         let seen: Vec<_> = (0..70_000).map(|name| (name, 5, false)).collect();

@@ -1,6 +1,4 @@
-//! From a line of a file to the keys that it says were seen, for each format.
-//!
-//! Must never take a key in another way than the worker does.
+//! Parses the lines of a file into keys, for each format. Keys are extracted with the worker's code, so they are the same.
 
 use super::error::{Error, Fault};
 use super::placement::Place;
@@ -8,41 +6,41 @@ use super::table::Table;
 use super::{Format, Options};
 use crate::config::Topic;
 use crate::format::{Formats, Schemas};
-use crate::key::{Field, Fingerprint, NoKey, Part, Reader, Scratch};
+use crate::key::{EventTime, Field, Fingerprint, KeyedRecord, NoKey, Part, Reader, RecordSpec, Scratch, TimePlace};
 use crate::record::{Record, Timestamp, Verdict};
 use crate::replay::{self, LineError, Lines, Recorded, parse_time};
 use std::io::BufRead;
 use std::sync::Arc;
 
-/// What one line says.
+/// A parsed line.
 #[derive(Debug)]
 pub(super) struct Line<'l> {
-    /// Keys that were seen. Texts of a table may be read in several ways; then all are meant.
+    /// The keys of the line. A row of a table has several if its text has several interpretations.
     pub(super) fingerprints: &'l [Fingerprint],
     pub(super) time: Option<Timestamp>,
     pub(super) place: Place<'l>,
-    /// Whether the keys are retracted instead.
+    /// True if the line retracts its keys.
     pub(super) is_retraction: bool,
 }
 
-/// What is done with a line.
+/// Callback for parsed lines.
 pub(super) type Take<'f> = dyn FnMut(Line<'_>) -> Result<(), Fault> + 'f;
 
-/// What was read.
+/// Counts of the lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Lines, without the first of a table.
+    /// Number of lines, without the first line of a table.
     pub lines: u64,
-    /// Of these, left out, for they have no key.
+    /// Number of lines skipped because they have no key.
     pub invalid: u64,
-    /// Of these, left out, for they have no value.
+    /// Number of lines skipped because they have no value.
     pub tombstones: u64,
 }
 
-/// Reads lines.
+/// Parser for the lines of a file.
 pub(super) struct LineReader<'t> {
     topic: &'t Topic,
-    /// The inputs whose partitions are those of the keys.
+    /// The inputs of the key space. A capture of another topic does not have the partitions of the keys.
     inputs: Vec<&'t str>,
     options: &'t Options,
     time: Option<Field>,
@@ -63,7 +61,9 @@ impl<'t> LineReader<'t> {
         };
         match options.format {
             Format::Capture if options.time.is_some() || options.record_key.is_some() => {
-                return Err(Error::Options("--time, --record-key: lines of a capture bring the record's own".to_owned()));
+                return Err(Error::Options(
+                    "--time, --record-key: lines of a capture already have the time and the record key; remove these options".to_owned(),
+                ));
             }
             Format::Ndjson => {
                 let is_absent = |part: &&Part| match part {
@@ -73,17 +73,26 @@ impl<'t> LineReader<'t> {
                 };
                 if let Some(part) = topic.key.leaves().find(is_absent) {
                     let advice = if matches!(part, Part::RecordKey | Part::KeyField(_)) {
-                        "say where it is with --record-key"
+                        "set its location with --record-key"
                     } else {
-                        "write a table with a column for each part, and say --format csv"
+                        "write a table with one column per part, and use --format csv"
                     };
-                    return Err(Error::Options(format!(
-                        "the topic's key is made of {part}, which a line of ndjson does not have; {advice}"
-                    )));
+                    return Err(Error::Options(format!("the topic's key needs {part}, which an ndjson line does not have; {advice}")));
+                }
+                match &topic.time {
+                    Some(EventTime { place: place @ TimePlace::Header(_), optional: false, .. }) => {
+                        return Err(Error::Options(format!(
+                            "the topic's `time` is {place}, which a line of ndjson does not have; write a table with a column `time`, and use --format csv"
+                        )));
+                    }
+                    Some(EventTime { place, optional: false, .. }) if options.time.is_some() => {
+                        return Err(Error::Options(format!("--time: the topic's `time` is {place} of each record; leave out --time")));
+                    }
+                    _ => {}
                 }
                 if !topic.formats.is_json() {
-                    let sentence = "a line of ndjson is JSON, and the topic's records are not; use lines of `unseen capture`, or a table with --format csv";
-                    return Err(Error::Options(sentence.to_owned()));
+                    let message = "ndjson lines are JSON, but the topic's records are not; use a file from `unseen capture` with --format capture, or a table with --format csv";
+                    return Err(Error::Options(message.to_owned()));
                 }
             }
             _ => {}
@@ -103,7 +112,7 @@ impl<'t> LineReader<'t> {
         })
     }
 
-    /// Hands over what each line says that has a key, until `take` fails.
+    /// Parses all lines, and calls `take` for each line with a key until it fails.
     pub(super) fn read(&mut self, input: impl BufRead, take: &mut Take<'_>) -> Result<(), Error> {
         if self.options.format == Format::Csv {
             return self.read_table(input, take);
@@ -130,28 +139,24 @@ impl<'t> LineReader<'t> {
         };
         let headers = recorded.headers();
         let record = Record { key: record_key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
-        let (topic, formats, schemas) = (self.topic, &self.formats, &*self.schemas);
-        let fingerprint = self.reader.fingerprint(&topic.key, formats, &record, &mut self.scratch, schemas);
-        let keyed = fingerprint.and_then(|fingerprint| {
-            let retracts = self.reader.retracts(topic.retract.as_ref(), formats, &record, &mut self.scratch, schemas);
-            Ok((fingerprint, retracts?))
-        });
-        let (fingerprint, is_retraction) = match keyed {
-            Ok(keyed) => keyed,
-            Err(NoKey::Awaits(schema)) => return Err(LineError::awaits(schema, &*self.schemas).into()),
-            Err(NoKey::Invalid(invalid)) if self.topic.verdict_without_key(invalid.reason) == Verdict::Tombstone => {
-                self.counts.tombstones += 1;
-                return Ok(());
-            }
-            Err(NoKey::Invalid(invalid)) => return self.invalid(Fault::Invalid(*invalid)),
-        };
-        let time = match &self.time {
+        let timestamp = match &self.time {
             Some(field) => field.text(line).map(|text| time(&text)).transpose()?,
             None => recorded.time,
         };
+        let spec = RecordSpec { formats: &self.formats, ..self.topic.record_spec() };
+        let KeyedRecord { fingerprint, retracts, time } =
+            match self.reader.read(spec, &record, timestamp, &mut self.scratch, &*self.schemas) {
+                Ok(keyed) => keyed,
+                Err(NoKey::Awaits(schema)) => return Err(LineError::awaits(schema, &*self.schemas).into()),
+                Err(NoKey::Invalid(invalid)) if self.topic.verdict_without_key(invalid.reason) == Verdict::Tombstone => {
+                    self.counts.tombstones += 1;
+                    return Ok(());
+                }
+                Err(NoKey::Invalid(invalid)) => return self.invalid(Fault::Invalid(*invalid)),
+            };
         let is_ours = recorded.topic.as_deref().is_none_or(|topic| self.inputs.contains(&topic));
         let place = Place { partition: (is_capture && is_ours).then_some(recorded.partition), record_key: record_key.as_deref() };
-        take(Line { fingerprints: &[fingerprint], time, place, is_retraction })
+        take(Line { fingerprints: &[fingerprint], time, place, is_retraction: retracts })
     }
 
     fn read_table(&mut self, input: impl BufRead, take: &mut Take<'_>) -> Result<(), Error> {

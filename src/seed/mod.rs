@@ -1,18 +1,17 @@
-//! What was seen before unseen came: keys of a file become the beginning of a group's changelog.
+//! Seeds a new consumer group with the keys of a file, by writing them to the group's changelog.
 //!
-//! A state is a function of its changelog, so a changelog that begins with keys makes a state that has seen them, whatever becomes
-//! of the process or its disk. One transaction writes all of them, together with the offsets where the group begins: after a
-//! kill there is either nothing, or all.
+//! A state is a function of its changelog. If the changelog starts with the keys, every state that is built from it has seen them. One
+//! transaction writes all keys and the start offsets of the group, so a crash leaves all or nothing.
 //!
-//! Owns the way from a line to that transaction. Must never seed a group that has begun, nor emit anything.
+//! This module must never seed a group that has started, or emit records.
 //!
-//! | file | owns |
+//! | file | content |
 //! |---|---|
-//! | `lines`, `table` | what a line says |
-//! | `placement` | which partition a key is of |
-//! | `keys` | the keys of a partition, and the records of its changelog |
-//! | `group` | whether the group may be seeded, and the transaction |
-//! | `error` | why not |
+//! | `lines`, `table` | parsing of lines |
+//! | `placement` | the partition of a key |
+//! | `keys` | the keys of a partition, and its changelog records |
+//! | `group` | checks of the group, and the transaction |
+//! | `error` | errors |
 
 mod error;
 mod group;
@@ -34,45 +33,45 @@ use placement::Placement;
 use std::io::BufRead;
 use std::sync::Arc;
 
-/// In March 1973. As seconds, that is the year 5138, so what lies before is no time in milliseconds.
-const MILLIS_LEAST: Timestamp = 100_000_000_000;
+/// The earliest accepted time, in March 1973. A smaller number must be in seconds: this one, read as seconds, is the year 5138.
+const MILLIS_MIN: Timestamp = 100_000_000_000;
 
-/// What a line of the file is.
+/// Format of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// The value of a record.
     #[default]
     Ndjson,
-    /// A row of a table, whose first line names the columns: those of the key's parts, and more.
+    /// A CSV row. The first line names the columns: the parts of the key and, if needed, the time and the record key.
     Csv,
-    /// A record as `unseen capture` writes it.
+    /// A record in the format of `unseen capture`.
     Capture,
 }
 
-/// How a file is to be read.
+/// Options for reading a file.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What a line is.
+    /// Format of a line.
     pub format: Format,
-    /// Where the time is: a JSON pointer, or the name of a column.
+    /// JSON pointer or column name of the time.
     pub time: Option<String>,
-    /// The time of lines that have none, in milliseconds.
+    /// Time of lines without a time, in milliseconds.
     pub at: Option<Timestamp>,
-    /// The latest time that a line may have.
+    /// Latest accepted time.
     pub latest: Timestamp,
-    /// Where the record key is: a JSON pointer, or the name of a column.
+    /// JSON pointer or column name of the record key.
     pub record_key: Option<String>,
-    /// How producers choose a partition by that.
+    /// Partitioner of the producers.
     pub partitioner: Option<Partitioner>,
-    /// Whether keys whose partition is not known go into each.
+    /// True to add keys with an unknown partition to every partition.
     pub every_partition: bool,
-    /// Whether lines without a key are left out.
+    /// True to skip lines without a key.
     pub skip_invalid: bool,
-    /// Most keys, counted in each partition that they are put into. Each takes 32 bytes while they are sorted.
+    /// Maximum number of keys. A key in several partitions counts several times. Sorting takes 32 bytes per key.
     pub max_keys: u64,
 }
 
-/// Keys that were read from a file.
+/// The keys of a file.
 pub struct Seeds<'t> {
     reader: LineReader<'t>,
     placement: Placement,
@@ -83,10 +82,10 @@ pub struct Seeds<'t> {
 }
 
 impl<'t> Seeds<'t> {
-    /// Has read nothing. The topic's keys are judged in so many `partitions`.
+    /// Creates an empty set of keys for a topic with this number of `partitions`.
     ///
     /// # Errors
-    /// When the options do not fit the topic.
+    /// Fails if the options do not match the topic.
     pub fn new(
         config: &'t Config,
         topic: &'t Topic,
@@ -105,10 +104,10 @@ impl<'t> Seeds<'t> {
         })
     }
 
-    /// Reads `input` to its end, or until `stop` says so.
+    /// Reads `input` to its end, or until `stop` returns true.
     ///
     /// # Errors
-    /// When a line is at fault.
+    /// Fails if a line is invalid.
     pub fn read(&mut self, input: impl BufRead, stop: &dyn Fn() -> bool) -> Result<(), Error> {
         let Self { reader, placement, options, is_timed, partitions, number } = self;
         reader.read(input, &mut |line| {
@@ -120,7 +119,7 @@ impl<'t> Seeds<'t> {
             if *is_timed && time.is_none() {
                 return Err(Fault::NoTime);
             }
-            if let Some(time) = time.filter(|&time| *is_timed && time < MILLIS_LEAST) {
+            if let Some(time) = time.filter(|&time| *is_timed && time < MILLIS_MIN) {
                 return Err(Fault::Past(crate::replay::format_rfc3339(time)));
             }
             if let Some(time) = time.filter(|&time| time > options.latest) {
@@ -143,7 +142,7 @@ impl<'t> Seeds<'t> {
         })
     }
 
-    /// Keys that were read so far, counted in each partition that they are put into.
+    /// Returns the number of keys so far. A key in several partitions counts several times.
     #[must_use]
     pub fn keys(&self) -> u64 {
         u64::from(self.number)
@@ -153,7 +152,7 @@ impl<'t> Seeds<'t> {
         self.partitions
     }
 
-    /// What was read so far.
+    /// Returns the counts so far.
     #[must_use]
     pub const fn counts(&self) -> Counts {
         self.reader.counts

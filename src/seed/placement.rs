@@ -34,7 +34,7 @@ impl Placement {
             partitions,
             is_repartitioned: topic.repartition,
             is_framed,
-            // Producers hash the framed bytes, and the frame of another topic or file may be another one.
+            // Producers hash the framed bytes. The file does not have their frame.
             partitioner: options.partitioner.filter(|_| !is_framed),
             is_everywhere: options.every_partition,
         }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    /// The partitions of a key by a line that has its record key, and by one that has its partition.
+    /// Returns the partition of a key for a line with a record key, and for a line with a record key and a partition.
     fn placed(topic: &str, partitioner: Option<Partitioner>, every_partition: bool) -> [Result<Option<u32>, String>; 2] {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("unseen.toml");
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn framed_record_keys_are_not_placed_by_a_partitioner() {
+    fn partitioner_is_not_used_for_framed_record_keys() {
         let (murmur2, framed) = (Some(Partitioner::Murmur2), "key_format = \"json_schema\"");
         assert_eq!(placed("", murmur2, false), [Ok(Some((0xd067_cf64 & 0x7fff_ffff) % 4)), Ok(Some(3))]);
         for every_partition in [false, true] {

@@ -1,6 +1,4 @@
-//! Keys as a table: CSV, whose first line names the columns.
-//!
-//! Owns which column is which part of a key. Must never hold more than one bounded row.
+//! Reads keys from CSV. The first line names the columns.
 
 use super::error::{Error, Fault};
 use crate::key::{KeySpec, Part};
@@ -9,10 +7,10 @@ use std::cell::Cell;
 use std::io::{self, Read};
 use std::rc::Rc;
 
-/// Most bytes of a row, but for what is read ahead.
+/// Maximum bytes of a row, except for read-ahead.
 const ROW_BYTES_MAX: u64 = 1 << 20;
 
-/// Rows of a table.
+/// Reader for the rows of a table.
 pub(super) struct Table<R> {
     reader: Reader<Bounded<R>>,
     left: Rc<Cell<u64>>,
@@ -20,7 +18,7 @@ pub(super) struct Table<R> {
     pub(super) columns: Columns,
 }
 
-/// Where in a row its parts are.
+/// Indexes of the columns.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Columns {
     parts: Vec<usize>,
@@ -28,7 +26,7 @@ pub(super) struct Columns {
     pub(super) record_key: Option<usize>,
 }
 
-/// What is read for one row must end somewhere: a quote that nobody closes takes in the rest of the file.
+/// Limits the bytes read for one row, because an unclosed quote would read the rest of the file.
 struct Bounded<R> {
     input: R,
     left: Rc<Cell<u64>>,
@@ -37,7 +35,9 @@ struct Bounded<R> {
 impl<R: Read> Read for Bounded<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.left.get() == 0 {
-            return Err(io::Error::other(format!("expected at most {ROW_BYTES_MAX} bytes in a row, got more; is a quote left open?")));
+            return Err(io::Error::other(format!(
+                "expected at most {ROW_BYTES_MAX} bytes in a row, got more; check for an unclosed quote"
+            )));
         }
         let read = self.input.read(buffer)?;
         self.left.set(self.left.get().saturating_sub(read as u64));
@@ -46,33 +46,33 @@ impl<R: Read> Read for Bounded<R> {
 }
 
 impl<R: Read> Table<R> {
-    /// A table of keys of that kind. `time` and `record_key` name further columns.
+    /// Opens a table with the columns of the key's parts. `time` and `record_key` name additional columns.
     pub(super) fn new(input: R, key: &KeySpec, time: Option<&str>, record_key: Option<&str>) -> Result<Self, Error> {
         let left = Rc::new(Cell::new(ROW_BYTES_MAX));
         let mut reader = ReaderBuilder::new().from_reader(Bounded { input, left: Rc::clone(&left) });
-        let header = reader.byte_headers().map_err(|error| Error::Line { line: 1, fault: sentence(&error) })?;
+        let header = reader.byte_headers().map_err(|error| Error::Line { line: 1, fault: fault(&error) })?;
         let columns = Columns::new(header, key, time, record_key)?;
         Ok(Self { reader, left, row: ByteRecord::new(), columns })
     }
 
-    /// Goes on to the next row. Returns the line in which it begins.
+    /// Reads the next row. Returns the number of its first line.
     pub(super) fn next_row(&mut self) -> Result<Option<u64>, Error> {
         self.left.set(ROW_BYTES_MAX);
         let line = self.reader.position().line();
         match self.reader.read_byte_record(&mut self.row) {
             Ok(true) => Ok(Some(self.row.position().map_or(line, csv::Position::line))),
             Ok(false) => Ok(None),
-            Err(error) => Err(Error::Line { line: error.position().map_or(line, csv::Position::line), fault: sentence(&error) }),
+            Err(error) => Err(Error::Line { line: error.position().map_or(line, csv::Position::line), fault: fault(&error) }),
         }
     }
 
-    /// The row that it has come to.
+    /// Returns the current row.
     pub(super) const fn row(&self) -> &ByteRecord {
         &self.row
     }
 }
 
-fn sentence(error: &csv::Error) -> Fault {
+fn fault(error: &csv::Error) -> Fault {
     Fault::Table(match error.kind() {
         csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
             format!("expected {expected_len} columns, as in the first line, got {len}")
@@ -87,14 +87,14 @@ impl Columns {
         let find = |name: &str| header.iter().position(|column| column == name.as_bytes());
         let there = || header.iter().map(|column| format!("{:?}", String::from_utf8_lossy(column))).collect::<Vec<_>>().join(", ");
         let named = |option: &str, name: &str| {
-            find(name).ok_or_else(|| Error::Options(format!("{option}: the table has no column {name:?}, but {}", there())))
+            find(name).ok_or_else(|| Error::Options(format!("{option}: the table has no column {name:?}; its columns are {}", there())))
         };
         let part = |part: &Part| {
             let name = name(part);
             let found = find(name).or_else(|| find(name.strip_prefix('/')?));
             found.ok_or_else(|| {
                 let name = name.strip_prefix('/').unwrap_or(name);
-                Error::Options(format!("the first line names the columns, and has none {name:?} for {part}, but {}", there()))
+                Error::Options(format!("the first line has no column {name:?} for {part}; its columns are {}", there()))
             })
         };
         let parts = key.parts().iter().map(part).collect::<Result<Vec<_>, _>>()?;
@@ -106,7 +106,7 @@ impl Columns {
         })
     }
 
-    /// The texts of a key's parts, in order.
+    /// Returns the text of each part of the key, in order.
     pub(super) fn texts<'r>(&'r self, row: &'r ByteRecord) -> impl ExactSizeIterator<Item = &'r [u8]> + Clone {
         self.parts.iter().map(|&at| row.get(at).unwrap_or_default())
     }
@@ -155,16 +155,16 @@ mod tests {
         );
         assert_eq!(
             table("tenant,key\n").unwrap_err(),
-            "the first line names the columns, and has none \"user/id\" for field `/user/id`, but \"tenant\", \"key\""
+            "the first line has no column \"user/id\" for field `/user/id`; its columns are \"tenant\", \"key\""
         );
         let wrong = Table::new(&b"tenant,key,/user/id\n"[..], &key(), Some("when"), None).err().unwrap().to_string();
-        assert_eq!(wrong, "--time: the table has no column \"when\", but \"tenant\", \"key\", \"/user/id\"");
+        assert_eq!(wrong, "--time: the table has no column \"when\"; its columns are \"tenant\", \"key\", \"/user/id\"");
     }
 
     #[test]
-    fn rows_that_are_none_are_told_by_their_line() {
+    fn invalid_rows_are_reported_with_their_line() {
         assert_eq!(table("tenant,/user/id,key\na,b,c\na,b\n").unwrap_err(), "line 3: expected 3 columns, as in the first line, got 2");
         let open = format!("tenant,/user/id,key\na,b,\"{}", "x".repeat(3_000_000));
-        assert_eq!(table(&open).unwrap_err(), "line 2: expected at most 1048576 bytes in a row, got more; is a quote left open?");
+        assert_eq!(table(&open).unwrap_err(), "line 2: expected at most 1048576 bytes in a row, got more; check for an unclosed quote");
     }
 }

@@ -1,6 +1,6 @@
-//! A command in its parts, the space that it names, and how it is refused.
+//! A parsed command, its key space, and the errors that reject it.
 //!
-//! Must never know what a command does.
+//! Must never depend on what a command does.
 
 use super::Server;
 use super::names::Name;
@@ -8,12 +8,12 @@ use crate::follower::{Space, Unavailable};
 use crate::key::LookupError;
 use std::ops::{Range, RangeInclusive};
 
-/// Most bytes of a name: each item of a command has it for the first parts of its key.
+/// The maximum length of a name in bytes. Every item of a command includes the parts of the name in its key.
 const NAME_BYTES_MAX: usize = 1024;
-/// An error's code, and its sentence.
+/// An error code and an error message.
 pub(super) type Refusal = (&'static str, String);
 
-/// A command's parts.
+/// A parsed command.
 #[derive(Clone, Copy)]
 pub(super) struct Command<'c> {
     pub(super) bytes: &'c [u8],
@@ -21,7 +21,7 @@ pub(super) struct Command<'c> {
 }
 
 impl<'c> Command<'c> {
-    /// The part of that number; the name of the command is the first.
+    /// Returns an argument by index. The name of the command has index 0.
     pub(super) fn get(&self, number: usize) -> Option<&'c [u8]> {
         self.parts.get(number).map(|part| &self.bytes[part.clone()])
     }
@@ -39,24 +39,24 @@ impl<'c> Command<'c> {
         parts.iter().map(move |part| &bytes[part.clone()])
     }
 
-    /// Refuses a command that has not so many parts.
+    /// Returns an error unless the number of arguments, including the command name, is in the range.
     pub(super) fn has(&self, parts: RangeInclusive<usize>) -> Result<(), Refusal> {
         if parts.contains(&self.len()) { Ok(()) } else { Err(self.wrong_number()) }
     }
 
-    /// That it has too few parts, or too many.
+    /// Returns the error for a wrong number of arguments.
     pub(super) fn wrong_number(&self) -> Refusal {
         ("ERR", format!("wrong number of arguments for '{}' command", self.text(0).to_lowercase()))
     }
 
-    /// The part as text, for a message; not all of a long one.
+    /// Returns an argument as text for a message, shortened if it is long.
     pub(super) fn text(&self, number: usize) -> String {
         let part = self.get(number).unwrap_or_default();
         String::from_utf8_lossy(&part[..part.len().min(128)]).into_owned()
     }
 }
 
-/// Says why there is no answer, with the code by which clients know such a state of a replica.
+/// Returns the error for an unavailable answer, with the code that Redis replicas use in a similar state.
 pub(super) fn refusal(reason: &Unavailable) -> Refusal {
     let code = match reason {
         Unavailable::Nothing { .. } | Unavailable::Unowned { .. } | Unavailable::Loading { .. } | Unavailable::WarmingUp { .. } => {
@@ -68,19 +68,19 @@ pub(super) fn refusal(reason: &Unavailable) -> Refusal {
     (code, reason.to_string())
 }
 
-/// Says why a key cannot be asked for.
+/// Returns the error for a key that cannot be looked up.
 pub(super) fn asked(error: &LookupError, name: &Name<'_>) -> Refusal {
     match error {
-        LookupError::Parts { .. } => ("ERR", format!("{error}; parts before the last go into the name, as in {}:{{42}}", name.space)),
+        LookupError::Parts { .. } => ("ERR", format!("{error}; put all parts except the last into the name, as in {}:{{42}}", name.space)),
         error => ("ERR", error.to_string()),
     }
 }
 
-/// The space that a name names.
+/// Finds the key space that a name refers to.
 pub(super) fn space<'s: 'n, 'n>(server: &'s Server, name: &'n [u8]) -> Result<(usize, &'s Space, Name<'n>), Refusal> {
     let shown = || String::from_utf8_lossy(&name[..name.len().min(128)]).into_owned();
     let spaces = server.follower.spaces();
-    // A space's own name has no parts of a key in it, and need not be read.
+    // The name of a space without key parts needs no parsing.
     if let Some(number) = spaces.iter().position(|space| space.name().as_bytes() == name) {
         return Ok((number, &spaces[number], Name::of(spaces[number].name())));
     }
@@ -88,7 +88,7 @@ pub(super) fn space<'s: 'n, 'n>(server: &'s Server, name: &'n [u8]) -> Result<(u
         return Err(("ERR", format!("a name has at most {NAME_BYTES_MAX} bytes, got {}", name.len())));
     }
     let parsed = Name::parse(name).ok_or_else(|| {
-        ("ERR", format!("'{}' is no name of a key space: expected SPACE, or SPACE:{{PART}} for keys of several parts", shown()))
+        ("ERR", format!("'{}' is not a valid name: expected SPACE, or SPACE:{{PART}} for keys with several parts", shown()))
     })?;
     if let Some(number) = spaces.iter().position(|space| space.name() == parsed.space) {
         return Ok((number, &spaces[number], parsed));

@@ -1,7 +1,7 @@
-//! What clients of Redis may ask for.
+//! The commands of Redis clients.
 //!
-//! Owns the commands, and their errors in the forms that clients know. Must never answer 0 for what is not known, nor run a
-//! command that came in the body of an HTTP request.
+//! Owns the commands, and their errors in the format that clients expect. Must never answer 0 for an unknown key, or run a command from the
+//! body of an HTTP request.
 
 use super::Server;
 use super::command::{Command, Refusal, space};
@@ -12,7 +12,7 @@ use super::session::{self, Session};
 use super::writes;
 use crate::broker::throttle;
 
-/// Whether a connection goes on.
+/// The next step for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Go,
@@ -26,7 +26,7 @@ pub(super) fn run(session: &mut Session, server: &Server, command: Command<'_>, 
         throttle::report("HTTP at serve.listen", |left_out| {
             tracing::warn!(
                 left_out,
-                "closing a connection that sends HTTP to serve.listen, as a web page could; HTTP clients must use serve.http_listen"
+                "closing a connection that sends HTTP to serve.listen, possibly from a web page; HTTP clients must use serve.http_listen"
             );
         });
         return Next::Close;
@@ -56,12 +56,12 @@ pub(super) fn run(session: &mut Session, server: &Server, command: Command<'_>, 
 /// Runs the next command of an EXEC. Returns false if there is none.
 pub(super) fn run_queued(session: &mut Session, server: &Server, pending: &mut Pending, answers: &mut Answers) -> bool {
     let Some((bytes, parts)) = session.executing.next() else { return false };
-    // No command that is queued closes the connection.
+    // A queued command never closes the connection.
     now(session, server, Command { bytes: &bytes, parts: &parts }, pending, answers);
     true
 }
 
-/// True for the two words that begin lines of almost every HTTP request and no command. Redis closes the connection on them, too.
+/// True for the two words that start a line in almost every HTTP request and in no command. Redis also closes the connection on them.
 fn is_http(name: &[u8]) -> bool {
     let begins_with = |word: &str| name.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word.as_bytes()));
     (begins_with("POST") && name.len() == 4) || begins_with("HOST:")
@@ -70,7 +70,7 @@ fn is_http(name: &[u8]) -> bool {
 /// Runs a command.
 fn now(session: &mut Session, server: &Server, command: Command<'_>, pending: &mut Pending, answers: &mut Answers) -> Next {
     let Some(name) = command.get(0) else { return Next::Go };
-    // Most write it so.
+    // Most clients send names in upper case.
     let is = |word: &str| name == word.as_bytes() || name.eq_ignore_ascii_case(word.as_bytes());
     let form = match command.len() {
         3 if is("BF.EXISTS") || is("CF.EXISTS") => Some(Form::One),
@@ -79,9 +79,9 @@ fn now(session: &mut Session, server: &Server, command: Command<'_>, pending: &m
         _ => None,
     };
     if let Some(form) = form.filter(|_| session.is_authenticated) {
-        if let Err((code, sentence)) = pending.ask(server, command, form, answers) {
+        if let Err((code, message)) = pending.ask(server, command, form, answers) {
             pending.flush(server, answers);
-            answers.error(code, &sentence);
+            answers.error(code, &message);
         }
         return Next::Go;
     }
@@ -89,8 +89,8 @@ fn now(session: &mut Session, server: &Server, command: Command<'_>, pending: &m
     let upper = String::from_utf8_lossy(&name[..name.len().min(32)]).to_ascii_uppercase();
     match other(&upper, session, server, command, answers) {
         Ok(next) => next,
-        Err((code, sentence)) => {
-            answers.error(code, &sentence);
+        Err((code, message)) => {
+            answers.error(code, &message);
             Next::Go
         }
     }
@@ -135,13 +135,13 @@ fn other(name: &str, session: &mut Session, server: &Server, command: Command<'_
             let (_, space, _) = space(server, command.get(1).unwrap_or_default())?;
             answers.count(info::ready(space)?.keys);
         }
-        // With the right number of parts, they were done before.
+        // Valid calls were handled above, so the number of arguments is wrong.
         "BF.EXISTS" | "BF.MEXISTS" | "CF.EXISTS" | "CF.MEXISTS" | "CF.COUNT" => return Err(command.wrong_number()),
         name if writes::is_write(name) => writes::run(name, server, command, &mut session.waiting, answers)?,
         _ => {
             let more: Vec<_> = (1..command.len().min(4)).map(|number| format!("'{}'", command.text(number))).collect();
-            let sentence = format!("unknown command '{}', with args beginning with: {}", command.text(0), more.join(" "));
-            return Err(("ERR", sentence));
+            let message = format!("unknown command '{}', with args beginning with: {}", command.text(0), more.join(" "));
+            return Err(("ERR", message));
         }
     }
     Ok(Next::Go)

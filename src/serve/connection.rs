@@ -1,7 +1,7 @@
-//! One client's connection: bytes in, commands done, answers out.
+//! The connection of one client: reads bytes, runs commands, and sends answers.
 //!
-//! Owns what is kept of a client, how much of that there may be, and how long a client may take. Must never read more from a
-//! client that does not take its answers, nor keep room for one that is silent.
+//! Owns the buffers of a connection, their limits, and the timeouts for clients. Must never read more from a client that does not read its
+//! answers, or keep large buffers for an idle client.
 
 use super::Server;
 use super::command::Command;
@@ -20,27 +20,27 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::{Instant, timeout_at};
 
-/// Most bytes that are read at a time.
+/// The maximum number of bytes per read.
 const READ_BYTES: usize = 64 << 10;
-/// Answers are sent once there are so many bytes of them.
+/// The number of answer bytes at which answers are sent.
 const ANSWER_BYTES: usize = 1 << 20;
-/// And no more commands are done before so many that write are.
+/// The number of pending writes at which no more commands are run.
 const WAITING_MAX: usize = 1 << 10;
-/// The time for which a client's commands run before other clients of the thread have their turn.
+/// The time for which a client's commands run before other clients of the thread get a turn.
 const TURN: Duration = Duration::from_millis(1);
-/// Commands between two looks at the clock.
+/// The number of commands between two checks of the time.
 const TURN_COMMANDS: usize = 16;
-/// Room that a silent connection keeps.
+/// The buffer size that an idle connection keeps.
 const IDLE_BYTES: usize = 1 << 10;
-/// How long a client may take to send the password, and to send the rest of a command. Further bytes do not extend either.
+/// The timeout for sending the password, and for sending the rest of a command. Further bytes do not extend it.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a client may read nothing while answers wait for it.
+/// The timeout for a client that does not read its answers.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 thread_local! {
-    /// What is read into, by all connections of a thread.
+    /// The read buffer, shared by all connections of a thread.
     static READ: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into());
-    /// What is asked for, by the connection that is at work.
+    /// The pending lookups of the connection that is being processed.
     static PENDING: RefCell<Pending> = RefCell::default();
 }
 
@@ -48,28 +48,28 @@ thread_local! {
 struct Connection {
     session: Session,
     parser: Parser,
-    /// Bytes that were read and not processed yet: the beginning of a command.
+    /// Bytes that were read but not processed: the start of a command.
     input: Vec<u8>,
     answers: Answers,
-    /// The time that its commands took since other clients had their turn.
+    /// The run time of its commands since other clients had a turn.
     busy: Duration,
-    /// The deadline for the password, until the client has given it.
+    /// The deadline for the password. `None` after the client has sent it.
     password_due: Option<Instant>,
-    /// The deadline for the rest of the command that `input` begins.
+    /// The deadline for the rest of the command that starts in `input`.
     command_due: Option<Instant>,
 }
 
-/// What to do once the answers are sent.
+/// The next step after the answers are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     Read,
-    /// There are more commands.
+    /// Process more commands.
     Work,
     Close,
 }
 
-/// Serves a client until it leaves, breaks the protocol, or misses a deadline. After `stop`, the connection ends as soon as the
-/// client has no unfinished command or transaction.
+/// Serves a client until it leaves, violates the protocol, or misses a deadline. After `stop`, the connection ends as soon as the client
+/// has no unfinished command or transaction.
 pub(super) async fn serve(
     server: &Server,
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
@@ -106,12 +106,12 @@ pub(super) async fn serve(
     close(&mut stream).await
 }
 
-/// Tells the client that no more answers will come.
+/// Tells the client that there will be no more answers.
 async fn close(stream: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
     before(Instant::now() + WRITE_TIMEOUT, stream.shutdown()).await
 }
 
-/// Waits for a client until a deadline.
+/// Runs a client operation with a deadline.
 async fn before<T>(deadline: Instant, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     timeout_at(deadline, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
@@ -131,7 +131,7 @@ impl Connection {
         connection
     }
 
-    /// Starts the time for the password if the client has yet to give it.
+    /// Starts the password timeout if the client has not authenticated.
     fn set_password_due(&mut self) {
         if self.session.is_authenticated {
             self.password_due = None;
@@ -140,7 +140,7 @@ impl Connection {
         }
     }
 
-    /// Reads bytes, and returns how many. Returns 0 once the client or the server ends the connection.
+    /// Reads bytes and returns their number. Returns 0 after the client or the server has ended the connection.
     async fn wait(&mut self, stream: &mut (impl AsyncRead + Unpin), stop: Pin<&mut impl Future<Output = ()>>) -> io::Result<usize> {
         if !self.input.is_empty() && self.command_due.is_none() {
             self.command_due = Some(Instant::now() + READ_TIMEOUT);
@@ -148,14 +148,14 @@ impl Connection {
         let Some(deadline) = self.password_due.into_iter().chain(self.command_due).min() else {
             return self.read(stream, stop).await;
         };
-        // A timer alone never ends a client that always has more bytes ready.
+        // A timer alone would never end a client that always has more bytes ready.
         if deadline <= Instant::now() {
             return Err(io::ErrorKind::TimedOut.into());
         }
         before(deadline, self.read(stream, stop)).await
     }
 
-    /// Reads bytes without a deadline, and returns how many.
+    /// Reads bytes without a deadline and returns their number.
     async fn read(&mut self, stream: &mut (impl AsyncRead + Unpin), mut stop: Pin<&mut impl Future<Output = ()>>) -> io::Result<usize> {
         poll_fn(|context| {
             READ.with_borrow_mut(|room| {
@@ -174,12 +174,12 @@ impl Connection {
         .await
     }
 
-    /// True if the client has neither a command nor a transaction to finish.
+    /// True if the client has no unfinished command or transaction.
     fn is_idle(&self) -> bool {
         self.input.is_empty() && self.session.queued.is_none()
     }
 
-    /// Runs the commands that are there, for one turn.
+    /// Runs the received commands for one turn.
     fn work(&mut self, server: &Server) -> Then {
         let (started, mut commands, mut begin) = (std::time::Instant::now(), 0, 0);
         let then = PENDING.with_borrow_mut(|pending| {
@@ -234,7 +234,7 @@ impl Connection {
         if self.answers.bytes.is_empty() {
             return Ok(());
         }
-        // Most often the system takes them at once, and no timer is needed.
+        // Usually, the system accepts all bytes immediately, and no timer is needed.
         let bytes = &self.answers.bytes;
         let at_once = poll_fn(|context| match Pin::new(&mut *stream).poll_write(context, bytes) {
             Poll::Ready(written) => Poll::Ready(written.map(Some)),
@@ -250,7 +250,7 @@ impl Connection {
             }
             rest = &rest[written..];
         }
-        // What encrypts may keep some; most often nothing is kept.
+        // With TLS, some bytes may still be buffered, but usually none are.
         let flushed = poll_fn(|context| Poll::Ready(Pin::new(&mut *stream).poll_flush(context))).await;
         match flushed {
             Poll::Ready(done) => done?,
@@ -260,7 +260,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Gives back room that is not needed while the client is silent.
+    /// Releases memory that an idle client does not need.
     fn rest(&mut self) {
         self.answers.bytes.shrink_to(IDLE_BYTES);
         self.input.shrink_to(IDLE_BYTES);
@@ -288,7 +288,7 @@ mod tests {
         Server::new(&config, Follower::without_brokers(&config)).unwrap()
     }
 
-    /// What a client gets for these bytes, and whether the other client of its thread was still being answered then.
+    /// Returns the answers to `bytes`, and true if the other client of the thread was still being served by then.
     async fn answered(server: std::sync::Arc<Server>, bytes: &[u8], other: Rc<Cell<bool>>, done: Rc<Cell<bool>>) -> (Vec<u8>, bool) {
         let (mut client, stream) = duplex(64 << 20);
         client.write_all(bytes).await.unwrap();
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_with_a_long_exec_does_not_hold_up_others_of_its_thread() {
+    fn a_long_exec_does_not_block_other_clients_of_the_thread() {
         const COMMANDS: usize = 5_000;
         let (server, runtime) = (server(), tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
         LocalSet::new().block_on(&runtime, async {
@@ -314,7 +314,7 @@ mod tests {
             };
             let second = spawn_local(async move { answered(server, b"PING\r\n", long, short).await });
             let (pong, came_first) = second.await.unwrap();
-            assert_eq!((&pong[..], came_first), (&b"+PONG\r\n"[..], true), "it waited for all of the other's commands");
+            assert_eq!((&pong[..], came_first), (&b"+PONG\r\n"[..], true), "the client waited for all commands of the other client");
             let answers = String::from_utf8(first.await.unwrap().0).unwrap();
             assert_eq!(answers.matches("+QUEUED\r\n").count(), COMMANDS);
             assert_eq!((answers.matches(&format!("*{COMMANDS}\r\n")).count(), answers.matches("# Server").count()), (1, COMMANDS));

@@ -1,4 +1,4 @@
-//! What can be asked and watched over HTTP, for those without a client of Redis.
+//! The HTTP API for lookups, probes, status, and metrics.
 //!
 //! | path | answers |
 //! |---|---|
@@ -31,29 +31,29 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::net::TcpListener;
 
-/// Most bytes of a question.
+/// The maximum size of a request body in bytes.
 const BODY_BYTES_MAX: usize = 2 << 20;
-/// Most keys of one question.
+/// The maximum number of keys per request.
 const KEYS_MAX: usize = 1 << 16;
-/// Most keys that are looked up at a time. Each may stand for 16 fingerprints, which take 50 bytes each.
+/// The maximum number of keys per lookup. A key may have 16 fingerprints, which take 50 bytes each.
 const BATCH_KEYS: usize = 1 << 12;
-/// Most connections that take requests. A quarter more may be ending. If each waits with the largest body, the bodies take 640 MiB.
-/// What a look-up needs in addition is bounded by `Server::lookups`.
+/// The maximum number of connections that accept requests. A quarter more may be closing. If all of them hold the largest body, the bodies
+/// take 640 MiB. `Server::lookups` limits the additional memory for lookups.
 const CONNECTIONS_MAX: usize = 256;
 
-/// What is said of a part that is null.
-const NO_NULL: &str = "a part is null: of a field that is null, write \"null\"; a record key or a header that is null cannot be asked for";
+/// The error message for a null part.
+const NO_NULL: &str = "a part is null; for a null field, use the string \"null\"; null record keys and null headers cannot be looked up";
 
-/// Which keys to ask for.
+/// The request body of `contains`.
 #[derive(Debug, Deserialize)]
 struct ContainsRequest<'q> {
-    /// Each a list of the key's parts, or its only part. A part is a JSON value, or a text, which then also stands for the
-    /// number that is written so.
+    /// The keys. Each is a list of the key's parts, or its only part. A part is a JSON value, or a string, which also matches the number
+    /// with the same text.
     #[serde(borrow)]
     keys: Values<'q>,
 }
 
-/// JSON values as they are written, at most [`KEYS_MAX`].
+/// JSON values as raw text, at most [`KEYS_MAX`].
 #[derive(Debug)]
 struct Values<'q>(Vec<&'q RawValue>);
 
@@ -63,7 +63,7 @@ impl<'de: 'q, 'q> Deserialize<'de> for Values<'q> {
     }
 }
 
-/// Reads [`Values`], and stops at the first value that is one too many.
+/// Reads [`Values`], and stops at the first value over the limit.
 struct ValuesVisitor;
 
 impl<'q> Visitor<'q> for ValuesVisitor {
@@ -85,22 +85,22 @@ impl<'q> Visitor<'q> for ValuesVisitor {
     }
 }
 
-/// What is known of them.
+/// The response of `contains`.
 #[derive(Debug, Serialize, JsonSchema)]
 struct ContainsAnswer {
-    /// For each key, in order: whether it was seen.
+    /// For each key, in order: true if it was seen.
     seen: Vec<bool>,
-    /// Since what time there may be commits that are not known, in milliseconds since the epoch.
+    /// The time after which commits may be unknown, in milliseconds since the epoch.
     as_of_ms: Option<Timestamp>,
 }
 
-/// How a space stands.
+/// The status of a key space.
 #[derive(Debug, Serialize, JsonSchema)]
 struct SpaceStatus<'s> {
     space: &'s str,
     partitions: usize,
     ready_partitions: usize,
-    /// Why it cannot be asked; null if it can.
+    /// The reason why some answers are unknown, or null.
     unavailable: Option<String>,
     as_of_ms: Option<Timestamp>,
     stream_time_ms: Option<Timestamp>,
@@ -110,7 +110,7 @@ struct SpaceStatus<'s> {
     estimated_rate: f64,
 }
 
-/// Answers until `stop`, and then finishes the requests that it has begun to answer.
+/// Accepts requests until `stop`, then finishes the requests that are in progress.
 pub(super) async fn serve(listener: TcpListener, server: Arc<Server>, stop: impl Future<Output = ()>) {
     let limits = Limits { setting: "serve.http_listen", connections: CONNECTIONS_MAX, idle: Some(Duration::from_secs(60)) };
     serve_router(listener, server.tls.clone(), router(server), limits, stop).await;
@@ -120,7 +120,7 @@ fn router(server: Arc<Server>) -> Router {
     Router::new()
         .route("/api/v1/spaces", get(spaces))
         .route("/api/v1/spaces/{space}/contains", post(contains))
-        // Before a question is read.
+        // This check comes before the request body is read.
         .layer(from_fn_with_state(Arc::clone(&server), admit))
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
@@ -136,7 +136,7 @@ fn router(server: Arc<Server>) -> Router {
 
 async fn readyz(State(server): State<Arc<Server>>) -> Response {
     if server.is_stopping.load(Ordering::Relaxed) {
-        return (StatusCode::SERVICE_UNAVAILABLE, "not ready: the server was told to stop\n").into_response();
+        return (StatusCode::SERVICE_UNAVAILABLE, "not ready: the server is stopping\n").into_response();
     }
     let reason = server.follower.spaces().iter().find_map(|space| Some((space.name(), space.why_unavailable()?)));
     match reason {
@@ -166,11 +166,11 @@ async fn spaces(State(server): State<Arc<Server>>) -> Response {
 
 async fn contains(State(server): State<Arc<Server>>, Path(space): Path<String>, body: Bytes) -> Response {
     let Ok(permit) = Arc::clone(&server.lookups).acquire_owned().await else {
-        return problem(StatusCode::SERVICE_UNAVAILABLE, "the server is ending");
+        return problem(StatusCode::SERVICE_UNAVAILABLE, "the server is stopping");
     };
-    // Many keys take a while, and clients are accepted on this thread.
+    // A lookup of many keys is slow, and this thread also accepts clients.
     let answer = tokio::task::spawn_blocking(move || {
-        // The work continues even if the client is gone.
+        // The lookup continues even if the client disconnects.
         let _permit = permit;
         answer(&server, &space, &body)
     });
@@ -183,13 +183,13 @@ fn answer(server: &Server, space: &str, body: &[u8]) -> Response {
         return problem(StatusCode::NOT_FOUND, &format!("there is no key space {space:?}; the configuration has {}", names.join(", ")));
     };
     let seen = look_up(space, body);
-    seen.map_or_else(|(status, sentence)| problem(status, &sentence), |answer| json(StatusCode::OK, &answer))
+    seen.map_or_else(|(status, message)| problem(status, &message), |answer| json(StatusCode::OK, &answer))
 }
 
-/// Looks up the keys of a request, in batches. On failure, an error message names the key that is wrong.
+/// Looks up the keys of a request in batches. If a key is wrong, the error message contains its index.
 fn look_up(space: &Space, body: &[u8]) -> Result<ContainsAnswer, (StatusCode, String)> {
-    let expected = r#"expected {"keys": [...]}, each key a list of its parts, or its only part"#;
-    let is_wrong = |sentence| (StatusCode::BAD_REQUEST, sentence);
+    let expected = r#"expected {"keys": [...]}, where each key is a list of its parts, or its only part"#;
+    let is_wrong = |message| (StatusCode::BAD_REQUEST, message);
     let question: ContainsRequest<'_> = serde_json::from_slice(body).map_err(|error| is_wrong(format!("{expected}: {error}")))?;
     let as_of_ms = space.as_of();
     let (mut query, mut seen, mut unknown) = (Query::default(), Vec::with_capacity(question.keys.0.len()), None);
@@ -222,16 +222,17 @@ fn add_key(space: &Space, key: &RawValue, query: &mut Query) -> Result<(), Strin
     space.add(query, texts.iter().map(String::as_bytes)).map_err(|error| error.to_string())
 }
 
-/// A text as it is without quotes, anything else as it is written.
+/// Returns the content of a JSON string, or the raw text of any other value.
 fn text(part: &RawValue) -> String {
     serde_json::from_str(part.get()).unwrap_or_else(|_| part.get().to_owned())
 }
 
-/// Takes a question only with the password, if one is wanted.
+/// Rejects requests without the password, if one is configured.
 async fn admit(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
     let Some(password) = &server.password else {
         if server.tls.as_ref().is_some_and(|tls| tls.wants_certificates()) {
-            let advice = "serve.tls.client_ca_location is set, and certificates are shown at serve.listen only: to ask over HTTP, set serve.password";
+            let advice =
+                "serve.tls.client_ca_location is set, but client certificates only work at serve.listen; to use HTTP, set serve.password";
             return problem(StatusCode::FORBIDDEN, advice);
         }
         return next.run(request).await;
@@ -243,21 +244,21 @@ async fn admit(State(server): State<Arc<Server>>, request: Request, next: Next) 
     if given.is_some() {
         add(&server.stats.wrong_passwords, 1);
     }
-    let advice = "serve.password is set: send it as `Authorization: Bearer PASSWORD`";
+    let advice = "the password is missing or wrong; send serve.password as `Authorization: Bearer PASSWORD`";
     ([(header::WWW_AUTHENTICATE, "Bearer")], problem(StatusCode::UNAUTHORIZED, advice)).into_response()
 }
 
-/// Returns the password in a header. The name of the scheme is matched without regard to case (RFC 9110), and the password is
-/// any bytes: a header is not limited to ASCII.
+/// Returns the password in a header. The scheme is case-insensitive (RFC 9110). The password may contain any bytes, because headers are not
+/// limited to ASCII.
 fn bearer(authorization: &HeaderValue) -> Option<&[u8]> {
     let (scheme, password) = authorization.as_bytes().split_at_checked("Bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(password)
 }
 
-/// Refuses requests of web pages that gave their own name the address of this machine. Ends connections once the server stops.
+/// Rejects requests from web pages whose host name was pointed to this machine (DNS rebinding). Closes connections after the server stops.
 async fn local(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
     let mut response = if is_of_elsewhere(&request, server.http_listen) {
-        let advice = "serve.http_listen is an address of this machine only: ask for localhost, or set it to another address";
+        let advice = "serve.http_listen is a loopback address; use the host name localhost, or set serve.http_listen to another address";
         problem(StatusCode::MISDIRECTED_REQUEST, advice)
     } else {
         next.run(request).await
@@ -268,8 +269,8 @@ async fn local(State(server): State<Arc<Server>>, request: Request, next: Next) 
     response
 }
 
-fn problem(status: StatusCode, sentence: &str) -> Response {
-    json(status, &serde_json::json!({ "error": sentence }))
+fn problem(status: StatusCode, message: &str) -> Response {
+    json(status, &serde_json::json!({ "error": message }))
 }
 
 fn json(status: StatusCode, value: &impl Serialize) -> Response {
@@ -305,9 +306,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_is_read_up_to_the_first_key_that_is_one_too_many() {
+    async fn a_request_is_read_up_to_the_first_key_over_the_limit() {
         let server = server();
-        // What follows is not JSON, and is not reached.
+        // The rest is not valid JSON, and must not be reached.
         let keys = "1,".repeat(KEYS_MAX + 1);
         for body in [format!("{{\"keys\":[{keys}}}"), format!("{{\"keys\":[[{keys}1]]}}")] {
             let (status, answer) = ask(&server, body).await;
@@ -322,11 +323,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn as_many_requests_are_looked_up_at_a_time_as_there_are_cpus() {
+    async fn concurrent_lookups_are_limited_to_the_number_of_cpus() {
         let (server, question) = (server(), || "{\"keys\":[1]}".to_owned());
         let all = u32::try_from(server.lookups.available_permits()).unwrap();
         let permits = Arc::clone(&server.lookups).acquire_many_owned(all).await.unwrap();
-        assert!(timeout(Duration::from_secs(60), ask(&server, question())).await.is_err(), "there is no permit");
+        assert!(timeout(Duration::from_secs(60), ask(&server, question())).await.is_err(), "no permit is left");
         drop(permits);
         assert_eq!(ask(&server, question()).await.0, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(server.lookups.available_permits(), all as usize);

@@ -1,6 +1,6 @@
-//! What can be asked of the server and of its spaces.
+//! Commands that describe the server and its key spaces.
 //!
-//! Owns the names by which clients of Redis know them.
+//! Owns the field names that Redis clients expect.
 
 use super::Server;
 use super::command::{Command, Refusal, refusal, space};
@@ -11,7 +11,7 @@ use crate::runtime;
 use crate::stats::get;
 use std::fmt::Write as _;
 
-/// Name, number of parts (at least so many if negative), and where the names of spaces stand: first, last, step.
+/// The name, the number of arguments (or the negative minimum), and the positions of key space names: first, last, step.
 const COMMANDS: [(&str, i64, [i64; 3]); 37] = [
     ("auth", -2, [0, 0, 0]),
     ("bf.add", 3, [1, 1, 1]),
@@ -52,10 +52,10 @@ const COMMANDS: [(&str, i64, [i64; 3]); 37] = [
     ("type", 2, [1, 1, 1]),
 ];
 
-/// `COMMAND`, and what may stand behind it.
+/// The `COMMAND` command and its subcommands.
 pub(super) fn command(command: Command<'_>, answers: &mut Answers) -> Result<(), Refusal> {
     let entry = |answers: &mut Answers, (name, arity, keys): &(&str, i64, [i64; 3])| {
-        // As of Redis 7: behind the names stand categories, tips, key specifications and subcommands.
+        // The format of Redis 7. After the positions follow categories, tips, key specifications, and subcommands.
         answers.array(10);
         answers.bulk(name.as_bytes());
         answers.integer(*arity);
@@ -101,7 +101,7 @@ pub(super) fn command(command: Command<'_>, answers: &mut Answers) -> Result<(),
     Ok(())
 }
 
-/// How a space stands, if it can be asked.
+/// Returns the status of a space, or an error if the space is unavailable.
 pub(super) fn ready(space: &Space) -> Result<SpaceReport, Refusal> {
     let report = space.report();
     match &report.unavailable {
@@ -159,7 +159,7 @@ pub(super) fn filter(name: &str, server: &Server, command: Command<'_>, answers:
     Ok(())
 }
 
-/// `INFO [section]`: in sections, as clients read it.
+/// `INFO [section]`, in the text format of Redis.
 pub(super) fn info(server: &Server, wanted: &str) -> String {
     let stats = &server.stats;
     let spaces: Vec<_> = server.follower.spaces().iter().map(|space| (space.name(), space.report())).collect();

@@ -1,6 +1,6 @@
-//! The server as Prometheus reads it.
+//! The server's Prometheus metrics.
 //!
-//! Owns the names of these metrics: `docs/metrics.md` lists them, and a test holds one against the other.
+//! Owns the names of these metrics. A test compares them with the list in `docs/metrics.md`.
 
 use super::Server;
 use super::stats::BUCKETS;
@@ -14,7 +14,7 @@ use std::fmt::Error;
 
 pub(super) use crate::http::CONTENT_TYPE;
 
-/// All metrics, in the `OpenMetrics` text format.
+/// Returns all metrics in the `OpenMetrics` text format.
 pub(super) fn render(server: &Server) -> String {
     let counts = &server.stats;
     crate::http::render(Metrics {
@@ -63,41 +63,45 @@ impl Collector for Metrics {
                 .zip(report.answers)
                 .map(move |(answer, count)| ([("space", name.clone()), ("answer", answer.to_owned())], count))
         });
-        encoder.counters("unseen_serve_lookups_total", "Keys that were asked for, by answer", answers)?;
-        encoder.counter("unseen_serve_commands_total", "Commands of clients of Redis", self.commands)?;
+        encoder.counters("unseen_serve_lookups_total", "Looked-up keys, by answer", answers)?;
+        encoder.counter("unseen_serve_commands_total", "Commands of Redis clients", self.commands)?;
         let writes = self.writes.map(|(result, count)| ([("result", result.to_owned())], count));
-        encoder.counters("unseen_serve_writes_total", "Records that clients had written to input topics, by result", writes)?;
-        encoder.gauge("unseen_serve_connections", "Connections that are open", Some(float(self.connections)))?;
-        encoder.counter("unseen_serve_accepted_connections_total", "Connections that were accepted", self.accepted)?;
+        encoder.counters("unseen_serve_writes_total", "Records written to input topics for clients, by result", writes)?;
+        encoder.gauge("unseen_serve_connections", "Open connections", Some(float(self.connections)))?;
+        encoder.counter("unseen_serve_accepted_connections_total", "Accepted connections", self.accepted)?;
         let refused = self.refused.map(|(reason, count)| ([("reason", reason.to_owned())], count));
-        encoder.counters("unseen_serve_refused_total", "Connections and passwords that were refused, by reason", refused)?;
+        encoder.counters("unseen_serve_refused_total", "Rejected connections and passwords, by reason", refused)?;
         let (counts, sum) = &self.answer_time;
         let buckets: Vec<_> = BUCKETS.into_iter().chain([f64::MAX]).zip(counts.iter().copied()).collect();
-        let help = "Time to answer the commands that came together in one piece";
+        let help = "Time to answer the commands that arrived in one batch";
         encoder.buckets("unseen_serve_answer_duration_seconds", help, *sum, &buckets)?;
-        #[expect(clippy::cast_precision_loss, reason = "numbers that are shown")]
+        #[expect(clippy::cast_precision_loss, reason = "only displayed")]
         let count = |number: usize| number as f64;
-        encoder.gauges("unseen_serve_partitions", "Partitions that are followed", self.each(|report| count(report.partitions)))?;
-        encoder.gauges("unseen_serve_ready_partitions", "Partitions that can be asked", self.each(|report| count(report.ready)))?;
+        encoder.gauges("unseen_serve_partitions", "Followed partitions", self.each(|report| count(report.partitions)))?;
+        encoder.gauges(
+            "unseen_serve_ready_partitions",
+            "Partitions that are ready for lookups",
+            self.each(|report| count(report.ready)),
+        )?;
         let staleness = self
             .spaces
             .iter()
             .filter_map(|(name, report)| Some(([("space", name.clone())], seconds(self.now_ms.saturating_sub(report.as_of?).max(0)))));
-        encoder.gauges("unseen_serve_staleness_seconds", "Since when there may be commits that are not known", staleness)?;
-        encoder.gauges("unseen_serve_keys", "Keys remembered", self.each(|report| float(report.keys)))?;
-        encoder.gauges("unseen_serve_capacity_keys", "Keys that the filters are made for", self.each(|report| float(report.capacity)))?;
+        encoder.gauges("unseen_serve_staleness_seconds", "Age of the last known commits", staleness)?;
+        encoder.gauges("unseen_serve_keys", "Remembered keys", self.each(|report| float(report.keys)))?;
+        encoder.gauges("unseen_serve_capacity_keys", "Keys that the filters are sized for", self.each(|report| float(report.capacity)))?;
         encoder.gauges("unseen_serve_memory_bytes", "Memory of the filters", self.each(|report| float(report.bytes)))?;
         encoder.gauges(
             "unseen_serve_estimated_fpr_ratio",
-            "Share of unseen keys that are called seen, by formula",
+            "Computed share of unseen keys that are reported as seen",
             self.each(|report| report.rate),
         )?;
+        encoder.counters("unseen_serve_applied_keys_total", "Keys applied from the changelog", self.each(|report| report.applied))?;
         encoder.counters(
-            "unseen_serve_applied_keys_total",
-            "Keys that were applied from the changelog",
-            self.each(|report| report.applied),
+            "unseen_serve_restarts_total",
+            "Number of times that a partition was loaded again",
+            self.each(|report| report.restarts),
         )?;
-        encoder.counters("unseen_serve_restarts_total", "Times that a partition was loaded anew", self.each(|report| report.restarts))?;
         encoder.gauges("unseen_build_info", "Always 1", [([("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0)])?;
         process(&mut encoder, self.started_ms)
     }

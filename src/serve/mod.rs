@@ -1,10 +1,10 @@
-//! Answers which keys were seen, to Redis clients and over HTTP.
+//! Answers which keys were seen, over the Redis protocol and HTTP.
 //!
-//! Owns the connections of `unseen serve`, their threads, and how they end. Must never change what was seen: the stream decides
-//! that, and a client's write is a record of the stream. Must never end with a command received and not answered, as long as
-//! `worker.shutdown_timeout` allows.
+//! Owns the connections of `unseen serve`, their threads, and their shutdown. Must never change dedup state: only the stream does, and a
+//! client's write is a record in the stream. Within `worker.shutdown_timeout`, must never end without answering a command that it has
+//! received.
 //!
-//! Each thread has connections of its own and answers them one after the other. All threads ask the same [`Follower`].
+//! Each thread has its own connections, and serves them in turns. All threads query the same [`Follower`].
 
 mod command;
 mod commands;
@@ -44,12 +44,12 @@ use tokio::task::LocalSet;
 use tokio::time::timeout_at;
 use writer::Writer;
 
-/// Pause after a failed accept: without a free descriptor, the next one would fail at once.
+/// The pause after a failed accept. If no file descriptor is free, the next accept would fail immediately.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
-/// Descriptors that are for others than clients: Kafka's, the log's, and those of the endpoints.
+/// The number of file descriptors reserved for Kafka, the log, and the endpoints.
 const DESCRIPTORS: u64 = 256;
 
-/// Answers clients from what a follower knows. `Debug` shows no secret.
+/// Answers clients from a follower's state. The `Debug` output contains no secrets.
 pub struct Server {
     follower: Follower,
     stats: ServeStats,
@@ -58,14 +58,14 @@ pub struct Server {
     writer: Option<Writer>,
     max_connections: usize,
     shutdown_timeout: Duration,
-    /// Set once the process was told to stop.
+    /// Set when the process must stop.
     is_stopping: AtomicBool,
     started: Instant,
     started_at: SystemTime,
     listen: SocketAddr,
     http_listen: Option<SocketAddr>,
     next_id: AtomicU64,
-    /// Permits for look-ups over HTTP, one per CPU. Each holds what it parses and asks for in memory.
+    /// Permits for HTTP lookups, one per CPU, which limit the memory for parsed requests.
     lookups: Arc<Semaphore>,
 }
 
@@ -75,7 +75,7 @@ impl std::fmt::Debug for Server {
     }
 }
 
-/// The sockets of a server.
+/// The listening sockets of a server.
 #[derive(Debug)]
 pub struct Listening {
     redis: TcpListener,
@@ -86,7 +86,7 @@ impl Server {
     /// Creates a server that does not listen yet.
     ///
     /// # Errors
-    /// An error message if `serve.tls` cannot be used, or if librdkafka refuses a property.
+    /// An error message if `serve.tls` cannot be used, or if librdkafka rejects a property.
     pub fn new(config: &Config, follower: Follower) -> Result<Arc<Self>, String> {
         let serve = &config.serve;
         Ok(Arc::new(Self {
@@ -124,12 +124,12 @@ impl Server {
         Ok(Listening { redis, http })
     }
 
-    /// Answers clients until `stop`, with the given number of threads, or with one per CPU. Then finishes what clients have
-    /// asked for, within `worker.shutdown_timeout`.
+    /// Serves clients until `stop`, with the given number of threads or one per CPU. Then finishes the received requests within
+    /// `worker.shutdown_timeout`.
     pub async fn serve(self: Arc<Self>, listening: Listening, threads: Option<u16>, stop: impl Future<Output = ()>) {
         let Listening { redis, http } = listening;
         if let Ok(address) = redis.local_addr() {
-            tracing::info!(address = %address, password = self.password.is_some(), tls = self.tls.is_some(), "listening for clients of Redis");
+            tracing::info!(address = %address, password = self.password.is_some(), tls = self.tls.is_some(), "listening for Redis clients");
         }
         self.raise_descriptors();
         let threads = threads.map_or_else(cpus, usize::from);
@@ -157,7 +157,7 @@ impl Server {
         drop((redis, senders));
         let all_ended = async {
             ended.recv().await;
-            // Until here, probes could see that the server stops.
+            // Until here, probes could see that the server is stopping.
             drop(stop_http);
             if let Some(http) = http {
                 let _ = http.await;
@@ -165,23 +165,27 @@ impl Server {
         };
         if timeout_at(deadline, all_ended).await.is_err() {
             let (connections, limit_s) = (get(&self.stats.connections), self.shutdown_timeout.as_secs_f64());
-            tracing::warn!(connections, limit_s, "closing connections that did not end in time; unanswered commands must be sent again");
+            tracing::warn!(
+                connections,
+                limit_s,
+                "closing connections that did not end in time; their clients must send unanswered commands again"
+            );
         }
         self.flush(deadline).await;
     }
 
-    /// Waits until the brokers have acknowledged writes whose clients are gone.
+    /// Waits until the brokers have acknowledged the writes of disconnected clients.
     async fn flush(self: Arc<Self>, deadline: tokio::time::Instant) {
         let flushed = tokio::task::spawn_blocking(move || {
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
             self.writer.as_ref().map_or(Ok(()), |writer| writer.flush(left))
         });
         if let Ok(Err(writes)) = flushed.await {
-            tracing::warn!(writes, "the brokers have not acknowledged these writes in time; the topics may have them");
+            tracing::warn!(writes, "the brokers did not acknowledge these writes in time; they may still be in the topics");
         }
     }
 
-    /// Lets the process open as many files as it may, and says if those are too few.
+    /// Raises the limit of open files to its maximum, and logs a warning if that is too low.
     fn raise_descriptors(&self) {
         use rustix::process::{Resource, getrlimit, setrlimit};
         let mut limit = getrlimit(Resource::Nofile);
@@ -192,12 +196,12 @@ impl Server {
             tracing::warn!(
                 most,
                 wanted,
-                "too few open files are allowed for serve.max_connections; raise the limit (`ulimit -n`, LimitNOFILE=), or lower serve.max_connections"
+                "the limit of open files is too low for serve.max_connections; raise the limit (`ulimit -n`, LimitNOFILE=), or lower serve.max_connections"
             );
         }
     }
 
-    /// Starts a thread that answers the clients that are sent to it. The thread holds `running` until it ends.
+    /// Starts a thread that serves the clients sent to it. The thread holds `running` until it ends.
     fn thread(server: &Arc<Self>, number: usize, running: Sender<Infallible>) -> UnboundedSender<TcpStream> {
         let (sender, clients) = unbounded_channel();
         let server = Arc::clone(server);
@@ -206,14 +210,14 @@ impl Server {
             let _running = running;
             match runtime {
                 Ok(runtime) => LocalSet::new().block_on(&runtime, answer(server, clients)),
-                Err(error) => tracing::error!(error = %error, "cannot start a thread that answers clients"),
+                Err(error) => tracing::error!(error = %error, "cannot start a thread for clients"),
             }
         };
         let _ = thread::Builder::new().name(format!("serve-{number}")).spawn(work);
         sender
     }
 
-    /// Sends each client that comes to a thread, in turns.
+    /// Accepts clients, and distributes them to the threads in turns.
     async fn accept(&self, listener: &TcpListener, threads: &[UnboundedSender<TcpStream>]) {
         let mut turns = threads.iter().cycle();
         loop {
@@ -221,7 +225,7 @@ impl Server {
                 Ok((client, _)) => client,
                 Err(error) => {
                     let error = io_error(&error);
-                    tracing::warn!(error, "a connection to serve.listen is not accepted; trying again");
+                    tracing::warn!(error, "cannot accept a connection to serve.listen; retrying");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -229,7 +233,7 @@ impl Server {
             add(&self.stats.accepted, 1);
             if get(&self.stats.connections) >= self.max_connections as u64 {
                 add(&self.stats.rejected, 1);
-                // A client that waits to be encrypted would not understand it. Tokio does not know yet that it can be written to.
+                // A client that expects TLS could not read this. Tokio does not know yet that the socket is writable.
                 if self.tls.is_none()
                     && let Ok(mut client) = client.into_std()
                 {
@@ -238,11 +242,11 @@ impl Server {
                 continue;
             }
             add(&self.stats.connections, 1);
-            // An answer is sent once it is whole; it is not to wait for more.
+            // Send each answer as soon as it is complete.
             let _ = client.set_nodelay(true);
-            // One that is gone without a word is noticed some time.
+            // Detects clients that have disappeared.
             let _ = rustix::net::sockopt::set_socket_keepalive(&client, true);
-            // A thread that could not begin takes none; its log line says why.
+            // If a thread could not start, it was logged, and the thread gets no clients.
             if turns.next().is_none_or(|thread| thread.send(client).is_err()) {
                 self.stats.connections.fetch_sub(1, Ordering::Relaxed);
             }
@@ -254,9 +258,9 @@ fn cpus() -> usize {
     thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
-/// Answers the clients of one thread, until no more come and the last connection has ended.
+/// Serves the clients of one thread until no more arrive and the last connection has ended.
 async fn answer(server: Arc<Server>, mut clients: UnboundedReceiver<TcpStream>) {
-    // Of the thread alone: connections of different threads share no lock.
+    // A channel per thread, so that connections of different threads share no lock.
     let stop = watch::Sender::new(false);
     while let Some(client) = clients.recv().await {
         let (server, mut stopped) = (Arc::clone(&server), stop.subscribe());
@@ -270,18 +274,18 @@ async fn answer(server: Arc<Server>, mut clients: UnboundedReceiver<TcpStream>) 
         });
     }
     stop.send_replace(true);
-    // Each connection holds a receiver.
+    // Every connection holds a receiver.
     stop.closed().await;
 }
 
-/// Moves a connection to the runtime of this thread, encrypts it if `serve.tls` is set, and serves it.
+/// Moves a connection to the runtime of this thread, starts TLS if `serve.tls` is set, and serves the client.
 async fn here(client: TcpStream, server: &Server, id: u64, stop: impl Future<Output = ()>) -> std::io::Result<()> {
     let client = TcpStream::from_std(client.into_std()?)?;
     let Some(tls) = &server.tls else { return connection::serve(server, client, id, stop).await };
     let mut stop = pin!(stop);
     let client = tokio::select! {
         client = tls.accept(client) => client.inspect_err(|_| add(&server.stats.unencrypted, 1))?,
-        // The client has asked nothing yet.
+        // The client has sent no command yet.
         () = stop.as_mut() => return Ok(()),
     };
     connection::serve(server, client, id, stop).await

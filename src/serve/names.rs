@@ -1,25 +1,25 @@
-//! Names of keys as clients of Redis give them: a key space, and parts of the key.
+//! Key names of Redis commands: a key space, and parts of the key.
 //!
-//! `seen-news` is a space, whose items are keys of one part. `seen-news:{42}` with the item `n7` is the key `[42, n7]`;
-//! `seen:{42}:{de}` with `n7` is `[42, de, n7]`. Must never take a name for another one's.
+//! `seen-news` is a space whose keys have one part. `seen-news:{42}` with the item `n7` is the key `[42, n7]`. `seen:{42}:{de}` with `n7`
+//! is `[42, de, n7]`. Must never confuse two names.
 
-/// A name in its parts.
+/// A parsed name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Name<'n> {
     pub(super) space: &'n str,
-    /// Between the outermost braces; none where there are none.
+    /// The text between the outermost braces, or `None` without braces.
     inner: Option<&'n [u8]>,
-    /// How many parts these are.
+    /// The number of parts in it.
     count: usize,
 }
 
 impl<'n> Name<'n> {
-    /// The name of a space, without parts of a key.
+    /// Creates the name of a space without key parts.
     pub(super) const fn of(space: &'n str) -> Self {
         Self { space, inner: None, count: 0 }
     }
 
-    /// Reads a name. `None` if it is none: no text, or with something behind the space that is not in braces.
+    /// Parses a name. Returns `None` if it is not UTF-8, or if the text after the space is not in braces.
     pub(super) fn parse(name: &'n [u8]) -> Option<Self> {
         let (space, rest) = match name.iter().position(|&byte| byte == b':') {
             Some(colon) => (&name[..colon], Some(&name[colon + 1..])),
@@ -32,13 +32,13 @@ impl<'n> Name<'n> {
         Some(Self { space: str::from_utf8(space).ok()?, inner, count: Parts(inner).count() })
     }
 
-    /// The texts of the key's parts that the name has, in order. Each but the last ends at `}:{`.
+    /// Returns the key parts of the name, in order. Each part except the last ends at `}:{`.
     pub(super) fn parts(&self) -> Parts<'n> {
         Parts(self.inner)
     }
 }
 
-/// Texts of parts of a key.
+/// The texts of key parts.
 #[derive(Clone, Debug)]
 pub(super) struct Parts<'n>(Option<&'n [u8]>);
 
@@ -54,7 +54,7 @@ impl<'n> Iterator for Parts<'n> {
     }
 }
 
-/// The texts of a key's parts: those of the name, and the item.
+/// The texts of all parts of a key: those of the name, and the item.
 #[derive(Clone, Debug)]
 pub(super) struct Texts<'n> {
     parts: Parts<'n>,

@@ -1,6 +1,6 @@
-//! Keys that clients ask for, gathered over the commands that come together.
+//! Lookups of consecutive commands, collected into one batch.
 //!
-//! Owns the order of their answers. Must never answer 0 for what is not known.
+//! Owns the order of their answers. Must never answer 0 for an unknown key.
 
 use super::Server;
 use super::command::{Command, Refusal, asked, refusal, space};
@@ -8,16 +8,16 @@ use super::names::Texts;
 use super::resp::Answers;
 use crate::follower::{Answer, Query};
 
-/// Keys that are asked for, of commands that follow each other: asked for at once, they take a fraction.
+/// The pending lookups of consecutive commands. One batch takes a fraction of the time of single lookups.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     query: Query,
-    /// Number of their space.
+    /// The index of their space.
     space: usize,
     commands: Vec<(Form, usize)>,
 }
 
-/// How a command is answered.
+/// The form of a command's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     One,
@@ -26,7 +26,7 @@ pub(super) enum Form {
 }
 
 impl Pending {
-    /// Answers what waits.
+    /// Answers the pending commands.
     pub(super) fn flush(&mut self, server: &Server, answers: &mut Answers) {
         if self.commands.is_empty() {
             return;
@@ -38,8 +38,8 @@ impl Pending {
             at += keys;
             match (&unavailable, form) {
                 (Some(reason), _) if found.contains(&Answer::Unknown) => {
-                    let (code, sentence) = refusal(reason);
-                    answers.error(code, &sentence);
+                    let (code, message) = refusal(reason);
+                    answers.error(code, &message);
                 }
                 (_, Form::One) => answers.bool(found.contains(&Answer::Seen)),
                 (_, Form::Count) => answers.integer(i64::from(found.contains(&Answer::Seen))),
@@ -54,7 +54,7 @@ impl Pending {
         self.query.clear();
     }
 
-    /// Takes a command that asks for keys.
+    /// Adds a lookup command.
     pub(super) fn ask(&mut self, server: &Server, command: Command<'_>, form: Form, answers: &mut Answers) -> Result<(), Refusal> {
         let (number, _, name) = space(server, command.get(1).unwrap_or_default())?;
         if self.space != number {

@@ -1,23 +1,22 @@
-//! The Redis serialization protocol: commands as they come, answers as they go.
+//! The Redis serialization protocol (RESP).
 //!
-//! Owns the bytes of RESP2 and RESP3 (the Redis protocol specification), and how large a command may be. Must never
-//! know what a command means.
+//! Owns the encoding of RESP2 and RESP3, and the size limits of commands. Must never depend on the meaning of a command.
 
 use std::fmt;
 use std::ops::Range;
 
-/// Most parts of a command.
+/// The maximum number of arguments of a command.
 pub(super) const PARTS_MAX: usize = 1 << 17;
-/// Most bytes of a part.
+/// The maximum size of an argument in bytes.
 pub(super) const PART_BYTES_MAX: usize = 1 << 20;
-/// Most bytes of a command.
+/// The maximum size of a command in bytes.
 pub(super) const COMMAND_BYTES_MAX: usize = 4 << 20;
-/// The same before a client has given the password.
+/// The limits before a client has authenticated.
 const UNAUTHENTICATED: Limits = Limits { parts: 10, part_bytes: 16 << 10 };
 const AUTHENTICATED: Limits = Limits { parts: PARTS_MAX, part_bytes: PART_BYTES_MAX };
-/// Most bytes of a command that is a line of words.
+/// The maximum size of an inline command in bytes.
 const INLINE_BYTES_MAX: usize = 64 << 10;
-/// Most bytes of a line that says a length.
+/// The maximum length of a line with a number.
 const LENGTH_BYTES_MAX: usize = 32;
 
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +25,7 @@ struct Limits {
     part_bytes: usize,
 }
 
-/// What a client sends that is no command. The connection is of no use after it.
+/// An error in the bytes of a client. The connection cannot be used any longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProtocolError(&'static str);
 
@@ -36,20 +35,20 @@ impl fmt::Display for ProtocolError {
     }
 }
 
-/// Finds the parts of one command, as its bytes come.
+/// An incremental parser of a command.
 #[derive(Debug, Default)]
 pub(super) struct Parser {
-    /// Where the parts are, from the beginning of the command.
+    /// The positions of the arguments, relative to the start of the command.
     parts: Vec<Range<usize>>,
-    /// Parts that are still to come; none before that is known.
+    /// The number of missing arguments, if known.
     left: Option<usize>,
-    /// Up to where the command was looked at.
+    /// The position up to which the command was parsed.
     at: usize,
 }
 
 impl Parser {
-    /// Goes on at the bytes of a command, of which there may be more than the last time. Returns how many bytes it takes
-    /// once all of it is there; its parts are then [`Parser::parts`]. A command may have none, and is then nothing.
+    /// Continues to parse a command, of which more bytes may have arrived. Returns the size of the command after all of it has arrived. Its
+    /// arguments are then in [`Parser::parts`]. A command without arguments is ignored.
     pub(super) fn parse(&mut self, command: &[u8], is_authenticated: bool) -> Result<Option<usize>, ProtocolError> {
         let limits = if is_authenticated { AUTHENTICATED } else { UNAUTHENTICATED };
         let mut left = match self.left {
@@ -65,20 +64,20 @@ impl Parser {
             } else {
                 let Some((line, start)) = line(command, self.at)? else { break };
                 let Some((b'$', digits)) = line.split_first() else {
-                    return Err(ProtocolError("expected '$' before a part of a command"));
+                    return Err(ProtocolError("expected '$' before an argument"));
                 };
                 (number(digits), start)
             };
             let length = length.filter(|&length| length <= limits.part_bytes);
             let end = start + length.ok_or(ProtocolError("invalid bulk length"))?;
             if end > COMMAND_BYTES_MAX {
-                return Err(ProtocolError("too big a command"));
+                return Err(ProtocolError("command too large"));
             }
             if command.len() < end + 2 {
                 break;
             }
             if &command[end..end + 2] != b"\r\n" {
-                return Err(ProtocolError("expected the end of a line after a part of a command"));
+                return Err(ProtocolError("expected a line break after an argument"));
             }
             self.parts.push(start..end);
             self.at = end + 2;
@@ -88,7 +87,7 @@ impl Parser {
         Ok((left == 0).then_some(self.at))
     }
 
-    /// Finds out how many parts there are, or takes all of a line of words.
+    /// Parses the number of arguments, or a whole inline command.
     fn begin(&mut self, command: &[u8], limits: Limits) -> Result<Option<usize>, ProtocolError> {
         match command.first() {
             None => Ok(None),
@@ -108,7 +107,7 @@ impl Parser {
                     return if command.len() >= INLINE_BYTES_MAX { Err(ProtocolError("too big inline request")) } else { Ok(None) };
                 };
                 if command[..end].iter().any(|byte| matches!(byte, b'"' | b'\'')) {
-                    return Err(ProtocolError("quotes in a command that is a line of words; send it as an array of bulk strings"));
+                    return Err(ProtocolError("quotes in an inline command are not supported; send an array of bulk strings"));
                 }
                 let mut at = 0;
                 for word in command[..end].split(u8::is_ascii_whitespace) {
@@ -123,22 +122,22 @@ impl Parser {
         }
     }
 
-    /// Where the parts of the command are.
+    /// The positions of the arguments.
     pub(super) fn parts(&self) -> &[Range<usize>] {
         &self.parts
     }
 
-    /// Begins another command.
+    /// Starts the next command.
     pub(super) fn reset(&mut self) {
         self.parts.clear();
-        // So many were once needed, and may never be again.
+        // A large command may have grown the buffer.
         self.parts.shrink_to(64);
         (self.left, self.at) = (None, 0);
     }
 }
 
-/// The number on the line that begins there with `kind`, and where the next does. None if it is not as short and plain as
-/// most are: [`line()`] then says what it is.
+/// Returns the number in the line at `at` that starts with `kind`, and the position of the next line. Returns `None` unless the line is
+/// short and complete. [`line()`] then handles the other cases.
 #[inline]
 fn short(command: &[u8], at: usize, kind: u8) -> Option<(usize, usize)> {
     match *command.get(at..)? {
@@ -150,18 +149,18 @@ fn short(command: &[u8], at: usize, kind: u8) -> Option<(usize, usize)> {
     }
 }
 
-/// The line that begins there, and where the next does; none before all of it is there.
+/// Returns the line at `at` and the position of the next line, or `None` if the line is incomplete.
 fn line(command: &[u8], at: usize) -> Result<Option<(&[u8], usize)>, ProtocolError> {
     let rest = command.get(at..).unwrap_or_default();
     match rest.iter().take(LENGTH_BYTES_MAX).position(|&byte| byte == b'\n') {
         Some(end) if end > 0 && rest[end - 1] == b'\r' => Ok(Some((&rest[..end - 1], at + end + 1))),
-        Some(_) => Err(ProtocolError("a line does not end as lines do")),
-        None if rest.len() >= LENGTH_BYTES_MAX => Err(ProtocolError("too long a line")),
+        Some(_) => Err(ProtocolError("expected a line to end with \\r\\n")),
+        None if rest.len() >= LENGTH_BYTES_MAX => Err(ProtocolError("line too long")),
         None => Ok(None),
     }
 }
 
-/// A number that is written in digits only.
+/// Parses a number that consists of digits only.
 fn number(digits: &[u8]) -> Option<usize> {
     if digits.is_empty() || digits.len() > 10 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -169,36 +168,36 @@ fn number(digits: &[u8]) -> Option<usize> {
     Some(digits.iter().fold(0, |number, digit| number * 10 + usize::from(digit - b'0')))
 }
 
-/// Answers, in the version of the protocol that the client speaks.
+/// Answers in the client's version of the protocol.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    /// What is to be sent.
+    /// The bytes to send.
     pub(super) bytes: Vec<u8>,
-    /// Whether it is RESP3.
+    /// True for RESP3.
     pub(super) is_resp3: bool,
 }
 
 impl Answers {
-    /// A short text without an end of line.
+    /// Adds a short text without a line break.
     pub(super) fn simple(&mut self, text: &str) {
         self.line(b'+', text);
     }
 
-    /// An error: a code in capitals, and a sentence.
-    pub(super) fn error(&mut self, code: &str, sentence: &str) {
-        self.line(b'-', &format!("{code} {}", sentence.replace(['\r', '\n'], " ")));
+    /// Adds an error: a code in capitals, and a message.
+    pub(super) fn error(&mut self, code: &str, message: &str) {
+        self.line(b'-', &format!("{code} {}", message.replace(['\r', '\n'], " ")));
     }
 
     pub(super) fn integer(&mut self, number: i64) {
         self.line(b':', &number.to_string());
     }
 
-    /// A number that can be no more than the largest.
+    /// Adds a count, limited to the largest integer of the protocol.
     pub(super) fn count(&mut self, number: u64) {
         self.integer(i64::try_from(number).unwrap_or(i64::MAX));
     }
 
-    /// Whether something holds.
+    /// Adds a boolean.
     #[inline]
     pub(super) fn bool(&mut self, holds: bool) {
         let bytes: &[u8; 4] = match (self.is_resp3, holds) {
@@ -220,12 +219,12 @@ impl Answers {
         self.bytes.extend_from_slice(if self.is_resp3 { b"_\r\n" } else { b"$-1\r\n" });
     }
 
-    /// A list of so many, which follow.
+    /// Adds the header of an array with `length` elements, which follow.
     pub(super) fn array(&mut self, length: usize) {
         self.line(b'*', &length.to_string());
     }
 
-    /// So many names and values, which follow in turns.
+    /// Adds the header of a map with `length` entries. Keys and values follow alternately.
     pub(super) fn map(&mut self, length: usize) {
         if self.is_resp3 {
             self.line(b'%', &length.to_string());
@@ -245,7 +244,7 @@ impl Answers {
 mod tests {
     use super::*;
 
-    /// The commands of an input that comes in pieces, and how it ends.
+    /// Parses an input that arrives in pieces. Returns its commands and the error that ends it.
     fn commands_in(input: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, Option<ProtocolError>) {
         let (mut commands, mut parser, mut begin, mut there) = (Vec::new(), Parser::default(), 0, 0);
         loop {
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_number_is_that_of_its_line() {
+    fn short_numbers_parse_like_any_line() {
         for text in ["$0\r\n", "$7\r\n", "$07\r\n", "$16\r\n", "$131072\r\n"] {
             let (line, start) = line(text.as_bytes(), 0).unwrap().unwrap();
             let slow = (number(&line[1..]).unwrap(), start);
@@ -286,14 +285,14 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_arrays_or_lines_of_words() {
+    fn commands_are_arrays_or_inline() {
         let input = b"*2\r\n$4\r\nECHO\r\n$4\r\na\r\nb\r\n*1\r\n$0\r\n\r\nPING  x\r\n\r\n*0\r\n*-1\r\nPING\n*1\r\n$4\r\nPI";
         let wanted: [&[&str]; 7] = [&["ECHO", "a\r\nb"], &[""], &["PING", "x"], &[], &[], &[], &["PING"]];
         assert_eq!(commands(input).unwrap(), wanted);
     }
 
     #[test]
-    fn a_command_is_the_same_in_whatever_pieces_it_comes() {
+    fn a_command_can_arrive_in_any_pieces() {
         let input = b"*3\r\n$9\r\nBF.EXISTS\r\n$4\r\nnews\r\n$2\r\nn1\r\nPING\r\n*1\r\n$4\r\nQUIT\r\n";
         for piece in 1..=20 {
             assert_eq!(commands_in(input, piece), commands_in(input, input.len()));
@@ -301,19 +300,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_command_is_refused_and_so_is_what_is_too_large() {
+    fn invalid_and_oversized_commands_are_rejected() {
         for (input, message) in [
             (&b"*x\r\n"[..], "invalid multibulk length"),
             (b"*131073\r\n", "invalid multibulk length"),
             (b"*-2\r\n", "invalid multibulk length"),
-            (b"*1\r\n:1\r\n", "expected '$' before a part of a command"),
+            (b"*1\r\n:1\r\n", "expected '$' before an argument"),
             (b"*1\r\n$-1\r\n", "invalid bulk length"),
             (b"*1\r\n$1048577\r\n", "invalid bulk length"),
             (b"*1\r\n$18446744073709551616\r\n", "invalid bulk length"),
-            (b"*1\r\n$1\r\nabc", "expected the end of a line after a part of a command"),
-            (b"*1\n", "a line does not end as lines do"),
-            (b"ECHO \"a b\"\n", "quotes in a command that is a line of words; send it as an array of bulk strings"),
-            (b"*11111111111111111111111111111111111111", "too long a line"),
+            (b"*1\r\n$1\r\nabc", "expected a line break after an argument"),
+            (b"*1\n", "expected a line to end with \\r\\n"),
+            (b"ECHO \"a b\"\n", "quotes in an inline command are not supported; send an array of bulk strings"),
+            (b"*11111111111111111111111111111111111111", "line too long"),
         ] {
             assert_eq!(commands(input), Err(ProtocolError(message)), "{}", String::from_utf8_lossy(input));
         }
@@ -324,11 +323,11 @@ mod tests {
             large.resize(large.len() + PART_BYTES_MAX, b'x');
             large.extend_from_slice(b"\r\n");
         }
-        assert_eq!(commands(&large), Err(ProtocolError("too big a command")));
+        assert_eq!(commands(&large), Err(ProtocolError("command too large")));
     }
 
     #[test]
-    fn a_client_without_the_password_may_not_say_much() {
+    fn unauthenticated_clients_have_lower_limits() {
         assert_eq!(Parser::default().parse(b"*11\r\n", false), Err(ProtocolError("invalid multibulk length")));
         assert_eq!(Parser::default().parse(b"*1\r\n$16385\r\n", false), Err(ProtocolError("invalid bulk length")));
         assert_eq!(Parser::default().parse(b"*11\r\n", true), Ok(None));

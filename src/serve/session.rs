@@ -1,6 +1,6 @@
-//! What is known of a connection, and the commands about it.
+//! The session of a connection, and the commands that affect it.
 //!
-//! Must never let one ask that has not given the password, where one is wanted.
+//! Must never let an unauthenticated client look up keys if a password is configured.
 
 use super::Server;
 use super::command::{Command, Refusal};
@@ -9,36 +9,35 @@ use super::writes::Waiting;
 use crate::stats::add;
 use std::ops::Range;
 
-/// What is said where a password is wanted.
+/// The error message for unauthenticated clients.
 const NO_PASSWORD: &str = "Authentication required.";
-/// Most bytes that the commands between MULTI and EXEC take in memory.
+/// The maximum memory of the commands between MULTI and EXEC, in bytes.
 const QUEUED_BYTES_MAX: usize = 1 << 20;
-/// What a queued command takes in addition to its bytes and the places of its parts: its entry in the queue, and two allocations.
+/// The memory of a queued command in addition to its bytes and argument positions: its queue entry and two allocations.
 const QUEUED_COMMAND_BYTES: usize = 128;
 
-/// What is known of a connection.
+/// The session of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Session {
-    /// Commands that wait for EXEC, since MULTI. There is nothing that they could see half of, but some clients send every
-    /// pipeline so.
+    /// Commands queued since MULTI. Transactions have no effect on lookups, but some clients use them for every pipeline.
     pub(super) queued: Option<Queue>,
-    /// Commands of an EXEC that are still to be run.
+    /// The remaining commands of an EXEC.
     pub(super) executing: std::vec::IntoIter<(Vec<u8>, Vec<Range<usize>>)>,
-    /// Answers that are to be put between the others, once they can be given.
+    /// Answers that wait for writes.
     pub(super) waiting: Vec<Waiting>,
     id: u64,
-    /// Whether it has given the password, or none is wanted.
+    /// True if the client has sent the password, or if no password is configured.
     pub(super) is_authenticated: bool,
     name: Vec<u8>,
     resp3: bool,
 }
 
-/// Commands that wait.
+/// Queued commands.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     pub(super) commands: Vec<(Vec<u8>, Vec<Range<usize>>)>,
     bytes: usize,
-    /// Whether there were too many: then none is done.
+    /// True if the commands exceeded the limit. EXEC then runs none of them.
     pub(super) is_aborted: bool,
 }
 
@@ -47,7 +46,7 @@ impl Session {
         Self { id, is_authenticated, ..Self::default() }
     }
 
-    /// Keeps a command until EXEC.
+    /// Queues a command until EXEC.
     pub(super) fn queue(&mut self, command: Command<'_>, answers: &mut Answers) {
         let Some(queue) = &mut self.queued else { return };
         queue.bytes += QUEUED_COMMAND_BYTES + command.bytes.len() + size_of_val(command.parts);
@@ -69,7 +68,7 @@ impl Session {
     }
 }
 
-/// Does a command about the connection, by its name in capitals; none if it is another one, which may be done.
+/// Runs a command that affects the session, by its name in capitals. Returns `None` for any other command, if the client may run it.
 pub(super) fn run(
     name: &str,
     session: &mut Session,
@@ -89,7 +88,7 @@ pub(super) fn run(
         _ if !session.is_authenticated => return Some(Err(("NOAUTH", NO_PASSWORD.to_owned()))),
         "CLIENT" => return Some(client(session, command, answers)),
         "SELECT" if command.get(1) == Some(b"0") => answers.simple("OK"),
-        "SELECT" => return Some(Err(("ERR", "DB index is out of range: there is 0 only".to_owned()))),
+        "SELECT" => return Some(Err(("ERR", "DB index is out of range: the only database is 0".to_owned()))),
         "READONLY" | "READWRITE" | "UNWATCH" | "WATCH" => answers.simple("OK"),
         "MULTI" if session.queued.is_some() => return Some(Err(("ERR", "MULTI calls can not be nested".to_owned()))),
         "MULTI" => {
@@ -114,8 +113,8 @@ fn auth(session: &mut Session, server: &Server, command: Command<'_>, answers: &
 
 fn know(session: &mut Session, server: &Server, user: Option<&[u8]>, password: &[u8]) -> Result<(), Refusal> {
     let Some(wanted) = &server.password else {
-        let sentence = "AUTH <password> called without any password configured: serve.password is not set, and anybody may ask";
-        return Err(("ERR", sentence.to_owned()));
+        let message = "AUTH <password> called without any password configured; serve.password is not set, and no password is needed";
+        return Err(("ERR", message.to_owned()));
     };
     if user.is_none_or(|user| user == b"default") && is_equal(wanted.as_bytes(), password) {
         session.is_authenticated = true;
@@ -125,7 +124,7 @@ fn know(session: &mut Session, server: &Server, user: Option<&[u8]>, password: &
     Err(("WRONGPASS", "invalid username-password pair or user is disabled.".to_owned()))
 }
 
-/// Whether they are equal, in a time that does not depend on where they differ.
+/// Compares two values in constant time.
 pub(super) fn is_equal(one: &[u8], other: &[u8]) -> bool {
     let differences = one.iter().zip(other).fold(0, |differences, (one, other)| differences | (one ^ other));
     one.len() == other.len() && std::hint::black_box(differences) == 0

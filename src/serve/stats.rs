@@ -1,30 +1,30 @@
-//! What is counted of the clients.
+//! Client statistics.
 
 use crate::stats::Histogram;
 use std::sync::atomic::AtomicU64;
 
-/// Upper bounds of the buckets of times to answer, in seconds; another one takes what is above.
+/// The upper bounds of the histogram buckets for answer times, in seconds. One more bucket holds longer times.
 pub(super) const BUCKETS: [f64; 14] =
     [10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 500e-3];
 
-/// Counts since the start.
+/// Counters since the start.
 #[derive(Debug)]
 pub(super) struct ServeStats {
-    /// Connections that are open.
+    /// Open connections.
     pub(super) connections: AtomicU64,
     pub(super) accepted: AtomicU64,
-    /// Refused, for there were as many as there may be.
+    /// Connections rejected because of `serve.max_connections`.
     pub(super) rejected: AtomicU64,
-    /// Closed, for they did not take their answers.
+    /// Connections closed because the client did not read its answers.
     pub(super) dropped: AtomicU64,
-    /// Closed, for they could not be encrypted.
+    /// Connections closed because TLS failed.
     pub(super) unencrypted: AtomicU64,
     pub(super) wrong_passwords: AtomicU64,
     pub(super) commands: AtomicU64,
-    /// Records that were written for clients, and that were not.
+    /// Records written for clients, and records that could not be written.
     pub(super) written: AtomicU64,
     pub(super) unwritten: AtomicU64,
-    /// How long it took to answer what came together.
+    /// The time to answer the commands of one read.
     pub(super) answer_time: Histogram,
 }
 

@@ -1,4 +1,4 @@
-//! Connections of clients, without brokers: the server answers, but knows no key.
+//! Client connections without brokers: the server answers, but knows no key.
 
 use super::*;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-/// The server's limit of 30 s, and the pause after the last piece.
+/// The server's timeout of 30 s, plus the pause after the last piece.
 const READ_LIMIT: Duration = Duration::from_secs(40);
 
-/// No step of a test takes as long.
+/// An upper bound for every step of a test.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A server whose table `[serve]` has these lines.
+/// A server with these lines in its table `[serve]`.
 fn server(options: &str) -> Arc<Server> {
     let text = format!(
         "[kafka]\nbootstrap_servers = \"127.0.0.1:1\"\n\
@@ -25,12 +25,12 @@ fn server(options: &str) -> Arc<Server> {
     std::fs::write(&file, text).unwrap();
     let config = Arc::new(Config::load(&file, &[]).unwrap());
     let server = Server::new(&config, Follower::start(&config).unwrap()).unwrap();
-    // Dropping the follower waits for a question that no broker answers.
+    // Dropping the follower would wait for a request that no broker answers.
     std::mem::forget(Arc::clone(&server));
     server
 }
 
-/// The client's end of a connection in memory.
+/// Returns the client side of an in-memory connection.
 fn connect(server: &Arc<Server>) -> DuplexStream {
     let (client, stream) = duplex(64 << 10);
     let server = Arc::clone(server);
@@ -38,7 +38,7 @@ fn connect(server: &Arc<Server>) -> DuplexStream {
     client
 }
 
-/// Sends `piece` every 10 s until the server closes the connection; returns how long the server took, and its answers.
+/// Sends `piece` every 10 s until the server closes the connection. Returns the time that this took, and the answers.
 async fn drip(mut client: DuplexStream, piece: &[u8]) -> Option<(Duration, String)> {
     let (started, mut answers) = (Instant::now(), Vec::new());
     while client.write_all(piece).await.is_ok() {
@@ -61,7 +61,7 @@ async fn answers(mut client: DuplexStream, question: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn a_connection_that_speaks_http_is_closed_before_its_body_is_read() {
+async fn an_http_connection_is_closed_before_its_body_is_read() {
     for options in ["writes = true\npartitioner = \"murmur2\"", "password = \"secret\""] {
         let server = server(options);
         for head in
@@ -79,7 +79,7 @@ async fn a_connection_that_speaks_http_is_closed_before_its_body_is_read() {
 #[tokio::test(start_paused = true)]
 async fn a_client_has_one_deadline_for_the_password() {
     let server = server("password = \"secret\"");
-    // Bytes of one command, whole commands, and wrong passwords.
+    // Parts of a command, whole commands, and wrong passwords.
     for piece in ["X", "PING\r\n", "AUTH wrong\r\n", "\r\n"] {
         let (taken, answers) = drip(connect(&server), piece.as_bytes()).await.expect("the server closes the connection");
         assert!(taken <= READ_LIMIT, "{piece:?}: {taken:?}");
@@ -96,7 +96,7 @@ async fn a_client_has_one_deadline_for_the_rest_of_a_command() {
     let server = server("");
     let (taken, _) = drip(connect(&server), b"X").await.expect("the server closes the connection");
     assert!(taken <= READ_LIMIT, "{taken:?}");
-    // Each command has a deadline of its own.
+    // Every command has its own deadline.
     let mut client = connect(&server);
     client.write_all(b"PI").await.unwrap();
     for _ in 0..10 {
@@ -112,7 +112,7 @@ async fn a_client_has_one_deadline_for_the_rest_of_a_command() {
 async fn items_too_large_for_an_output_topic_are_not_written() {
     let server = server("writes = true\npartitioner = \"murmur2\"");
     for (bytes, beginning) in
-        [(32 << 10, "-LOADING "), ((32 << 10) + 1, "-ERR the parts of a key that is written have at most 32768 bytes, got 32769\r\n")]
+        [(32 << 10, "-LOADING "), ((32 << 10) + 1, "-ERR the parts of a key to write may have at most 32768 bytes in total, got 32769\r\n")]
     {
         let item = "x".repeat(bytes);
         let command = format!("*3\r\n$6\r\nBF.ADD\r\n$6\r\norders\r\n${bytes}\r\n{item}\r\n");
@@ -123,7 +123,7 @@ async fn items_too_large_for_an_output_topic_are_not_written() {
 
 #[tokio::test]
 async fn commands_of_a_transaction_are_limited_by_the_memory_that_they_take() {
-    // The shortest commands, and the shortest parts.
+    // The shortest commands, and the shortest arguments.
     let (server, long) = (server(""), format!("PING{}\r\n", " x".repeat(1000)));
     for (command, most) in [("X\r\n", 8_000), (&long, 100)] {
         let client = connect(&server);
@@ -137,7 +137,7 @@ async fn commands_of_a_transaction_are_limited_by_the_memory_that_they_take() {
     }
 }
 
-/// Opens the sockets and serves. Returns the addresses, the switch that stops the server, and its end.
+/// Opens the sockets and starts to serve. Returns the addresses, a switch to stop the server, and its join handle.
 async fn start(server: Arc<Server>) -> (SocketAddr, SocketAddr, oneshot::Sender<()>, JoinHandle<()>) {
     let listening = server.listen().await.unwrap();
     let redis = listening.redis.local_addr().unwrap();
@@ -147,7 +147,7 @@ async fn start(server: Arc<Server>) -> (SocketAddr, SocketAddr, oneshot::Sender<
     (redis, http, stop, serving)
 }
 
-/// A client that has asked something and read the answer, so that the server knows the client.
+/// Connects a client and waits for its first answer, so that the server knows the client.
 async fn client(redis: SocketAddr, question: &str, answer: &str) -> TcpStream {
     let mut client = TcpStream::connect(redis).await.unwrap();
     expect(&mut client, question, answer).await;
@@ -161,7 +161,7 @@ async fn expect(client: &mut TcpStream, question: &str, answer: &str) {
     assert_eq!(String::from_utf8(heard).unwrap(), answer);
 }
 
-/// Everything that the server sends until it ends the connection.
+/// Reads everything until the server closes the connection.
 async fn rest(client: &mut TcpStream) -> String {
     let mut rest = Vec::new();
     timeout(LIMIT, client.read_to_end(&mut rest)).await.unwrap().unwrap();
@@ -189,10 +189,10 @@ async fn a_stopped_server_finishes_commands_and_transactions() {
     expect(&mut kept, alive, "HTTP/1.1 200 OK\r\n").await;
     stop.send(()).unwrap();
 
-    assert_eq!(rest(&mut idle).await, "", "an idle client is told at once");
+    assert_eq!(rest(&mut idle).await, "", "an idle client is disconnected immediately");
     assert!(TcpStream::connect(redis).await.is_err(), "no new client is accepted");
     let ready = http(status, &get_request("/readyz")).await;
-    assert!(ready.starts_with("HTTP/1.1 503") && ready.ends_with("not ready: the server was told to stop\n"), "{ready}");
+    assert!(ready.starts_with("HTTP/1.1 503") && ready.ends_with("not ready: the server is stopping\n"), "{ready}");
     assert!(http(status, &get_request("/livez")).await.starts_with("HTTP/1.1 200"));
     kept.write_all(alive.as_bytes()).await.unwrap();
     let last = rest(&mut kept).await;
@@ -202,7 +202,7 @@ async fn a_stopped_server_finishes_commands_and_transactions() {
     expect(&mut queued, "PING\r\nEXEC\r\n", "+QUEUED\r\n*2\r\n+PONG\r\n+PONG\r\n").await;
     assert_eq!(rest(&mut queued).await, "");
     timeout(LIMIT, serving).await.unwrap().unwrap();
-    assert!(TcpStream::connect(status).await.is_err(), "nothing listens any more");
+    assert!(TcpStream::connect(status).await.is_err(), "the socket is closed");
 }
 
 #[tokio::test]
@@ -215,7 +215,7 @@ async fn a_stopped_server_waits_for_a_client_no_longer_than_the_shutdown_timeout
 }
 
 #[tokio::test]
-async fn http_takes_any_password_that_redis_takes() {
+async fn http_accepts_the_same_passwords_as_redis() {
     let password = "pässwörd é\u{1f511}";
     let (redis, status, _stop, _serving) = start(server(&format!("password = \"{password}\""))).await;
     client(redis, &format!("*2\r\n$4\r\nAUTH\r\n${}\r\n{password}\r\n", password.len()), "+OK\r\n").await;
@@ -224,7 +224,7 @@ async fn http_takes_any_password_that_redis_takes() {
         http(status, format!("{head}\r\n{authorization}\r\nContent-Length: 12\r\n\r\n{{\"keys\":[1]}}").as_bytes()).await
     };
     for scheme in ["Bearer", "bearer", "BEARER"] {
-        // The password is right, and the server knows no key.
+        // The password is correct, but the server knows no key.
         let answer = ask(format!("Authorization: {scheme} {password}")).await;
         assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
     }

@@ -1,7 +1,7 @@
-//! Writes of clients: the record for a key, and the keys whose records are in flight.
+//! Writes for clients: the record for a key, and the keys whose records are in flight.
 //!
-//! Must never change a state: the worker judges the record like any other record of the input. Must never write a record that
-//! the worker cannot read this key from: with `on_invalid = "fail"`, one such record stops every worker.
+//! Must never change a state: the worker judges the record like any other input record. Must never write a record from which the worker
+//! cannot extract this key. With `on_invalid = "fail"`, a single such record stops every worker.
 
 use crate::config::{Config, KeySpace, Partitioner, Topic};
 use crate::filter::Window;
@@ -14,31 +14,31 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot::Receiver;
 
-/// How long a key is taken to be on its way, at most: a worker may stand still, or have been told to forget it since.
-const ON_ITS_WAY: Duration = Duration::from_secs(60);
-/// Most keys that are remembered as such; the oldest are forgotten.
-const ON_THEIR_WAY_MAX: usize = 1 << 20;
+/// The longest time for which a key counts as in flight. A worker may be stopped, or the key may have been retracted in the meantime.
+const IN_FLIGHT_MAX: Duration = Duration::from_secs(60);
+/// The maximum number of keys in flight. The oldest keys are dropped.
+const IN_FLIGHT_KEYS_MAX: usize = 1 << 20;
 
-/// Writes the records that stand for keys.
+/// Writes records for keys.
 #[derive(Debug)]
 pub(super) struct Writer {
     producer: InputWriter,
-    /// Of each space, or why it has none.
+    /// The input of each space, or the reason why it is read-only.
     inputs: Vec<Result<Input, String>>,
-    under_way: Mutex<UnderWay>,
+    in_flight: Mutex<InFlight>,
 }
 
-/// A topic whose records can be built from their key alone.
+/// An input topic whose records can be built from the key alone.
 #[derive(Debug)]
 struct Input {
     topic: Topic,
     /// True if the producer sends a record with an empty key to a random partition.
     has_random_empty_key: bool,
     /// The longest time for which a key counts as in flight.
-    patience: Duration,
+    timeout: Duration,
 }
 
-/// A record that a worker reads the requested key from.
+/// A record from which a worker extracts the requested key.
 #[derive(Debug)]
 pub(super) struct Prepared<'r> {
     item: Item,
@@ -46,98 +46,99 @@ pub(super) struct Prepared<'r> {
     retracts: bool,
 }
 
-/// A key of a space.
+/// The index of a space, and the fingerprint of a key.
 pub(super) type Item = (usize, Fingerprint);
 
-/// Keys that were written, in the order of that.
+/// The keys in flight, in the order in which they were written.
 #[derive(Debug, Default)]
-struct UnderWay {
+struct InFlight {
     since: HashMap<Item, Instant>,
     order: VecDeque<(Item, Instant)>,
 }
 
-/// A write that has begun.
+/// A write in progress.
 #[derive(Debug)]
 pub(super) struct Write {
     item: Item,
-    /// Since when it is on its way by this write; none if it already was, or is not by this one.
+    /// The time at which this write put the key in flight. `None` if the key was already in flight, or if this write does not change that.
     mark: Option<Instant>,
-    /// Whether another write of the same key is on its way.
-    pub(super) is_under_way: bool,
+    /// True if another write of the same key is in flight.
+    pub(super) is_in_flight: bool,
     pub(super) written: Receiver<Written>,
 }
 
 impl Writer {
-    /// Has written nothing yet.
+    /// Creates a writer.
     ///
     /// # Errors
-    /// When librdkafka refuses a property.
+    /// If librdkafka rejects a property.
     pub(super) fn new(config: &Config) -> Result<Self, Error> {
         let partitioner = config.serve.partitioner;
         let inputs = config.spaces().iter().map(|space| Input::of(space, partitioner)).collect();
         let producer = InputWriter::new(config, partitioner.unwrap_or(Partitioner::Murmur2))?;
-        Ok(Self { producer, inputs, under_way: Mutex::default() })
+        Ok(Self { producer, inputs, in_flight: Mutex::default() })
     }
 
-    /// Builds the record for a key from the texts of its parts, or the record that retracts the key. Writes nothing.
+    /// Builds the record for a key, or the record that retracts the key, from the texts of its parts. Writes nothing.
     ///
     /// # Errors
-    /// A reason, if no record of the space's topics can stand for this key.
+    /// A reason if no record of the space's topics can represent this key.
     pub(super) fn prepare<'r>(&'r self, space: usize, texts: &[&'r [u8]], retracts: bool) -> Result<Prepared<'r>, String> {
         let input = self.inputs[space].as_ref().map_err(Clone::clone)?;
         let (fingerprint, record) = input.record(texts, retracts)?;
         Ok(Prepared { item: (space, fingerprint), record, retracts })
     }
 
-    /// Begins to write a record. Its key `is_known` if the committed state has it.
+    /// Starts to write a record. `is_known` is true if the committed state contains its key.
     ///
     /// # Errors
-    /// A reason, if the record is not written.
+    /// A reason if the record is not written.
     pub(super) fn write(&self, prepared: &Prepared<'_>, is_known: bool) -> Result<Write, String> {
         let Prepared { item, record, retracts } = prepared;
         let (item, input) = (*item, self.inputs[item.0].as_ref().map_err(Clone::clone)?);
         if *retracts {
             let written = self.producer.write(record)?;
-            return Ok(Write { item, mark: None, is_under_way: self.lock().end(item), written });
+            return Ok(Write { item, mark: None, is_in_flight: self.lock().end(item), written });
         }
         if is_known {
-            // A mark of this key stays. A client that looked the key up before the commit and marks it later would be a second first.
-            return Ok(Write { item, mark: None, is_under_way: false, written: self.producer.write(record)? });
+            // Another write's mark stays. Otherwise, a client that looked the key up before the commit and writes it later would also be
+            // told that it was first.
+            return Ok(Write { item, mark: None, is_in_flight: false, written: self.producer.write(record)? });
         }
-        // The mark comes before the write: of two clients at the same time, one is told that it was the first.
+        // The mark is set before the write, so that only one of two concurrent clients is told that it was first.
         let now = Instant::now();
-        let mark = self.lock().begin(item, now, input.patience).then_some(now);
-        let written = self.producer.write(record).inspect_err(|_| self.lock().take_back(item, mark))?;
-        Ok(Write { item, mark, is_under_way: mark.is_none(), written })
+        let mark = self.lock().begin(item, now, input.timeout).then_some(now);
+        let written = self.producer.write(record).inspect_err(|_| self.lock().unmark(item, mark))?;
+        Ok(Write { item, mark, is_in_flight: mark.is_none(), written })
     }
 
-    /// Waits until the brokers have answered every write, for at most `timeout`; on failure, returns how many are left.
+    /// Waits until the brokers have answered all writes, for at most `timeout`. If they have not, returns the number of unanswered writes.
     pub(super) fn flush(&self, timeout: Duration) -> Result<(), i32> {
         self.producer.flush(timeout)
     }
 
-    /// A write did not come to an end.
+    /// Handles a failed write.
     pub(super) fn failed(&self, write: &Write) {
-        self.lock().take_back(write.item, write.mark);
+        self.lock().unmark(write.item, write.mark);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, UnderWay> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, InFlight> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl UnderWay {
-    /// A key is on its way from now on; false if it was already.
-    fn begin(&mut self, item: Item, now: Instant, patience: Duration) -> bool {
+impl InFlight {
+    /// Puts a key in flight. Returns false if it already was.
+    fn begin(&mut self, item: Item, now: Instant, timeout: Duration) -> bool {
         while let Some(&(oldest, since)) = self.order.front()
-            && (self.order.len() >= ON_THEIR_WAY_MAX || now.duration_since(since) >= ON_ITS_WAY)
+            && (self.order.len() >= IN_FLIGHT_KEYS_MAX || now.duration_since(since) >= IN_FLIGHT_MAX)
         {
             self.order.pop_front();
             if self.since.get(&oldest) == Some(&since) {
                 self.since.remove(&oldest);
             }
         }
-        if self.since.get(&item).is_some_and(|&since| now.duration_since(since) < patience) {
+        if self.since.get(&item).is_some_and(|&since| now.duration_since(since) < timeout) {
             return false;
         }
         self.since.insert(item, now);
@@ -145,22 +146,22 @@ impl UnderWay {
         true
     }
 
-    /// It is not, if it is by that mark.
-    fn take_back(&mut self, item: Item, mark: Option<Instant>) {
+    /// Removes a key from flight if it has this mark.
+    fn unmark(&mut self, item: Item, mark: Option<Instant>) {
         if mark.is_some() && self.since.get(&item).copied() == mark {
             self.since.remove(&item);
         }
     }
 
-    /// It is not any more; false if it was not.
+    /// Removes a key from flight. Returns false if it was not in flight.
     fn end(&mut self, item: Item) -> bool {
         self.since.remove(&item).is_some()
     }
 }
 
-/// The reason for a key that says only a part of its record.
+/// The reason for keys that do not determine the whole record.
 const NOT_MADE_OF_FIELDS: &str =
-    "only keys that are made of the record key, the record value, and headers can be written, because they say everything about a record";
+    "only keys that consist of the record key, the record value, and headers can be written, because they determine the whole record";
 
 impl Input {
     /// Returns the first topic of a space that can be written to, or the reason why the first topic cannot.
@@ -179,11 +180,11 @@ impl Input {
             (true, ..) | (false, true, Some(_)) => {}
             (false, true, None) => {
                 let reason =
-                    "the partition that other producers choose is not known: set serve.partitioner, or `repartition = true` for the topic";
+                    "the partitioner of the other producers is unknown: set serve.partitioner, or `repartition = true` for the topic";
                 return Err(reason.to_owned());
             }
             (false, false, _) => {
-                return Err("the partition does not follow from the key: set `repartition = true` for the topic".to_owned());
+                return Err("the key does not determine the partition: set `repartition = true` for the topic".to_owned());
             }
         }
         let window = match topic.window {
@@ -193,21 +194,21 @@ impl Input {
         let input = Self {
             topic: topic.clone(),
             has_random_empty_key: !topic.repartition && partitioner == Some(Partitioner::Crc32),
-            patience: window.map_or(ON_ITS_WAY, |window| window.min(ON_ITS_WAY)),
+            timeout: window.map_or(IN_FLIGHT_MAX, |window| window.min(IN_FLIGHT_MAX)),
         };
-        // Whether any record can stand for a key of this topic. No two parts have the same text.
+        // Checks with sample texts if a record can represent a key of this topic. All texts differ.
         let texts: Vec<_> = (0..parts.len()).map(|number| number.to_string()).collect();
         input.record(&texts.iter().map(String::as_bytes).collect::<Vec<_>>(), false)?;
         Ok(input)
     }
 
-    /// Builds the record for a key, or the record that retracts it, and returns it with the fingerprint of the key.
+    /// Builds the record for a key, or the record that retracts it. Returns it with the fingerprint of the key.
     fn record<'r>(&'r self, texts: &[&'r [u8]], retracts: bool) -> Result<(Fingerprint, NewRecord<'r>), String> {
         let mut fingerprints = Vec::new();
         let found = self.topic.key.fingerprints_of_texts(texts.iter().copied(), &mut Scratch::default(), &mut fingerprints);
         found.map_err(|error| error.to_string())?;
         let fingerprint = *fingerprints.first().ok_or("no record has such a key")?;
-        // One per key, because a compacted topic keeps one record per record key.
+        // A different record key for each key, because a compacted topic keeps only the last record per record key.
         let stand_in = format!("{:032x}", fingerprint.0).into_bytes();
         let mut record = NewRecord { topic: &self.topic.input, key: stand_in.into(), value: b"", headers: Vec::new() };
         for (part, &text) in self.topic.key.parts().iter().zip(texts) {
@@ -222,35 +223,32 @@ impl Input {
             return Err("with serve.partitioner, a record with an empty key goes to a random partition".to_owned());
         }
         if retracts {
-            let retract = self.topic.retract.as_ref().ok_or("no record can retract a key here: the topic has no `retract`")?;
-            let header = retract.as_header().ok_or("no record can retract a key here: the topic's `retract` is a field of the value")?;
+            let retract = self.topic.retract.as_ref().ok_or("keys of this topic cannot be retracted: the topic has no `retract`")?;
+            let header =
+                retract.as_header().ok_or("keys of this topic cannot be retracted by clients: its `retract` is a field of the value")?;
             record.headers.push((header.0, header.1.as_bytes()));
             if !self.topic.key.parts().contains(&Part::RecordKey) {
                 return Err("a retraction could overtake its item, because the record key is not a part of the key".to_owned());
             }
         }
         if self.read_back(&record)? != (fingerprint, retracts) {
-            return Err("a worker would read another key, or a retraction, from the record that is written for this key".to_owned());
+            return Err("a worker would extract a different key, or a retraction, from the record for this key".to_owned());
         }
         Ok((fingerprint, record))
     }
 
-    /// Returns the fingerprint that a worker computes for a record of this topic, and whether the record retracts its key.
+    /// Returns the fingerprint that a worker computes for a record of this topic, and true if the record retracts its key.
     fn read_back(&self, record: &NewRecord<'_>) -> Result<(Fingerprint, bool), String> {
-        let Topic { key, formats, .. } = &self.topic;
         let headers: Vec<_> = record.headers.iter().map(|&(name, value)| (name, Some(value))).collect();
         let read = Record { key: Some(&record.key), value: Some(record.value), headers: &headers };
         // A key without fields needs no schema.
         let (mut reader, mut scratch) = (Reader::default(), Scratch::default());
-        let keyed = reader.fingerprint(key, formats, &read, &mut scratch, &NoSchemas).and_then(|fingerprint| {
-            Ok((fingerprint, reader.retracts(self.topic.retract.as_ref(), formats, &read, &mut scratch, &NoSchemas)?))
-        });
-        let why = match keyed {
-            Ok(keyed) => return Ok(keyed),
+        let why = match reader.read(self.topic.record_spec(), &read, None, &mut scratch, &NoSchemas) {
+            Ok(keyed) => return Ok((keyed.fingerprint, keyed.retracts)),
             Err(NoKey::Invalid(invalid)) => invalid.message,
             Err(NoKey::Awaits(schema)) => format!("the record needs schema {schema}"),
         };
-        Err(format!("a worker would find no key in the record that is written for this key: {why}"))
+        Err(format!("a worker could not judge the record for this key: {why}"))
     }
 }
 
@@ -278,23 +276,23 @@ mod tests {
     }
 
     #[test]
-    fn records_without_the_frame_that_a_topic_expects_are_not_written() {
+    fn records_without_the_required_frame_are_not_written() {
         let (murmur2, framed) = (Some(Partitioner::Murmur2), "key_format = \"json_schema\"");
         let by_key = "key = { record = \"key\" }";
         assert!(input(&format!("{by_key}\n{framed}"), murmur2).unwrap_err().contains("does not begin with the frame"));
         assert!(input(&format!("{by_key}\n{framed}\nrepartition = true"), None).unwrap_err().contains("does not begin with the frame"));
         let by_value = "key = { record = \"value\" }\nrepartition = true\nvalue_format = \"json_schema\"";
         assert!(input(by_value, None).unwrap_err().contains("does not begin with the frame"));
-        // A worker does not read what is not a part of the key.
+        // A worker does not read the parts of a record that are not in the key.
         assert!(input(&format!("{by_key}\nvalue_format = \"json_schema\""), murmur2).is_ok());
         assert!(input(&format!("key = {{ header = \"id\" }}\n{framed}\nrepartition = true"), None).is_ok());
     }
 
     #[test]
-    fn a_record_is_written_only_if_a_worker_reads_the_same_key_from_it() {
+    fn a_record_is_written_only_if_a_worker_extracts_the_same_key() {
         let cuckoo = "retract = { header = \"gone\" }\nrepartition = true";
         let twice = format!("key = [{{ record = \"key\" }}, {{ record = \"key\" }}]\n{cuckoo}");
-        assert!(of_cuckoo(&twice).unwrap_err().contains("would read another key"));
+        assert!(of_cuckoo(&twice).unwrap_err().contains("would extract a different key"));
         let retracts = format!("key = [{{ record = \"key\" }}, {{ header = \"gone\" }}]\n{cuckoo}");
         assert!(of_cuckoo(&retracts).unwrap_err().contains("or a retraction"));
         let input = of_cuckoo(&format!("key = [{{ record = \"key\" }}, {{ header = \"id\" }}]\n{cuckoo}")).unwrap();
@@ -305,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn every_record_that_is_written_has_a_record_key_of_its_own() {
+    fn written_records_have_distinct_record_keys() {
         let keys = |options: &str, texts: &[[&'static [u8]; 2]]| -> Vec<_> {
             let input = input(options, Some(Partitioner::Murmur2)).unwrap();
             texts.iter().map(|texts| input.record(texts, false).unwrap().1.key.into_owned()).collect()
@@ -324,26 +322,26 @@ mod tests {
         assert!(input("key = { record = \"key\" }\nrepartition = true", None).is_ok());
         assert!(input("key = { header = \"id\" }", murmur2).unwrap_err().contains("repartition = true"));
         assert!(input("key = [{ header = \"id\" }, { record = \"value\" }]\nrepartition = true", None).is_ok());
-        assert!(input("key = { field = \"/id\" }", murmur2).unwrap_err().contains("made of the record key"));
+        assert!(input("key = { field = \"/id\" }", murmur2).unwrap_err().contains("consist of the record key"));
     }
 
     #[test]
-    fn a_key_is_on_its_way_until_it_fails_or_its_time_is_over() {
-        let (mut under_way, start) = (UnderWay::default(), Instant::now());
+    fn a_key_is_in_flight_until_it_fails_or_times_out() {
+        let (mut in_flight, start) = (InFlight::default(), Instant::now());
         let item = |number: u128| (0, Fingerprint(number));
-        let patience = Duration::from_secs(10);
+        let timeout = Duration::from_secs(10);
         let after = |seconds| start + Duration::from_secs(seconds);
-        assert!(under_way.begin(item(1), start, patience));
-        assert!(!under_way.begin(item(1), after(9), patience));
-        assert!(under_way.begin(item(2), after(9), patience));
-        assert!(under_way.begin(item(1), after(10), patience), "its window is over");
-        under_way.take_back(item(1), None);
-        under_way.take_back(item(1), Some(start));
-        assert!(!under_way.begin(item(1), after(11), patience), "the mark is another's");
-        assert!(under_way.end(item(2)));
-        assert!(!under_way.end(item(2)));
-        assert!(under_way.begin(item(2), after(11), patience));
-        assert!(under_way.begin(item(3), after(100), patience));
-        assert_eq!((under_way.since.len(), under_way.order.len()), (1, 1), "what is old is not kept");
+        assert!(in_flight.begin(item(1), start, timeout));
+        assert!(!in_flight.begin(item(1), after(9), timeout));
+        assert!(in_flight.begin(item(2), after(9), timeout));
+        assert!(in_flight.begin(item(1), after(10), timeout), "its window has ended");
+        in_flight.unmark(item(1), None);
+        in_flight.unmark(item(1), Some(start));
+        assert!(!in_flight.begin(item(1), after(11), timeout), "another write has set the mark");
+        assert!(in_flight.end(item(2)));
+        assert!(!in_flight.end(item(2)));
+        assert!(in_flight.begin(item(2), after(11), timeout));
+        assert!(in_flight.begin(item(3), after(100), timeout));
+        assert_eq!((in_flight.since.len(), in_flight.order.len()), (1, 1), "old entries are dropped");
     }
 }

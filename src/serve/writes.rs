@@ -1,7 +1,7 @@
 //! Commands that write.
 //!
-//! A write is a record to the space's input topic, if `serve.writes` is set; else it is refused. Must never change a state:
-//! what was seen is decided by the stream.
+//! A write adds a record to the space's input topic if `serve.writes` is set. Otherwise, it is rejected. Must never change a state: only
+//! the stream decides which keys were seen.
 
 use super::Server;
 use super::command::{Command, Refusal, asked, refusal, space};
@@ -11,7 +11,7 @@ use super::writer::{Write, Writer};
 use crate::follower::{Answer, Query, Space};
 use crate::stats::add;
 
-/// Commands by which clients fill filters.
+/// The write commands of Redis filters.
 const WRITES: [&str; 16] = [
     "BF.ADD",
     "BF.MADD",
@@ -31,33 +31,33 @@ const WRITES: [&str; 16] = [
     "UNLINK",
 ];
 
-/// Most items of one command: the producer has room for ten times as many.
+/// The maximum number of items per command. The producer's queue has room for ten times as many.
 const ITEMS_MAX: usize = 10_000;
-/// Most bytes of the parts of a key that is written. Any topic on the path of the record has room for such a record, unless its
-/// `max.message.bytes` is far below the default of 1 MiB. If a topic has no room, every worker stops.
+/// The maximum size of the parts of a written key. Every topic on the path of the record accepts such a record, unless its
+/// `max.message.bytes` is far below the default of 1 MiB. If a topic rejected a record, every worker would stop.
 const ITEM_BYTES_MAX: usize = 32 << 10;
 
-/// What is known of each item, and the write that has begun, or why none has.
+/// For each item: the answer of the lookup, and the write in progress or the reason why there is none.
 type Begun = Vec<(Answer, Result<Write, String>)>;
 
-/// An answer that waits until what it is about was written.
+/// An answer that waits for its writes.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// Where it belongs among the answers: behind so many bytes of them.
+    /// The position of the answer: after this many bytes of the other answers.
     at: usize,
     is_list: bool,
     retracts: bool,
-    /// As the client spoke when it asked.
+    /// The client's protocol version at the time of the command.
     is_resp3: bool,
     writes: Begun,
 }
 
-/// Whether a command is one of them, by its name in capitals.
+/// True if the command is a write command. The name must be in capitals.
 pub(super) fn is_write(name: &str) -> bool {
     WRITES.contains(&name)
 }
 
-/// Begins to do what such a command says.
+/// Starts a write command.
 pub(super) fn run(
     name: &str,
     server: &Server,
@@ -71,28 +71,28 @@ pub(super) fn run(
     match (name, &server.writer) {
         ("BF.RESERVE" | "CF.RESERVE", Some(_)) => return reserve(name, space, command, answers),
         ("BF.RESERVE" | "CF.RESERVE", None) => {
-            return refuse("key spaces are configured: a topic with this space says its window and filter");
+            return refuse("key spaces are created in the configuration, by a topic with this space, a window, and a filter");
         }
         ("BF.SCANDUMP" | "CF.SCANDUMP" | "BF.LOADCHUNK" | "CF.LOADCHUNK", _) => {
-            return refuse("states are made from the changelog, and can be neither saved nor loaded here");
+            return refuse("filters are rebuilt from the changelog, and cannot be saved or loaded");
         }
-        ("DEL" | "UNLINK", Some(_)) => return refuse("key spaces are configured, and not deleted here"),
-        (_, None) => return refuse("what was seen is decided by the stream: write a record to the space's input topic"),
+        ("DEL" | "UNLINK", Some(_)) => return refuse("key spaces can only be deleted in the configuration"),
+        (_, None) => return refuse("only the stream decides which keys were seen; write a record to the space's input topic"),
         (_, Some(writer)) => {
             let first = match name {
-                "BF.INSERT" | "CF.INSERT" | "CF.INSERTNX" => behind_items(command)?,
+                "BF.INSERT" | "CF.INSERT" | "CF.INSERTNX" => first_item(command)?,
                 _ => 2,
             };
             let is_list = matches!(name, "BF.MADD" | "BF.INSERT" | "CF.INSERT" | "CF.INSERTNX");
             command.has(first + 1..=if is_list { usize::MAX } else { first + 1 })?;
             if command.len() - first > ITEMS_MAX {
-                return Err(("ERR", format!("at most {ITEMS_MAX} items are written by a command; send several")));
+                return Err(("ERR", format!("a command can write at most {ITEMS_MAX} items; send several commands")));
             }
             let retracts = name == "CF.DEL";
             let texts: Vec<Vec<_>> = command.from(first).map(|item| Texts::new(&of, item).collect()).collect();
             let bytes = |texts: &Vec<&[u8]>| texts.iter().map(|text| text.len()).sum::<usize>();
             if let Some(bytes) = texts.iter().map(bytes).find(|&bytes| bytes > ITEM_BYTES_MAX) {
-                return Err(("ERR", format!("the parts of a key that is written have at most {ITEM_BYTES_MAX} bytes, got {bytes}")));
+                return Err(("ERR", format!("the parts of a key to write may have at most {ITEM_BYTES_MAX} bytes in total, got {bytes}")));
             }
             let begun = begin(writer, number, space, &of, &texts, retracts)?;
             waiting.push(Waiting { at: answers.bytes.len(), is_list, retracts, is_resp3: answers.is_resp3, writes: begun });
@@ -101,21 +101,20 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Where the items of such a command begin: it may name options of a filter that is to be made, which is there already.
-fn behind_items(command: Command<'_>) -> Result<usize, Refusal> {
+/// Returns the index of the first item. Before the items, the command may have options for creating a filter, which are ignored.
+fn first_item(command: Command<'_>) -> Result<usize, Refusal> {
     let mut at = 2;
     while at < command.len() && !command.is(at, "ITEMS") {
         at += match command.text(at).to_ascii_uppercase().as_str() {
             "CAPACITY" | "ERROR" | "EXPANSION" => 2,
             "NOCREATE" | "NONSCALING" => 1,
-            _ => return Err(("ERR", format!("unknown argument '{}'; items stand behind ITEMS", command.text(at)))),
+            _ => return Err(("ERR", format!("unknown argument '{}'; items must follow ITEMS", command.text(at)))),
         };
     }
     if at < command.len() { Ok(at + 1) } else { Err(command.wrong_number()) }
 }
 
-/// Begins to write each item, given by the texts of its key's parts. Writes nothing unless every item can be looked up and
-/// written.
+/// Starts to write each item, given by the texts of its key parts. Writes nothing unless every item can be looked up and written.
 fn begin(writer: &Writer, number: usize, space: &Space, name: &Name<'_>, items: &[Vec<&[u8]>], retracts: bool) -> Result<Begun, Refusal> {
     let prepared = items.iter().map(|texts| writer.prepare(number, texts, retracts)).collect::<Result<Vec<_>, _>>();
     let mut query = Query::default();
@@ -131,12 +130,12 @@ fn begin(writer: &Writer, number: usize, space: &Space, name: &Name<'_>, items: 
     Ok(known.iter().zip(&prepared).map(write).collect())
 }
 
-/// Refuses a write in the words of Redis.
+/// Returns the error that Redis replicas use to reject writes.
 fn read_only(reason: &str) -> Refusal {
     ("READONLY", format!("You can't write against a read only replica; {reason}"))
 }
 
-/// `BF.RESERVE space rate capacity …` and `CF.RESERVE space capacity …`: the space is there, and is as good as that or not.
+/// `BF.RESERVE space rate capacity …` and `CF.RESERVE space capacity …`: succeeds if the existing filter is at least as good.
 fn reserve(name: &str, space: &Space, command: Command<'_>, answers: &mut Answers) -> Result<(), Refusal> {
     command.has(if name == "BF.RESERVE" { 4..=usize::MAX } else { 3..=usize::MAX })?;
     let number = |at: usize| {
@@ -151,14 +150,14 @@ fn reserve(name: &str, space: &Space, command: Command<'_>, answers: &mut Answer
         return Ok(());
     }
     let there = filter.capacity.map_or_else(|| "its window".to_owned(), |capacity| format!("{capacity} keys"));
-    let sentence = format!(
-        "key spaces are configured, and this one has room for {there} at a rate of {:e}; change the filter of its topic",
+    let message = format!(
+        "key spaces are created in the configuration, and this one has room for {there} at a rate of {:e}; change the filter of its topic",
         filter.false_positive_rate
     );
-    Err(("ERR", sentence))
+    Err(("ERR", message))
 }
 
-/// Waits for all writes that answers wait for, and puts those where they belong.
+/// Waits for all pending writes, and inserts their answers at their positions.
 pub(super) async fn settle(server: &Server, waiting: &mut Vec<Waiting>, answers: &mut Answers) {
     let Some(writer) = &server.writer else { return };
     let (before, mut from, now) = (std::mem::take(&mut answers.bytes), 0, answers.is_resp3);
@@ -171,14 +170,14 @@ pub(super) async fn settle(server: &Server, waiting: &mut Vec<Waiting>, answers:
         }
         for (known, write) in writes {
             match end(writer, write).await {
-                Ok(is_under_way) => {
+                Ok(is_in_flight) => {
                     add(&server.stats.written, 1);
-                    // Retractions say that there was something, and all others that there was nothing.
-                    answers.bool((known == Answer::Seen || is_under_way) == retracts);
+                    // For a retraction, the answer is 1 if the key existed. For other writes, it is 1 if the key did not exist.
+                    answers.bool((known == Answer::Seen || is_in_flight) == retracts);
                 }
-                Err(sentence) => {
+                Err(message) => {
                     add(&server.stats.unwritten, 1);
-                    answers.error("ERR", &sentence);
+                    answers.error("ERR", &message);
                 }
             }
         }
@@ -187,15 +186,15 @@ pub(super) async fn settle(server: &Server, waiting: &mut Vec<Waiting>, answers:
     answers.is_resp3 = now;
 }
 
-/// Waits until all replicas have it. Says whether another write of the key was on its way before.
+/// Waits until all in-sync replicas have the record. Returns true if another write of the key was already in flight.
 async fn end(writer: &Writer, write: Result<Write, String>) -> Result<bool, String> {
     let mut write = write?;
     match (&mut write.written).await {
-        Ok(Ok(())) => Ok(write.is_under_way),
-        Ok(Err(sentence)) => {
+        Ok(Ok(())) => Ok(write.is_in_flight),
+        Ok(Err(message)) => {
             writer.failed(&write);
-            Err(sentence)
+            Err(message)
         }
-        Err(_) => Err("the server is ending, and the topic may have the write all the same".to_owned()),
+        Err(_) => Err("the server is stopping; the write may still be in the topic".to_owned()),
     }
 }

@@ -32,7 +32,10 @@ impl Simulation {
         timeout: Duration,
         serve: impl Fn(&mut World) -> Result<T, Code> + Clone + Send + 'static,
     ) -> Result<T, Code> {
-        let any = |world: &World| (0..world.cluster.nodes.len()).find(|&node| !world.cluster.is_down(node, world.now)).unwrap_or(0);
+        let any = |world: &World| {
+            let is_reached = |&node: &usize| !world.cluster.is_down(node, world.now) && world.cut_off_for(client, node).is_none();
+            (0..world.cluster.nodes.len()).find(is_reached).unwrap_or(0)
+        };
         self.call(client, Api::Metadata, timeout, any, serve)
     }
 

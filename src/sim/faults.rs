@@ -86,8 +86,9 @@ pub struct Faults {
     /// The client loses the connection and sends the request again, and the broker serves the first copy late.
     pub late_request: u32,
     /// The requests that may arrive late. A late `EndTxn` or `TxnOffsetCommit` acts on another transaction of the same epoch (KIP-890),
-    /// and a late join disturbs the group (KAFKA-20985). A late `OffsetCommit` may set a committed offset back, which no client can
-    /// prevent. Late copies of other requests have no effect.
+    /// a late `AddPartitionsToTxn` or `AddOffsetsToTxn` opens one that nobody ends before it times out, a late `InitProducerId` fences
+    /// its own producer, and a late join disturbs the group (KAFKA-20985). A late `OffsetCommit` may set a committed offset back, which
+    /// no client can prevent. Late copies of other requests have no effect.
     pub late_apis: &'static [Api],
     /// The longest time by which a request is late.
     pub late_by: Duration,
@@ -122,7 +123,14 @@ impl Faults {
             lost_request: 0,
             lost_answer: 0,
             late_request: 0,
-            late_apis: &[Api::EndTxn, Api::TxnOffsetCommit, Api::JoinGroup],
+            late_apis: &[
+                Api::EndTxn,
+                Api::TxnOffsetCommit,
+                Api::JoinGroup,
+                Api::InitProducerId,
+                Api::AddPartitionsToTxn,
+                Api::AddOffsetsToTxn,
+            ],
             late_by: Duration::from_secs(20),
             slow_answer: 0,
             slow_by: Duration::from_secs(3),

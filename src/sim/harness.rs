@@ -1,6 +1,6 @@
 //! What a test does to a simulation from outside: topics, records, offsets, outages, time.
 
-use super::cluster::{CommittedOffset, FormerLeader, Isolation, NewRecord, Producer, StoredRecord, TopicOptions};
+use super::cluster::{CommittedOffset, FormerCoordinator, FormerLeader, Isolation, NewRecord, Producer, StoredRecord, TopicOptions};
 use super::faults::{Api, Fate, Faults};
 use super::network::Code;
 use super::process::Process;
@@ -149,7 +149,9 @@ impl Simulation {
             for (to, record) in records {
                 batches.entry(to).or_default().push(record.store(now));
             }
-            for (to, batch) in batches {
+            for (to, mut batch) in batches {
+                // Another producer's record that the topic refuses is of no interest.
+                let _ = world.cluster.topics.get(&to.topic).map(|topic| topic.validate(to.partition, &mut batch, now));
                 let producer = Producer { pid, epoch: 0, sequence: 0, is_transactional: true };
                 if let Ok(partition) = world.cluster.partition_mut(&to) {
                     let _ = partition.log.append(Some(producer), batch);
@@ -162,13 +164,18 @@ impl Simulation {
 
     /// Ends such a transaction in a partition.
     pub fn end_transaction(&self, pid: u64, of: &TopicPartition, is_commit: bool) {
-        self.change(|world| {
-            let now = world.broker_clock();
-            if let Ok(partition) = world.cluster.partition_mut(of) {
-                partition.log.end_transaction(pid, 0, is_commit, now);
-                world.appended(of);
-            }
-        });
+        self.change(|world| world.end_foreign_transaction(pid, of, is_commit));
+    }
+
+    /// The same after a while.
+    pub fn end_transaction_in(&self, time: Duration, pid: u64, of: &TopicPartition, is_commit: bool) {
+        let of = of.clone();
+        self.change(|world| world.after(micros(time), move |world| world.end_foreign_transaction(pid, &of, is_commit)));
+    }
+
+    /// Has the coordinators forget the transactional ids that have no open transaction.
+    pub fn expire_transactional_ids(&self) {
+        self.change(|world| world.cluster.transactions.expire_ids());
     }
 
     /// The records that a reader sees.
@@ -228,6 +235,27 @@ impl Simulation {
                 let log = &partition.log;
                 let (last_stable, high_watermark) = (log.end_for(Isolation::ReadCommitted), log.end_for(Isolation::ReadUncommitted));
                 partition.former = Some(FormerLeader { start: log.start, last_stable, high_watermark, times });
+            }
+        });
+    }
+
+    /// Moves all coordinators, and the leaders of all partitions, to other brokers that are up. For a moment, the high watermarks of the
+    /// new leaders lag by `lag` records.
+    pub fn move_all(&self, lag: Offset) {
+        self.change(|world| {
+            world.move_coordinators();
+            world.elect_all(lag);
+        });
+    }
+
+    /// From `from` on, for a while, a former coordinator answers which offsets the group has committed: those of now.
+    pub fn answer_from_former_coordinator(&self, group: &str, from: Duration, time: Duration) {
+        self.change(|world| {
+            let from = world.now + micros(from);
+            let times = from..from + micros(time);
+            if let Some(group) = world.cluster.groups.get_mut(group) {
+                let (offsets, pending_offsets) = (group.offsets.clone(), group.pending_offsets.clone());
+                group.former = Some(FormerCoordinator { offsets, pending_offsets, times });
             }
         });
     }

@@ -3,9 +3,9 @@
 //! A request that a client gave up may still be served: TCP loses nothing, but a client that loses its connection cannot know
 //! whether the broker had read the request (librdkafka: `rd_kafka_buf_handle_op` retries with `_TRANSPORT` or `_TIMED_OUT`).
 
-use super::Simulation;
 use super::faults::{Api, Fate};
 use super::{ClientId, Micros, World, micros, millis};
+use super::{Simulation, TIMEOUT};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -103,9 +103,31 @@ impl World {
         self.random.between(least, most) * if slow { 200 } else { 1 }
     }
 
-    fn outcome(&mut self, api: Api, node: NodeId) -> Outcome {
+    /// How long the process of a client stays cut off from a broker.
+    pub(super) fn cut_off_for(&self, client: ClientId, node: NodeId) -> Option<Micros> {
+        let process = self.clients.get(&client)?.process();
+        self.processes[process].cut_off.get(&node)?.checked_sub(self.now).filter(|&time| time > 0)
+    }
+
+    /// How long a client waits for an answer before it gives the connection up (`socket.timeout.ms`, `message.timeout.ms`).
+    fn patience(&mut self, client: ClientId, api: Api) -> Micros {
+        let of_records = self.producer(client).map(|producer| producer.timeout).filter(|_| api == Api::Produce);
+        of_records.unwrap_or_else(|| micros(TIMEOUT))
+    }
+
+    fn outcome(&mut self, client: ClientId, api: Api, node: NodeId) -> Outcome {
         let to = self.latency(node);
         let back = self.latency(node);
+        if let Some(time) = self.cut_off_for(client, node) {
+            // TCP sends the request again, at ever longer intervals, also after the client has closed the connection.
+            let served = time + self.random.below(time / 2 + 1) + to;
+            let broken = self.patience(client, api);
+            if served + back < broken {
+                return Outcome::Answered { served, answer: back };
+            }
+            let arrives = self.faults.late_apis.contains(&api) && self.random.chance(5000);
+            return Outcome::Broken { broken, served: arrives.then_some(served) };
+        }
         if self.cluster.is_down(node, self.now) {
             // Connections are refused, or the machine does not answer at all.
             let refused = self.random.chance(5000);
@@ -152,7 +174,7 @@ impl World {
         serve: impl FnOnce(&mut Self) -> Result<T, Code> + Send + 'static,
         answered: impl FnOnce(&mut Self, Result<T, Code>) + Send + 'static,
     ) {
-        match self.outcome(api, node) {
+        match self.outcome(client, api, node) {
             Outcome::Refused { answer, code } => self.inside_after(answer, client, move |world| answered(world, Err(code))),
             Outcome::Broken { broken, served } => {
                 if let Some(served) = served {
@@ -174,15 +196,19 @@ impl World {
                 world.trace(api.name(), client, node);
                 world.answer_after = 0;
                 let result = serve(world);
-                let held = world.answer_after.saturating_sub(world.now);
-                world.inside_after(held + answer, client, move |world| answered(world, result));
+                let answer = world.answer_after.saturating_sub(world.now) + answer;
+                let broken = world.patience(client, api);
+                match world.cut_off_for(client, node).map(|time| time + answer) {
+                    Some(late) if late >= broken => world.inside_after(broken, client, move |world| answered(world, Err(Code::Transport))),
+                    late => world.inside_after(late.unwrap_or(answer), client, move |world| answered(world, result)),
+                }
             }),
         }
     }
 
     /// Sends a client an answer that the broker had held back.
     pub(super) fn answer_later(&mut self, client: ClientId, node: NodeId, answered: impl FnOnce(&mut Self) + Send + 'static) {
-        let delay = self.latency(node);
+        let delay = self.latency(node) + self.cut_off_for(client, node).unwrap_or(0);
         self.inside_after(delay, client, answered);
     }
 }

@@ -1,10 +1,12 @@
 //! Processes: groups of threads that are killed, stopped, and continued together, each with a wall clock of its own.
 
 use super::Simulation;
+use super::network::NodeId;
 use super::scheduler::{Killed, State};
 use super::{Action, Micros, Signal, World, micros};
 use crate::record::{Offset, Timestamp};
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,6 +23,8 @@ pub(super) struct ProcessState {
     pub(super) signal: Signal,
     /// Changes when all of its threads have ended.
     pub(super) ended_signal: Signal,
+    /// The brokers that it does not reach, and until when.
+    pub(super) cut_off: BTreeMap<NodeId, Micros>,
     /// Milliseconds by which its wall clock is ahead of the brokers' clock.
     clock_ahead: i64,
     /// Seam calls until it is killed.
@@ -45,6 +49,8 @@ pub enum Effect {
     Stop(Duration),
     /// The step fails.
     Fail,
+    /// The thread stands still for this time, while the other threads and the clients' own continue.
+    Stall(Duration),
     /// Elects another leader for every partition. For a moment, its high watermark lags by this number of records.
     Elect(Offset),
 }
@@ -60,6 +66,7 @@ impl World {
             live: 0,
             signal,
             ended_signal,
+            cut_off: BTreeMap::new(),
             clock_ahead: 0,
             kill_after: None,
             arms: Vec::new(),
@@ -189,6 +196,15 @@ impl<T: Send + 'static> Process<T> {
         self.simulation.with(|world| world.stop(self.id));
     }
 
+    /// Cuts it off from a broker for a while: what either of them sends to the other does not arrive before the end.
+    pub fn cut_off(&self, node: usize, time: Duration) {
+        self.simulation.with(|world| {
+            world.trace("cut off", self.id, node);
+            let until = world.now.saturating_add(micros(time));
+            world.processes[self.id].cut_off.insert(node, until);
+        });
+    }
+
     /// Continues it.
     pub fn resume(&self) {
         self.simulation.with(|world| world.resume(self.id));
@@ -244,7 +260,7 @@ impl Simulation {
                 effects.push(arm.effect);
             }
         }
-        let mut fails = false;
+        let (mut fails, mut stalled) = (false, None);
         for effect in effects {
             world.trace(name, process, 0);
             match effect {
@@ -254,8 +270,12 @@ impl Simulation {
                     world.after(micros(time), move |world| world.resume(process));
                 }
                 Effect::Fail => fails = true,
+                Effect::Stall(time) => stalled = Some(world.now.saturating_add(micros(time))),
                 Effect::Elect(lag) => world.elect_all(lag),
             }
+        }
+        if stalled.is_some() {
+            world = self.block(world, stalled, None);
         }
         drop(world);
         // A kill or a stop takes effect in the next call.

@@ -1,6 +1,6 @@
-//! Key conflicts, counted by several workers together.
+//! A content sample shared by several workers, for counting key conflicts.
 //!
-//! Owns who waits for a sample of content, and what time it is for it. Must never let one worker wait while another reads a record.
+//! A worker must not hold the lock while it reads a record.
 
 use crate::content::{self, CompareContent, Conflicts, ContentSample, PartitionKey};
 use crate::key::OpenValue;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// The content of a sample of keys, for several workers. Which keys are not of it, each sees without waiting.
+/// The content of a sample of keys, shared by several workers. A worker can check without a lock whether a key is in the sample.
 #[derive(Debug)]
 pub struct SharedContents {
     compare: CompareContent,
@@ -21,19 +21,19 @@ pub struct SharedContents {
 #[derive(Debug)]
 struct TimedSample {
     sample: ContentSample,
-    /// When the minute began that it is in.
+    /// Start of the current minute.
     minute: Instant,
 }
 
 impl SharedContents {
-    /// Of a topic with so many keys in a window, if that is known.
+    /// Creates the sample of a topic with this number of keys per window, if known.
     pub(super) fn new(keys: Option<u64>, compare: CompareContent) -> Self {
         let sample = TimedSample { sample: ContentSample::new(keys), minute: runtime::now() };
         Self { compare, halvings: AtomicU32::new(0), sample: Mutex::new(sample) }
     }
 
-    /// See [`ContentSample::take`]. The value is opened only if the key is in the sample. Also returns the number of the conflict,
-    /// starting from 1.
+    /// Adds a record, as [`ContentSample::take`] does. Opens the value only if the key is in the sample. Also returns the number of the
+    /// conflict, starting at 1.
     #[inline]
     pub fn take<'v>(
         &self,
@@ -48,7 +48,7 @@ impl SharedContents {
             return None;
         }
         let mut value = open()?;
-        // Other workers wait for the sample, but not for what takes long.
+        // Computing the content is slow, so it happens without the lock.
         let content = self.compare.content(&mut value);
         let bytes = value.text.map_or(0, <[u8]>::len);
         let (difference, number) = self.with(|sample| Some((sample.look(key, verdict, bytes, content)?, sample.conflicts())))?;
@@ -74,19 +74,19 @@ impl SharedContents {
         content::is_of(key.fingerprint, self.halvings.load(Ordering::Relaxed))
     }
 
-    fn with<T>(&self, does: impl FnOnce(&mut ContentSample) -> T) -> T {
+    fn with<T>(&self, action: impl FnOnce(&mut ContentSample) -> T) -> T {
         let mut timed = self.sample.lock().unwrap_or_else(PoisonError::into_inner);
         let minutes = runtime::since(timed.minute).as_secs() / 60;
         if minutes > 0 {
             timed.sample.pass_minutes(minutes);
             timed.minute = runtime::now();
         }
-        let done = does(&mut timed.sample);
+        let result = action(&mut timed.sample);
         self.halvings.store(timed.sample.halvings(), Ordering::Relaxed);
-        done
+        result
     }
 
-    /// What was counted so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn read(&self) -> Conflicts {
         self.with(|sample| sample.read())
@@ -100,7 +100,7 @@ mod tests {
     use crate::key::{Fingerprint, ValueReader};
 
     #[test]
-    fn conflicts_are_numbered_and_what_came_out_elsewhere_is_forgotten() {
+    fn conflicts_are_numbered_and_outdated_content_is_forgotten() {
         let contents = SharedContents::new(Some(1_000), CompareContent::default());
         let key = |partition| PartitionKey { partition, fingerprint: Fingerprint(7) };
         let take = |partition, verdict, value: &str| {

@@ -1,8 +1,8 @@
-//! What is counted and reported while records flow, for whoever shows it.
+//! Counters of the workers, and their status reports.
 //!
-//! Written by the workers once a batch, and by each a report once a second; read by anyone. Must never hold a
-//! key, nor grow with anything but topics, partitions, the few values of [`ValueCounts`] and a
-//! [`crate::content::ContentSample`] of each topic.
+//! Workers update the counters after every batch and publish a report every second. The statistics must not contain keys. They may
+//! grow only with the number of topics and partitions, apart from the few values of [`ValueCounts`] and one
+//! [`crate::content::ContentSample`] per topic.
 
 mod contents;
 mod times;
@@ -21,121 +21,121 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Upper bounds of the buckets of a [`Histogram`] of a worker, in seconds; another one takes what is above.
+/// Upper bounds of the buckets of a worker's [`Histogram`], in seconds. One more bucket counts everything above.
 pub const BUCKETS: [f64; 17] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
 
-/// Counts since the start, of all workers together.
+/// Counts of all workers since the start of the process.
 #[derive(Debug, Default)]
 pub struct Stats {
-    /// Of each topic that is read: those of [`topics`].
+    /// Counts per topic, in the order of [`topics`].
     pub topics: Vec<TopicCounts>,
-    /// Of each key space, by its number.
+    /// Counts per key space, by [`SpaceId`].
     pub spaces: Vec<SpaceCounts>,
     /// Transactions committed.
     pub commits: AtomicU64,
     /// Transactions aborted.
     pub aborts: AtomicU64,
-    /// Times that partitions were assigned or revoked.
+    /// Number of assignments and revocations.
     pub rebalances: AtomicU64,
     /// Checkpoints written.
     pub checkpoints: AtomicU64,
     /// Checkpoints that could not be written.
     pub checkpoint_failures: AtomicU64,
-    /// Bytes that the last checkpoint wrote.
+    /// Bytes written by the last checkpoint.
     pub checkpoint_bytes: AtomicU64,
-    /// When the last checkpoint was written, in milliseconds since the epoch; 0 before the first.
+    /// Time of the last checkpoint, in milliseconds since the epoch; 0 before the first.
     pub checkpoint_at: AtomicI64,
     /// States rebuilt from a changelog.
     pub rebuilds: AtomicU64,
-    /// Keys that they hold.
+    /// Keys in the rebuilt states.
     pub rebuilt_keys: AtomicU64,
-    /// States that are being rebuilt now; their partitions wait.
+    /// States that are being rebuilt; their partitions wait.
     pub rebuilding: AtomicU64,
-    /// From a record's time to the commit of what came of it; of a sample of the records.
+    /// Time from the record timestamp to the commit, for a sample of the written records.
     pub latency: Histogram,
-    /// From the begin of a transaction to its end.
+    /// Time from the start of a transaction to its end.
     pub transaction_time: Histogram,
-    /// How long a checkpoint took.
+    /// Duration of checkpoints.
     pub checkpoint_time: Histogram,
-    /// From the assignment of a partition to its first record.
+    /// Time from the assignment of a partition to its first record.
     pub restore_time: Histogram,
-    /// When a broker last answered a producer of this process. Producers ask every ten seconds, if for nothing else.
+    /// Time of the last answer from a broker to a producer of this process. Producers send a request at least every ten seconds.
     pub broker_contact: LastTime,
-    /// When each worker thread last began a round of its loop, or another attempt at what it waits for.
+    /// Time at which each worker thread started a round of its loop, or retried a request.
     pub rounds: Vec<LastTime>,
     times_checked: LastTime,
     reports: Mutex<BTreeMap<usize, WorkerReport>>,
 }
 
-/// What was decided of one topic's records.
+/// Counts of one topic.
 #[derive(Debug, Default)]
 pub struct TopicCounts {
-    /// Went out.
+    /// Unseen records.
     pub unseen: AtomicU64,
-    /// Were dropped as seen.
+    /// Duplicates, including false positives.
     pub duplicate: AtomicU64,
-    /// Were late, and set apart.
+    /// Late records, unless `late = "emit"`.
     pub late: AtomicU64,
-    /// Retracted their key.
+    /// Records that retracted their key.
     pub retracted: AtomicU64,
-    /// Had no value to take a key from, and went out or not as `on_tombstone` says.
+    /// Tombstones whose key cannot be read; `on_tombstone` determines whether they are emitted.
     pub tombstone: AtomicU64,
-    /// Were invalid, by [`Reason`].
+    /// Invalid records, by [`Reason`].
     pub invalid: [AtomicU64; Reason::ALL.len()],
-    /// Bytes of keys and values that were read, also to be read again or for the state's sake.
+    /// Bytes of keys and values read, including records that were read again and warm-up.
     pub bytes: AtomicU64,
-    /// Records written to the topic for dead letters.
+    /// Records written to the dead letter topic.
     pub dead_letters: AtomicU64,
-    /// Records whose time was too far ahead of the clock.
+    /// Records with a time more than `max_future` ahead of the clock.
     pub future: AtomicU64,
-    /// The time of the last of those.
+    /// Time of the last record that was too far ahead.
     pub future_time: AtomicI64,
     times: Mutex<TimeWatch>,
-    /// Records read again without emitting, to close the gap between a checkpoint and the committed offset.
+    /// Records read again without emitting them, between a checkpoint and the committed offset.
     pub warmed_up: AtomicU64,
-    /// Of a sample, by the value of `count_by`, if there is one.
+    /// Counts of a sample by the value of `count_by`, if configured.
     pub values: Option<Mutex<ValueCounts>>,
-    /// Of a sample, what the content of repeats is held against, if there are `key_conflicts`.
+    /// Content of a sample to compare duplicates with, if `key_conflicts` is configured.
     pub contents: Option<SharedContents>,
 }
 
 impl TopicCounts {
-    /// Records with a verdict.
+    /// Returns the number of records with a verdict.
     fn records(&self) -> u64 {
         let verdicts = [&self.unseen, &self.duplicate, &self.late, &self.retracted, &self.tombstone];
         verdicts.into_iter().chain(&self.invalid).map(get).sum()
     }
 }
 
-/// What became of one space's keys.
+/// Counts of one key space.
 #[derive(Debug, Default)]
 pub struct SpaceCounts {
-    /// Unseen records that the filter alone would have dropped; the exact store put it right.
+    /// False positives that the exact store corrected.
     pub corrected: AtomicU64,
-    /// Keys forgotten before their time, because a filter may not grow.
+    /// Keys forgotten too early because a filter reached its maximum memory.
     pub evicted: AtomicU64,
-    /// Slices that began.
+    /// Slices started.
     pub rotations: AtomicU64,
-    /// Keys of a sample of one in 1,024 that came out of more than one partition.
+    /// Keys that were emitted from more than one partition, in a sample of one key in 1,024.
     pub cross_partition_keys: AtomicU64,
 }
 
-/// Sums of all topics.
+/// Sums over all topics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Records that a verdict was taken of; warm-up not included.
+    /// Records with a verdict, without warm-up.
     pub records: u64,
-    /// Of these, unseen.
+    /// See [`TopicCounts::unseen`].
     pub unseen: u64,
-    /// Of these, duplicates.
+    /// See [`TopicCounts::duplicate`].
     pub duplicates: u64,
-    /// Of these, late and set apart.
+    /// See [`TopicCounts::late`].
     pub late: u64,
-    /// Of these, invalid.
+    /// See [`TopicCounts::invalid`].
     pub invalid: u64,
-    /// Of these, retractions.
+    /// See [`TopicCounts::retracted`].
     pub retracted: u64,
-    /// Of these, tombstones that no key could be taken from, and that are not invalid for it.
+    /// See [`TopicCounts::tombstone`].
     pub tombstones: u64,
     /// See [`TopicCounts::warmed_up`].
     pub warmed_up: u64,
@@ -147,110 +147,110 @@ pub struct Totals {
     pub cross_partition_keys: u64,
 }
 
-/// How one worker stands.
+/// Status report of a worker.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerReport {
-    /// True while it is a member of the group and knows its partitions, even if there are none.
+    /// True while the worker is a member of the group and knows its partitions, even if it has none.
     pub joined: bool,
-    /// Why nothing can be committed, as a sentence.
+    /// The reason why the worker cannot commit, as a message.
     pub blocked: Option<String>,
-    /// The states that it keeps.
+    /// The states of the worker.
     pub states: Vec<StateReport>,
-    /// The partitions that it reads, or is about to.
+    /// The assigned partitions.
     pub inputs: Vec<InputReport>,
 }
 
-/// How one state stands.
+/// Status report of a state.
 #[derive(Clone, Copy, Debug)]
 pub struct StateReport {
-    /// Its space.
+    /// The key space.
     pub space: SpaceId,
-    /// Keys remembered.
+    /// Number of remembered keys.
     pub keys: u64,
-    /// Memory, in bytes.
+    /// Memory in bytes.
     pub bytes: u64,
-    /// What is filled now over what it is meant for.
+    /// Keys of the open slice divided by the capacity of a slice.
     pub load: f64,
-    /// Share of unseen keys that the filter calls seen, by formula.
+    /// Estimated false positive rate.
     pub estimated: f64,
-    /// The same as it was observed; none where every drop is confirmed.
+    /// Observed false positives, or `None` if an exact store confirms every drop.
     pub observed: Option<Observed>,
-    /// Stream time: the largest record time so far that was not too far ahead of the clock.
+    /// Stream time: the latest record time that was not too far ahead of the clock.
     pub stream_time: Option<Timestamp>,
-    /// Keys that the filter is made for.
+    /// Number of keys that the filter is sized for.
     pub capacity: u64,
 }
 
-/// How a schema registry stands.
+/// Status report of the schema registry client.
 #[derive(Clone, Debug, Default)]
 pub struct RegistryReport {
-    /// Questions that were answered.
+    /// Number of answered requests.
     pub answers: u64,
-    /// Tries that failed.
+    /// Number of failed attempts.
     pub failures: u64,
-    /// Schemas that are known.
+    /// Number of known schemas.
     pub known: usize,
-    /// Schemas that are waited for.
+    /// Number of requested schemas that have not arrived yet.
     pub awaited: usize,
-    /// Why one of these is still waited for, as a sentence; `None` before the first failure.
+    /// Error of the last failed attempt while schemas are missing; `None` before the first failure.
     pub trouble: Option<String>,
 }
 
-/// How one partition of an input stands.
+/// Status report of an input partition.
 #[derive(Clone, Debug)]
 pub struct InputReport {
-    /// Which.
+    /// The partition.
     pub partition: TopicPartition,
-    /// Its space.
+    /// The key space.
     pub space: SpaceId,
-    /// What is done with it.
+    /// The state of the partition.
     pub state: InputState,
-    /// The next record to decide.
+    /// The next offset to process.
     pub position: Offset,
-    /// The group's committed offset, as far as known.
+    /// The last known committed offset of the group.
     pub committed: Offset,
-    /// Where its log ends, as far as known.
+    /// The last known end offset of the partition.
     pub end: Option<Offset>,
-    /// Stream time of its state.
+    /// Stream time of the partition's state.
     pub stream_time: Option<Timestamp>,
-    /// When it came to a stop before an open transaction of a producer.
+    /// Time since which an open transaction of a producer blocks the partition.
     pub open_transaction_since: Option<Timestamp>,
-    /// When reading it began to fail.
+    /// Time since which reading the partition fails.
     pub unreadable_since: Option<Timestamp>,
 }
 
-/// What is done with a partition.
+/// The state of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InputState {
-    /// Its state is being rebuilt; its records wait.
+    /// The dedup state is being rebuilt; records wait.
     Rebuilding,
-    /// Records are read again without emitting.
+    /// Records are read again without emitting them.
     WarmingUp,
-    /// Its next record is of a schema that is asked for.
+    /// The next record needs a schema that has been requested.
     AwaitingSchema,
-    /// Records flow.
+    /// Records are processed.
     Running,
 }
 
-/// When something last happened, by the clock that is never set. Any thread may note it.
+/// Time of the last event of some kind, by the monotonic clock. Any thread may update it.
 #[derive(Debug, Default)]
 pub struct LastTime(Mutex<Option<Instant>>);
 
 impl LastTime {
-    /// It happens now.
+    /// Records an event now.
     pub fn note(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(runtime::now());
     }
 
-    /// How long ago it was; `None` if it never was.
+    /// Returns the time since the last event, or `None` if there was none.
     #[must_use]
     pub fn age(&self) -> Option<Duration> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).map(runtime::since)
     }
 }
 
-/// Durations, counted by size.
+/// Histogram of durations.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
@@ -259,20 +259,20 @@ pub struct Histogram {
 }
 
 impl Default for Histogram {
-    /// With [`BUCKETS`].
+    /// Creates a histogram with [`BUCKETS`].
     fn default() -> Self {
         Self::new(&BUCKETS)
     }
 }
 
 impl Histogram {
-    /// With buckets of these upper bounds, in seconds and in order; another one takes what is above.
+    /// Creates a histogram with these upper bounds, in seconds and ascending. One more bucket counts everything above.
     #[must_use]
     pub fn new(bounds: &'static [f64]) -> Self {
         Self { bounds, counts: (0..=bounds.len()).map(|_| AtomicU64::default()).collect(), nanos: AtomicU64::default() }
     }
 
-    /// Counts one.
+    /// Counts a duration.
     pub fn observe(&self, duration: Duration) {
         let seconds = duration.as_secs_f64();
         let bucket = self.bounds.iter().position(|&bound| seconds <= bound).unwrap_or(self.bounds.len());
@@ -280,29 +280,28 @@ impl Histogram {
         add(&self.nanos, u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// How many were counted in each bucket, the last without bound, and the sum of all in seconds.
+    /// Returns the count of each bucket, the last one without a bound, and the sum in seconds.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a sum that is shown")]
+    #[expect(clippy::cast_precision_loss, reason = "a sum for display")]
     pub fn read(&self) -> (Vec<u64>, f64) {
         (self.counts.iter().map(get).collect(), get(&self.nanos) as f64 / 1e9)
     }
 }
 
-/// The topics that are read, by name and with the configured topic: first all that are configured, then those that
-/// bring records of some of them to their partitions.
+/// Iterates over the names of all topics that are read, with the configured topic: first the inputs, then the repartition topics.
 pub fn topics(config: &Config) -> impl Iterator<Item = (String, &Topic)> {
     let inputs = config.topics.iter().map(|topic| (topic.input.clone(), topic));
     inputs.chain(config.topics.iter().filter_map(|topic| Some((config.repartitioned(topic)?, topic))))
 }
 
 impl Stats {
-    /// Nothing is counted yet.
+    /// Creates the statistics of a configuration, with all counts at 0.
     #[must_use]
     pub fn new(config: &Config) -> Self {
         Self {
             topics: topics(config)
                 .map(|(name, topic)| {
-                    // Where records are only brought elsewhere, none is counted.
+                    // Values and conflicts are counted for inputs, not for repartition topics.
                     let is_counted = topic.count_by.is_some() && name == topic.input;
                     let keys = topic.filter.capacity;
                     let compare = topic.key_conflicts.clone().filter(|_| name == topic.input);
@@ -319,7 +318,7 @@ impl Stats {
         }
     }
 
-    /// The sums of all topics.
+    /// Returns the sums over all topics.
     #[must_use]
     pub fn totals(&self) -> Totals {
         let mut all = Totals::default();
@@ -341,23 +340,23 @@ impl Stats {
         all
     }
 
-    /// Says how a worker stands.
+    /// Replaces the report of a worker.
     pub fn report(&self, worker: usize, report: WorkerReport) {
         self.lock().insert(worker, report);
     }
 
-    /// Adds to a worker's last report that it cannot go on. The next report replaces it.
+    /// Marks a worker as blocked until its next report.
     pub fn block(&self, worker: usize, reason: String) {
         self.lock().entry(worker).or_default().blocked = Some(reason);
     }
 
-    /// How the workers stood when they last said so.
+    /// Returns the last report of each worker.
     #[must_use]
     pub fn reports(&self) -> BTreeMap<usize, WorkerReport> {
         self.lock().clone()
     }
 
-    /// The load of the fullest filter.
+    /// Returns the load of the fullest filter.
     #[must_use]
     pub fn load(&self) -> f64 {
         self.lock().values().flat_map(|report| &report.states).map(|state| state.load).fold(0.0, f64::max)
@@ -373,7 +372,7 @@ pub fn add(count: &AtomicU64, by: u64) {
     count.fetch_add(by, Ordering::Relaxed);
 }
 
-/// Takes from a count of what there is now.
+/// Subtracts from a count.
 pub fn take(count: &AtomicU64, by: u64) {
     count.fetch_sub(by, Ordering::Relaxed);
 }
@@ -384,7 +383,7 @@ pub fn get(count: &AtomicU64) -> u64 {
     count.load(Ordering::Relaxed)
 }
 
-/// What one worker has counted of one topic since it last said so.
+/// Counts of one worker for one topic since its last report.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     unseen: u64,
@@ -404,7 +403,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts a record whose time is too far ahead of the clock.
+    /// Counts a record with a time too far ahead of the clock.
     pub const fn count_future(&mut self, time: Timestamp) {
         self.future += 1;
         self.future_time = time;
@@ -430,7 +429,7 @@ impl Tally {
         }
     }
 
-    /// Adds it to what all workers have counted, and begins anew.
+    /// Adds the counts to those of all workers, and resets them.
     pub fn report(&mut self, counts: &TopicCounts) {
         let tally = std::mem::take(self);
         add(&counts.unseen, tally.unseen);
@@ -454,7 +453,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_counted_in_the_bucket_that_holds_them() {
+    fn histogram_bounds_are_inclusive() {
         let histogram = Histogram::default();
         for micros in [0, 1_000, 1_001, 1_800_000_000, 1_800_000_001] {
             histogram.observe(Duration::from_micros(micros));
@@ -465,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tally_is_counted_once() {
+    fn a_tally_is_added_once() {
         let (counts, mut tally) = (TopicCounts::default(), Tally::default());
         tally.count(Verdict::Unseen);
         tally.count(Verdict::Invalid(Reason::NullKey));

@@ -1,6 +1,6 @@
-//! Record times that keep a window from moving.
+//! Detection of record times that keep a window from moving.
 //!
-//! Owns what such times look like, and when to warn about them. Must never look at a clock itself, nor change a verdict.
+//! Owns the criteria and the warnings. Must never read a clock itself, or change a verdict.
 
 use super::{Stats, TopicCounts, get, topics};
 use crate::config::Config;
@@ -10,28 +10,28 @@ use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Least time between two checks.
-const INTERVAL: Duration = Duration::from_secs(10);
+/// Minimum time between two checks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Least number of new records in a check: a few stray records decide nothing.
+/// Minimum number of new records per check, so that a few stray records do not cause a warning.
 const RECORDS_MIN: u64 = 5;
 
-/// Times from 2000 to 2100, in milliseconds. The same numbers times or by a thousand are in other units.
+/// Plausible times in milliseconds: the years 2000 to 2100. A time that is plausible only after scaling by 1000 is in another unit.
 const PLAUSIBLE: std::ops::Range<Timestamp> = 946_684_800_000..4_102_444_800_000;
 
-/// The advice for times in the wrong unit.
-const UNIT: &str = "make the producers write milliseconds since 1970";
+/// Advice for times in the wrong unit.
+const UNIT_ADVICE: &str = "make the producers write milliseconds since 1970";
 
 /// Recent record times of a topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecentTimes {
     /// Records with a verdict.
     pub records: u64,
-    /// Of these, the ones whose time was beyond `max_future`.
+    /// Records with a time beyond `max_future`.
     pub future: u64,
-    /// The time of the last of those.
+    /// Time of the last record beyond `max_future`.
     pub future_time: Option<Timestamp>,
-    /// Stream time of the partition that is furthest.
+    /// Stream time of the partition that is furthest ahead.
     pub stream_time: Option<Timestamp>,
 }
 
@@ -41,13 +41,13 @@ impl RecentTimes {
         self.future.saturating_mul(share) > self.records
     }
 
-    /// True if the times look like seconds: stream time is in January or February of 1970 then.
+    /// True if the times look like seconds. Read as milliseconds, they are in January or February 1970.
     fn is_seconds(&self) -> bool {
         self.stream_time.is_some_and(is_seconds)
     }
 
-    /// Returns what is wrong if most records are beyond `max_future`, or if times look like seconds. `clock` is what the
-    /// record times were compared with, and `now` its time.
+    /// Returns a warning if most records are beyond `max_future`, or if the times look like seconds. `clock` describes the clock that
+    /// the record times were compared with, and `now` is its time.
     #[must_use]
     pub fn warning(&self, max_future: Duration, clock: &str, now: Timestamp) -> Option<String> {
         (self.is_future(2) || self.is_seconds()).then(|| self.describe(max_future, clock, now))
@@ -59,7 +59,7 @@ impl RecentTimes {
         if self.is_seconds() && !self.is_future(2) {
             let time = stream_time.unwrap_or_default();
             return format!(
-                "record times such as {time} look like seconds, so keys stay seen 1000 times as long as the window and {consequence}; {UNIT}"
+                "record times such as {time} look like seconds, so keys stay seen 1000 times as long as the window and {consequence}; {UNIT_ADVICE}"
             );
         }
         format!(
@@ -70,13 +70,13 @@ impl RecentTimes {
     }
 }
 
-/// True for a time that is in seconds by all appearances.
+/// True if a time looks like seconds.
 #[must_use]
 pub fn is_seconds(time: Timestamp) -> bool {
     PLAUSIBLE.contains(&time.saturating_mul(1000))
 }
 
-/// Returns the unit that a time is in by all appearances, if it is not milliseconds.
+/// Returns the unit that a time seems to have, if it is not milliseconds.
 #[must_use]
 pub fn wrong_unit(time: Timestamp) -> Option<&'static str> {
     match time {
@@ -90,13 +90,13 @@ pub fn wrong_unit(time: Timestamp) -> Option<&'static str> {
 #[must_use]
 pub fn likely_cause(time: Timestamp, now: Timestamp) -> String {
     if let Some(unit) = wrong_unit(time) {
-        return format!("times such as {time} look like {unit}: {UNIT}");
+        return format!("times such as {time} look like {unit}: {UNIT_ADVICE}");
     }
     let ahead = Duration::from_secs(time.saturating_sub(now).max(0).unsigned_abs() / 1000);
     format!("the last one was {} ahead: check this machine's clock, then the producers' clocks", humantime::format_duration(ahead))
 }
 
-/// What a topic's counts were at the last check, and what it found.
+/// Counts and warning of a topic at the last check.
 #[derive(Debug, Default)]
 pub(super) struct TimeWatch {
     records: u64,
@@ -104,18 +104,18 @@ pub(super) struct TimeWatch {
     warning: Option<String>,
 }
 
-/// A topic whose record times became suspect, or are as expected again.
+/// A topic whose record times became suspect or plausible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimesChange {
     /// The input topic.
     pub topic: String,
-    /// What is wrong; `None` if nothing is any more.
+    /// The warning, or `None` if the times are plausible again.
     pub warning: Option<String>,
 }
 
 impl TimeWatch {
-    /// Compares the counts since the start with those of the last check. Returns true if the topic became suspect, or is not
-    /// suspect any more. It stays suspect until less than a quarter of its records are beyond `max_future`.
+    /// Compares the total counts with those of the last check. Returns true if the topic became suspect or stopped being suspect. It
+    /// stays suspect until less than a quarter of its records are beyond `max_future`.
     fn check(&mut self, total: RecentTimes, max_future: Duration, now: Timestamp) -> bool {
         let recent = RecentTimes { records: total.records - self.records, future: total.future.saturating_sub(self.future), ..total };
         if recent.records < RECORDS_MIN {
@@ -130,7 +130,7 @@ impl TimeWatch {
 }
 
 impl TopicCounts {
-    /// Returns what is wrong with the topic's record times, if anything is.
+    /// Returns the warning about the topic's record times, if any.
     #[must_use]
     pub fn time_warning(&self) -> Option<String> {
         self.time_watch().warning.clone()
@@ -144,7 +144,7 @@ impl TopicCounts {
 impl Stats {
     /// Checks the record times of all topics, if a check is due. Returns the topics whose state has changed.
     pub fn check_times(&self, config: &Config, now: Timestamp) -> Vec<TimesChange> {
-        if self.times_checked.age().is_some_and(|age| age < INTERVAL) {
+        if self.times_checked.age().is_some_and(|age| age < CHECK_INTERVAL) {
             return Vec::new();
         }
         self.times_checked.note();
@@ -154,7 +154,7 @@ impl Stats {
             let mut watch = counts.time_watch();
             let (records, future) = (counts.records(), get(&counts.future));
             let Some(&stream_time) = stream_times.get(&*topic.input) else {
-                // Other processes have all partitions of the topic now.
+                // Other processes own all partitions of the topic now.
                 *watch = TimeWatch { records, future, warning: None };
                 continue;
             };
@@ -188,7 +188,7 @@ mod tests {
     const NOW: Timestamp = 1_767_268_800_000;
     const MAX_FUTURE: Duration = Duration::from_secs(300);
 
-    /// A topic's totals after some more records, of which some are as far ahead as `time`.
+    /// Returns a topic's totals after more records, some of them with a future `time`.
     fn after(watch: &TimeWatch, records: u64, future: u64, time: Timestamp) -> RecentTimes {
         let [records, future] = [watch.records + records, watch.future + future];
         RecentTimes { records, future, future_time: Some(time), stream_time: Some(NOW) }
@@ -211,16 +211,16 @@ mod tests {
     fn a_topic_that_is_mostly_future_warns_once_and_clears_once() {
         let mut watch = TimeWatch::default();
         assert!(checked(&mut watch, 100, 51));
-        assert!(!checked(&mut watch, 1000, 1000), "it is known");
-        assert!(!checked(&mut watch, 100, 30), "not many fewer");
+        assert!(!checked(&mut watch, 1000, 1000), "already warned");
+        assert!(!checked(&mut watch, 100, 30), "still more than a quarter");
         assert!(watch.warning.is_some());
         assert!(checked(&mut watch, 100, 20));
         assert_eq!(watch.warning, None);
-        assert!(!checked(&mut watch, 100, 40), "not most of them");
+        assert!(!checked(&mut watch, 100, 40), "less than half");
     }
 
     #[test]
-    fn records_of_several_checks_add_up_while_they_are_few() {
+    fn few_records_are_added_to_the_next_check() {
         let mut watch = TimeWatch::default();
         let total = |records| RecentTimes { records, future: records, future_time: Some(NOW * 1000), stream_time: None };
         for records in 1..RECORDS_MIN {
@@ -229,7 +229,7 @@ mod tests {
         assert!(watch.check(total(RECORDS_MIN), MAX_FUTURE, NOW));
     }
 
-    /// Stats of three topics after ten records from the future in each, whose partitions a worker has or has not.
+    /// Returns the stats of three topics, each with ten records from the future. A worker owns their partitions if `is_assigned`.
     fn of_future_records(is_assigned: bool) -> (Config, Stats) {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("unseen.yaml");
@@ -299,11 +299,11 @@ mod tests {
                 "6 of the last 10 records are more than 5m ahead of this machine's clock; such records do not move the window, so keys are never forgotten and records that should be emitted are dropped as duplicates; times such as 1767268800000000 look like microseconds: make the producers write milliseconds since 1970"
             )
         );
-        for (time, words) in [
+        for (time, text) in [
             (NOW * 1_000_000, "look like nanoseconds"),
             (NOW + 3_540_000, "the last one was 59m ahead: check this machine's clock, then the producers' clocks"),
         ] {
-            assert!(warning(10, time, NOW).is_some_and(|warning| warning.contains(words)), "{words}");
+            assert!(warning(10, time, NOW).is_some_and(|warning| warning.contains(text)), "{text}");
         }
         let seconds = warning(0, 0, NOW / 1000);
         assert!(

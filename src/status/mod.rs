@@ -1,7 +1,7 @@
-//! How it stands, as the dashboard, the metrics and `unseen inspect --json` show it.
+//! The status of a worker process, for the dashboard, the metrics, and `/api/v1/status`.
 //!
-//! Owns the shape of that: `docs/status.schema.json` is made from these types. Must never know more than what
-//! was counted and reported: no key, no secret, and nothing that grows but with topics and partitions.
+//! `docs/status.schema.json` is generated from these types. The status must not contain keys or secrets. It may grow only with the
+//! number of topics and partitions.
 
 mod state;
 mod topic;
@@ -22,49 +22,48 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-/// How a worker process stands. Counts are since its start; times are milliseconds since the epoch.
+/// Status of a worker process. Counts start with the process; times are milliseconds since the epoch.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Status {
     /// The version of unseen.
     pub version: String,
-    /// What distinguishes this process from others of its group.
+    /// The instance ID of this process within its group.
     pub instance: String,
     /// The consumer group.
     pub group_id: String,
-    /// What a crash may repeat: `exactly_once` is nothing.
+    /// Delivery guarantee: `exactly_once`, or one that allows duplicates after a crash.
     pub delivery: String,
-    /// Worker threads.
+    /// Number of worker threads.
     pub workers: u16,
-    /// What it is doing.
+    /// The state of the process.
     pub state: State,
-    /// Why it is not ready, as a sentence; null if it is.
+    /// The reason why the process is not ready, as a message; null if it is ready.
     pub reason: Option<String>,
-    /// When this was true.
+    /// Time of this status.
     pub time_ms: Timestamp,
-    /// When the process started.
+    /// Start time of the process.
     pub started_ms: Timestamp,
-    /// When a broker last answered this process; null before the first answer.
+    /// Time of the last answer from a broker; null before the first answer.
     pub broker_contact_ms: Option<Timestamp>,
-    /// How long ago each worker thread last began a round of its loop, or another attempt at what it waits for; null
-    /// before the first.
+    /// Time since each worker thread started a round of its loop, or retried a request; null before the first round.
     pub loop_ages_seconds: Vec<Option<f64>>,
-    /// What was decided, by topic that is read; a topic that brings records to their partitions has only bytes.
+    /// Status per topic. A repartition topic has only `consumed_bytes`.
     pub topics: Vec<TopicStatus>,
-    /// From a record's time to the commit of what came of it, of every 64th record that is written.
+    /// Time from the record timestamp to the commit, for every 64th record that is written.
     pub end_to_end_latency: Durations,
-    /// From the begin of a transaction to its end.
+    /// Time from the start of a transaction to its end.
     pub transaction_duration: Durations,
-    /// How long a checkpoint took.
+    /// Duration of checkpoints.
     pub checkpoint_duration: Durations,
-    /// From the assignment of a partition to its first record.
+    /// Time from the assignment of a partition to its first record.
     pub restore_duration: Durations,
-    /// Transactions.
+    /// Transactions by result.
     pub transactions: Transactions,
-    /// Times that partitions were assigned or revoked.
+    /// Number of assignments and revocations of partitions.
     pub rebalances: u64,
-    /// Key spaces, as far as this process remembers them.
+    /// Status per key space, for the partitions of this process.
     pub spaces: Vec<SpaceStatus>,
-    /// The partitions that this process has.
+    /// The partitions that are assigned to this process.
     pub partitions: Vec<PartitionStatus>,
     /// Checkpoints.
     pub checkpoints: Checkpoints,
@@ -72,115 +71,115 @@ pub struct Status {
     pub rebuilds: Rebuilds,
     /// The schema registry; null if no topic needs one.
     pub schema_registry: Option<RegistryStatus>,
-    /// The process itself.
+    /// Resource usage of the process.
     pub process: Process,
-    /// What was logged last, but for debugging; newest last, at most 100.
+    /// The last log lines of level `info` and above, newest last, at most 100.
     pub events: Vec<Event>,
 }
 
-/// How the schema registry stands.
+/// Status of the schema registry.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct RegistryStatus {
-    /// Questions that it answered.
+    /// Number of answered requests.
     pub answers: u64,
-    /// Tries that failed.
+    /// Number of failed attempts.
     pub failures: u64,
-    /// Schemas that are known.
+    /// Number of known schemas.
     pub known: u64,
-    /// Schemas that are being asked for.
+    /// Number of requested schemas that have not arrived yet.
     pub awaited: u64,
-    /// Why the last try failed, as a sentence; null once one has not.
+    /// Error of the last attempt; null if it succeeded.
     pub trouble: Option<String>,
 }
 
-/// Durations by size.
+/// Histogram of durations.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Durations {
-    /// Upper bound in seconds, and how many were no longer.
+    /// Upper bounds in seconds, and the number of durations up to each bound.
     pub buckets: Vec<(f64, u64)>,
-    /// How many there were.
+    /// Number of durations.
     pub count: u64,
-    /// Their sum.
+    /// Sum of all durations.
     pub sum_seconds: f64,
 }
 
-/// Transactions by how they ended.
+/// Transactions by result.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Transactions {
-    /// Committed.
+    /// Committed transactions.
     pub committed: u64,
-    /// Aborted.
+    /// Aborted transactions.
     pub aborted: u64,
 }
 
-/// One key space.
+/// Status of a key space.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct SpaceStatus {
-    /// Its name.
+    /// The name of the key space.
     pub space: String,
-    /// The input topics that share it.
+    /// The input topics that share the key space.
     pub topics: Vec<String>,
-    /// What remembers its keys.
+    /// The filter kind.
     pub kind: String,
-    /// Whether every drop is confirmed by an exact store.
+    /// True if an exact store confirms every drop.
     pub confirm: bool,
-    /// How long a key stays seen, as it is configured.
+    /// The window as configured.
     pub window: String,
-    /// The same in seconds; null for a window by count.
+    /// Length of a time window in seconds; null for a count window.
     pub window_seconds: Option<f64>,
-    /// The same in keys; null for a window by time.
+    /// Length of a count window in keys; null for a time window.
     pub window_keys: Option<u64>,
-    /// Slices in a window.
+    /// Number of slices per window.
     pub slices: u32,
-    /// Partitions of it that this process remembers.
+    /// Number of partitions whose state this process has.
     pub partitions: u64,
-    /// Keys remembered.
+    /// Number of remembered keys.
     pub keys: u64,
-    /// Keys that these filters are made for; null where the kind has no such number.
+    /// Number of keys that the filters are sized for; null if the kind has no capacity.
     pub capacity_keys: Option<u64>,
     /// Memory of the filters.
     pub memory_bytes: u64,
-    /// How full the fullest filter is: what its open slice holds over what it is made for.
+    /// Fill of the fullest filter: the keys of its open slice divided by the capacity of a slice.
     pub fill_ratio: f64,
-    /// How often unseen records are dropped.
+    /// False positive rates.
     pub false_positives: FalsePositives,
-    /// Slices that began.
+    /// Number of slices started.
     pub rotations: u64,
-    /// Stream time until the next slice begins, of the partition that is furthest.
+    /// Stream time until the next slice starts, for the partition that is furthest ahead.
     pub next_rotation_seconds: Option<f64>,
-    /// False positives that an exact store put right.
+    /// False positives that an exact store corrected.
     pub corrected: u64,
-    /// Keys forgotten before their time, because a filter may not grow.
+    /// Keys forgotten too early because a filter reached its maximum memory.
     pub evicted: u64,
-    /// Sampled keys that came in more than one partition.
+    /// Sampled keys that appeared in more than one partition.
     pub cross_partition_keys: u64,
-    /// Stream time: the largest record time so far that was not too far ahead of the clock.
+    /// Stream time: the latest record time that was not too far ahead of the clock.
     pub stream_time_ms: Option<Timestamp>,
 }
 
-/// How often unseen records are dropped, as shares of 1.
+/// False positive rates, as fractions of 1.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct FalsePositives {
-    /// As configured; null where nothing can be wrong.
+    /// The configured rate; null if false positives are impossible.
     pub target: Option<f64>,
-    /// Of the worst partition, by the formula of its kind and what it holds.
+    /// The rate of the worst partition, estimated from the contents of its filter.
     pub estimated: f64,
-    /// As it was observed on a share of the keys; null where every drop is confirmed.
+    /// The rate observed on a sample of the keys; null if an exact store confirms every drop.
     pub observed: Option<ObservedRate>,
 }
 
-/// A rate that was counted, over about one window.
+/// A false positive rate observed over about one window.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct ObservedRate {
-    /// Wrong over checked; null while nothing was checked.
+    /// `wrong` divided by `checked`; null while `checked` is 0.
     pub rate: Option<f64>,
     /// Lower end of the 95 % confidence interval.
     pub low: f64,
-    /// Upper end of it.
+    /// Upper end of the 95 % confidence interval.
     pub high: f64,
-    /// Watched keys that had not been seen.
+    /// Number of unseen keys in the sample.
     pub checked: u64,
-    /// Of these, dropped.
+    /// Number of these keys whose records were dropped.
     pub wrong: u64,
 }
 
@@ -191,98 +190,100 @@ impl From<Observed> for ObservedRate {
     }
 }
 
-/// One partition of an input.
+/// Status of an input partition.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct PartitionStatus {
     /// The input topic.
     pub topic: String,
-    /// Its number.
+    /// The partition number.
     pub partition: i32,
-    /// Its key space.
+    /// The key space of the topic.
     pub space: String,
-    /// The worker thread that has it.
+    /// The worker thread that owns the partition.
     pub worker: usize,
-    /// What is done with it.
+    /// The state of the partition.
     pub state: InputState,
-    /// The next record to decide.
+    /// The next offset to process.
     pub position: Offset,
     /// The group's committed offset.
     pub committed: Offset,
-    /// The offset after its last record; null until known.
+    /// The end offset of the partition; null until known.
     pub end: Option<Offset>,
-    /// Offsets between committed and end; null until known.
+    /// Number of offsets between `committed` and `end`; null until known.
     pub lag: Option<Offset>,
-    /// Stream time: the largest record time so far that was not too far ahead of the clock.
+    /// Stream time: the latest record time that was not too far ahead of the clock.
     pub stream_time_ms: Option<Timestamp>,
-    /// When the partition came to a stop before an open transaction of one of its producers; null if none holds it back.
+    /// Time since which an open transaction of a producer blocks the partition; null if none does.
     pub open_transaction_since_ms: Option<Timestamp>,
-    /// When reading the partition began to fail, for example at a corrupt batch; null if it can be read.
+    /// Time since which reading the partition fails, for example because of a corrupt batch; null if it can be read.
     pub unreadable_since_ms: Option<Timestamp>,
 }
 
 /// Checkpoints.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Checkpoints {
-    /// Written, each of one partition's state.
+    /// Number of checkpoints written; a checkpoint has the state of one partition.
     pub written: u64,
-    /// Failed.
+    /// Number of failed checkpoints.
     pub failures: u64,
-    /// When the last was written.
+    /// Time of the last successful checkpoint.
     pub last_success_ms: Option<Timestamp>,
-    /// Bytes that the last one wrote.
+    /// Bytes written by the last successful checkpoint.
     pub last_bytes: Option<u64>,
 }
 
 /// States rebuilt from changelogs.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Rebuilds {
-    /// Being made.
+    /// Number of rebuilds in progress.
     pub running: u64,
-    /// Made.
+    /// Number of completed rebuilds.
     pub done: u64,
-    /// Keys in them.
+    /// Number of keys in the rebuilt states.
     pub keys: u64,
 }
 
-/// The process, and the disk of its state directory.
+/// Resource usage of the process, and the disk of its state directory.
 #[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
 pub struct Process {
-    /// Resident memory; null where the system does not say.
+    /// Resident memory; null if the system does not report it.
     pub resident_bytes: Option<u64>,
-    /// Processor time.
+    /// CPU time.
     pub cpu_seconds: Option<f64>,
-    /// What is left for this user on the disk of the state directory.
+    /// Space available to this user on the disk of the state directory.
     pub state_disk_available_bytes: Option<u64>,
-    /// The size of that disk.
+    /// Size of the disk of the state directory.
     pub state_disk_size_bytes: Option<u64>,
 }
 
-/// A line that was logged.
+/// A log line.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Event {
-    /// When.
+    /// Time of the log line.
     pub time_ms: Timestamp,
-    /// `info`, `warn` or `error`.
+    /// `info`, `warn`, or `error`.
     pub level: String,
-    /// What.
+    /// Message with its fields.
     pub message: String,
 }
 
-/// What is known beside the counts.
+/// Properties of the process that [`Stats`] does not have.
 #[derive(Clone, Debug)]
 pub struct Identity<'a> {
-    /// What distinguishes this process from others; none before the start is done.
+    /// Instance ID, or `None` until the process has started.
     pub instance: Option<&'a str>,
-    /// Now.
+    /// Current time.
     pub time_ms: Timestamp,
-    /// When the process started.
+    /// Start time of the process.
     pub started_ms: Timestamp,
-    /// Whether it was told to stop.
+    /// True if the process is shutting down.
     pub draining: bool,
+    /// Why the token for the login to the brokers could not be renewed.
+    pub login_trouble: Option<String>,
 }
 
 impl Status {
-    /// What the counts and reports say together.
+    /// Creates the status from the counts and reports.
     #[must_use]
     pub fn new(
         config: &Config,
@@ -295,7 +296,7 @@ impl Status {
         let reports = stats.reports();
         let contact = stats.broker_contact.age();
         let rounds: Vec<_> = stats.rounds.iter().map(LastTime::age).collect();
-        let (doing, reason) = state::look(config, identity, &reports, contact, &rounds, registry);
+        let (state, reason) = state::determine(config, identity, &reports, contact, &rounds, registry);
         let checkpoint_at = stats.checkpoint_at.load(Ordering::Relaxed);
         let written = get(&stats.checkpoints);
         Self {
@@ -304,7 +305,7 @@ impl Status {
             group_id: config.kafka.group_id.clone(),
             delivery: config.worker.delivery.name().to_owned(),
             workers: config.worker.workers,
-            state: doing,
+            state,
             reason,
             time_ms: identity.time_ms,
             started_ms: identity.started_ms,
@@ -332,7 +333,7 @@ impl Status {
         }
     }
 
-    /// Names the partitions that are not read although their worker is ready, and the reason, as a message; `None` if there are none.
+    /// Returns a message about partitions that cannot be read although their worker is ready, or `None` if there are none.
     #[must_use]
     pub fn held_back(&self) -> Option<String> {
         let unreadable = self.longest(|partition| partition.unreadable_since_ms);
@@ -342,11 +343,11 @@ impl Status {
             .or_else(|| held.map(|(which, seconds)| format!("an open transaction of a producer has held back {which} for {seconds} s")))
     }
 
-    /// The partition that has had a trouble for longest, with the number of others, and for how many seconds.
+    /// Returns the partition that has had a problem for the longest time, with the number of others, and the duration in seconds.
     fn longest(&self, since: impl Fn(&PartitionStatus) -> Option<Timestamp>) -> Option<(String, Timestamp)> {
-        let mut troubled: Vec<_> = self.partitions.iter().filter_map(|partition| Some((since(partition)?, partition))).collect();
-        troubled.sort_by_key(|&(since, _)| since);
-        let (&(since, PartitionStatus { topic, partition, .. }), others) = troubled.split_first()?;
+        let mut affected: Vec<_> = self.partitions.iter().filter_map(|partition| Some((since(partition)?, partition))).collect();
+        affected.sort_by_key(|&(since, _)| since);
+        let (&(since, PartitionStatus { topic, partition, .. }), others) = affected.split_first()?;
         let others = if others.is_empty() { String::new() } else { format!(" and {} other partitions", others.len()) };
         Some((format!("{topic}[{partition}]{others}"), (self.time_ms - since).max(0) / 1000))
     }

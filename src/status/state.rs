@@ -1,7 +1,7 @@
-//! What a worker process is doing, and why it is not ready.
+//! The state of a worker process, and the reason why it is not ready.
 //!
-//! Owns the list of states, and how long silence may last before it counts. Must never call a process ready that
-//! reads nothing because its brokers are gone or a thread of it hangs.
+//! Owns the list of states and the timeouts. A process that reads nothing because the brokers are unreachable or a thread hangs must
+//! never be ready.
 
 use super::Identity;
 use crate::config::Config;
@@ -11,44 +11,44 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Without an answer of any broker for this long, a process is disconnected. Its producers ask every ten seconds.
-const CONTACT_LIMIT: Duration = Duration::from_secs(30);
+/// Time without an answer from any broker after which a process is disconnected. Producers send a request every ten seconds.
+const CONTACT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Transaction timeouts that a commit may wait for slow brokers: three calls may each be repeated for two.
+/// Number of transaction timeouts that a commit may wait for slow brokers: three calls, each retried for two timeouts.
 const COMMIT_TIMEOUTS: u32 = 6;
 
-/// A thread that began no round for this long, and for [`COMMIT_TIMEOUTS`], is hung: an ordinary round takes less than a
+/// Time without a new loop round, in addition to [`COMMIT_TIMEOUTS`], after which a thread is hung. A normal round takes less than a
 /// second.
-const ROUND_LIMIT: Duration = Duration::from_secs(30);
+const HUNG_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The same for a thread that will not begin another. Nothing that a worker does between two rounds takes nearly so long:
-/// reading or writing the largest states takes minutes.
-const LIFE_LIMIT: Duration = Duration::from_secs(30 * 60);
+/// Time without a new loop round, in addition to [`COMMIT_TIMEOUTS`], after which a process should be restarted. The longest
+/// operations between two rounds, reading and writing the largest states, take minutes.
+const DEAD_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
-/// What a worker process is doing.
+/// The state of a worker process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It has not met the brokers and its group yet.
+    /// The process has not reached the brokers or joined its group yet.
     Connecting,
-    /// Some of its partitions wait for their state, or are warming up.
+    /// Some partitions wait for their state, or are warming up.
     Restoring,
-    /// Records flow.
+    /// The process reads and writes records.
     Running,
-    /// Some of its partitions wait for a schema, and the schema registry does not answer.
+    /// Some partitions wait for a schema, and the schema registry does not answer.
     AwaitingSchema,
-    /// It was told to stop.
+    /// The process is shutting down.
     Draining,
-    /// Nothing can be committed: transactions are aborted one after the other.
+    /// The process cannot commit, because all transactions are aborted.
     Blocked,
-    /// No broker answers any more.
+    /// No broker answers.
     Disconnected,
-    /// A worker thread does not go on.
+    /// A worker thread hangs.
     Hung,
 }
 
 impl State {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 8] = [
         Self::Connecting,
         Self::Restoring,
@@ -60,7 +60,7 @@ impl State {
         Self::Hung,
     ];
 
-    /// As a metric label.
+    /// Returns the metric label of the state.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -76,9 +76,9 @@ impl State {
     }
 }
 
-/// What the process is doing, and why it is not ready. `contact` is the time since a broker's last answer, `rounds` the
-/// time since each worker thread's last round.
-pub(super) fn look(
+/// Returns the state of the process, and the reason if it is not ready. `contact` is the time since the last answer from a broker.
+/// `rounds` has the time since each worker thread started its last loop round.
+pub(super) fn determine(
     config: &Config,
     identity: &Identity<'_>,
     reports: &BTreeMap<usize, WorkerReport>,
@@ -89,44 +89,41 @@ pub(super) fn look(
     let inputs = || reports.values().flat_map(|report| &report.inputs);
     let workers = config.worker.workers;
     let joined = reports.values().filter(|report| report.joined).count();
-    let are = |state: InputState| inputs().filter(|input| input.state == state).count();
-    let restoring = are(InputState::Rebuilding) + are(InputState::WarmingUp);
+    let count = |state: InputState| inputs().filter(|input| input.state == state).count();
+    let restoring = count(InputState::Rebuilding) + count(InputState::WarmingUp);
     let (state, reason) = if identity.draining {
-        (State::Draining, "it was told to stop, and commits what it has read".to_owned())
+        (State::Draining, "the process is shutting down and commits the records that it has read".to_owned())
     } else if identity.instance.is_none() {
-        (State::Connecting, "it has not reached the brokers yet".to_owned())
-    } else if let Some(age) = contact.filter(|&age| age > CONTACT_LIMIT) {
-        (
-            State::Disconnected,
-            format!("no broker has answered a request for {} s; look at the brokers, the network to them, and the log", age.as_secs()),
-        )
-    } else if let Some((worker, age)) = hung(config, rounds, ROUND_LIMIT) {
-        (State::Hung, format!("worker {worker} has not gone on for {} s; its partitions are not read", age.as_secs()))
+        (State::Connecting, "the process has not reached the brokers yet".to_owned())
+    } else if let Some(age) = contact.filter(|&age| age > CONTACT_TIMEOUT) {
+        (State::Disconnected, format!("no broker has answered for {} s; check the brokers, the network, and the log", age.as_secs()))
+    } else if let Some((worker, age)) = hung(config, rounds, HUNG_TIMEOUT) {
+        (State::Hung, format!("worker {worker} has not made progress for {} s; its partitions are not being read", age.as_secs()))
     } else if joined < usize::from(workers) {
-        let wait = "a worker joins once the group's coordinator answers and, after a kill, the old session has ended (session.timeout.ms)";
-        (State::Connecting, format!("{joined} of {workers} workers are members of the group; {wait}"))
+        let wait = "workers join when the group coordinator answers; after a kill, the old session must expire first (session.timeout.ms)";
+        (State::Connecting, format!("{joined} of {workers} workers have joined the group; {wait}"))
     } else if let Some(reason) = reports.values().find_map(|report| report.blocked.clone()) {
         (State::Blocked, reason)
-    } else if let (1.., Some(trouble)) = (are(InputState::AwaitingSchema), registry.and_then(|registry| registry.trouble.as_ref())) {
-        (
-            State::AwaitingSchema,
-            format!("{} of {} partitions wait for a schema: {trouble}", are(InputState::AwaitingSchema), inputs().count()),
-        )
+    } else if let (waiting @ 1.., Some(error)) =
+        (count(InputState::AwaitingSchema), registry.and_then(|registry| registry.trouble.as_ref()))
+    {
+        (State::AwaitingSchema, format!("{waiting} of {} partitions wait for a schema: {error}", inputs().count()))
     } else if restoring > 0 {
         (State::Restoring, format!("{restoring} of {} partitions are being restored", inputs().count()))
     } else {
         return (State::Running, None);
     };
-    (state, Some(reason))
+    let login = identity.login_trouble.as_ref().map(|why| format!("; the token for the login cannot be renewed: {why}"));
+    (state, Some(reason + &login.unwrap_or_default()))
 }
 
-/// Why the process should be killed and started again, as a sentence; `None` if it lives.
+/// Returns the reason to restart the process, as a message, or `None` if the process is alive.
 #[must_use]
 pub fn dead(config: &Config, rounds: &[Option<Duration>]) -> Option<String> {
-    hung(config, rounds, LIFE_LIMIT).map(|(worker, age)| format!("worker {worker} has not gone on for {} s", age.as_secs()))
+    hung(config, rounds, DEAD_TIMEOUT).map(|(worker, age)| format!("worker {worker} has not made progress for {} s", age.as_secs()))
 }
 
-/// The worker that has been hung for longest, if one has for longer than `limit` and what a commit may wait.
+/// Returns the worker that has hung the longest, if longer than `limit` plus the longest wait of a commit.
 fn hung(config: &Config, rounds: &[Option<Duration>], limit: Duration) -> Option<(usize, Duration)> {
     let limit = limit + COMMIT_TIMEOUTS * config.worker.transaction_timeout;
     let ages = rounds.iter().enumerate().filter_map(|(worker, age)| Some((worker, (*age)?)));
@@ -148,27 +145,32 @@ mod tests {
         Config::load(&file, &[]).unwrap()
     }
 
-    /// What is said of a process whose second worker was silent for so long. The first was for a second, the third has not begun.
-    fn of_silence(config: &Config, age: Duration) -> (State, Option<String>) {
-        let identity = Identity { instance: Some("a"), time_ms: 0, started_ms: 0, draining: false };
-        look(config, &identity, &BTreeMap::new(), Some(Duration::ZERO), &[Some(Duration::from_secs(1)), Some(age), None], None)
+    /// Returns the state of a process whose second worker started its last round `age` ago. The first started a round one second ago,
+    /// and the third has not started yet.
+    fn state_after(config: &Config, age: Duration) -> (State, Option<String>) {
+        let identity = Identity { instance: Some("a"), time_ms: 0, started_ms: 0, draining: false, login_trouble: None };
+        determine(config, &identity, &BTreeMap::new(), Some(Duration::ZERO), &[Some(Duration::from_secs(1)), Some(age), None], None)
     }
 
     #[test]
-    fn a_thread_is_hung_after_what_a_commit_may_wait_and_not_before() {
+    fn a_thread_is_hung_only_after_the_longest_commit() {
         let (config, limit) = (config(), Duration::from_secs(30) + 6 * TRANSACTION_TIMEOUT);
-        assert_eq!(of_silence(&config, limit).0, State::Connecting);
-        let (state, reason) = of_silence(&config, limit + Duration::from_millis(1));
+        assert_eq!(state_after(&config, limit).0, State::Connecting);
+        let (state, reason) = state_after(&config, limit + Duration::from_millis(1));
         assert_eq!(state, State::Hung);
-        assert_eq!(reason.as_deref(), Some("worker 1 has not gone on for 72 s; its partitions are not read"));
+        assert_eq!(reason.as_deref(), Some("worker 1 has not made progress for 72 s; its partitions are not being read"));
     }
 
     #[test]
-    fn a_process_is_dead_half_an_hour_after_that_and_not_before() {
+    fn a_process_is_dead_after_half_an_hour_and_the_longest_commit() {
         let (config, limit) = (config(), Duration::from_secs(30 * 60) + 6 * TRANSACTION_TIMEOUT);
         assert_eq!(dead(&config, &[]), None);
         assert_eq!(dead(&config, &[None, Some(limit)]), None);
         let all = [Some(limit + Duration::from_secs(1)), None, Some(limit + Duration::from_secs(2)), Some(Duration::ZERO)];
-        assert_eq!(dead(&config, &all).as_deref(), Some("worker 2 has not gone on for 1844 s"), "the one that is silent for longest");
+        assert_eq!(
+            dead(&config, &all).as_deref(),
+            Some("worker 2 has not made progress for 1844 s"),
+            "the worker that has hung the longest"
+        );
     }
 }

@@ -1,6 +1,4 @@
-//! One topic in the status.
-//!
-//! Owns what is said of its records. Must never say more of a value than that it was counted by.
+//! The status of one topic. It must not contain record data except the values of `count_by` and the names of conflicting fields.
 
 use crate::config::Topic;
 use crate::content::Conflicts;
@@ -12,73 +10,73 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// What was decided of one topic's records.
+/// Counts of one topic.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct TopicStatus {
     /// The input topic.
     pub topic: String,
-    /// Its key space.
+    /// The key space of the topic.
     pub space: String,
-    /// Whether it has no output: nothing of it is written but its state.
+    /// True if the topic has no output, so only its state is updated.
     pub shadow: bool,
     /// Records by verdict.
     pub records: VerdictCounts,
-    /// Invalid records by reason, those that there were.
+    /// Invalid records by reason. Reasons without records are left out.
     pub invalid: BTreeMap<String, u64>,
-    /// Bytes of keys and values that were read, also again and in a warm-up.
+    /// Bytes of keys and values read, including records that were read again and warm-up.
     pub consumed_bytes: u64,
-    /// Records written to the topic for dead letters.
+    /// Records written to the dead letter topic.
     pub dead_letters: u64,
-    /// Records whose time was too far ahead of the clock.
+    /// Records with a time more than `max_future` ahead of the clock.
     pub future: u64,
-    /// What is wrong with the record times if the window does not move, or moves too slowly: most records are too far ahead of
-    /// the clock, or times are in seconds. Null if they are as expected.
+    /// Warning if record times keep the window from moving as expected: most records are too far ahead of the clock, or their times
+    /// are in seconds. Null if the times are plausible.
     pub time_warning: Option<String>,
-    /// Records read again without emitting.
+    /// Records read again during warm-up, without emitting them.
     pub warmed_up: u64,
-    /// A sample of one record in 32 by the value of `count_by`, most records first, and the rest at the end; none where there is
-    /// no `count_by`.
+    /// Counts by value of `count_by`, from a sample of one record in 32: most frequent first, all others last. Empty without
+    /// `count_by`.
     pub values: Vec<ValueStatus>,
-    /// Duplicates of a sample that were compared with the record that they repeat; null without `key_conflicts`.
+    /// Comparison of sampled duplicates with their original records; null without `key_conflicts`.
     pub key_conflicts: Option<ConflictStatus>,
 }
 
-/// Duplicates and the records that they repeat.
+/// Comparison of duplicates with their original records.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ConflictStatus {
-    /// Duplicates that were compared.
+    /// Number of compared duplicates.
     pub compared: u64,
-    /// Of these, the ones whose content differs.
+    /// Number of compared duplicates whose content differs from the original.
     pub conflicts: u64,
-    /// In how many of these each field differs at least, by JSON pointer: up to 64.
+    /// Minimum number of conflicts per field, by JSON pointer, for up to 64 fields.
     pub fields: BTreeMap<String, u64>,
 }
 
-/// Records with one value of those that they are counted by.
+/// Counts of records with one value of `count_by`.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ValueStatus {
-    /// The value, cut after 64 bytes; null for all that are not named, and records without one.
+    /// The value, cut after 64 bytes; null for all other values and for records without a value.
     pub value: Option<String>,
-    /// Records with it since it is named.
+    /// Number of records since the value is listed.
     pub records: u64,
-    /// Of these, duplicates.
+    /// Number of duplicates among these records.
     pub duplicates: u64,
 }
 
 /// Records by verdict.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct VerdictCounts {
-    /// Went out, but for those of a shadow.
+    /// Unseen records. They are emitted unless the topic is a shadow.
     pub unseen: u64,
-    /// Were dropped as seen.
+    /// Duplicates, including false positives.
     pub duplicate: u64,
-    /// Were older than the window, and set apart.
+    /// Records older than the window, unless `late = "emit"`.
     pub late: u64,
-    /// Had no key, or could not be written.
+    /// Records without a valid key, or that the output rejected.
     pub invalid: u64,
-    /// Retracted their key.
+    /// Records that retracted their key.
     pub retracted: u64,
-    /// Had no value to take a key from; `on_tombstone` says whether they went out.
+    /// Tombstones whose key cannot be read; `on_tombstone` determines whether they are emitted.
     pub tombstone: u64,
 }
 

@@ -33,8 +33,8 @@ pub struct Test {
     /// Number of partitions of each topic. Their filters share the topic's capacity.
     #[serde(default = "one")]
     pub partitions: u32,
-    /// Time at which the records are read. Records too far ahead of it move no window. By default, each record is read at its own
-    /// time.
+    /// Time at which the records are read. Records too far ahead of that time do not move the window. By default, each record is read
+    /// at its own time.
     pub read_at: Option<String>,
     /// Input records, in order.
     #[serde(default)]
@@ -58,7 +58,7 @@ pub struct Recording {
     /// Format of a line.
     #[serde(default)]
     pub format: Format,
-    /// For ndjson, JSON pointer to a record's time, or `none` if the records should have no time.
+    /// For ndjson, the JSON pointer to a record's time, or `none` if the records should have no time.
     pub time: Option<String>,
 }
 
@@ -154,7 +154,7 @@ impl TestFile {
     /// Parses a file: TOML or YAML, converted to JSON.
     ///
     /// # Errors
-    /// An error message with the location of the error.
+    /// Returns a message with the location of the error.
     pub fn new(tree: &Value) -> Result<Self, String> {
         let file: Self = serde_path_to_error::deserialize(tree).map_err(|error| {
             let path = error.path().to_string();
@@ -176,9 +176,9 @@ impl Test {
             ([], None, _) => return Err("records: expected records, or a file of them".to_owned()),
             ([_, ..], Some(_), _) => return Err("file: expected records or a file, got both".to_owned()),
             ([], Some(_), expect) if expect.as_ref().is_none_or(|totals| *totals == Totals::default()) => {
-                return Err("expect: expected what is to become of the records, such as { unseen = 10 }".to_owned());
+                return Err("expect: expected the number of records per verdict, such as { unseen = 10 }".to_owned());
             }
-            ([_, ..], None, Some(_)) => return Err("expect: goes with a file; each of the records has its own".to_owned()),
+            ([_, ..], None, Some(_)) => return Err("expect: only valid with a file; set `expect` in each record".to_owned()),
             _ => {}
         }
         if !(1..=100_000).contains(&self.partitions) {
@@ -200,7 +200,7 @@ impl Test {
             }
         }
         if self.file.is_none() && self.records.iter().all(|record| record.expected() == Outcome::default()) {
-            return Err("records: expected what is to become of at least one of them, such as expect = \"unseen\"".to_owned());
+            return Err("records: expected at least one record with an expected outcome, such as expect = \"unseen\"".to_owned());
         }
         Ok(())
     }
@@ -217,14 +217,14 @@ impl TestRecord {
         }
     }
 
-    /// Returns the record's time, if it has one. `before` is the time of the last record that had one.
+    /// Returns the record's time, if any. `before` is the time of the previous record with a time.
     ///
     /// # Errors
-    /// An error message if the time is invalid.
+    /// Returns a message if the time is invalid.
     pub fn time(&self, before: Option<Timestamp>) -> Result<Option<Timestamp>, String> {
         let fault = |got: &dyn std::fmt::Display| {
             format!(
-                "at: expected a time in RFC 3339, milliseconds since the epoch, a time after the record before such as \"+5m\", or \"none\", got {got}"
+                "at: expected a time in RFC 3339, milliseconds since the epoch, a time relative to the previous record such as \"+5m\", or \"none\", got {got}"
             )
         };
         match &self.at {
@@ -245,7 +245,7 @@ impl TestRecord {
     /// Returns the record's key.
     ///
     /// # Errors
-    /// An error message if the key is invalid.
+    /// Returns a message if the key is invalid.
     pub fn key_bytes(&self) -> Result<Option<Vec<u8>>, String> {
         bytes("key", self.key.as_ref(), self.key_base64.as_deref())
     }
@@ -253,7 +253,7 @@ impl TestRecord {
     /// Returns the record's value.
     ///
     /// # Errors
-    /// An error message if the value is invalid.
+    /// Returns a message if the value is invalid.
     pub fn value_bytes(&self) -> Result<Option<Vec<u8>>, String> {
         bytes("value", self.value.as_ref(), self.value_base64.as_deref())
     }

@@ -2,11 +2,11 @@
 //!
 //! Owns the states of all key spaces, which topics share as in a worker. Must never evaluate records out of order.
 
-use super::{Became, FAILS, TestRecord};
+use super::{ActualOutcome, FAILS, TestRecord};
 use crate::config::Config;
 use crate::dedup::Dedup;
 use crate::format::Schemas;
-use crate::key::{self, Fingerprint, NoKey, Reader, Scratch};
+use crate::key::{self, Fingerprint, KeyedRecord, NoKey, Reader, Scratch};
 use crate::record::{Record, SpaceId, Timestamp, Verdict};
 use crate::route::{self, AddedHeaders, Detail, Origin, Route};
 use std::collections::{BTreeMap, HashMap};
@@ -29,7 +29,7 @@ pub(super) struct Judge<'c> {
 
 struct State {
     dedup: Dedup,
-    /// Number of the last record that was emitted, by key.
+    /// Number of the last emitted record, by key.
     emitted: HashMap<Fingerprint, u64>,
 }
 
@@ -41,7 +41,8 @@ impl<'c> Judge<'c> {
         Self { config, partitions, states, readers, scratch: Scratch::default(), schemas, between, offsets }
     }
 
-    /// Evaluates record `place` of a test, in topic `number`, at `time`, if it is read at `read_at`.
+    /// Evaluates the record at position `place` of a test, in topic `number`. `time` is its Kafka timestamp. Without `read_at`, it is read
+    /// at its event time.
     pub(super) fn record(
         &mut self,
         number: usize,
@@ -49,7 +50,7 @@ impl<'c> Judge<'c> {
         place: u64,
         time: Option<Timestamp>,
         read_at: Option<Timestamp>,
-    ) -> Result<Became<'c>, String> {
+    ) -> Result<ActualOutcome<'c>, String> {
         let topic = &self.config.topics[number];
         let offset = next(&mut self.offsets, (number, false, record.partition));
         let mut origin = Origin { topic: &topic.input, partition: record.partition, offset, time };
@@ -57,19 +58,16 @@ impl<'c> Judge<'c> {
         let headers: Vec<_> = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().map(str::as_bytes))).collect();
         let parts = Record { key: key.as_deref(), value: value.as_deref(), headers: &headers };
         let (reader, scratch, schemas) = (&mut self.readers[number], &mut self.scratch, &*self.schemas);
-        let fingerprint = reader.fingerprint(&topic.key, &topic.formats, &parts, scratch, schemas);
-        let retract = topic.retract.as_ref();
-        let read = fingerprint.and_then(|key| Ok((key, reader.retracts(retract, &topic.formats, &parts, scratch, schemas)?)));
-        let (verdict, invalid, since, why) = match read {
+        let (verdict, invalid, since, why) = match reader.read(topic.record_spec(), &parts, time, scratch, schemas) {
             Err(NoKey::Awaits(schema)) => {
                 let why = self.schemas.trouble().unwrap_or_else(|| "the schema registry has not answered".to_owned());
-                return Err(format!("value: it is of schema {schema}, which is not to be had: {why}"));
+                return Err(format!("value: the record needs schema {schema}, which is not available: {why}"));
             }
             Err(NoKey::Invalid(invalid)) => {
                 let why = invalid.to_string();
                 (topic.verdict_without_key(invalid.reason), Some(*invalid), None, Some(why))
             }
-            Ok((fingerprint, is_retraction)) => {
+            Ok(KeyedRecord { fingerprint, retracts, time: event_time }) => {
                 let partition =
                     if topic.repartition { key::partition(fingerprint, self.partitions).cast_signed() } else { record.partition };
                 if let Some(between) = &self.between[number] {
@@ -79,11 +77,11 @@ impl<'c> Judge<'c> {
                 let state = self.states.entry((self.config.space_of(topic).id, partition));
                 let begun = || State { dedup: Dedup::new(topic.rules(self.partitions)), emitted: HashMap::new() };
                 let state = state.or_insert_with(begun);
-                let max_timestamp = read_at.map_or(i64::MAX, |now| topic.max_timestamp(now));
-                let verdict = if is_retraction {
-                    state.dedup.retract(fingerprint, time, max_timestamp)
+                let max_timestamp = read_at.or(event_time).map_or(i64::MAX, |now| topic.max_timestamp(now));
+                let verdict = if retracts {
+                    state.dedup.retract(fingerprint, event_time, max_timestamp)
                 } else {
-                    state.dedup.judge(fingerprint, time, max_timestamp)
+                    state.dedup.judge(fingerprint, event_time, max_timestamp)
                 };
                 let verdict = verdict.map_err(|error| format!("key: {error}"))?;
                 let is_explained = verdict == Verdict::Duplicate && route::explains(topic, verdict);
@@ -93,11 +91,12 @@ impl<'c> Judge<'c> {
             }
         };
         let reason = if let Verdict::Invalid(reason) = verdict { Some(reason.label()) } else { None };
-        let nowhere = |output| Ok(Became { verdict: verdict.label(), reason, output, headers: BTreeMap::new(), why: why.clone() });
+        let not_written =
+            |output| Ok(ActualOutcome { verdict: verdict.label(), reason, output, headers: BTreeMap::new(), why: why.clone() });
         let destination = match route::of(topic, verdict) {
             Route::Write(destination) => destination,
-            Route::Drop => return nowhere(None),
-            Route::Fail(_) => return nowhere(Some(FAILS)),
+            Route::Drop => return not_written(None),
+            Route::Fail(_) => return not_written(Some(FAILS)),
         };
         let mut added = AddedHeaders::default();
         route::headers(topic, destination, verdict, invalid.as_ref(), Detail::Full(since), || origin, &mut added);
@@ -105,7 +104,7 @@ impl<'c> Judge<'c> {
         let own = record.headers.clone().into_iter().filter(|(name, _)| !is_replaced(name));
         let added = added.iter().map(|(name, value)| (name.to_string_lossy().into_owned(), Some(value.to_owned())));
         let (output, headers) = (destination.name(topic), own.chain(added).collect());
-        Ok(Became { verdict: verdict.label(), reason, output, headers, why })
+        Ok(ActualOutcome { verdict: verdict.label(), reason, output, headers, why })
     }
 }
 
@@ -123,14 +122,14 @@ impl State {
         match (verdict, before) {
             (Verdict::Unseen, before) => {
                 self.emitted.insert(fingerprint, place);
-                before.map(|before| format!("record {before} had its key, which is forgotten by now"))
+                before.map(|before| format!("record {before} had this key, but the window has ended"))
             }
             (Verdict::Retracted, _) => {
                 self.emitted.remove(&fingerprint);
                 None
             }
             (Verdict::Duplicate, Some(before)) => Some(format!("it repeats record {before}")),
-            (Verdict::Duplicate, None) => Some("no record before it had its key: a false positive of the filter".to_owned()),
+            (Verdict::Duplicate, None) => Some("no earlier record has this key: a false positive of the filter".to_owned()),
             (Verdict::Late, _) => Some("it is older than the window".to_owned()),
             _ => None,
         }

@@ -78,7 +78,7 @@ pub struct Difference {
     pub why: Option<String>,
 }
 
-/// Opens a recorded stream that a test names.
+/// Opens a recorded stream of a test.
 pub type Open<'o> = &'o dyn Fn(&Path) -> io::Result<Box<dyn BufRead>>;
 
 /// Runs a test. If it cannot run, the report contains the reason, such as an unknown topic or an unreadable file.
@@ -97,7 +97,7 @@ pub fn run(config: &Config, test: &Test, schemas: &Arc<dyn Schemas>, open: Open<
 fn topic(config: &Config, name: Option<&str>) -> Result<usize, String> {
     match (name, config.topics.len()) {
         (None, 1) => Ok(0),
-        (None, _) => Err(format!("topic: there are several topics; choose one: {}", config.inputs())),
+        (None, _) => Err(format!("topic: the configuration has several topics; choose one: {}", config.inputs())),
         (Some(name), _) => config.topic(name).map(|id| id.0).map_err(|message| format!("topic: {message}")),
     }
 }
@@ -112,15 +112,15 @@ fn judge(config: &Config, test: &Test, schemas: &Arc<dyn Schemas>, report: &mut 
         let number = index as u64 + 1;
         if let Some(stopped) = stopped {
             return Err(fault(format!(
-                "expect: the worker stopped at record {stopped}, for on_invalid is \"fail\"; take out what comes after"
+                "expect: the worker stopped at record {stopped} because on_invalid is \"fail\"; remove all later records"
             )));
         }
         let topic = topic(config, record.topic.as_deref().or(test.topic.as_deref())).map_err(fault)?;
         let time = record.time(last).map_err(fault)?;
         last = time.or(last);
-        let became = judge.record(topic, record, number, time, read_at.or(time)).map_err(fault)?;
+        let actual = judge.record(topic, record, number, time, read_at).map_err(fault)?;
         report.records += 1;
-        stopped = (became.output == Some(FAILS)).then_some(number);
+        stopped = (actual.output == Some(FAILS)).then_some(number);
         let mut differ = |what: &str, expected: Option<&str>, got: &str, why: Option<&str>| {
             if let Some(expected) = expected.filter(|&expected| expected != got) {
                 let (expected, got, why) = (expected.to_owned(), got.to_owned(), why.map(str::to_owned));
@@ -128,11 +128,11 @@ fn judge(config: &Config, test: &Test, schemas: &Arc<dyn Schemas>, report: &mut 
             }
         };
         let expected = record.expected();
-        differ("verdict", expected.verdict.as_deref(), became.verdict, became.why.as_deref());
-        differ("reason", expected.reason.as_deref(), became.reason.unwrap_or("none"), None);
-        differ("output", expected.output.as_deref(), became.output.unwrap_or(NOWHERE), None);
+        differ("verdict", expected.verdict.as_deref(), actual.verdict, actual.why.as_deref());
+        differ("reason", expected.reason.as_deref(), actual.reason.unwrap_or("none"), None);
+        differ("output", expected.output.as_deref(), actual.output.unwrap_or(NOWHERE), None);
         for (name, value) in &expected.headers {
-            let got = became.headers.get(name);
+            let got = actual.headers.get(name);
             let show = |value: Option<&Option<String>>| match value {
                 None => "no such header".to_owned(),
                 Some(None) => "null".to_owned(),
@@ -162,8 +162,8 @@ fn replay(
     let options = Options { format: recording.format, time, partitions: test.partitions, truth };
     let name = recording.path.display();
     // The replay's error message names the option of its own command.
-    let fault = |error: replay::Error| format!("file: {name}: {}", sentence(&error).replace("--partitions", "`partitions` of the test"));
-    let mut replay = Replay::new(topic, &options).map_err(fault)?.with_schemas(Arc::clone(schemas)).refusing_other_topics();
+    let fault = |error: replay::Error| format!("file: {name}: {}", with_causes(&error).replace("--partitions", "`partitions` of the test"));
+    let mut replay = Replay::new(topic, &options).map_err(fault)?.with_schemas(Arc::clone(schemas)).reject_other_topics();
     let input = open(&recording.path).map_err(|error| format!("file.path: cannot read {name}: {error}"))?;
     // Without `read_at`, each record is read at its own time, so none is from the future.
     let read_at = test.read_at.as_deref().and_then(parse_rfc3339).unwrap_or(i64::MAX);
@@ -171,13 +171,13 @@ fn replay(
     let summary = replay.summary();
     report.records = summary.records;
     if summary.records == 0 {
-        return Err(format!("file: {name} has no record"));
+        return Err(format!("file: {name} has no records"));
     }
     // Without times, the test would pass with any window.
-    let goes_by_time = topic.rules(test.partitions).is_sliced() && topic.window.length_ms().is_some();
-    if goes_by_time && summary.untimed == summary.records && !recording.is_untimed() {
+    let is_timed = topic.rules(test.partitions).is_sliced() && topic.window.length_ms().is_some();
+    if is_timed && summary.untimed == summary.records && !recording.is_untimed() {
         return Err(format!(
-            "file: no record of {name} has a time, so nothing leaves the window; say with `time` where it is, or time = \"none\" if there is none"
+            "file: no record of {name} has a time, so no key expires; set `time` to the location of the time, or to \"none\" if there is none"
         ));
     }
     for (what, expected, got) in totals(&expected, &summary) {
@@ -204,7 +204,7 @@ fn totals(expected: &Totals, summary: &Summary) -> [(&'static str, Option<u64>, 
 }
 
 /// Formats an error with its causes.
-fn sentence(error: &dyn std::error::Error) -> String {
+fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -215,7 +215,7 @@ fn sentence(error: &dyn std::error::Error) -> String {
 }
 
 /// Outcome of a record.
-struct Became<'c> {
+struct ActualOutcome<'c> {
     verdict: &'static str,
     reason: Option<&'static str>,
     /// Topic to which the record is written.

@@ -1,7 +1,7 @@
-//! Reports of tests, for people and for machines.
+//! Reports of tests, as text and as `JUnit` XML.
 //!
-//! Owns both formats. The `JUnit` format has no specification. This is what Jenkins and GitLab read: `testsuites`, a `testsuite`
-//! per file, a `testcase` per test, `failure` for tests that failed, and `error` for tests that could not run.
+//! The `JUnit` format has no specification. Jenkins and GitLab read `testsuites`, a `testsuite` per file, a `testcase` per test,
+//! `failure` for tests that failed, and `error` for tests that could not run.
 
 use super::Report;
 use std::fmt::Write as _;
@@ -34,7 +34,7 @@ fn differences(report: &Report, indent: &str, text: &mut String) {
         let _ = writeln!(text, "{indent}  + {}: {}{why}", difference.what, difference.got);
     }
     if report.left_out > 0 {
-        let _ = writeln!(text, "{indent}and {} differences more", report.left_out);
+        let _ = writeln!(text, "{indent}and {} more differences", report.left_out);
     }
 }
 

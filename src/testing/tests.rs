@@ -37,7 +37,7 @@ fn config(text: &str) -> Config {
 }
 
 fn no_files(path: &Path) -> io::Result<Box<dyn BufRead>> {
-    panic!("nobody asked for {}", path.display())
+    panic!("unexpected read of {}", path.display())
 }
 
 fn report(config: &Config, test: &Value) -> Report {
@@ -47,7 +47,7 @@ fn report(config: &Config, test: &Value) -> Report {
 }
 
 #[test]
-fn what_is_as_it_should_be_passes() {
+fn expected_outcomes_pass() {
     let test = json!({ "name": "all verdicts", "topic": "news", "records": [
         { "value": { "id": "a" }, "expect": { "verdict": "unseen", "output": "news-unseen", "headers": { "unseen-verdict": "unseen" } } },
         { "value": { "id": "a" }, "expect": { "verdict": "duplicate", "output": "news-unseen", "headers": { "unseen-verdict": "duplicate", "no": null } } },
@@ -66,7 +66,7 @@ fn what_is_as_it_should_be_passes() {
 }
 
 #[test]
-fn what_is_not_is_shown_and_explained() {
+fn differences_are_shown_and_explained() {
     let test = json!({ "name": "wrong", "topic": "news", "records": [
         { "value": { "id": 1 }, "expect": "duplicate" },
         { "value": { "id": 1 }, "expect": { "verdict": "unseen", "output": "none", "headers": { "unseen-verdict": "unseen", "x": "y" } } },
@@ -122,7 +122,7 @@ fn a_file_of_records_is_replayed_and_counted() {
 }
 
 #[test]
-fn what_cannot_be_run_is_said_with_its_place() {
+fn invalid_tests_are_reported_with_their_location() {
     let refused = |test: Value| TestFile::new(&json!({ "tests": [test] })).unwrap_err();
     for (test, place) in [
         (json!({ "name": "n" }), "tests[0].records: "),
@@ -138,7 +138,10 @@ fn what_cannot_be_run_is_said_with_its_place() {
         (json!({ "name": "n", "file": { "path": "a" }, "expect": {} }), "tests[0].expect: "),
         (json!({ "name": "n", "read_at": "noon", "records": [{}] }), "tests[0].read_at: "),
         (json!({ "name": "n", "partitions": 0, "records": [{}] }), "tests[0].partitions: "),
-        (json!({ "name": "n", "records": [{}, { "expect": {} }] }), "tests[0].records: expected what is to become of at least one"),
+        (
+            json!({ "name": "n", "records": [{}, { "expect": {} }] }),
+            "tests[0].records: expected at least one record with an expected outcome",
+        ),
     ] {
         let message = refused(test);
         assert!(message.starts_with(place), "{message} begins with {place}");
@@ -146,7 +149,7 @@ fn what_cannot_be_run_is_said_with_its_place() {
     let file = TestFile::new(&json!({ "tests": [{ "name": "n", "records": [{ "value": 1, "expect": "unseen" }] }] })).unwrap();
     let schemas: Arc<dyn Schemas> = Arc::new(NoSchemas);
     let report = run(&config(CONFIG), &file.tests[0], &schemas, &no_files);
-    assert_eq!(report.error.as_deref(), Some("records[0].topic: there are several topics; choose one: news, wire"));
+    assert_eq!(report.error.as_deref(), Some("records[0].topic: the configuration has several topics; choose one: news, wire"));
     assert!(!report.passed() && text("f", std::slice::from_ref(&report)).contains("FAILED  n (0 records)\n          records[0].topic: "));
     let xml = junit(&[("f".to_owned(), vec![report])]);
     assert!(xml.contains("failures=\"0\" errors=\"1\"") && xml.contains("<error message=\"records[0].topic: "), "{xml}");
@@ -154,7 +157,7 @@ fn what_cannot_be_run_is_said_with_its_place() {
 
 /// Such a test would pass with any configuration.
 #[test]
-fn a_stream_that_can_show_nothing_is_an_error() {
+fn a_stream_that_cannot_fail_is_an_error() {
     let config = config(&CONFIG.replace("retract = { header = \"gone\" }", ""));
     let said = |config: &Config, lines: &str, file: Value| {
         let open = |_: &Path| -> io::Result<Box<dyn BufRead>> { Ok(Box::new(io::Cursor::new(lines.to_owned().into_bytes()))) };
@@ -164,11 +167,11 @@ fn a_stream_that_can_show_nothing_is_an_error() {
         run(config, &tests.tests[0], &schemas, &open).error.unwrap_or_default()
     };
     let values = |time: &str| json!({ "path": "a", "time": time });
-    assert_eq!(said(&config, "\n", values("none")), "file: a has no record");
+    assert_eq!(said(&config, "\n", values("none")), "file: a has no records");
     assert_eq!(said(&config, "{\"id\":1,\"t\":5}", values("/t")), "");
     assert_eq!(said(&config, "{\"id\":1,\"t\":5}", values("none")), "");
     for (lines, file) in [("{\"id\":1,\"t\":5}", values("/time")), ("{\"id\":1}", json!({ "path": "a" }))] {
-        assert!(said(&config, lines, file).starts_with("file: no record of a has a time, so nothing leaves the window;"));
+        assert!(said(&config, lines, file).starts_with("file: no record of a has a time, so no key expires;"));
     }
     // A window by count does not need times.
     let by_count = CONFIG.replace("window = \"1h\"", "window = { keys = 100 }").replace("capacity = 1000, ", "");
@@ -179,12 +182,12 @@ fn a_stream_that_can_show_nothing_is_an_error() {
     let capture = || json!({ "path": "a", "format": "capture" });
     assert_eq!(said(&config, &line("news"), capture()), "");
     let other = said(&config, &(line("news") + &line("wire")), capture());
-    assert!(other.contains("line 2") && other.contains("the record is of topic \"wire\", and \"news\" was asked for"), "{other}");
+    assert!(other.contains("line 2") && other.contains("the record belongs to topic \"wire\", not to \"news\""), "{other}");
 }
 
 /// The worker never gets past a record at which it stops.
 #[test]
-fn nothing_comes_after_a_record_that_stops_the_worker() {
+fn records_after_a_fatal_record_are_an_error() {
     let config = config(&CONFIG.replace("on_invalid = { topic = \"news-invalid\" }", "").replace("late = \"dead_letter\"", ""));
     let fails = json!({ "value": {}, "expect": { "verdict": "invalid", "output": "fails" } });
     assert!(report(&config, &json!({ "name": "n", "topic": "news", "records": [fails] })).passed());
@@ -195,7 +198,7 @@ fn nothing_comes_after_a_record_that_stops_the_worker() {
 
 /// Records of a topic with `repartition` are evaluated in the partition of their key.
 #[test]
-fn records_are_brought_to_the_partition_of_their_key() {
+fn records_are_repartitioned_by_key() {
     let config =
         config(&CONFIG.replace("space = \"news\"", "space = \"news\"\nrepartition = true").replace("retract = { header = \"gone\" }", ""));
     let record = |partition: i32, expect: Value| json!({ "partition": partition, "value": { "id": "a" }, "expect": expect });
@@ -207,7 +210,7 @@ fn records_are_brought_to_the_partition_of_their_key() {
 
 /// The same applies to a recorded stream.
 #[test]
-fn a_recorded_stream_is_brought_there_too() {
+fn a_recorded_stream_is_repartitioned_by_key() {
     let config =
         config(&CONFIG.replace("space = \"news\"", "space = \"news\"\nrepartition = true").replace("retract = { header = \"gone\" }", ""));
     let line = |partition: i32| format!("{{\"partition\":{partition},\"key\":null,\"payload\":\"{{\\\"id\\\":1}}\"}}\n");
@@ -231,7 +234,7 @@ fn has_verdicts(options: &str, records: &Value) {
 }
 
 #[test]
-fn producers_that_write_nulls_and_those_that_leave_them_out_agree() {
+fn null_and_missing_optional_fields_are_the_same_key() {
     has_verdicts(
         "key = [{ field = \"/tenant\" }, { field = \"/id\" }, { field = \"/sub\", optional = true }]",
         &json!([
@@ -244,7 +247,7 @@ fn producers_that_write_nulls_and_those_that_leave_them_out_agree() {
 }
 
 #[test]
-fn gateways_may_change_the_case_of_header_names() {
+fn header_names_match_in_any_case_with_ignore_case() {
     has_verdicts(
         "key = { header = \"X-Shopify-Event-Id\", ignore_case = true }",
         &json!([
@@ -256,7 +259,7 @@ fn gateways_may_change_the_case_of_header_names() {
 }
 
 #[test]
-fn a_page_is_one_id_however_its_url_is_written() {
+fn normalized_urls_are_the_same_key() {
     has_verdicts(
         "key = { field = \"/url\", normalize = [\"url\", { drop_query = [\"utm_*\"] }] }",
         &json!([
@@ -271,7 +274,7 @@ fn a_page_is_one_id_however_its_url_is_written() {
 }
 
 #[test]
-fn an_address_is_one_id_in_any_case_and_with_spaces_around_it() {
+fn normalized_email_addresses_are_the_same_key() {
     has_verdicts(
         "key = { field = \"/email\", normalize = [\"lowercase\", \"trim\"] }",
         &json!([
@@ -284,7 +287,7 @@ fn an_address_is_one_id_in_any_case_and_with_spaces_around_it() {
 }
 
 #[test]
-fn an_id_counts_if_there_is_one_and_the_content_otherwise() {
+fn first_of_falls_back_to_the_content() {
     has_verdicts(
         "key = { first_of = [{ field = \"/event_id\" }, { content = \"value\" }] }",
         &json!([
@@ -318,7 +321,7 @@ fn a_row_that_is_deleted_and_inserted_again_is_emitted_again() {
             { "value": null, "expect": "tombstone" },
         ]),
     );
-    // Without a value, or with one that is not listed, a record is like any other.
+    // Without a value, or with an unlisted value, a record is processed normally.
     has_verdicts(
         "key = { record = \"key\" }\nretract = { field = \"/deleted\", one_of = [true, 1] }",
         &json!([
@@ -330,4 +333,44 @@ fn a_row_that_is_deleted_and_inserted_again_is_emitted_again() {
             { "key": "7", "value": "{", "expect": "invalid" },
         ]),
     );
+}
+
+#[test]
+fn late_and_future_records_are_judged_by_the_time_of_their_event() {
+    let time = |ts: Value, id: &str, expect: &str| json!({ "key": id, "value": { "ts": ts }, "expect": expect });
+    has_verdicts(
+        "key = { record = \"key\" }\nlate = \"drop\"\ntime = { field = \"/ts\" }",
+        &json!([
+            time(json!("2026-01-01T12:00:00Z"), "a", "unseen"),
+            time(json!(1_767_270_600), "b", "unseen"),
+            time(json!(1_767_270_600_000_i64), "a", "duplicate"),
+            // Half an hour after b, a is forgotten at the latest.
+            time(json!(1_767_274_200_000_000_i64), "c", "unseen"),
+            time(json!("2026-01-01T14:30:00+01:00"), "a", "unseen"),
+            time(json!("2026-01-01T12:00:00Z"), "d", "late"),
+            time(json!("2026-01-01T12:00:00"), "d", "invalid"),
+            time(json!(null), "d", "invalid"),
+            json!({ "key": "d", "expect": "invalid" }),
+        ]),
+    );
+    // Kafka's timestamps do not matter, unless a record has no other.
+    has_verdicts(
+        "key = { record = \"key\" }\ntime = { header = \"at\", unit = \"ms\", optional = true }",
+        &json!([
+            { "key": "a", "headers": { "at": "1767268800000" }, "expect": "unseen" },
+            { "at": "+1d", "key": "a", "headers": { "at": "1767268800000" }, "expect": "duplicate" },
+            { "key": "a", "headers": { "at": "now" }, "expect": "unseen" },
+        ]),
+    );
+    // By default, no record is from the future. If all are read at one time, some are, and they do not move the window.
+    let text = "[kafka]\nbootstrap_servers = \"a\"\n[[topics]]\ninput = \"in\"\noutput = \"out\"\nwindow = \"1h\"\nfilter = { kind = \"exact\" }\nkey = { record = \"key\" }\ntime = { field = \"/ts\" }";
+    for (read_at, last) in [(json!(null), "unseen"), (json!("2026-01-01T12:00:00Z"), "duplicate")] {
+        let records = json!([
+            time(json!("2026-01-01T12:00:00Z"), "a", "unseen"),
+            time(json!("2027-01-01T12:00:00Z"), "b", "unseen"),
+            time(json!("2026-01-01T12:00:00Z"), "a", last),
+        ]);
+        let report = report(&config(text), &json!({ "name": "future", "read_at": read_at, "records": records }));
+        assert_eq!((report.differences, report.error), (Vec::new(), None));
+    }
 }

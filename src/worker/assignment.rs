@@ -1,6 +1,6 @@
-//! The partitions that are assigned to a worker: their progress and their states.
+//! The partitions assigned to a worker, with their progress and dedup state.
 //!
-//! Owns inputs, states, and the partitions that wait for a state. Must never talk to a broker.
+//! Owns the inputs, the states, and the partitions that wait for a state. Must never talk to a broker.
 
 use super::ids::{InputId, StateId};
 use super::input::Input;
@@ -19,25 +19,24 @@ use std::time::{Duration, Instant};
 pub(super) struct Assignment {
     pub(super) inputs: BTreeMap<InputId, Input>,
     pub(super) states: BTreeMap<StateId, PartitionState>,
-    /// Partitions that wait until their state is rebuilt.
+    /// Partitions that wait for their state to be rebuilt.
     pub(super) pending_restores: BTreeMap<StateId, PendingRestore>,
     pub(super) rebuilt: (Sender<Rebuilt>, Receiver<Rebuilt>),
-    /// Partitions of topics that the group has not begun to read.
+    /// Partitions of topics that the group has not started to read.
     pub(super) unbegun: Vec<AssignedPartition>,
-    /// The time of the next check whether the group has begun.
+    /// The time of the next check for a group that has started.
     pub(super) unbegun_due: Instant,
-    /// The ends of all partitions of topics whose partition 0 this worker owns, at the time of its assignment.
+    /// For topics whose partition 0 this worker owns: the ends of all partitions at the time of the assignment.
     pub(super) ends: BTreeMap<TopicPartition, Offset>,
-    /// The starting offsets of the group in partitions of all members, while they are being committed.
+    /// The group's starting offsets for partitions of all members, while this worker commits them.
     pub(super) beginnings: BTreeMap<TopicPartition, Offset>,
-    /// True if a topic that shares its state warms up.
+    /// True if any topic that shares its state with another is warming up.
     pub(super) any_warm_up: bool,
     /// True if a partition waits for a schema.
     pub(super) any_blocked_on_schema: bool,
-    /// True if new records wait, because the transaction is full or a warm-up has too many unlogged keys, while records that the
-    /// transaction must repeat are not read again yet.
+    /// True if new records wait until a replay completes, because the transaction is full or a warm-up has too many unlogged keys.
     pub(super) holds_new_records: bool,
-    /// The epoch of the store that has the states.
+    /// The epoch of the checkpoint store that holds the states.
     pub(super) store_epoch: u64,
 }
 
@@ -70,37 +69,37 @@ impl Assignment {
         self.pending_restores.values().flat_map(|waiting| &waiting.assigned).chain(&self.unbegun)
     }
 
-    /// The position of each partition.
+    /// Returns the position of each partition.
     pub(super) fn positions(&self) -> Vec<(TopicPartition, Offset)> {
         let read = self.inputs.values().map(|input| (input.partition.clone(), input.position()));
         read.chain(self.paused().map(|assigned| (assigned.partition.clone(), assigned.paused_at()))).collect()
     }
 
-    /// The partitions of the inputs for which `are` returns true.
+    /// Returns the partitions of the inputs that match `are`.
     pub(super) fn partitions(&self, are: impl Fn(&Input) -> bool) -> Vec<TopicPartition> {
         self.inputs.values().filter(|input| are(input)).map(|input| input.partition.clone()).collect()
     }
 
-    /// The partitions that share a state with one of these.
+    /// Returns the partitions that share a state with any of these.
     pub(super) fn with_shared_state(&self, partitions: &[TopicPartition]) -> Vec<TopicPartition> {
         let states: BTreeSet<_> =
             self.inputs.values().filter(|input| partitions.contains(&input.partition)).map(|input| input.state).collect();
         self.partitions(|input| states.contains(&input.state))
     }
 
-    /// True if the open transaction does not carry all records of the aborted one yet. They must be committed together. Then the
-    /// changelog has them in the order in which they were decided, and the committed stream time is theirs.
+    /// True if records of the aborted transaction are missing from the open one. All of them must be committed in one transaction, so that
+    /// the changelog has them in the order of their verdicts, and the committed stream time matches them.
     pub(super) fn is_replaying(&self) -> bool {
         self.inputs.values().any(|input| !input.ends_worker && !input.replay_complete())
     }
 
-    /// True if a topic of the state warms up.
+    /// True if any topic of the state is warming up.
     pub(super) fn warms_up(&self, topics: &Topics, state: StateId) -> bool {
         inputs_of(topics, &self.inputs, state).any(|input| input.is_warm_up(input.position()))
     }
 
-    /// True if a changelog needs a record that no other commit has written: its new owner has logged nothing for `timeout`, or the
-    /// end of a warm-up is not logged.
+    /// True if a changelog needs a record that no other commit has written: its new owner has logged nothing for `timeout`, or the end of a
+    /// warm-up is not logged.
     pub(super) fn must_announce(&self, topics: &Topics, timeout: Duration) -> bool {
         self.states.iter().any(|(&id, state)| match state.announced {
             Announced::Nothing { since } => runtime::since(since) >= timeout,
@@ -108,13 +107,13 @@ impl Assignment {
         })
     }
 
-    /// True if another topic of the same state warms up.
+    /// True if another topic of the same state is warming up.
     pub(super) fn others_warm_up(&self, topics: &Topics, of: InputId) -> bool {
         let Some(state) = self.inputs.get(&of).map(|input| input.state) else { return false };
         inputs_of(topics, &self.inputs, state).any(|input| input.topic != of.topic && input.is_warm_up(input.position()))
     }
 
-    /// Drops partitions that another member owns now.
+    /// Drops partitions that now belong to another member.
     pub(super) fn forget(&mut self, partitions: &[TopicPartition]) {
         self.inputs.retain(|_, input| !partitions.contains(&input.partition));
         self.pending_restores
@@ -126,7 +125,7 @@ impl Assignment {
         self.states.retain(|id, _| used.contains(id));
     }
 
-    /// Drops all partitions, because other members own them now.
+    /// Drops all partitions, because they now belong to other members.
     pub(super) fn clear(&mut self) {
         self.inputs.clear();
         self.states.clear();
@@ -134,11 +133,13 @@ impl Assignment {
         self.unbegun.clear();
     }
 
-    /// Returns the offsets to commit, each with its metadata: first those of partitions that advanced. A changelog record of any other
-    /// partition needs a commit, too, of the offset that is committed already, because the group accepts commits of members only.
+    /// Returns the offsets to commit, with their metadata. Partitions that advanced come first. A partition that only writes a changelog
+    /// record commits its current offset again, because the broker checks the group membership of the worker only when offsets are
+    /// committed.
     pub(super) fn offsets(&self, topics: &Topics) -> Vec<(TopicPartition, Offset, String)> {
         let ahead = self.inputs.values().filter(|input| input.is_ahead()).map(|input| {
-            // Records that are decided but not in this transaction must not advance stream time for the next owner.
+            // If some decided records are not in this transaction, stream time is left out. Otherwise the next owner would start with their
+            // stream time.
             let is_whole = inputs_of(topics, &self.inputs, input.state).all(Input::replay_complete);
             let state = self.states.get(&input.state);
             let stream_time = state.filter(|_| is_whole).and_then(|state| state.dedup.stream_time());
@@ -153,13 +154,13 @@ impl Assignment {
             (input.partition.clone(), input.group().offset.unwrap_or_else(|| input.beginning()), input.group().metadata.clone())
         });
         let begun_at = |offset| Note { first: Some(offset), ..Note::default() }.to_string();
-        // Partition 0 of a topic comes last, because its offset is the sign for other members that all are committed. Without
-        // transactions, the requests of one commit take effect one after the other.
+        // Partition 0 of a topic is committed last: its offset tells other members that all partitions are committed. Without transactions,
+        // the requests of one commit take effect in order.
         let beginnings = self.beginnings.iter().rev().map(|(partition, &offset)| (partition.clone(), offset, begun_at(offset)));
         ahead.chain(unmoved).chain(beginnings).collect()
     }
 
-    /// The committed offsets of the partitions whose owner has not announced itself in their changelog.
+    /// Returns the committed offsets of partitions whose owner has not announced itself in the changelog.
     pub(super) fn unannounced(&self) -> Vec<(TopicPartition, Offset, String)> {
         let is_new =
             |input: &&Input| self.states.get(&input.state).is_some_and(|state| matches!(state.announced, Announced::Nothing { .. }));
@@ -168,7 +169,7 @@ impl Assignment {
         self.inputs.values().filter(is_new).filter_map(committed).collect()
     }
 
-    /// Notes that the offsets of [`Assignment::offsets`] are committed.
+    /// Records that the offsets from [`Assignment::offsets`] were committed.
     pub(super) fn committed(&mut self, offsets: Vec<(TopicPartition, Offset, String)>) {
         self.inputs.values_mut().for_each(Input::note_beginning);
         for (input, (_, _, note)) in self.inputs.values_mut().filter(|input| input.is_ahead()).zip(offsets) {
@@ -176,7 +177,7 @@ impl Assignment {
         }
     }
 
-    /// Notes that changelog records are committed. `written` has their offsets. Returns false if a changelog was recreated.
+    /// Records the `written` offsets of committed changelog records. Returns false if a changelog was recreated.
     pub(super) fn logged(&mut self, topics: &Topics, mut written: BTreeMap<TopicPartition, Vec<Offset>>) -> bool {
         let mut are_same = true;
         for (&id, state) in &mut self.states {

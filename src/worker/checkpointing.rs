@@ -1,7 +1,7 @@
 //! The schedule of checkpoints.
 //!
-//! Owns the rule that a checkpoint contains the effects of the records below its offsets, and of no others. Must never take a checkpoint
-//! while anything past the committed offset is decided.
+//! Owns the rule that a checkpoint contains the effects of exactly the records below its offsets. Must never take a checkpoint while any
+//! record past the committed offset has a verdict.
 
 use super::Worker;
 use super::assignment::{Assignment, inputs_of};
@@ -14,10 +14,10 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::time::{Duration, Instant};
 
-/// Spreads the checkpoints of all states over an interval, because records wait while a state is written.
+/// Spreads the checkpoints of all states over the interval, because processing stops while a state is written.
 pub(super) struct Schedule {
     next: Instant,
-    /// The state that was due last.
+    /// The state that was checkpointed last.
     last: StateId,
 }
 
@@ -30,7 +30,7 @@ impl Schedule {
         now >= self.next
     }
 
-    /// Takes the states that are due, or all states if they are checkpointed `together`. Returns no state twice.
+    /// Returns the states that are due, each at most once. If `together` is set, all states are due at the same time.
     fn take<T>(&mut self, states: &BTreeMap<StateId, T>, now: Instant, interval: Duration, together: bool) -> Vec<StateId> {
         let Some(late) = now.checked_duration_since(self.next) else { return Vec::new() };
         let count = u32::try_from(states.len()).unwrap_or(u32::MAX).max(1);
@@ -38,7 +38,7 @@ impl Schedule {
         let due = late.as_nanos() / step.as_nanos().max(1) + 1;
         let taken = if together { count } else { u32::try_from(due).unwrap_or(u32::MAX).min(count) };
         self.next += step * taken;
-        // Checkpoints that were missed are not made up for.
+        // Missed checkpoints are skipped.
         self.put_off(now);
         let after = states.range((Excluded(self.last), Unbounded)).chain(states);
         let ids: Vec<_> = after.map(|(&id, _)| id).take(taken as usize).collect();
@@ -46,40 +46,40 @@ impl Schedule {
         ids
     }
 
-    /// Puts off all states until then.
+    /// Makes all states due at `until`.
     fn put_off(&mut self, until: Instant) {
         self.next = self.next.max(until);
     }
 }
 
 impl<B: Broker> Worker<B> {
-    /// Writes the changed states that are due, or all changed states. Does nothing while a transaction is open.
+    /// Writes the changed states that are due, or all changed states if `all` is set. Does nothing while a transaction is open.
     pub(super) fn checkpoint(&mut self, all: bool) {
         if self.writer.is_open() {
             return;
         }
         let due = if all { self.assignment.states.keys().copied().collect() } else { self.due() };
         let bytes: u64 = due.into_iter().map(|id| self.save(id)).sum();
-        // Large checkpoints are written less often, so that the average rate stays below the limit.
+        // Larger checkpoints are written less often, so that the average rate stays below the limit.
         let config = &self.shared.config;
         let rate = (config.state.max_write_rate / u64::from(config.worker.workers)).max(1);
         self.schedule.put_off(runtime::now() + Duration::from_millis(bytes.saturating_mul(1000) / rate));
     }
 
-    /// The states that are urgent, and those that are due by the schedule.
+    /// Returns the urgent states and the scheduled ones.
     fn due(&mut self) -> Vec<StateId> {
         let Assignment { inputs, states, .. } = &self.assignment;
         let mut due: Vec<_> = states.iter().filter(|(_, state)| state.is_urgent()).map(|(&id, _)| id).collect();
         let now = runtime::now();
         if self.schedule.is_due(now) {
-            // When a checkpoint is due during a warm-up, all its changes are logged first, so all states can be written.
+            // A checkpoint during a warm-up first logs all changes of the warm-up, so all states can be written.
             let warms_up = inputs.values().any(|input| input.is_warm_up(input.position()));
             due.extend(self.schedule.take(states, now, self.shared.config.worker.checkpoint_interval, warms_up));
         }
         due
     }
 
-    /// Writes a state if it changed, and if all its changes are committed. Returns the bytes written.
+    /// Writes a state if it has changed and all its changes are committed. Returns the number of bytes written.
     fn save(&mut self, id: StateId) -> u64 {
         self.check_stop();
         let Assignment { inputs, states, .. } = &mut self.assignment;
@@ -94,7 +94,8 @@ impl<B: Broker> Worker<B> {
             state.advance_offset(&input.topic_incarnation, input.position());
         }
         let bytes = state.save(&self.shared.store, &self.shared.stats, &topic.stored_as(id.partition), &topic.settings);
-        // Even if the checkpoint failed: there is always a changelog with a repartition topic, and it has these records.
+        // The input offsets advance even if the checkpoint failed, because a repartition topic always has a changelog, which contains these
+        // records.
         for input in inputs().filter(|input| self.topics[input.topic].is_internal) {
             self.shared.rebuilder.trim(input.partition.clone(), log_id(&input.topic_incarnation).map(str::to_owned), input.position());
         }
@@ -114,11 +115,11 @@ mod tests {
     }
 
     #[test]
-    fn each_has_one_turn_in_an_interval_and_its_own_time() {
+    fn each_state_is_due_once_per_interval_at_its_own_time() {
         let (states, start) = (states(4), Instant::now());
         let mut schedule = Schedule::new(start);
         let mut taken = Vec::new();
-        // Barriers come when they come, and not when a state is due.
+        // Commits happen at arbitrary times, not when a state is due.
         for tick in 0..100 {
             let now = schedule.take(&states, start + tick * INTERVAL / 10, INTERVAL, false);
             assert!(now.len() <= 1, "{now:?} at once");
@@ -130,14 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_late_is_taken_once() {
+    fn overdue_states_are_taken_once() {
         let (states, start) = (states(3), Instant::now());
         let mut schedule = Schedule::new(start);
         let late = start + 1000 * INTERVAL;
         assert_eq!(schedule.take(&states, late, INTERVAL, false).len(), 3);
         assert_eq!(schedule.take(&states, late, INTERVAL, false).len(), 1);
         assert_eq!(schedule.take(&states, late, INTERVAL, false).len(), 0);
-        // More than there are barriers.
+        // More states than commits in an interval.
         let many = self::states(1000);
         let mut schedule = Schedule::new(start);
         let taken: usize = (0..100).map(|tick| schedule.take(&many, start + tick * INTERVAL / 10, INTERVAL, false).len()).sum();
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn together_all_are_taken_once_in_an_interval() {
+    fn together_takes_all_states_once_per_interval() {
         let (states, start) = (states(4), Instant::now());
         let mut schedule = Schedule::new(start);
         assert_eq!(schedule.take(&states, start, INTERVAL, true).len(), 4);

@@ -1,7 +1,8 @@
-//! Keys that occur in more than one partition. Their duplicates are emitted, because each partition has its own state.
+//! Detection of keys that occur in more than one partition. Duplicates across partitions are emitted, because each partition has its own
+//! state.
 //!
-//! Owns a sample of the keys that this process has seen, with their partitions: one in 1,024 by fingerprint, so that all workers sample
-//! the same keys. Must never change a verdict.
+//! Owns a sample of the keys that this process has seen, with their partitions. The sample takes one key in 1,024 by fingerprint, so all
+//! workers sample the same keys. Must never change a verdict.
 
 use super::topics::InputTopic;
 use crate::key::Fingerprint;
@@ -11,12 +12,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
-/// One in this many keys is watched.
+/// The sampling rate: one in this many keys.
 const SAMPLE: u128 = 1024;
-/// Most keys that are watched at a time, a few megabytes. The oldest ones are dropped.
+/// The maximum number of sampled keys, which take a few megabytes. The oldest keys are dropped.
 const KEYS_MAX: usize = 1 << 16;
 
-/// The sampled keys that all workers of a process have seen.
+/// The sampled keys that the workers of a process have seen.
 #[derive(Debug, Default)]
 pub struct CrossPartitionKeys(Mutex<Seen>);
 
@@ -27,7 +28,7 @@ struct Seen {
 }
 
 impl CrossPartitionKeys {
-    /// Notes that a key of a space was emitted from a partition. Returns the previous partition, if it is another one.
+    /// Records that a key was emitted from a partition. Returns the key's previous partition if it differs.
     #[inline]
     pub(super) fn seen(&self, space: SpaceId, fingerprint: Fingerprint, partition: i32) -> Option<i32> {
         if !fingerprint.0.is_multiple_of(SAMPLE) {
@@ -48,7 +49,7 @@ impl CrossPartitionKeys {
     }
 }
 
-/// Notices a key that occurs in more than one partition.
+/// Counts a key that occurs in more than one partition, and logs the first one.
 #[inline]
 pub(super) fn watch(keys: &CrossPartitionKeys, stats: &Stats, topic: &InputTopic, fingerprint: Fingerprint, partition: i32) {
     let Some(other) = keys.seen(topic.space, fingerprint, partition) else { return };
@@ -57,7 +58,7 @@ pub(super) fn watch(keys: &CrossPartitionKeys, stats: &Stats, topic: &InputTopic
             space = topic.config.space,
             partition,
             other,
-            "a key came in two partitions: repeats in different partitions are not noticed. Have the producers partition by the key, or set repartition = true (logged once)"
+            "the same key arrived in two partitions; duplicates in different partitions are not detected. Make the producers partition by the key, or set repartition = true (logged once)"
         );
     }
 }
@@ -67,15 +68,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_in_two_partitions_is_noticed_and_the_sample_is_bounded() {
+    fn a_key_in_two_partitions_is_detected_and_the_sample_is_bounded() {
         let cross_partition_keys = CrossPartitionKeys::default();
         let key = |number: usize| Fingerprint(number as u128 * SAMPLE);
         assert_eq!(cross_partition_keys.seen(SpaceId(0), key(1), 3), None);
-        assert_eq!(cross_partition_keys.seen(SpaceId(0), key(1), 3), None, "it came out again after its window");
+        assert_eq!(cross_partition_keys.seen(SpaceId(0), key(1), 3), None, "emitted again after its window");
         assert_eq!(cross_partition_keys.seen(SpaceId(1), key(1), 2), None, "another space");
         assert_eq!(cross_partition_keys.seen(SpaceId(0), key(1), 2), Some(3));
         assert_eq!(cross_partition_keys.seen(SpaceId(0), Fingerprint(1), 0), None);
-        assert_eq!(cross_partition_keys.seen(SpaceId(0), Fingerprint(1), 1), None, "not of the sample");
+        assert_eq!(cross_partition_keys.seen(SpaceId(0), Fingerprint(1), 1), None, "not sampled");
         for number in 0..=KEYS_MAX {
             cross_partition_keys.seen(SpaceId(2), key(number), 0);
         }

@@ -1,10 +1,10 @@
-//! Columns of the records that are judged at once.
+//! Columns of the records that are judged in one batch.
 //!
-//! Must never hold more than a batch, or allocate for a record.
+//! Must never hold more than a batch, or allocate per record.
 
 use super::key_reader::Keyed;
 use crate::broker::Record;
-use crate::key::Fingerprint;
+use crate::key::{Fingerprint, KeyedRecord};
 use crate::record::{Timestamp, Verdict};
 
 /// Reusable columns of a batch, one entry per record.
@@ -18,17 +18,18 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Takes consecutive records up to the first one that has no time, or a time past `horizon`, or no key, or a key that it retracts.
+    /// Takes consecutive records. Stops before the first record that has no timestamp, has a timestamp past `horizon`, has no key, or
+    /// retracts its key.
     pub(super) fn take(&mut self, messages: &[impl Record], keys: &[Keyed], horizon: Timestamp) {
         self.fingerprints.clear();
         self.times.clear();
         let Some(first) = messages.first().map(Record::offset) else { return };
         for ((message, keyed), offset) in messages.iter().zip(keys).zip(first..) {
-            let (Ok((fingerprint, false)), Some(time)) = (keyed, message.timestamp()) else { return };
+            let &Ok(KeyedRecord { fingerprint, retracts: false, time: Some(time) }) = keyed else { return };
             if message.offset() != offset || time > horizon {
                 return;
             }
-            self.fingerprints.push(*fingerprint);
+            self.fingerprints.push(fingerprint);
             self.times.push(time);
         }
     }

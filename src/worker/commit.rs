@@ -1,6 +1,6 @@
-//! The end of a transaction: a commit, an abort, or the search for an unknown outcome.
+//! Ends transactions: commits them, aborts them, or resolves an unknown outcome.
 //!
-//! Owns the way back from every failure. After an abort, each partition must be at its committed offset. Must never forget a verdict that
+//! Owns the recovery from every failure. After an abort, each partition must be at its committed offset. Must never forget a verdict that
 //! is not committed.
 
 use super::assignment::{Assignment, inputs_of};
@@ -18,27 +18,27 @@ use crate::runtime;
 use crate::stats::add;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The number of consecutive aborts after which the worker looks for the reason, and does so again after this many more.
+/// The number of consecutive aborts between two diagnoses.
 const ABORTS_SUSPECT: u32 = 4;
 
-/// The divisor of the batch size after a broker rejected a batch without naming the record.
-const SMALLER: usize = 8;
+/// The divisor of the batch size after a broker rejects a batch without naming the record.
+const SHRINK_DIVISOR: usize = 8;
 
 impl<B: Broker> Worker<B> {
-    /// Commits the open transaction, with the positions of the partitions.
+    /// Commits the open transaction and the positions of the partitions.
     pub(super) fn commit(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         self.commit_while(source, None)
     }
 
-    /// Commits, and reads ahead while the brokers answer. Drops the records if positions were set back.
+    /// Commits, and reads ahead while waiting for the brokers. Drops the records that were read ahead if positions were rewound.
     pub(super) fn commit_and_read_ahead<'s>(&mut self, source: &'s B::Consumer, ahead: &mut ReadAhead<'s, B>) -> Result<(), Error> {
         let flow = self.commit_while(source, Some(ahead))?;
         ahead.discard_if_rewound(flow);
         Ok(())
     }
 
-    /// Commits the starting offsets of this worker's partitions before their first record is read, so that their next owner starts
-    /// at the same offsets.
+    /// Commits the starting offsets of this worker's partitions before their first record is read, so that the next owner starts at the
+    /// same offsets.
     pub(super) fn commit_beginnings(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let begins = self.assignment.inputs.values().any(|input| input.group().offset.is_none());
         if self.writer.is_open() || !begins || self.assignment.is_replaying() {
@@ -47,7 +47,7 @@ impl<B: Broker> Worker<B> {
         self.commit_at_once(source)
     }
 
-    /// Logs the changes of a warm-up and the announcements of a new owner, if no other transaction has done so in time.
+    /// Logs the changes of a warm-up and the announcements of a new owner, if no other transaction has logged them in time.
     pub(super) fn log_warm_up(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let most = self.shared.most_unlogged();
         let states = &self.assignment.states;
@@ -73,9 +73,9 @@ impl<B: Broker> Worker<B> {
             return Ok(Flow::Continue);
         }
         if self.assignment.is_replaying() {
-            return self.abort(source, SinkError::Abort("not all of its records were read again yet".to_owned())).map(|()| Flow::Rewound);
+            return self.abort(source, SinkError::Abort("its records were not all read again yet".to_owned())).map(|()| Flow::Rewound);
         }
-        if self.is_unsure && !fault::defect("unhandled_rebalance_ignored") {
+        if self.has_unhandled_rebalance && !fault::defect("unhandled_rebalance_ignored") {
             return self.abort(source, SinkError::Abort("a rebalance is not handled yet".to_owned())).map(|()| Flow::Rewound);
         }
         let _span = tracing::debug_span!("commit", records = self.writer.in_flight.len()).entered();
@@ -85,7 +85,7 @@ impl<B: Broker> Worker<B> {
         let logged = flushed.and_then(|()| self.write_changelogs()).inspect(|()| fault::point("commit.logged"));
         let logged = logged.and_then(|()| self.writer.sink.flush_in_order());
         if logged.is_ok() && !self.writer.sink.transactional() {
-            // An abort cannot undo this. If the offsets cannot be committed, the changes must not be logged again.
+            // An abort does not undo these writes. If the offsets cannot be committed, the changes must not be logged again.
             let written = self.writer.sink.take_logged();
             self.logged(source, written);
         }
@@ -114,10 +114,10 @@ impl<B: Broker> Worker<B> {
             return Err(error);
         }
         if self.writer.sink.batch_bytes() < self.shared.cluster.batch_bytes {
-            // The limits may have changed since the start. If the cluster does not answer now, the known limits stay. A missing topic
-            // is reported once a record is written to it.
+            // The topic limits may have changed since the start. If the cluster does not answer, the worker keeps the known limits. A
+            // missing topic is reported when a record is written to it.
             if let Err(error) = self.refresh_cluster() {
-                tracing::warn!(error = %error, "cannot look at the topics again; keeping the known limits");
+                tracing::warn!(error = %error, "cannot read the topic settings; keeping the known limits");
             }
             self.writer.replace_sink(&self.shared, self.number, self.shared.cluster.batch_bytes)?;
         } else {
@@ -126,18 +126,19 @@ impl<B: Broker> Worker<B> {
         Ok(Flow::Continue)
     }
 
-    /// Replaces the producer if a delayed request could act on its next transaction.
+    /// Replaces the producer if a delayed request could affect its next transaction.
     fn fence_late_request(&mut self) -> Result<(), Error> {
         if !self.writer.sink.has_late_request() || fault::defect("late_request_not_fenced") {
             return Ok(());
         }
-        tracing::info!("a request of the last transaction was never answered; replacing the producer to fence it");
+        tracing::info!("the brokers never answered a request of the last transaction; replacing the producer to fence that request");
         self.writer.replace_sink(&self.shared, self.number, self.writer.sink.batch_bytes())
     }
 
-    /// Proves that the group still has this member before it announces itself as the owner of a partition. Its epoch is higher than
-    /// any in the changelog. A member that was replaced while it was suspended, and has since read an announcement of its successor,
-    /// would outrank that. Without transactions, nobody would void what it writes, but its commit is refused.
+    /// Proves that this worker is still a member of the group before it announces itself as the owner of a partition. An announcement has a
+    /// higher epoch than any record in the changelog. A suspended member that was replaced, and that has since read its successor's
+    /// announcement, would outrank the successor. Without transactions, its changelog records would stay, but its offset commit is
+    /// rejected.
     fn prove_membership(&mut self, source: &B::Consumer) -> Result<(), SinkError> {
         if self.writer.sink.transactional() || fault::defect("membership_not_proved") {
             return Ok(());
@@ -154,7 +155,8 @@ impl<B: Broker> Worker<B> {
             state.logging.clear();
             let Some(changelog) = &topic.changelog else { continue };
             let inputs = || inputs_of(&self.topics, inputs, id);
-            // Also in the last commit of a warm-up, which may have several records. The next one announces that all are there.
+            // Also set in the last commit of a warm-up, which may write several records. The next commit announces that the state is
+            // complete.
             let warms_up = inputs().any(Input::logs_warm_up);
             let announces = state.announced.is_behind(warms_up);
             let mut spans: Vec<_> = inputs().map(Input::unlogged).filter(|span| announces || span.start < span.end).collect();
@@ -174,14 +176,14 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Notes that changelog records are committed. `written` has their offsets.
+    /// Records the `written` offsets of committed changelog records.
     fn logged(&mut self, source: &B::Consumer, written: BTreeMap<TopicPartition, Vec<Offset>>) {
         if self.assignment.logged(&self.topics, written) {
             return;
         }
-        tracing::warn!("a changelog was recreated while it was in use; until a window has passed, only checkpoints have all keys");
+        tracing::warn!("a changelog was recreated while it was in use; until one window has passed, only the checkpoints contain all keys");
         let changelogs: BTreeSet<_> = self.topics.iter().filter_map(|(_, topic)| topic.changelog.as_deref()).collect();
-        // Without an answer, the next restore asks again.
+        // If the request fails, the next restore asks for the ids again.
         let ids = source.topic_ids(&changelogs.into_iter().collect::<Vec<_>>()).unwrap_or_default();
         for (id, state) in self.assignment.states.iter_mut().filter(|(_, state)| state.changelog.topic_id.is_none()) {
             let changelog = self.topics.first_of(id.space).changelog.as_ref();
@@ -189,33 +191,35 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Ends the open transaction after a failure. Afterwards, no transaction is open, and every partition that this worker still owns is
-    /// at its committed offset.
+    /// Ends the open transaction after a failure. Afterwards, no transaction is open, and every partition that this worker still owns is at
+    /// its committed offset.
     pub(super) fn abort(&mut self, source: &B::Consumer, failure: SinkError) -> Result<(), Error> {
         add(&self.shared.stats.aborts, 1);
         if !matches!(failure, SinkError::Refused(_) | SinkError::Exit(_)) {
             self.writer.failed();
         }
-        // After a rejected record, librdkafka's sequence numbers have a gap, and the next transaction would abort, too. A new producer
-        // has no gap.
+        // After a rejected record, librdkafka's sequence numbers have a gap, and the next transaction would also abort. A new producer
+        // starts without a gap.
         let batch_bytes = match failure {
             SinkError::Exit(reason) => return Err(Error::Exit(reason)),
             SinkError::Unknown(reason) => return self.resolve_in_doubt(source, &reason),
             SinkError::Fenced(reason) => return self.resolve_fenced(source, &reason),
             SinkError::Abort(reason) => {
                 self.writer.aborts = self.writer.aborts.saturating_add(1);
-                tracing::warn!(reason, attempt = self.writer.aborts, "transaction aborted; writing its records again");
+                tracing::warn!(reason, attempt = self.writer.aborts, "transaction aborted; retrying its records");
                 self.diagnose_aborts(&reason);
                 None
             }
-            SinkError::Refused(refused) => Some(self.writer.sink.batch_bytes() / if self.isolate_rejected(refused)? { 1 } else { SMALLER }),
+            SinkError::Refused(refused) => {
+                Some(self.writer.sink.batch_bytes() / if self.isolate_rejected(refused)? { 1 } else { SHRINK_DIVISOR })
+            }
         };
         match self.writer.sink.abort() {
             Ok(()) => {}
             Err(SinkError::Exit(reason)) => return Err(Error::Exit(reason)),
             Err(SinkError::Unknown(reason) | SinkError::Abort(reason)) => return self.resolve_in_doubt(source, &reason),
             Err(SinkError::Fenced(reason)) => return self.resolve_fenced(source, &reason),
-            Err(SinkError::Refused(_)) => return self.resolve_in_doubt(source, "records were refused"),
+            Err(SinkError::Refused(_)) => return self.resolve_in_doubt(source, "the broker rejected records"),
         }
         fault::point("abort.aborted");
         match batch_bytes {
@@ -227,15 +231,15 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Changes the verdicts of records that their topics rejected. Returns false if the broker did not name the records. They are then
-    /// written in smaller batches, in the end each in its own.
+    /// Changes the verdicts of records that their topics rejected. Returns false if the broker did not name the records. The caller then
+    /// retries with smaller batches, down to one record per batch.
     fn isolate_rejected(&mut self, refused: Vec<Refused>) -> Result<bool, Error> {
-        // There are fewer of them each time.
+        // Each attempt leaves fewer rejected records, so these aborts do not count.
         self.writer.aborts = 0;
         let mut culprits = refused.iter().filter(|refused| refused.is_certain).count();
         if culprits == 0 {
             let (records, why) = (refused.len(), refused.first().map_or("", |refused| &refused.invalid.message));
-            tracing::warn!(records, why, "a topic does not take a batch; writing its records in smaller ones");
+            tracing::warn!(records, why, "a topic rejected a batch; retrying its records in smaller batches");
             return Ok(false);
         }
         for Refused { origin, topic: to, invalid, .. } in refused.into_iter().filter(|refused| refused.is_certain) {
@@ -244,26 +248,26 @@ impl<B: Broker> Worker<B> {
             let topic = &self.topics[of.topic];
             let stop = |advice: &str| Err(Error::Exit(format!("{} offset {offset}: {}; {advice}", input.partition, invalid.message)));
             if topic.forward.is_some() {
-                return stop(&format!("the topic is {to:?}; let it take what its input takes"));
+                return stop(&format!("configure the repartition topic {to:?} to accept every record that its input topic accepts"));
             }
             let verdict = input.verdicts().verdict(offset);
             let is_explained = verdict.is_some_and(|verdict| route::explains(&topic.config, verdict));
             if invalid.reason == Reason::Oversize && is_explained && input.verdicts().refused(offset).is_none() {
-                // The headers that explain the verdict may make it too large.
+                // The headers that explain the verdict may have made the record too large.
                 input.shorten(offset, invalid);
                 continue;
             }
             match verdict {
-                // Without its time, the topic may accept it.
+                // The topic may accept the record without its timestamp.
                 Some(Verdict::Invalid(Reason::Oversize)) if invalid.reason == Reason::Refused => {}
                 Some(Verdict::Invalid(reason)) if reason.is_of_broker() => {
-                    return stop(&format!("it is the dead-letter topic {to:?} that does not take it, so mend that topic"));
+                    return stop(&format!("the dead-letter topic {to:?} rejected the record, so change the settings of that topic"));
                 }
                 _ => {}
             }
             if culprits > 0 {
                 let why = &invalid.message;
-                tracing::warn!(partition = %input.partition, offset, why, records = culprits, "records that their topic does not take are set apart; this is the first");
+                tracing::warn!(partition = %input.partition, offset, why, records = culprits, "a topic rejected records; they are now invalid and handled by on_invalid. This is the first one");
                 culprits = 0;
             }
             self.reporter.tallies[topic.counted].count(Verdict::Invalid(invalid.reason));
@@ -274,7 +278,7 @@ impl<B: Broker> Worker<B> {
         Ok(true)
     }
 
-    /// After several consecutive aborts, looks for a reason that a person must fix. The worker keeps trying, because a topic may be
+    /// After several consecutive aborts, looks for a cause that a person must fix. The worker keeps trying, because a topic may be
     /// recreated.
     fn diagnose_aborts(&mut self, reason: &str) {
         let aborts = self.writer.aborts;
@@ -282,17 +286,17 @@ impl<B: Broker> Worker<B> {
             return;
         }
         let missing = self.shared.broker.missing(&self.shared.config, &self.shared.cluster);
-        let why = if missing.is_empty() { format!("the last one because: {reason}") } else { missing.join("; ") };
-        let reason = format!("nothing can be committed, {aborts} transactions were aborted one after the other: {why}");
+        let why = if missing.is_empty() { format!("the last error was: {reason}") } else { missing.join("; ") };
+        let reason = format!("the worker cannot commit: {aborts} consecutive transactions were aborted; {why}");
         tracing::error!("{reason}");
-        // A transaction without records commits starting offsets.
+        // If no record is ahead, the transaction was committing starting offsets.
         let ahead = self.assignment.partitions(Input::is_ahead);
         let partitions = if ahead.is_empty() { self.assignment.partitions(|_| true) } else { ahead };
         self.reporter.blocked = Some(Blocked { reason, partitions });
-        self.reporter.hurry();
+        self.reporter.make_due();
     }
 
-    /// Waits before the next attempt, if transactions abort repeatedly.
+    /// Waits before the next attempt if transactions abort repeatedly.
     fn back_off(&self) {
         let until = runtime::now() + self.writer.back_off();
         while !self.check_stop() && runtime::now() < until {
@@ -300,7 +304,7 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Sets every partition back to its committed offset.
+    /// Rewinds every partition to its committed offset.
     pub(super) fn rewind(&mut self, source: &B::Consumer) -> Result<(), Error> {
         self.writer.end();
         self.writer.ends_with = None;
@@ -308,7 +312,7 @@ impl<B: Broker> Worker<B> {
             self.assignment.states.values_mut().for_each(|state| state.pending = PendingChanges::default());
         }
         if source.lost() {
-            // Other members own them. The rebalance is about to be delivered.
+            // Other members own the partitions now. The rebalance event arrives soon.
             self.assignment.clear();
             return Ok(());
         }
@@ -322,18 +326,18 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Handles a producer that another one has fenced.
+    /// Handles a producer that was fenced by another one.
     fn resolve_fenced(&mut self, source: &B::Consumer, reason: &str) -> Result<(), Error> {
         self.writer.fenced(reason)?;
         if self.check_stop() {
-            // A worker that ends must not fence its successor, and does not need the outcome.
+            // A worker that is stopping must not fence its successor, and does not need the outcome.
             return Err(broker::Error::Stopped.into());
         }
         self.resolve_in_doubt(source, reason)
     }
 
-    /// Finds out how a transaction with an unknown outcome ended. A new producer ends it one way or the other, and the group's committed
-    /// offsets then show which.
+    /// Resolves a transaction with an unknown outcome. A new producer commits or aborts it, and the group's committed offsets then show
+    /// which.
     fn resolve_in_doubt(&mut self, source: &B::Consumer, reason: &str) -> Result<(), Error> {
         fault::point("resolve.begin");
         let began = runtime::now();

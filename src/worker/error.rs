@@ -7,54 +7,54 @@ use crate::checkpoint;
 use crate::filter::CapacityError;
 use crate::record::{Invalid, Offset, TopicPartition};
 
-/// The reason why a worker cannot continue. Records that are not committed are processed again by the next owner.
+/// An error after which the worker cannot continue. The next owner processes the uncommitted records again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Kafka fails.
+    /// A Kafka error.
     #[error(transparent)]
     Kafka(#[from] broker::Error),
-    /// The state directory fails.
+    /// A state directory error.
     #[error(transparent)]
     Checkpoint(#[from] checkpoint::Error),
-    /// An invalid record, and the topic's `on_invalid` is `fail`.
-    #[error("{partition} offset {offset}: {invalid}; to go on, mend the producer and set on_invalid to \"drop\"{} or {{ topic = \"...\" }} for topic {:?}", if invalid.reason.is_of_broker() { "" } else { ", \"emit\"" }, .partition.topic)]
+    /// An invalid record in a topic with `on_invalid = "fail"`.
+    #[error("{partition} offset {offset}: {invalid}; fix the producer, and to continue, set on_invalid to \"drop\"{} or {{ topic = \"...\" }} for topic {:?}", if invalid.reason.is_of_broker() { "" } else { ", \"emit\"" }, .partition.topic)]
     Invalid {
         /// The partition of the record.
         partition: TopicPartition,
         /// The offset of the record.
         offset: Offset,
-        /// The reason.
+        /// The reason why the record is invalid.
         invalid: Invalid,
     },
-    /// There is no usable checkpoint, and `state.cold_start` is `fail`.
-    #[error("no usable checkpoint of {partition}: {why}; set state.cold_start to \"rebuild\" or \"empty\" to start without it")]
+    /// A missing checkpoint, with `state.cold_start = "fail"`.
+    #[error("no usable checkpoint for {partition}: {why}; to start without a checkpoint, set state.cold_start to \"rebuild\" or \"empty\"")]
     ColdStart {
-        /// The partition.
+        /// The partition without a checkpoint.
         partition: TopicPartition,
-        /// The reason.
+        /// The reason why no checkpoint can be used.
         why: String,
     },
-    /// A filter has no room for another key.
+    /// A filter without room for another key.
     #[error("{partition} offset {offset}: {full}")]
     Full {
-        /// The partition.
+        /// The partition of the record.
         partition: TopicPartition,
-        /// The record whose key has no room. It is not lost, because it will be read again.
+        /// The offset of the record whose key has no room. The record is not lost, because it will be read again.
         offset: Offset,
         /// The part of the filter that is full.
         full: CapacityError,
     },
-    /// A log ends before the position up to which it was read, and `kafka.on_truncation` is `fail`.
+    /// A log that ends before the position up to which the group has read it, with `kafka.on_truncation = "fail"`.
     #[error(
-        "{partition} ends at offset {end}, but was read up to {read}: its log became shorter, as after an unclean leader election; set kafka.on_truncation to \"continue\" to go on at its end, or, if records were written since, set the group's offset to the first of them"
+        "{partition} ends at offset {end}, but the group has read it up to {read}; the log was truncated, for example by an unclean leader election. To continue at the end of the log, set kafka.on_truncation to \"continue\". If records were written since, reset the group's offset to the first of them instead"
     )]
     Truncated {
-        /// The partition.
+        /// The truncated partition.
         partition: TopicPartition,
         /// The end of its log.
         end: Offset,
-        /// The position up to which it was read.
+        /// The position up to which the group has read it.
         read: Offset,
     },
     /// Any other error that a retry cannot fix.

@@ -1,6 +1,6 @@
-//! Where the consumer fetches from.
+//! The offsets from which the consumer fetches.
 //!
-//! Owns the way back of a partition whose fetch failed or stopped. Must never change a position.
+//! Owns the recovery of a partition whose fetch failed or stopped. Must never change a position.
 
 use super::input::{Input, Wait};
 use super::{Error, Worker};
@@ -27,11 +27,11 @@ impl<B: Broker> Worker<B> {
 
     /// Restarts fetching partitions from their positions. Paused partitions stay paused.
     ///
-    /// librdkafka unassigns the partitions and assigns them again. If a rebalance waits to be handled, librdkafka takes this for the answer
-    /// to it. Another member may then own revoked partitions before this one knows.
+    /// librdkafka does this by unassigning and assigning the partitions. If a rebalance is pending, librdkafka takes that call as the
+    /// answer to it. Another member may then own the revoked partitions before this one learns about it.
     pub(super) fn restart_fetching(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
         source.restart(partitions, &self.assignment.positions())?;
-        self.is_unsure |= source.generation() != self.generation;
+        self.has_unhandled_rebalance |= source.generation() != self.generation;
         let paused = self.assignment.inputs.values().filter(|input| input.wait == Wait::Paused).map(|input| &input.partition);
         source.pause(&self.assignment.paused().map(|assigned| &assigned.partition).chain(paused).cloned().collect::<Vec<_>>())?;
         Ok(())

@@ -1,6 +1,6 @@
-//! The start of a group with `start = "latest"`: commits the ends of the topics, then lets their partitions be read.
+//! Starts a group with `start = "latest"`: commits the ends of the topics, then lets the workers read their partitions.
 //!
-//! Owns the wait for the first commit of a topic. `restore/first.rs` decides which partitions wait, and why.
+//! Owns the wait for the first commit of a topic. `restore/first.rs` decides which partitions wait.
 
 use super::pending_restore::AssignedPartition;
 use super::{Error, Flow, Worker};
@@ -10,11 +10,11 @@ use crate::runtime;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Time between two checks whether the group has begun.
+/// Time between two checks for a group that has started.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 impl<B: Broker> Worker<B> {
-    /// Begins the topics whose partition 0 this worker owns, and restores the partitions of topics that have begun.
+    /// Commits starting offsets for topics whose partition 0 this worker owns, and restores the partitions of topics that have started.
     pub(super) fn begin_topics(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let now = runtime::now();
         if self.assignment.unbegun.is_empty()
@@ -50,7 +50,7 @@ impl<B: Broker> Worker<B> {
         Ok(Flow::Continue)
     }
 
-    /// Restores the partitions of these topics, and of those whose partition 0 is committed.
+    /// Restores the partitions of the topics in `begun`, and of topics whose partition 0 has a committed offset.
     fn restore_begun(&mut self, source: &B::Consumer, mut begun: BTreeSet<TopicId>) -> Result<(), Error> {
         let configured = |assigned: &AssignedPartition| self.topics.configured(assigned.topic);
         let topics: BTreeSet<_> = self.assignment.unbegun.iter().map(configured).collect();

@@ -1,17 +1,17 @@
-//! Ids of inputs, states, and counts.
+//! Ids of inputs, states, and counters.
 //!
-//! An id does not show that its object exists.
+//! The object with an id need not exist.
 
 use crate::record::{SpaceId, TopicId};
 
-/// The id of an input: a partition of a topic that is read.
+/// The id of an input partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct InputId {
     pub(super) topic: TopicId,
     pub(super) partition: i32,
 }
 
-/// The id of a state: a partition number of a key space. Equal partition numbers of the topics of a space share a state.
+/// The id of a dedup state: a partition number of a key space. Partitions with the same number in the topics of a space share a state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct StateId {
     pub(super) space: SpaceId,

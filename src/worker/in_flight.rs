@@ -1,25 +1,25 @@
-//! The records that the open transaction has written.
+//! The records written in the open transaction.
 //!
-//! Owns the origin of each record, which is needed if a broker rejects it. Must never hold more than a few bytes per record, because
-//! there may be millions.
+//! Owns the origin of each record, which is needed if a broker rejects it. Must never hold more than a few bytes per record, because a
+//! transaction may have millions of records.
 
 use super::ids::InputId;
 use crate::record::{Offset, Timestamp};
 
-/// The time of one in this many records is kept.
+/// Latency is measured on one in this many records.
 const TIMED: usize = 64;
 
-/// The records that the open transaction has written, by number.
+/// The records written in the open transaction, by number.
 #[derive(Default)]
 pub(super) struct InFlight {
     offsets: Vec<Offset>,
-    /// The number of the first record of each run of records from one input, and that input.
+    /// The input of each run of records, with the number of the run's first record.
     runs: Vec<(usize, InputId)>,
     times: Vec<Timestamp>,
 }
 
 impl InFlight {
-    /// Adds a record of an input, and returns its number.
+    /// Adds a record and returns its number.
     #[inline]
     pub(super) fn push(&mut self, of: InputId, offset: Offset, time: Option<Timestamp>) -> usize {
         let number = self.offsets.len();
@@ -33,19 +33,19 @@ impl InFlight {
         number
     }
 
-    /// The input and the offset of a record.
+    /// Returns the input and the offset of a record.
     pub(super) fn origin(&self, number: usize) -> Option<(InputId, Offset)> {
         let offset = *self.offsets.get(number)?;
         let run = self.runs.partition_point(|&(first, _)| first <= number).checked_sub(1)?;
         Some((self.runs[run].1, offset))
     }
 
-    /// The number of records.
+    /// Returns the number of records.
     pub(super) const fn len(&self) -> usize {
         self.offsets.len()
     }
 
-    /// The times of a sample of the records, to measure latency.
+    /// Returns the timestamps of the sampled records, to measure latency.
     pub(super) fn times(&self) -> &[Timestamp] {
         &self.times
     }
@@ -63,7 +63,7 @@ mod tests {
     use crate::record::TopicId;
 
     #[test]
-    fn a_record_is_led_back_to_where_it_came_from() {
+    fn origin_returns_the_input_and_offset_of_a_record() {
         let mut in_flight = InFlight::default();
         let of = |topic, partition| InputId { topic: TopicId(topic), partition };
         let origins = [(of(0, 1), 7), (of(0, 1), 9), (of(0, 2), 3), (of(1, 2), 4), (of(0, 1), 12)];

@@ -1,8 +1,8 @@
-//! Per-partition progress of an input: its offsets, the verdicts that are not committed, and what it waits for.
+//! Progress of an input partition: its offsets, its uncommitted verdicts, and the reason why it waits.
 //!
-//! Owns the rules for these offsets: nothing else can set one. `committed` is at most `position`, and an abort sets `position` back to
-//! `committed`. Verdicts move with them: they are remembered until the offset behind them is committed. Must never talk to a broker, or
-//! forget a verdict that is not committed.
+//! Owns the rules for these offsets, and is the only module that sets them. `committed` is at most `position`, and an abort resets
+//! `position` to `committed`. A verdict is kept until an offset past its record is committed. Must never talk to a broker, or forget a
+//! verdict that is not committed.
 
 use super::ids::StateId;
 use super::pending_restore::AssignedPartition;
@@ -15,66 +15,66 @@ use crate::record::{Invalid, Offset, Timestamp, TopicId, TopicPartition, Verdict
 use crate::runtime;
 use std::time::{Duration, Instant};
 
-/// The time without progress after which a broker is asked whether an open transaction holds a partition back, and the time for which its
-/// answer is valid. Ordinary transactions are shorter.
+/// The time without progress after which the worker asks a broker for an open transaction that holds the partition back. The answer is
+/// valid for the same time. Ordinary transactions are shorter.
 pub(super) const STALLED: Duration = Duration::from_secs(30);
 
-/// The delay before the status shows that a partition cannot be read.
+/// The delay before the status shows a partition as unreadable.
 const UNREADABLE_MS: Timestamp = 5_000;
 
-/// The wait of an input: see `pausing`.
+/// The wait state of an input. See the module `pausing`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// Not at all.
+    /// The input does not wait.
     No,
-    /// Records were passed over, and must be read again.
+    /// Records were passed over and must be read again.
     PassedOver,
     /// The consumer is paused.
     Paused,
 }
 
-/// Progress of one topic-partition.
+/// The progress of one input partition.
 pub(super) struct Input {
     pub(super) partition: TopicPartition,
-    /// The name of the log that the offsets belong to.
+    /// The topic name and topic id that the offsets belong to.
     pub(super) topic_incarnation: String,
-    /// The configured topic.
+    /// The topic as configured.
     pub(super) topic: TopicId,
     /// The state that the input uses.
     pub(super) state: StateId,
-    /// The offset at which the group began, if known.
+    /// The offset at which the group started, if known.
     first: Option<Offset>,
-    /// The next record to process.
+    /// The offset of the next record to process.
     position: Offset,
     /// The position to return to if the open transaction aborts.
     committed: Offset,
     /// The group's committed offset, as far as this worker knows.
     group: Committed,
-    /// Records below were emitted before the restore. They only change the state.
+    /// The end of the warm-up. Records below this offset were emitted before the restore, and only update the state.
     warm_until: Offset,
-    /// True until a record behind the warm-up is processed.
+    /// True until a record after the warm-up is processed.
     warming_up: bool,
-    /// Stream time at `warm_until`, if known. No record of the warm-up advances stream time past it.
+    /// Stream time at `warm_until`, if known. Records of the warm-up cannot advance stream time past it.
     warm_up_max_timestamp: Option<Timestamp>,
-    /// The changelog has the effects of all records below.
+    /// The changelog contains the effects of all records below this offset.
     logged: Offset,
-    /// Records below are counted.
+    /// Records below this offset are counted.
     counted: Offset,
     verdicts: Verdicts,
     pub(super) wait: Wait,
-    /// The unknown schema of the next record.
+    /// The unknown schema that the next record needs.
     pub(super) blocked_on_schema: Option<SchemaId>,
-    /// True if the next record can neither be written nor skipped. The worker ends before it.
+    /// True if the next record can be neither written nor skipped. The worker stops before it.
     pub(super) ends_worker: bool,
-    /// Set while the partition makes no progress before the end of its log.
+    /// Set while the partition makes no progress and is not at the end of its log.
     pub(super) stall: Option<Stall>,
-    /// The position at which the last fetch failed, and the time of the first failure there.
+    /// The position at which the last fetch failed, with the time of the first failure at that position.
     failing: Option<(Offset, Timestamp)>,
 }
 
 impl Input {
-    /// Starts an input at `start`. Records from there up to `warm_until` are a warm-up. `group` is what the group has committed, and
-    /// `first` the offset at which it began.
+    /// Creates an input that reads from `start`. Records from `start` up to `warm_until` are a warm-up. `group` is the group's committed
+    /// offset, and `first` is the offset at which the group started.
     pub(super) fn new(
         assigned: AssignedPartition,
         state: StateId,
@@ -106,81 +106,81 @@ impl Input {
         }
     }
 
-    /// The next record to process.
+    /// Returns the offset of the next record to process.
     #[inline]
     pub(super) const fn position(&self) -> Offset {
         self.position
     }
 
-    /// The group's committed offset, as far as this worker knows, with its metadata.
+    /// Returns the group's committed offset and its metadata, as far as this worker knows.
     pub(super) const fn group(&self) -> &Committed {
         &self.group
     }
 
-    /// The offset at which the group began, if known.
+    /// Returns the offset at which the group started, if known.
     pub(super) const fn group_start(&self) -> Option<Offset> {
         self.first
     }
 
-    /// The committed offset for status reports.
+    /// Returns the committed offset for status reports.
     pub(super) fn reported_committed(&self) -> Offset {
         self.group.offset.unwrap_or(self.committed)
     }
 
-    /// The verdicts that are not committed yet.
+    /// Returns the verdicts that are not committed yet.
     #[inline]
     pub(super) const fn verdicts(&self) -> &Verdicts {
         &self.verdicts
     }
 
-    /// True if the open transaction carries every record that was decided. Less than that is possible only after an abort.
+    /// True if the open transaction contains every record that has a verdict. Only after an abort can records be missing.
     #[inline]
     pub(super) const fn replay_complete(&self) -> bool {
         self.verdicts.replay_complete()
     }
 
-    /// True if anything was decided before the committed offset.
+    /// True if any record below the committed offset was judged.
     pub(super) fn has_history(&self) -> bool {
         self.first != Some(self.committed)
     }
 
-    /// True while the warm-up has not ended with a record behind it.
+    /// True until a record after the warm-up is processed.
     #[inline]
     pub(super) const fn is_warming_up(&self) -> bool {
         self.warming_up
     }
 
-    /// Ends the warm-up, because a record behind it is processed. Returns false if it had ended before.
+    /// Ends the warm-up, because a record after it is being processed. Returns false if the warm-up had already ended.
     #[inline]
     pub(super) fn end_warm_up(&mut self) -> bool {
         std::mem::take(&mut self.warming_up)
     }
 
-    /// True if the record at this offset only changes the state, because it was emitted before the restore.
+    /// True if the record at this offset belongs to the warm-up: it was emitted before the restore, and only updates the state.
     #[inline]
     pub(super) const fn is_warm_up(&self, offset: Offset) -> bool {
         offset < self.warm_until
     }
 
-    /// The offset to commit before the first record is emitted: the end of the warm-up, if there is one.
+    /// Returns the offset to commit before the first record is emitted. After a warm-up, this is the end of the warm-up.
     pub(super) fn beginning(&self) -> Offset {
         self.position.max(self.warm_until)
     }
 
-    /// The latest record time that may advance stream time, if the record at this offset is read. `now` is that of a live record.
+    /// Returns the latest timestamp to which the record at this offset may advance stream time. For a live record, this is `now`.
     #[inline]
     pub(super) fn max_timestamp(&self, offset: Offset, now: Timestamp) -> Timestamp {
         if self.is_warm_up(offset) { self.warm_up_max_timestamp.unwrap_or(now) } else { now }
     }
 
-    /// Advances past a record of the warm-up. There is nothing to commit, and no way back.
+    /// Advances past a record of the warm-up. There is nothing to commit or to abort.
     #[inline]
     pub(super) const fn warmed_up(&mut self, offset: Offset) {
         self.position = offset + 1;
         self.committed = self.position;
     }
 
-    /// Advances to the end of the warm-up, if no record before it is left.
+    /// Advances to the end of the warm-up if no record of it is left.
     #[inline]
     pub(super) const fn skip_warm_up(&mut self) {
         if self.is_warm_up(self.position) {
@@ -188,13 +188,13 @@ impl Input {
         }
     }
 
-    /// Remembers the verdicts of consecutive records, which the open transaction carries. Verdicts that are remembered already stay.
+    /// Adds consecutive records of the open transaction and their verdicts. Verdicts that are already known do not change.
     #[inline]
     pub(super) fn remember(&mut self, first: Offset, verdicts: &[Verdict]) {
         self.verdicts.remember(first, verdicts);
     }
 
-    /// Takes the last records out of the open transaction, because writing them failed. Their verdicts stay.
+    /// Removes the last records from the open transaction, because writing them failed. Their verdicts stay.
     pub(super) const fn give_back(&mut self, records: usize) {
         self.verdicts.give_back(records);
     }
@@ -204,12 +204,12 @@ impl Input {
         self.verdicts.refuse(offset, invalid);
     }
 
-    /// Notes that a record must be written with fewer headers. Its verdict stays.
+    /// Marks a record to be written with fewer headers. Its verdict stays.
     pub(super) fn shorten(&mut self, offset: Offset, invalid: Invalid) {
         self.verdicts.shorten(offset, invalid);
     }
 
-    /// Advances to `end`. Returns true if the record before it is counted for the first time, and not written again after an abort.
+    /// Advances to `end`. Returns true if the last record is counted for the first time, and false if it is written again after an abort.
     #[inline]
     pub(super) const fn advance(&mut self, end: Offset) -> bool {
         self.position = end;
@@ -220,87 +220,87 @@ impl Input {
         is_new
     }
 
-    /// True if the record at this offset was counted before.
+    /// True if the record at this offset is already counted.
     #[inline]
     pub(super) const fn is_counted(&self, offset: Offset) -> bool {
         offset < self.counted
     }
 
-    /// True if the changelog has the effect of the record at this offset.
+    /// True if the changelog contains the effect of the record at this offset.
     #[inline]
     pub(super) const fn is_logged(&self, offset: Offset) -> bool {
         offset < self.logged
     }
 
-    /// True if the changelog has no effects of records below the position.
+    /// True if the effects of some records below the position are not in the changelog.
     pub(super) const fn has_unlogged(&self) -> bool {
         self.position > self.logged
     }
 
-    /// The changelog has the effects of all records below the position.
+    /// Records that the changelog contains the effects of all records below the position.
     pub(super) fn note_logged(&mut self) {
         self.logged = self.logged.max(self.position);
     }
 
-    /// True if the records from this offset on are read for the first time: they are not a warm-up, and neither counted nor logged.
+    /// True if the records from this offset on are read for the first time: they are past the warm-up, and neither counted nor logged.
     #[inline]
     pub(super) fn is_new_from(&self, offset: Offset) -> bool {
         offset >= self.position.max(self.warm_until).max(self.counted).max(self.logged)
     }
 
-    /// True if the next changelog record of its state still has effects of the warm-up.
+    /// True if the next changelog record of the state contains effects of the warm-up.
     pub(super) const fn logs_warm_up(&self) -> bool {
         self.logged < self.warm_until
     }
 
-    /// The records whose effect is not in the changelog.
+    /// Returns the span of records whose effects are not in the changelog.
     pub(super) fn unlogged(&self) -> Span<'_> {
         Span { topic: &self.topic_incarnation, start: self.logged.min(self.position), end: self.position }
     }
 
-    /// Passes over a record that comes too early. It is read again.
+    /// Passes over a record that arrived too early. It will be read again.
     pub(super) fn pass_over(&mut self) {
         if self.wait == Wait::No {
             self.wait = Wait::PassedOver;
         }
     }
 
-    /// True if records were processed that are not committed.
+    /// True if processed records are not committed yet.
     pub(super) const fn is_ahead(&self) -> bool {
         self.position != self.committed
     }
 
-    /// Notes that a fetch failed.
+    /// Records that a fetch failed.
     pub(super) fn read_failed(&mut self) {
         if self.failing.is_none_or(|(position, _)| position != self.position) {
             self.failing = Some((self.position, runtime::wall_clock()));
         }
     }
 
-    /// The time at which fetching began to fail, if it has been failing for a while.
+    /// Returns the time of the first failed fetch, if fetching has been failing for a while.
     pub(super) fn unreadable_since(&self) -> Option<Timestamp> {
         let (_, since) = self.failing.filter(|&(position, _)| position == self.position)?;
         Some(since).filter(|since| runtime::wall_clock().saturating_sub(*since) >= UNREADABLE_MS)
     }
 
-    /// The group's starting offset is committed.
+    /// Records that the group's starting offset is committed.
     pub(super) fn note_beginning(&mut self) {
         if !self.is_ahead() && self.group.offset.is_none() {
             self.group.offset = Some(self.beginning());
         }
     }
 
-    /// The open transaction is committed, with this note as the metadata of the offset.
+    /// Records that the open transaction is committed, with `note` as the metadata of the offset.
     pub(super) fn note_commit(&mut self, note: String) {
         self.committed = self.position;
         self.group = Committed { offset: Some(self.position), metadata: note };
         self.verdicts.committed();
     }
 
-    /// Returns to the committed offset, because the open transaction is aborted. Verdicts stay, for when the records are read again.
+    /// Returns to the committed offset after the open transaction was aborted. The verdicts stay, because the records are read again.
     pub(super) fn rewind(&mut self) {
         if self.is_ahead() {
-            // The record that waits for a schema is read again, behind others.
+            // The record that waits for a schema is read again, after other records.
             self.blocked_on_schema = None;
         }
         self.position = self.committed;
@@ -311,14 +311,13 @@ impl Input {
         }
     }
 
-    /// True if everything that was fetched has been processed.
+    /// True if every fetched record has been processed.
     fn is_up_to_date(&self) -> bool {
         let is_read = self.wait == Wait::No || fault::defect("passed_over_records_stepped_over");
         is_read && self.blocked_on_schema.is_none() && !self.ends_worker && self.verdicts.replay_complete()
     }
 
-    /// Steps over offsets below `to` that hold no record to read: control records and aborted records. Returns true if the new position
-    /// must be committed.
+    /// Advances past offsets below `to` that hold control records or aborted records. Returns true if the new position must be committed.
     pub(super) fn step_over(&mut self, to: Offset) -> bool {
         if to <= self.position || !self.is_up_to_date() || fault::defect("markers_not_stepped_over") {
             return false;
@@ -330,14 +329,14 @@ impl Input {
             return false;
         }
         if self.first == Some(self.position) {
-            // Still nothing is judged.
+            // The input has still judged nothing.
             self.first = Some(to);
         }
         self.position = to;
         true
     }
 
-    /// Notes whether the input makes no progress before `end`, the end of its log.
+    /// Checks whether the input has stopped before `end`, the end of its log.
     pub(super) fn note_stall(&mut self, end: Option<Offset>, now: Instant) {
         let is_behind = end.is_some_and(|end| end > self.position) && self.is_up_to_date();
         let is_known = self.stall.as_ref().is_some_and(|stall| stall.position == self.position);
@@ -354,12 +353,12 @@ pub(super) struct Stall {
     pub(super) position: Offset,
     pub(super) since: Instant,
     since_ms: Timestamp,
-    /// The time of the last answer of a broker, and whether an open transaction is the cause.
+    /// The time of the last answer of a broker, and true if an open transaction is the cause.
     pub(super) answer: Option<(Instant, bool)>,
 }
 
 impl Stall {
-    /// The time at which the partition stopped before an open transaction; `None` if that is not known to be the cause.
+    /// Returns the time at which the partition stopped at an open transaction, or `None` if no open transaction is known.
     pub(super) fn open_transaction_since(&self) -> Option<Timestamp> {
         self.answer.filter(|&(_, is_open)| is_open).map(|_| self.since_ms)
     }
@@ -375,7 +374,7 @@ mod tests {
     use super::super::verdicts::Recall;
     use super::*;
 
-    /// An input that is read up to an offset, where nothing was judged yet.
+    /// An input at `position` that has judged nothing yet.
     fn input(position: Offset) -> Input {
         Input {
             partition: TopicPartition { topic: "in".to_owned(), partition: 0 },
@@ -401,19 +400,19 @@ mod tests {
     }
 
     #[test]
-    fn control_records_are_stepped_over_and_the_group_still_begins_behind_them() {
+    fn control_records_are_skipped_and_the_group_starts_after_them() {
         let mut input = input(5);
         assert!(!input.step_over(5) && !input.step_over(3), "never back");
         assert!(input.step_over(7));
         assert_eq!((input.position, input.committed, input.first, input.is_ahead()), (7, 5, Some(7), true));
         input.rewind();
         assert_eq!(input.position, 5);
-        assert!(input.step_over(7), "again, after an abort");
+        assert!(input.step_over(7), "after an abort");
     }
 
     #[test]
-    fn nothing_is_stepped_over_while_records_are_still_to_come() {
-        // With the warm-up behind it, and within it.
+    fn nothing_is_skipped_while_records_remain() {
+        // The warm-up ends at the position, or after it.
         for warm_until in [5, 8] {
             let input = || Input { warm_until, ..input(5) };
             let waiting = |wait| Input { wait, ..input() };
@@ -431,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_warm_up_ends_at_control_records_and_commits_only_what_is_past_it() {
+    fn a_warm_up_ends_at_control_records_and_commits_only_later_offsets() {
         let mut input = Input { warm_until: 8, committed: 5, first: None, ..input(5) };
         assert!(!input.step_over(7), "a warm-up has nothing to commit");
         assert_eq!((input.position, input.is_warm_up(input.position)), (7, true));
@@ -440,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_written_again_is_counted_once_and_keeps_its_verdict() {
+    fn a_retried_record_is_counted_once_and_keeps_its_verdict() {
         let mut input = input(5);
         input.remember(5, &[Verdict::Unseen, Verdict::Duplicate]);
         assert!(input.advance(7) && input.is_ahead() && input.has_unlogged());
@@ -448,21 +447,21 @@ mod tests {
         assert_eq!((input.position(), input.replay_complete(), input.is_counted(6)), (5, false, true));
         assert_eq!(input.verdicts().recall(5), Recall::Decided(Verdict::Unseen));
         input.remember(5, &[Verdict::Unseen]);
-        assert!(!input.advance(6), "it was counted");
+        assert!(!input.advance(6), "already counted");
         input.note_commit(String::new());
         input.rewind();
-        assert_eq!((input.position(), input.group().offset), (6, Some(6)), "no abort goes back behind a commit");
-        assert_eq!(input.verdicts().recall(6), Recall::Decided(Verdict::Duplicate), "it is not committed yet");
+        assert_eq!((input.position(), input.group().offset), (6, Some(6)), "an abort does not undo a commit");
+        assert_eq!(input.verdicts().recall(6), Recall::Decided(Verdict::Duplicate), "not committed yet");
     }
 
     #[test]
-    fn a_stall_lasts_from_when_the_partition_stopped_until_it_moves() {
+    fn a_stall_begins_when_the_partition_stops_and_ends_when_it_moves() {
         let (mut input, start) = (input(5), Instant::now());
         input.note_stall(Some(9), start);
         input.note_stall(Some(12), start + STALLED);
-        let stall = input.stall.as_mut().expect("it stands still");
+        let stall = input.stall.as_mut().expect("the partition has stalled");
         assert!(stall.must_ask(start + STALLED) && !stall.must_ask(start + STALLED / 2));
-        assert_eq!(stall.open_transaction_since(), None, "no broker was asked");
+        assert_eq!(stall.open_transaction_since(), None, "no broker has answered yet");
         stall.answer = Some((start + STALLED, true));
         assert!(!stall.must_ask(start + STALLED) && stall.must_ask(start + 2 * STALLED));
         assert_eq!(stall.open_transaction_since(), Some(stall.since_ms));

@@ -1,12 +1,13 @@
-//! From a record to its verdict: decided when the record is first read, recalled when it is read again.
+//! Maps a record to its verdict. A verdict is decided when the record is read for the first time, and recalled when the record is read
+//! again.
 //!
-//! Owns the only calls that ask the filter. [`crate::dedup`] decides whether a key is unseen, a duplicate, or late;
-//! [`Topic::verdict_without_key`] decides about a record without a key. Only a broker that rejects the record changes its verdict later
-//! (`commit.rs`). Must never ask the filter about a record that has a verdict.
+//! Owns the only calls that query the filter. [`crate::dedup`] decides whether a key is unseen, a duplicate, or late.
+//! [`Topic::verdict_without_key`] decides about records without a key. A verdict changes later only if a broker rejects the record
+//! (`commit.rs`). Must never query the filter for a record that already has a verdict.
 //!
-//! Records that need nothing but the filter are judged in batches. All others are judged one by one: a record that is read again, has no
-//! key, retracts its key, or ends a slice of the window, and all records of a topic whose duplicates are written, or whose filter needs
-//! more than one call per key. [`RecordLoop::emit`] treats both alike.
+//! Records that only need the filter are judged in batches. These records are judged one by one: a record that is read again, has no key,
+//! retracts its key, or ends a slice of the window. So are all records of a topic that writes its duplicates, and of a topic whose filter
+//! need more than one call per key. [`RecordLoop::emit`] handles both kinds.
 
 use super::input::Input;
 use super::key_reader::Keyed;
@@ -17,18 +18,17 @@ use crate::broker::{Broker, Record, RecordOf};
 use crate::config::{OnDuplicate, Topic};
 use crate::fault;
 use crate::filter::ExactError;
-use crate::key::NoKey;
+use crate::key::{KeyedRecord, NoKey};
 use crate::record::{Offset, Timestamp, Verdict};
 
-/// Decides or recalls the verdict of one record. `max_timestamp` is the latest record time that may advance stream time, by this
-/// machine's clock.
+/// Decides or recalls the verdict of one record. `max_timestamp` is the latest timestamp to which a record may advance stream time, based
+/// on the local clock.
 #[inline]
 pub(super) fn judge_one(
     topic: &Topic,
     input: &Input,
     state: &mut PartitionState,
     offset: Offset,
-    time: Option<Timestamp>,
     keyed: &Keyed,
     max_timestamp: Timestamp,
 ) -> Result<Verdict, VerdictError> {
@@ -37,18 +37,15 @@ pub(super) fn judge_one(
         Recall::New | Recall::Decided(_) => {}
         Recall::Gap(decided) => return Err(VerdictError::Gap(decided)),
     }
-    let &(fingerprint, is_retraction) = match keyed {
-        Ok(key) => key,
+    let &KeyedRecord { fingerprint, retracts, time } = match keyed {
+        Ok(record) => record,
         Err(NoKey::Invalid(invalid)) => return Ok(topic.verdict_without_key(invalid.reason)),
         Err(NoKey::Awaits(schema)) => return Err(VerdictError::Awaits(*schema)),
     };
     let max_timestamp = input.max_timestamp(offset, max_timestamp);
     state.changed = true;
-    let verdict = if is_retraction {
-        state.dedup.retract(fingerprint, time, max_timestamp)
-    } else {
-        state.dedup.judge(fingerprint, time, max_timestamp)
-    };
+    let verdict =
+        if retracts { state.dedup.retract(fingerprint, time, max_timestamp) } else { state.dedup.judge(fingerprint, time, max_timestamp) };
     let verdict = verdict.map_err(VerdictError::State)?;
     if !input.is_logged(offset) {
         state.pending.note(&state.dedup, input.topic, offset, fingerprint);
@@ -57,13 +54,13 @@ pub(super) fn judge_one(
 }
 
 impl<B: Broker> RecordLoop<'_, B> {
-    /// Judges as many of the first records as possible at once, and remembers their verdicts. Returns their number, which may be zero,
-    /// and the error of the next record if it cannot be judged.
+    /// Judges as many of the first records as possible in one batch, and remembers their verdicts. Returns the number of judged records,
+    /// which may be zero, and the error of the next record if it cannot be judged.
     pub(super) fn judge_batch(&mut self, messages: &[RecordOf<'_, B>], keys: &[Keyed]) -> (usize, Option<ExactError>) {
         let Some(horizon) = self.batch_horizon(messages) else { return (0, None) };
         let room = self.writer.room();
         if self.bytes > room.bytes {
-            // The transaction ends with the record that fills it, so records are processed one by one.
+            // A transaction ends with the record that fills it, so near its limit records are processed one by one.
             return (0, None);
         }
         self.columns.take(&messages[..room.records.min(messages.len())], keys, horizon);
@@ -84,7 +81,7 @@ impl<B: Broker> RecordLoop<'_, B> {
         (columns.verdicts.len(), judged.err())
     }
 
-    /// The latest time of records that may be judged in a batch; `None` if the topic or the partition does not allow batches now.
+    /// Returns the latest timestamp of records that may be judged in a batch, or `None` if batches are not possible now.
     fn batch_horizon(&self, messages: &[RecordOf<'_, B>]) -> Option<Timestamp> {
         let (input, topic, state) = (&self.input, self.topic, self.state.as_deref()?);
         let is_usual = topic.config.on_duplicate == OnDuplicate::Drop && topic.forward.is_none();

@@ -1,6 +1,6 @@
-//! Duplicates whose content differs from that of the first record with their key. The key may lack a field.
+//! Detection of duplicates whose content differs from the first record with the same key. The configured key may lack a field.
 //!
-//! Owns the report about them. [`crate::content`] compares. Must never change a verdict, or log the content of a record.
+//! Owns the report about them. [`crate::content`] does the comparison. Must never change a verdict, or log the content of a record.
 
 use super::Shared;
 use super::topics::{InputTopic, Topics};
@@ -9,7 +9,7 @@ use crate::content::PartitionKey;
 use crate::key::{Fingerprint, ValueReader};
 use crate::record::{TopicPartition, Verdict};
 
-/// Compares a duplicate with the first record of its key, if the key is in the sample.
+/// Compares a duplicate with the first record of its key, if the key is sampled.
 #[inline]
 pub(super) fn watch<B: Broker>(
     shared: &Shared<B>,
@@ -21,8 +21,8 @@ pub(super) fn watch<B: Broker>(
 ) {
     let key = PartitionKey { partition: message.partition(), fingerprint };
     if matches!(verdict, Verdict::Unseen | Verdict::Retracted) {
-        // A duplicate in another topic of the space is a duplicate of this record, not of an earlier one of that topic.
-        for others in topic.compared_beside.iter().filter_map(|others| shared.stats.topics[others.0].contents.as_ref()) {
+        // A later duplicate in another topic of the space is compared with this record, not with an earlier one of that topic.
+        for others in topic.compared_with.iter().filter_map(|others| shared.stats.topics[others.0].contents.as_ref()) {
             others.forget(key);
         }
     }
@@ -30,7 +30,7 @@ pub(super) fn watch<B: Broker>(
     let format = &topic.config.formats.value;
     let differs = contents.take(key, verdict, || values.open(format, message.value(), message.headers(), &*shared.schemas));
     let Some((fields, number)) = differs else { return };
-    // One example each time the number has doubled.
+    // Logs an example whenever the count has doubled.
     if number.is_power_of_two() {
         tracing::warn!(
             topic = message.topic(),
@@ -38,12 +38,12 @@ pub(super) fn watch<B: Broker>(
             offset = message.offset(),
             fields = fields.join(", "),
             conflicts = number,
-            "a duplicate differs from the record that it repeats: is the key short of a part? `unseen explain` names the record that it repeats; key_conflicts.except names what may differ"
+            "a duplicate has different content than the first record with its key; the key may lack a field. Run `unseen explain` to find the first record. If the fields may differ, add them to key_conflicts.except"
         );
     }
 }
 
-/// Forgets the content of partitions that are assigned or revoked, because other members may have emitted records meanwhile.
+/// Forgets the content for partitions that are assigned or revoked, because other members may have emitted records in the meantime.
 pub(super) fn forget<B: Broker>(shared: &Shared<B>, topics: &Topics, partitions: &[TopicPartition]) {
     for partition in partitions {
         let topic = topics.find(&partition.topic).map(|topic| &topics[topic]).filter(|topic| topic.forward.is_none());

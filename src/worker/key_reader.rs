@@ -1,17 +1,17 @@
-//! From a record to the fingerprint of its key, in the format of its topic.
+//! Extracts the fingerprint of a record's key, in the format of its topic.
 //!
-//! Owns the compiled schemas and the working memory that this takes. Must never decide a verdict.
+//! Owns the compiled schemas and the reusable buffers for the extraction. Must never decide a verdict.
 
 use super::topics::InputTopic;
 use crate::broker;
-use crate::config::Topic;
+use crate::fault;
 use crate::format::{Lookup, SchemaId, Schemas};
-use crate::key::{Fingerprint, NoKey, Reader, Scratch};
+use crate::key::{KeyedRecord, NoKey, Reader, RecordSpec, Scratch};
 use crate::record::{Record, TopicId};
 use std::sync::Arc;
 
-/// The fingerprint of a record's key, and whether the record retracts that key.
-pub(super) type Keyed = Result<(Fingerprint, bool), NoKey>;
+/// Everything in a record that its verdict depends on.
+pub(super) type Keyed = Result<KeyedRecord, NoKey>;
 
 /// Extracts keys from records.
 pub(super) struct KeyReader {
@@ -22,27 +22,26 @@ pub(super) struct KeyReader {
 }
 
 impl KeyReader {
-    /// Creates a reader for this many topics.
+    /// Creates a reader for `topics` topics.
     pub(super) fn new(topics: usize, schemas: Arc<dyn Schemas>) -> Self {
         Self { scratch: Scratch::default(), readers: (0..topics).map(|_| Reader::default()).collect(), schemas }
     }
 
-    /// Extracts the keys of consecutive records. Requests all unknown schemas, so that the partition waits for all of them at the same
-    /// time.
+    /// Extracts the keys of consecutive records. Requests all unknown schemas at once, so that the partition waits only once.
     pub(super) fn take(&mut self, id: TopicId, topic: &InputTopic, messages: &[impl broker::Record], keys: &mut Vec<Keyed>) {
-        let Topic { key, formats, retract, .. } = &topic.config;
+        let spec = topic.config.record_spec();
+        let spec = RecordSpec { time: spec.time.filter(|_| !fault::defect("event_times_ignored")), ..spec };
         let (reader, scratch, reads_headers) = (&mut self.readers[id.0], &mut self.scratch, topic.config.reads_headers());
         let schemas = &*self.schemas;
         keys.extend(messages.iter().map(|message| {
             let headers: Vec<_> = if reads_headers { message.headers().collect() } else { Vec::new() };
             let record = Record { key: message.key(), value: message.value(), headers: &headers };
-            let fingerprint = reader.fingerprint(key, formats, &record, scratch, schemas)?;
-            Ok((fingerprint, reader.retracts(retract.as_ref(), formats, &record, scratch, schemas)?))
+            reader.read(spec, &record, message.timestamp(), scratch, schemas)
         }));
     }
 
-    /// True if the registry has not answered yet.
-    pub(super) fn awaits(&self, schema: SchemaId) -> bool {
+    /// True if the registry has not returned this schema yet.
+    pub(super) fn is_awaited(&self, schema: SchemaId) -> bool {
         matches!(self.schemas.get(schema), Lookup::Awaited)
     }
 }

@@ -1,6 +1,6 @@
-//! The end of a partition's log: control records to step over, and open transactions that hold the partition back.
+//! The end of a partition's log: skips control records, and detects open transactions that hold the partition back.
 //!
-//! Owns offsets that hold no record. Must never step over a record, or ask a broker more often than once per second.
+//! Owns offsets that hold no record. Must never skip a record, or ask a broker more often than once per second.
 
 use super::ids::InputId;
 use super::input::{Input, STALLED};
@@ -20,7 +20,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(600);
 /// The times of the next check and of the last log line.
 pub(super) struct LogEnds {
     next: Instant,
-    /// The earliest time of the next request about an open transaction.
+    /// The earliest time of the next request for an open transaction.
     ask_next: Instant,
     logged: Option<Instant>,
 }
@@ -33,7 +33,7 @@ impl LogEnds {
 }
 
 impl<B: Broker> Worker<B> {
-    /// Checks the ends of all partitions once per second. Call this when everything that was fetched is processed.
+    /// Checks the ends of all partitions once per second. Call this after all fetched records are processed.
     pub(super) fn check_log_ends(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let now = runtime::now();
         if now < self.log_ends.next {
@@ -48,14 +48,14 @@ impl<B: Broker> Worker<B> {
         Ok(flow)
     }
 
-    /// Steps over the control records that the consumer has passed. Call this when everything that was fetched is processed.
+    /// Skips the control records that the consumer has passed. Call this after all fetched records are processed.
     pub(super) fn step_over_control_records(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let positions = source.positions(self.assignment.inputs.values().map(|input| &input.partition));
         let ends: Vec<_> = self.assignment.inputs.keys().copied().zip(positions).filter_map(|(id, end)| Some((id, end?))).collect();
         self.step_over(source, ends)
     }
 
-    /// Steps over the control records before the ends that partitions were read to.
+    /// Skips the control records before the given ends, up to which the partitions were read.
     pub(super) fn step_over_to(&mut self, source: &B::Consumer, ends: &[(TopicPartition, Offset)]) -> Result<Flow, Error> {
         let id = |of: &TopicPartition| Some(InputId { topic: self.topics.find(&of.topic)?, partition: of.partition });
         let mut ends: Vec<_> = ends.iter().filter_map(|(of, end)| Some((id(of)?, *end))).collect();
@@ -74,7 +74,7 @@ impl<B: Broker> Worker<B> {
             let Some(input) = self.assignment.inputs.get_mut(&id).filter(|input| input.position() < end) else { continue };
             if input.step_over(end) {
                 stepped = true;
-                // The next checkpoint has the new offset.
+                // So that the next checkpoint contains the new offset.
                 self.assignment.states.get_mut(&input.state).into_iter().for_each(|state| state.changed = true);
             }
         }
@@ -84,7 +84,7 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Asks a broker whether an open transaction holds back one partition that makes no progress.
+    /// Asks a broker whether an open transaction holds back a partition that makes no progress. Asks about one partition per call.
     fn find_open_transaction(&mut self, source: &B::Consumer, now: Instant) {
         if now < self.log_ends.ask_next {
             return;
@@ -92,9 +92,9 @@ impl<B: Broker> Worker<B> {
         let mut inputs = self.assignment.inputs.values_mut();
         let due = inputs.find_map(|input| Some((&input.partition, input.stall.as_mut().filter(|stall| stall.must_ask(now))?)));
         let Some((partition, stall)) = due else { return };
-        // A consumer with read_committed gets no record behind the first open transaction.
+        // With `read_committed`, a consumer gets no record past the first open transaction.
         let Ok(stable) = source.last_stable_offset(partition) else {
-            // All records wait for this request, so it must not be made every second.
+            // This request blocks the worker, so it must not be repeated every second.
             self.log_ends.ask_next = now + STALLED;
             return;
         };
@@ -108,7 +108,7 @@ impl<B: Broker> Worker<B> {
             %partition,
             offset = stall.position,
             seconds = now.saturating_duration_since(stall.since).as_secs(),
-            "input is held back by an open transaction of one of its producers; if that producer is gone, look for the transaction with kafka-transactions.sh find-hanging (logged every ten minutes; the status lists all such partitions)"
+            "an open transaction of a producer blocks this partition; if that producer is gone, find the transaction with kafka-transactions.sh find-hanging (logged every ten minutes; the status lists all such partitions)"
         );
     }
 }

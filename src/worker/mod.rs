@@ -1,7 +1,7 @@
 //! The event loop: one thread with one consumer, one producer, and the state of its partitions.
 //!
-//! Owns the order of operations: read, decide, write, commit, checkpoint. Workers share only what [`Shared`] has. Must never ask the
-//! filter twice about a record, or take a checkpoint while anything past the committed offset is decided.
+//! Owns the order of operations: read, judge, write, commit, checkpoint. Workers share only the contents of [`Shared`]. Must never query
+//! the filter twice for a record, or take a checkpoint while any record past the committed offset has a verdict.
 
 mod assignment;
 mod checkpointing;
@@ -58,13 +58,13 @@ use std::time::{Duration, Instant};
 use topics::Topics;
 use writer::TransactionWriter;
 
-/// The longest wait for records. Rebalances and a request to stop are noticed within this time.
+/// The longest wait for records. The worker notices rebalances and stop requests within this time.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The wait for an answer after which the status shows it.
-const SILENCE: Duration = Duration::from_secs(5);
+/// The time without an answer after which the status reports it.
+const BLOCKED_AFTER: Duration = Duration::from_secs(5);
 
-/// One worker.
+/// A worker thread.
 pub struct Worker<B: Broker> {
     shared: Shared<B>,
     number: usize,
@@ -76,19 +76,19 @@ pub struct Worker<B: Broker> {
     buffers: Buffers,
     key_reader: KeyReader,
     log_ends: LogEnds,
-    /// The group's generation at the last rebalance that was handled.
+    /// The group's generation at the last handled rebalance.
     generation: Option<i32>,
-    /// True if librdkafka may have told the group that a rebalance is done that is not handled yet. Nothing is committed then.
-    is_unsure: bool,
-    /// When the group recently reported another process with the name of this member.
+    /// True if librdkafka may have acknowledged a rebalance that the worker has not handled yet. The worker commits nothing in that case.
+    has_unhandled_rebalance: bool,
+    /// The times at which the group recently reported another process with this member's name.
     rejoins: Vec<Instant>,
 }
 
-/// The next step for records that were read and not processed yet.
+/// The next step for records that are read and not processed yet.
 #[derive(Clone, Copy)]
 enum Flow {
     Continue,
-    /// Drop them. Positions were set back, so they will be read again.
+    /// Drop the records. Positions were rewound, so the records will be read again.
     Rewound,
 }
 
@@ -113,13 +113,13 @@ impl<B: Broker> Worker<B> {
             key_reader,
             log_ends: LogEnds::new(),
             generation: None,
-            is_unsure: false,
+            has_unhandled_rebalance: false,
             rejoins: Vec::new(),
             shared,
         })
     }
 
-    /// Works until told to stop, then drains: commits, writes checkpoints, and leaves the group.
+    /// Processes records until asked to stop. Then drains: commits, writes checkpoints, and leaves the group.
     ///
     /// # Errors
     /// If the worker cannot continue.
@@ -128,7 +128,7 @@ impl<B: Broker> Worker<B> {
             let source = self.shared.broker.consumer(&self.shared.config, number)?;
             let inputs: Vec<_> = self.topics.iter().map(|(_, topic)| &*topic.config.input).collect();
             source.subscribe(&inputs)?;
-            (self.generation, self.is_unsure) = (None, false);
+            (self.generation, self.has_unhandled_rebalance) = (None, false);
             let ended = self.work(&source).and_then(|()| self.commit_and_checkpoint(&source));
             let is_fenced = matches!(ended, Err(Error::Kafka(broker::Error::Fenced)));
             let ended = if is_fenced { self.prepare_to_rejoin(&source) } else { ended };
@@ -143,7 +143,7 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Works as a member of the group until told to stop.
+    /// Processes records as a group member until asked to stop.
     fn work(&mut self, source: &B::Consumer) -> Result<(), Error> {
         let mut ahead = ReadAhead::default();
         while !self.check_stop() {
@@ -167,9 +167,9 @@ impl<B: Broker> Worker<B> {
             self.writer.sink.poll();
             let processed = self.process(source, &mut ahead)?;
             self.seek_errored(source)?;
-            // After a rewind, the partitions are not at these ends any more.
+            // After a rewind, the partitions are no longer at these ends.
             let ends = if let Flow::Continue = processed { std::mem::take(&mut ahead.batch.ends) } else { Vec::new() };
-            // Before pauses are updated: a partition that is resumed has records to come, even if its end was read.
+            // This must happen before pauses are updated. A partition that is resumed has records left, even if its end was read.
             self.step_over_to(source, &ends)?;
             self.update_pauses(source)?;
             if ahead.batch.out_of_range {
@@ -192,7 +192,7 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Commits the open transaction if it is old enough. If it does not carry yet what an aborted one carried, gives it up.
+    /// Commits the open transaction if it is old enough. If the transaction still lacks records of an aborted one, gives up the replay.
     fn commit_if_due<'s>(&mut self, source: &'s B::Consumer, ahead: &mut ReadAhead<'s, B>) -> Result<(), Error> {
         if self.commit_in().is_none_or(|due| !due.is_zero()) {
             return Ok(());
@@ -205,7 +205,7 @@ impl<B: Broker> Worker<B> {
         self.commit_and_read_ahead(source, ahead)
     }
 
-    /// The time until the open transaction is due to be committed, or, if it must repeat an aborted one, to be given up.
+    /// Returns the time until the open transaction must be committed. During a replay, returns the time until the replay is given up.
     fn commit_in(&self) -> Option<Duration> {
         let age = self.writer.age()?;
         let worker = &self.shared.config.worker;

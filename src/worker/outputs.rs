@@ -1,13 +1,13 @@
-//! The topics that an input's records are written to, in this cluster.
+//! The output topics of an input.
 //!
-//! Owns the choice of the partition. [`crate::route`] decides which of the outputs a verdict leads to.
+//! Owns the choice of the output partition. [`crate::route`] maps a verdict to one of the outputs.
 
 use crate::broker::{Cluster, Record, Target};
 use crate::config::Topic;
 use crate::key::{self, Fingerprint};
 use crate::route::Destination;
 
-/// A topic that records are written to.
+/// An output topic.
 #[derive(Debug)]
 struct Output {
     topic: String,
@@ -37,7 +37,7 @@ impl Outputs {
         }
     }
 
-    /// The topic and partition of a record that is written to this destination; `None` if it is not configured.
+    /// Returns the topic and partition for a record with this destination, or `None` if the destination is not configured.
     #[inline]
     pub(super) fn target(&self, destination: Destination, message: &impl Record) -> Option<Target<'_>> {
         let output = match destination {
@@ -50,14 +50,14 @@ impl Outputs {
     }
 }
 
-/// A repartition topic, whose partitions follow the key.
+/// A repartition topic, which is partitioned by the key.
 pub(super) struct Forward {
     pub(super) topic: String,
     pub(super) partitions: u32,
 }
 
 impl Forward {
-    /// The topic and partition of a record with this key.
+    /// Returns the topic and partition for a record with this key.
     #[inline]
     pub(super) fn target(&self, fingerprint: Fingerprint) -> Target<'_> {
         Target { topic: &self.topic, partition: Some(key::partition(fingerprint, self.partitions).cast_signed()) }

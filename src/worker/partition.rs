@@ -1,6 +1,6 @@
-//! The dedup state of one partition number of a key space: loaded, logged, and checkpointed.
+//! The dedup state of one partition number of a key space, with its checkpoint and changelog.
 //!
-//! Owns the knowledge of how far the checkpoint and the changelog have the state. Must never talk to a broker.
+//! Owns the record of how much of the state is in the checkpoint and in the changelog. Must never talk to a broker.
 
 use crate::changelog::{PendingChanges, Progress};
 use crate::checkpoint::{self, CheckpointMetadata, Loaded, PartitionId, Saved, Store, StoredFingerprints};
@@ -15,13 +15,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// The load past which the worker warns that a filter fills up.
+/// The load at which the worker warns that a filter is filling up.
 const FILLING: f64 = 0.7;
 
-/// Number of unsaved fingerprints, about 50 MB, at which a checkpoint is taken early.
+/// The number of unsaved fingerprints, about 50 MB, that triggers an early checkpoint.
 const UNSAVED_URGENT: u64 = 1 << 20;
 
-/// The last report about a state.
+/// The values in the last report about a state.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reported {
     filling: bool,
@@ -30,20 +30,20 @@ struct Reported {
     slice: Option<Slice>,
 }
 
-/// The last announcement of this owner in the changelog. Servers need it, because an earlier owner may have had another configuration,
-/// and because during a warm-up, the changelog does not have all keys that the group has emitted.
+/// The last announcement of this owner in the changelog. Servers need announcements because an earlier owner may have had another
+/// configuration, and because the changelog lacks keys during a warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Announced {
-    /// None since this owner took over the partition.
+    /// Nothing since this owner took over the partition.
     Nothing { since: Instant },
-    /// The state warms up.
+    /// The state is warming up.
     WarmUp,
-    /// The changelog has the whole state. Also if there is no changelog.
+    /// The changelog contains the whole state, or there is no changelog.
     Complete,
 }
 
 impl Announced {
-    /// True if the changelog needs a record to announce whether the state `warms_up`.
+    /// True if the changelog needs an announcement that the state is warming up (`warms_up`) or complete.
     pub(super) const fn is_behind(self, warms_up: bool) -> bool {
         match self {
             Self::Nothing { .. } => true,
@@ -53,31 +53,30 @@ impl Announced {
     }
 }
 
-/// The state of one partition number of one space.
+/// The dedup state of one partition number of a key space.
 pub(super) struct PartitionState {
     pub(super) dedup: Dedup,
-    /// The checkpoint to which the next one adds changes.
+    /// The base of the next incremental checkpoint.
     saved: Option<Saved>,
     /// The offsets of the loaded state, by topic incarnation.
     pub(super) offsets: BTreeMap<String, Offset>,
     /// Changes that are not in the changelog yet.
     pub(super) pending: PendingChanges,
-    /// The part of the changelog that the state contains.
+    /// The part of the changelog that is applied to the state.
     pub(super) changelog: Progress,
-    /// The epoch of the changelog records of this owner. It is higher than that of any earlier owner.
+    /// The epoch of this owner's changelog records. It is higher than that of any earlier owner.
     pub(super) epoch: i64,
     pub(super) announced: Announced,
-    /// The slices of the records that the open transaction writes to the changelog, in order.
+    /// The slices of the changelog records that the open transaction writes, in order.
     pub(super) logging: Vec<Option<Slice>>,
-    /// The oldest slice when its changelog was trimmed last.
+    /// The oldest slice when the changelog was last trimmed.
     pub(super) trimmed: Option<Slice>,
-    /// True if anything was decided since the last checkpoint.
+    /// True if any record was judged since the last checkpoint.
     pub(super) changed: bool,
-    /// True if no checkpoint has the offset of one of its topics yet.
+    /// True if one of the topics has no offset in a checkpoint yet.
     pub(super) is_new: bool,
-    /// The last report.
     reported: Reported,
-    /// The last estimate of the filter's error rate, with the number of keys and the slice that it is for.
+    /// The last estimate of the filter's error rate, with the number of keys and the slice it was computed for.
     estimate: Option<(u64, Option<Slice>, f64)>,
     /// Failed checkpoints since the last successful one.
     failures: u32,
@@ -110,7 +109,7 @@ impl PartitionState {
         Self { changelog, ..Self::new(rules) }
     }
 
-    /// Loads the checkpoint of a partition, or returns an empty state if it cannot be used. Quarantines a corrupt store.
+    /// Loads the checkpoint of a partition. Returns an empty state if the checkpoint cannot be used. Quarantines a corrupt store.
     pub(super) fn load(
         store: &Arc<Store>,
         id: &PartitionId,
@@ -124,7 +123,7 @@ impl PartitionState {
             }
             Ok(Loaded::Nothing) => Ok(Self::new(rules)),
             Ok(Loaded::Foreign { difference }) => {
-                tracing::warn!(partition = %id, "checkpoint is of another configuration and cannot be used: {difference}");
+                tracing::warn!(partition = %id, "the checkpoint was written with a different configuration and cannot be used: {difference}");
                 Ok(Self::new(rules))
             }
             Err(checkpoint::Error::Corrupt { what, .. }) => {
@@ -135,7 +134,7 @@ impl PartitionState {
         }
     }
 
-    /// The offset of a topic incarnation in the loaded state. If the broker reports no topic ids, the topic's name stands for it.
+    /// Returns the offset of a topic incarnation in the loaded state. If the broker reports no topic ids, uses the topic name.
     pub(super) fn offset(&self, log: &str) -> Option<Offset> {
         let of_topic = || self.offsets.keys().filter(|other| log_topic(other) == log_topic(log)).count();
         self.offsets.get(log).or_else(|| self.offsets.get(log_topic(log)).filter(|_| of_topic() == 1)).copied()
@@ -150,7 +149,7 @@ impl PartitionState {
     /// Counts and logs changes since the last report.
     pub(super) fn report(&mut self, space: &str, partition: i32, counts: &SpaceCounts) {
         let (usage, corrected, reported) = (self.dedup.usage(), self.dedup.corrected(), self.reported);
-        // A kind without slices is meant to fill up.
+        // A filter without slices is expected to fill up.
         let fills = usage.load > FILLING && self.dedup.slice().is_some();
         if fills && !reported.filling {
             let slices = self.dedup.filter().map_or_else(Vec::new, |filter| filter.metadata().slices());
@@ -162,7 +161,7 @@ impl PartitionState {
                 window_keys = usage.keys,
                 window_capacity = self.dedup.rules().capacity(),
                 bytes = usage.bytes,
-                "the filter's current slice is past 70 % of its capacity; beyond that the slice takes more memory, or does what filter.at_max_memory says (logged once)"
+                "the filter's current slice is past 70 % of its capacity; beyond its capacity the slice takes more memory, or filter.at_max_memory applies (logged once)"
             );
         }
         if usage.evicted > reported.evicted {
@@ -171,7 +170,7 @@ impl PartitionState {
                 space,
                 partition,
                 keys,
-                "filter is at its max_memory, and forgot keys before their time: they may come out again"
+                "the filter reached its max_memory and forgot keys before the end of their window; records with these keys may be emitted again"
             );
         }
         let slice = self.dedup.slice();
@@ -182,7 +181,8 @@ impl PartitionState {
         self.reported = Reported { filling: reported.filling || fills, evicted: usage.evicted, corrected, slice };
     }
 
-    /// The filter's error rate by formula. The result is cached until the filter has changed noticeably, because it takes a while.
+    /// Returns the filter's computed error rate. The result is cached until the filter has changed noticeably, because the computation is
+    /// slow.
     pub(super) fn estimate(&mut self) -> f64 {
         let (keys, slice) = (self.dedup.usage().keys, self.dedup.slice());
         if !self.estimate.is_some_and(|(of, at, _)| at == slice && of.abs_diff(keys) <= of / 256) {
@@ -192,7 +192,7 @@ impl PartitionState {
         self.estimate.map_or(0.0, |(_, _, rate)| rate)
     }
 
-    /// Notes the offsets of committed changelog records. Returns false if they show that the changelog was recreated.
+    /// Records the `written` offsets of committed changelog records. Returns false if the offsets show that the changelog was recreated.
     pub(super) fn logged(&mut self, written: &[Offset]) -> bool {
         self.changelog.epoch = self.epoch;
         if written.len() == self.logging.len() {
@@ -202,20 +202,20 @@ impl PartitionState {
         }
     }
 
-    /// Notes that the state was rebuilt from its changelog up to `end`, and has the effects of the inputs up to `offsets`.
+    /// Records that the state was rebuilt from its changelog up to `end`, and contains the effects of the inputs up to `offsets`.
     pub(super) fn rebuilt(&mut self, offsets: BTreeMap<String, Offset>, end: Offset, epoch: i64) {
         self.offsets = offsets;
         (self.changelog.end, self.changelog.epoch) = (Some(end), epoch);
         self.changed = true;
     }
 
-    /// Sets the epoch of a new owner, which joined the group in this generation. The generation alone is not enough, because a deleted
-    /// group starts again from generation 1.
+    /// Sets the epoch of a new owner that joined the group in this generation. The generation alone is not enough, because a deleted group
+    /// restarts at generation 1.
     pub(super) fn take_over(&mut self, generation: i32) {
         self.epoch = i64::from(generation).max(self.changelog.epoch.saturating_add(1));
     }
 
-    /// The offset below which the changelog can be trimmed, if it has risen.
+    /// Returns the offset below which the changelog can be trimmed, if that offset has risen.
     pub(super) fn trim(&mut self) -> Option<Offset> {
         let oldest = self.dedup.oldest().filter(|&oldest| self.trimmed.is_none_or(|trimmed| oldest > trimmed))?;
         self.trimmed = Some(oldest);
@@ -228,19 +228,19 @@ impl PartitionState {
         self.changed || self.saved.is_some_and(|saved| !store.holds(saved))
     }
 
-    /// True if a part of the state was only on disk, and is lost.
+    /// True if part of the state was only on disk and is lost.
     pub(super) fn is_lost(&self, store: &Store) -> bool {
         self.saved.is_some_and(|saved| !store.holds(saved)) && self.dedup.exact().is_some_and(Exact::is_stored)
     }
 
-    /// True if a checkpoint is due immediately, because it is the first, or because there are many unsaved fingerprints.
+    /// True if a checkpoint is due immediately, because it is the first one or there are many unsaved fingerprints.
     pub(super) fn is_urgent(&self) -> bool {
-        // Less often while checkpoints fail, because assembling one takes time.
+        // While checkpoints fail, they are tried less often, because assembling one takes time.
         self.is_new || self.dedup.exact().is_some_and(|exact| exact.unsaved() > UNSAVED_URGENT << self.failures.min(4))
     }
 
-    /// Writes a checkpoint with [`PartitionState::offsets`]. Returns the bytes written. A failure is logged and counted, and the next
-    /// checkpoint tries again.
+    /// Writes a checkpoint with the offsets in [`PartitionState::offsets`]. Returns the number of bytes written. Logs and counts a failure;
+    /// the next checkpoint tries again.
     pub(super) fn save(&mut self, store: &Arc<Store>, stats: &Stats, id: &PartitionId, settings: &checkpoint::Settings) -> u64 {
         let began = runtime::now();
         self.is_new = false;
@@ -264,11 +264,11 @@ impl PartitionState {
             Err(error) => {
                 self.failures += 1;
                 add(&stats.checkpoint_failures, 1);
-                tracing::error!(partition = %id, error = %error, "checkpoint failed; going on without it, and trying again");
+                tracing::error!(partition = %id, error = %error, "checkpoint failed; the worker continues, and the next checkpoint tries again");
                 if let checkpoint::Error::Corrupt { what, .. } = &error
                     && let Err(error) = store.quarantine(what)
                 {
-                    tracing::error!(error = %error, "corrupt state cannot be quarantined");
+                    tracing::error!(error = %error, "cannot quarantine the corrupt state");
                 }
                 0
             }

@@ -1,8 +1,8 @@
-//! Partitions that must not be read for a while. Topics that share a state wait for each other's warm-up, a record waits for its schema,
-//! and new records wait for those that a full transaction must repeat.
+//! Pauses partitions that must not be read for a while. Topics that share a state wait for each other's warm-up. A record waits for its
+//! schema. New records wait for the records that a full transaction must repeat.
 //!
-//! Owns the decision which partitions are paused. A record must not be judged by a state that lacks keys of another topic of the space,
-//! or be skipped because its schema is unknown. Must never wait for a record that may not exist: a warm-up also ends at the end of its
+//! Owns the decision which partitions are paused. A record must not be judged by a state that lacks keys of another topic of the space, or
+//! be skipped because its schema is unknown. Must never wait for a record that may not exist: a warm-up also ends at the end of its
 //! partition.
 
 use super::ids::InputId;
@@ -15,7 +15,7 @@ use crate::record::TopicPartition;
 use std::collections::BTreeSet;
 
 impl<B: Broker> Worker<B> {
-    /// Notes that the next record of a partition has an unknown schema. Other partitions continue.
+    /// Marks the next record of a partition as waiting for an unknown schema. Other partitions continue.
     pub(super) fn block_on_schema(&mut self, of: InputId, schema: SchemaId) {
         let Some(input) = self.assignment.inputs.get_mut(&of) else { return };
         tracing::debug!(partition = %input.partition, schema = %schema, offset = input.position(), "waiting for a schema");
@@ -23,7 +23,7 @@ impl<B: Broker> Worker<B> {
         self.assignment.any_blocked_on_schema = true;
     }
 
-    /// Pauses partitions that must wait, and resumes those that need not wait any more.
+    /// Pauses partitions that must wait, and resumes partitions that no longer have to.
     pub(super) fn update_pauses(&mut self, source: &B::Consumer) -> Result<(), Error> {
         if !self.assignment.any_warm_up && !self.assignment.any_blocked_on_schema && !self.assignment.holds_new_records {
             return Ok(());
@@ -33,7 +33,7 @@ impl<B: Broker> Worker<B> {
         let holding = self.assignment.holds_new_records && self.writer.is_open() && self.assignment.is_replaying();
         let (mut waiting, mut going_on) = (Vec::new(), Vec::new());
         for input in self.assignment.inputs.values_mut() {
-            input.blocked_on_schema = input.blocked_on_schema.filter(|&schema| self.key_reader.awaits(schema));
+            input.blocked_on_schema = input.blocked_on_schema.filter(|&schema| self.key_reader.is_awaited(schema));
             let must_warm_up = warming.contains(&input.state) && !input.is_warm_up(input.position());
             let is_new = holding && input.replay_complete();
             let must_wait = must_warm_up || is_new || input.blocked_on_schema.is_some();
@@ -50,7 +50,7 @@ impl<B: Broker> Worker<B> {
             source.pause(&names(&waiting))?;
         }
         if !going_on.is_empty() {
-            // Records that arrived meanwhile were passed over. They are read again.
+            // Records that arrived in the meantime were passed over, and are read again.
             let is_elsewhere = |(partition, position): &&(TopicPartition, _)| {
                 !fault::defect("passed_over_records_not_read_again") && source.seek(partition, *position).is_err()
             };

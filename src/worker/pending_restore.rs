@@ -1,6 +1,6 @@
 //! Assigned partitions whose state is not restored yet.
 //!
-//! Owns their offsets and their state's rebuild until they become inputs. Must never ask a broker.
+//! Owns their offsets and the rebuild of their state until they become inputs. Must never ask a broker.
 
 use super::ids::StateId;
 use super::rebuild_job::Cancellation;
@@ -10,7 +10,7 @@ use crate::record::{Offset, TopicId, TopicPartition, log_id};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A partition that is assigned, and not read yet.
+/// An assigned partition that is not read yet.
 #[derive(Clone)]
 pub(super) struct AssignedPartition {
     pub(super) partition: TopicPartition,
@@ -22,7 +22,7 @@ pub(super) struct AssignedPartition {
     pub(super) high: Offset,
 }
 
-/// A state that is being rebuilt, and the partitions that wait for it.
+/// A state that is being rebuilt, with the partitions that wait for it.
 pub(super) struct PendingRestore {
     pub(super) assigned: Vec<AssignedPartition>,
     pub(super) began: Instant,
@@ -36,22 +36,22 @@ impl Drop for PendingRestore {
 }
 
 impl AssignedPartition {
-    /// The state that the partition uses.
+    /// Returns the id of the partition's state.
     pub(super) fn state(&self, topics: &Topics) -> StateId {
         StateId { space: topics[self.topic].space, partition: self.partition.partition }
     }
 
-    /// The metadata of the committed offset.
+    /// Returns the metadata of the committed offset.
     pub(super) fn note(&self) -> Note {
         Note::read(&self.committed.metadata)
     }
 
-    /// True if the brokers report topic ids, which tell a recreated topic from the old one.
+    /// True if the brokers report topic ids, which distinguish a recreated topic from the old one.
     pub(super) fn has_id(&self) -> bool {
         log_id(&self.topic_incarnation).is_some()
     }
 
-    /// The position while the partition waits.
+    /// Returns the position to report while the partition waits.
     pub(super) fn paused_at(&self) -> Offset {
         self.committed.offset.map_or(self.low, |committed| committed.clamp(self.low, self.high.max(self.low)))
     }

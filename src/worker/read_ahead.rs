@@ -1,44 +1,44 @@
-//! Records that are read while a commit waits for the brokers.
+//! Records that the worker reads while it waits for the brokers to commit.
 //!
-//! Owns a batch whose keys are extracted, and whose records are not judged yet. Must never grow beyond its bounds, or be processed after
-//! its partitions were set back, because the records are read again.
+//! Owns a batch whose keys are extracted and whose records are not judged yet. Must never grow past its bounds. Must never be processed
+//! after its partitions were rewound, because its records are read again.
 
 use super::Flow;
 use super::ids::InputId;
 use super::key_reader::{KeyReader, Keyed};
 use super::topics::Topics;
 use crate::broker::{self, Batch, Broker, Consumer as _, Record, RecordOf};
-use crate::key::Fingerprint;
+use crate::key::{Fingerprint, KeyedRecord};
 use std::ops::Range;
 use std::time::Duration;
 
-/// Most records per poll.
+/// The maximum number of records per poll.
 pub(super) const BATCH_RECORDS: usize = 1024;
-/// Most records that are read ahead.
+/// The maximum number of records to read ahead.
 const RECORDS_MAX: usize = 8 * BATCH_RECORDS;
-/// Bytes at which reading ahead stops.
+/// The number of bytes at which reading ahead stops.
 const BYTES_MAX: usize = 8 << 20;
-/// The longest wait for records. The end of the commit is noticed within this time.
+/// The longest wait for records. The worker notices the end of the commit within this time.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// A batch of records, its runs, and the keys that are extracted so far.
+/// A batch of records, split into runs, with the keys that are extracted so far.
 pub(super) struct ReadAhead<'s, B: Broker> {
     pub(super) batch: Batch<RecordOf<'s, B>>,
     pub(super) runs: PartitionRuns,
-    /// The keys of the first records.
+    /// The keys of the first records in the batch.
     pub(super) keys: Vec<Keyed>,
-    /// The error after which the consumer can never read again.
+    /// A fatal error of the consumer.
     failed: Option<broker::Error>,
 }
 
-/// Consecutive records of one partition, so that their topic is looked up once for all of them.
+/// Runs of consecutive records of one partition. The topic is looked up once per run.
 #[derive(Default)]
 pub(super) struct PartitionRuns(Vec<PartitionRun>);
 
 struct PartitionRun {
     /// `None` if the topic is not an input.
     of: Option<InputId>,
-    /// The number of the first record behind the run.
+    /// The index of the first record after the run.
     end: usize,
 }
 
@@ -53,7 +53,7 @@ impl PartitionRuns {
         }
     }
 
-    /// The runs within a range of records, each with the numbers of its records there.
+    /// Returns the runs within a range of records, each with the indexes of its records in that range.
     pub(super) fn within(&self, records: Range<usize>) -> impl Iterator<Item = (Option<InputId>, Range<usize>)> {
         let first = self.0.partition_point(|run| run.end <= records.start);
         let mut start = records.start;
@@ -72,7 +72,7 @@ impl<B: Broker> Default for ReadAhead<'_, B> {
 }
 
 impl<'s, B: Broker> ReadAhead<'s, B> {
-    /// Reads until the commit `is_done`, or until enough is read.
+    /// Reads until the commit `is_done`, or until the bounds are reached.
     pub(super) fn read(&mut self, source: &'s B::Consumer, topics: &Topics, reader: &mut KeyReader, is_done: &dyn Fn() -> bool) {
         let mut bytes = 0;
         while !is_done() && bytes < BYTES_MAX && self.batch.messages.len() <= RECORDS_MAX - BATCH_RECORDS {
@@ -90,10 +90,10 @@ impl<'s, B: Broker> ReadAhead<'s, B> {
         }
     }
 
-    /// Waits for records, if none were read ahead.
+    /// Waits for records, unless some were read ahead.
     ///
     /// # Errors
-    /// If the consumer can never read again.
+    /// If the consumer has failed for good.
     pub(super) fn fill(&mut self, source: &'s B::Consumer, wait: Duration) -> Result<(), broker::Error> {
         match self.failed.take() {
             Some(error) => Err(error),
@@ -102,14 +102,14 @@ impl<'s, B: Broker> ReadAhead<'s, B> {
         }
     }
 
-    /// Drops what was read if positions were set back.
+    /// Drops the records if positions were rewound.
     pub(super) fn discard_if_rewound(&mut self, flow: Flow) {
         if let Flow::Rewound = flow {
             self.clear();
         }
     }
 
-    /// Drops what was read.
+    /// Drops the records.
     pub(super) fn clear(&mut self) {
         self.batch.clear();
         self.runs.0.clear();
@@ -117,7 +117,7 @@ impl<'s, B: Broker> ReadAhead<'s, B> {
     }
 }
 
-/// Extracts the keys of the records before number `end`, unless they are extracted already.
+/// Extracts the keys of the records before index `end`, unless they are already extracted.
 pub(super) fn take_keys(
     topics: &Topics,
     reader: &mut KeyReader,
@@ -129,8 +129,8 @@ pub(super) fn take_keys(
     for (of, numbers) in runs.within(keys.len()..end) {
         match of {
             Some(of) => reader.take(of.topic, &topics[of.topic], &messages[numbers], keys),
-            // These keys are not used.
-            None => keys.extend(numbers.map(|_| Ok((Fingerprint(0), false)))),
+            // Placeholders. These records are skipped.
+            None => keys.extend(numbers.map(|_| Ok(KeyedRecord { fingerprint: Fingerprint(0), retracts: false, time: None }))),
         }
     }
 }
@@ -141,7 +141,7 @@ mod tests {
     use crate::record::TopicId;
 
     #[test]
-    fn groups_are_cut_at_both_ends() {
+    fn runs_are_cut_at_both_ends() {
         let of = |partition| Some(InputId { topic: TopicId(0), partition });
         let runs =
             PartitionRuns(vec![PartitionRun { of: of(0), end: 3 }, PartitionRun { of: None, end: 4 }, PartitionRun { of: of(1), end: 9 }]);

@@ -1,7 +1,7 @@
-//! Rebalances: partitions that are assigned, revoked, or lost.
+//! Rebalances: assigned, revoked, and lost partitions.
 //!
-//! Owns the order of operations: commit and checkpoint before partitions are given up, restore before they are read. Must never commit for
-//! a partition that another member owns.
+//! Owns the order of operations: commit and checkpoint before partitions are revoked, restore before they are read. Must never commit for a
+//! partition that another member owns.
 
 use super::{Error, Worker, key_conflicts, partition};
 use crate::broker::{Broker, Consumer as _, Rebalance, SinkError};
@@ -12,14 +12,14 @@ use crate::stats::add;
 impl<B: Broker> Worker<B> {
     pub(super) fn rebalance(&mut self, source: &B::Consumer, rebalance: Rebalance) -> Result<(), Error> {
         add(&self.shared.stats.rebalances, 1);
-        self.reporter.hurry();
+        self.reporter.make_due();
         self.generation = source.generation();
         let (Rebalance::Assigned(partitions) | Rebalance::Revoked { partitions, .. }) = &rebalance;
         key_conflicts::forget(&self.shared, &self.topics, partitions);
         match rebalance {
             Rebalance::Assigned(partitions) => {
                 self.reporter.joined = true;
-                self.is_unsure = false;
+                self.has_unhandled_rebalance = false;
                 fault::point("assign.begin");
                 self.commit(source)?;
                 fault::point("assign.committed");
@@ -35,9 +35,9 @@ impl<B: Broker> Worker<B> {
             }
             Rebalance::Revoked { partitions, lost } => {
                 tracing::info!(partitions = %partition::names(&partitions), lost, "partitions revoked");
-                if lost || self.is_unsure && !fault::defect("unhandled_rebalance_ignored") {
+                if lost || self.has_unhandled_rebalance && !fault::defect("unhandled_rebalance_ignored") {
                     if !fault::defect("lost_partitions_kept") {
-                        self.lose(source, &partitions)?;
+                        self.drop_lost(source, &partitions)?;
                     }
                 } else {
                     fault::point("revoke.begin");
@@ -51,7 +51,7 @@ impl<B: Broker> Worker<B> {
                     self.assignment.forget(&partitions);
                     fault::point("revoke.forgotten");
                 }
-                // The next assignment may take as long as another member takes to rejoin.
+                // The next assignment has to wait until every other member has rejoined.
                 self.reporter.joined &= !self.assignment.positions().is_empty();
                 source.unassign(&partitions)?;
                 fault::point("revoke.unassigned");
@@ -61,16 +61,16 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Drops partitions that the group took from this member because its session ended. Their records must not be committed.
-    pub(super) fn lose(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
+    pub(super) fn drop_lost(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
         fault::point("lose.begin");
         self.assignment.forget(partitions);
         fault::point("lose.forgotten");
-        // Reported before the abort, which may wait for brokers that are gone.
+        // Report first, because the abort may wait for brokers that are gone.
         self.reporter.joined = false;
-        self.reporter.hurry();
+        self.reporter.make_due();
         self.report(source);
         if self.writer.is_open() {
-            self.abort(source, SinkError::Abort("its partitions were lost".to_owned()))?;
+            self.abort(source, SinkError::Abort("the worker lost its partitions".to_owned()))?;
         }
         fault::point("lose.aborted");
         Ok(())

@@ -1,11 +1,11 @@
-//! Rebuilds states from their changelogs, in parallel with the work on other partitions.
+//! Rebuilds states from their changelogs while the workers process other partitions.
 //!
-//! Owns the threads that read and trim changelogs. Must never apply a change that the group has not committed, block a worker, or block
-//! one partition for another.
+//! Owns the threads that read and trim changelogs. Must never apply a change that the group has not committed, block a worker, or let one
+//! partition block another.
 
 use super::Error;
 use super::partition::PartitionState;
-use super::rebuild_job::{Job, Needs, PAUSE, PAUSE_MAX, Rebuilt, Wait};
+use super::rebuild_job::{Context, Job, PAUSE, PAUSE_MAX, Rebuilt, Wait};
 use crate::broker::{Broker, ChangelogReader, Logged, ReadEnd};
 use crate::changelog::{Applier, ChangelogRecord, Cut, Outcome};
 use crate::checkpoint::Store;
@@ -21,31 +21,31 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Threads of a process that read changelogs. Each has a reader, and works on one state at a time.
+/// The number of threads per process that read changelogs. Each thread has its own reader, and works on one state at a time.
 const THREADS: usize = 2;
-/// The time without an answer after which a client is replaced.
+/// The time without an answer after which a reader is replaced.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time between two log lines about one rebuild.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The end of a topic-partition that is not needed any more.
+/// An offset below which a topic-partition can be deleted.
 struct Trim {
-    /// The topic that the offset is of, if its id is known. A recreated topic has another.
+    /// The id of the topic that the offset belongs to, if known. A recreated topic has a different id.
     topic_id: Option<String>,
     before: Offset,
 }
 
-/// A task of a thread.
+/// A task for a rebuild thread.
 enum Task {
     Rebuild(Box<Job>),
-    /// One of [`Queue::trims`].
+    /// Trim the first entry of [`Queue::trims`].
     Trim,
 }
 
-/// The tasks of the threads. A job that waits is due later, so that its thread is free for other tasks.
+/// The task queue of the threads. A waiting job gets a later due time, so that its thread can run other tasks.
 #[derive(Default)]
 struct Queue {
-    /// By due time, then in order of arrival.
+    /// Sorted by due time, then by order of arrival.
     tasks: BTreeMap<(Instant, u64), Task>,
     count: u64,
     trims: BTreeMap<TopicPartition, Trim>,
@@ -74,7 +74,7 @@ impl Tasks {
         self.changed.notify_one();
     }
 
-    /// Waits for the first task that is due. Returns `None` once the queue is closed.
+    /// Waits for the first due task. Returns `None` after the queue is closed.
     fn next(&self) -> Option<Task> {
         runtime::wait(&self.queue, &self.changed, |queue| match queue.tasks.first_key_value() {
             _ if queue.is_closed => Ok(None),
@@ -97,19 +97,19 @@ pub struct Rebuilder {
 }
 
 impl Rebuilder {
-    /// Starts the threads. They end when this is dropped.
+    /// Starts the threads. They end when the `Rebuilder` is dropped.
     #[must_use]
     pub fn start<B: Broker>(broker: &B, config: &Arc<Config>, store: &Arc<Store>, stats: &Arc<Stats>, stop: &Arc<AtomicBool>) -> Self {
-        // Not `Shared`, which owns this: they would keep each other alive.
+        // `Shared` is not used here because it owns the `Rebuilder`, and a reference cycle would keep both alive.
         let (broker, config, store) = (broker.clone(), Arc::clone(config), Arc::clone(store));
-        let needs = Needs { broker, config, store, stats: Arc::clone(stats), stop: Arc::clone(stop) };
+        let context = Context { broker, config, store, stats: Arc::clone(stats), stop: Arc::clone(stop) };
         let tasks = Arc::new(Tasks::default());
         let thread = |number| {
-            let (needs, tasks) = (needs.clone(), Arc::clone(&tasks));
+            let (context, tasks) = (context.clone(), Arc::clone(&tasks));
             let name = format!("rebuild-{number}");
             let task = runtime::Task::new(&name);
             let (done, thread) = (task.done(), std::thread::Builder::new().name(name));
-            (thread.spawn(move || task.run(|| serve(&needs, &tasks))).expect("a thread can be started"), done)
+            (thread.spawn(move || task.run(|| serve(&context, &tasks))).expect("the rebuild thread starts"), done)
         };
         Self { threads: (0..THREADS).map(thread).collect(), tasks }
     }
@@ -118,7 +118,7 @@ impl Rebuilder {
         self.tasks.add(runtime::now(), Task::Rebuild(Box::new(job)));
     }
 
-    /// Deletes the records of a topic-partition below an offset, unless the topic has another id by then.
+    /// Deletes the records of a topic-partition below an offset, unless the topic has a different id by then.
     pub(super) fn trim(&self, partition: TopicPartition, topic_id: Option<String>, before: Offset) {
         if self.tasks.lock().trims.insert(partition, Trim { topic_id, before }).is_none() {
             self.tasks.add(runtime::now(), Task::Trim);
@@ -127,7 +127,7 @@ impl Rebuilder {
 }
 
 impl Drop for Rebuilder {
-    /// Waits for the threads, because none may use the store while the process ends.
+    /// Waits for the threads, because none of them may use the store while the process exits.
     fn drop(&mut self) {
         self.tasks.close();
         for (thread, done) in self.threads.drain(..) {
@@ -137,33 +137,33 @@ impl Drop for Rebuilder {
     }
 }
 
-/// A thread's reader.
+/// The changelog reader of a thread.
 struct Connection<B: Broker> {
     reader: B::ChangelogReader,
     since: Instant,
 }
 
 impl<B: Broker> Connection<B> {
-    fn new(needs: &Needs<B>) -> Option<Self> {
-        match needs.broker.changelog_reader(&needs.config) {
+    fn new(context: &Context<B>) -> Option<Self> {
+        match context.broker.changelog_reader(&context.config) {
             Ok(reader) => Some(Self { reader, since: runtime::now() }),
             Err(error) => {
-                tracing::error!(error = %error, "changelogs cannot be read");
+                tracing::error!(error = %error, "cannot create a client to read changelogs");
                 None
             }
         }
     }
 }
 
-fn serve<B: Broker>(needs: &Needs<B>, tasks: &Tasks) {
+fn serve<B: Broker>(context: &Context<B>, tasks: &Tasks) {
     let mut connection = None;
     while let Some(task) = tasks.next() {
         if connection.is_none() {
-            connection = Connection::new(needs);
+            connection = Connection::new(context);
         }
         match (task, &mut connection) {
             (Task::Rebuild(mut job), Some(connection)) => {
-                let state = match run(needs, connection, &mut job) {
+                let state = match run(context, connection, &mut job) {
                     Ok(None) => {
                         tasks.add(runtime::now() + job.pause, Task::Rebuild(job));
                         continue;
@@ -171,11 +171,11 @@ fn serve<B: Broker>(needs: &Needs<B>, tasks: &Tasks) {
                     Ok(Some(state)) => Ok(state),
                     Err(error) => Err(error),
                 };
-                // Sending fails if the job was cancelled.
+                // Sending fails if the job was canceled.
                 let _ = job.done.send(Rebuilt { id: job.id, cancellation: job.cancellation, state });
             }
             (Task::Rebuild(job), None) => {
-                let state = Err(Error::Exit("the changelogs cannot be read; see the log".to_owned()));
+                let state = Err(Error::Exit("cannot read the changelogs; the log shows the reason".to_owned()));
                 let _ = job.done.send(Rebuilt { id: job.id, cancellation: job.cancellation, state });
             }
             (Task::Trim, Some(connection)) => {
@@ -191,36 +191,36 @@ fn trim_partition(reader: &impl ChangelogReader, partition: &TopicPartition, tri
     let before = trim.before;
     let is_recreated = |now: Option<String>| trim.topic_id.is_some() && now.is_some() && now != trim.topic_id;
     match reader.topic_id(&partition.topic).map(is_recreated) {
-        Ok(true) => tracing::warn!(partition = %partition, before, "the topic was recreated, so it is not trimmed"),
+        Ok(true) => tracing::warn!(partition = %partition, before, "the topic was recreated; not trimming it"),
         Ok(false) => match reader.delete_before(partition, before) {
             Ok(()) => tracing::debug!(partition = %partition, before, "trimmed"),
             Err(error) => {
-                tracing::warn!(partition = %partition, error = %error, "the topic grows; does this user have Delete on it?");
+                tracing::warn!(partition = %partition, error = %error, "cannot trim the topic, so it keeps growing; check that this user has the Delete permission on it");
             }
         },
-        Err(error) => tracing::warn!(partition = %partition, error = %error, "the topic is not trimmed this time"),
+        Err(error) => tracing::warn!(partition = %partition, error = %error, "cannot trim the topic; the next trim tries again"),
     }
 }
 
-/// Brings a job's state to the group's committed offsets. Returns `None` if the job must be tried again after its pause, because the end
-/// of the changelog is not known yet, or could not be reached. A process that stops gets any state, which is not used.
-fn run<B: Broker>(needs: &Needs<B>, connection: &mut Connection<B>, job: &mut Job) -> Result<Option<PartitionState>, Error> {
+/// Updates a job's state to the group's committed offsets. Returns `None` if the job must be retried after its pause, because the end of
+/// the changelog is unknown or could not be reached. If the process is stopping, returns an arbitrary state, which nobody uses.
+fn run<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &mut Job) -> Result<Option<PartitionState>, Error> {
     let _span = tracing::debug_span!("rebuild", partition = %job.partition).entered();
     if job.wait.is_none() {
         fault::point("rebuild.begin");
     }
     let cancellation = Arc::clone(&job.cancellation);
-    let stop = || cancellation.is_cancelled() || needs.stop.load(Ordering::Relaxed);
-    let found = ends(needs, connection, job);
+    let stop = || cancellation.is_cancelled() || context.stop.load(Ordering::Relaxed);
+    let found = ends(context, connection, job);
     if stop() {
         return Ok(Some(PartitionState::new(job.rules)));
     }
     let Some((low, end)) = found else { return Ok(None) };
     let state = if low == end {
-        // Nothing is logged yet.
+        // The changelog is empty.
         Some(std::mem::replace(&mut job.state, PartitionState::new(job.rules)))
     } else {
-        read_all(needs, &connection.reader, job, (low, end), &stop)?
+        read_all(context, &connection.reader, job, (low, end), &stop)?
     };
     Ok(state.map(|mut state| {
         state.changelog.adopt(job.topic_id.as_deref());
@@ -229,9 +229,9 @@ fn run<B: Broker>(needs: &Needs<B>, connection: &mut Connection<B>, job: &mut Jo
     }))
 }
 
-/// Reads a changelog from the job's checkpoint, or from the beginning, to its end. Returns `None` if it has to be read again.
+/// Reads a changelog from the job's checkpoint, or from the beginning, to its end. Returns `None` if the changelog must be read again.
 fn read_all<B: Broker>(
-    needs: &Needs<B>,
+    context: &Context<B>,
     reader: &B::ChangelogReader,
     job: &mut Job,
     (low, end): (Offset, Offset),
@@ -244,11 +244,11 @@ fn read_all<B: Broker>(
         // The checkpoint is older than this changelog.
         (None, false, log_end) if log_end.is_none_or(|log_end| log_end > end) => {
             job.state.changelog.forget();
-            // All of the changelog is read, so only its own epochs count.
+            // The whole changelog is read, so the epoch of the checkpoint does not count.
             job.state.changelog.epoch = 0;
             low
         }
-        // The changelog was trimmed past the end of the checkpoint.
+        // The changelog was trimmed past the offset of the checkpoint.
         _ => {
             job.state = PartitionState::new(job.rules);
             low
@@ -256,23 +256,23 @@ fn read_all<B: Broker>(
     };
     loop {
         let mut follow =
-            Follow { needs, job, low: from, end, cuts: &cuts, reported: runtime::now(), cut: None, gap: false, is_lost: false };
+            Follow { context, job, low: from, end, cuts: &cuts, reported: runtime::now(), cut: None, gap: false, is_lost: false };
         let (applier, ended) = follow.read(reader, from, stop)?;
         if ended != ReadEnd::Reached || follow.is_lost {
-            job.start_over(needs, reader, ended)?;
+            job.start_over(context, reader, ended)?;
             return Ok(None);
         }
         let (cut, gap) = (follow.cut.take(), follow.gap);
         if gap {
-            tracing::warn!(partition = %job.partition, "the changelog begins after the checkpoint; reading the input in between");
-            let mut state = job.load(needs)?;
+            tracing::warn!(partition = %job.partition, "the changelog starts after the checkpoint; reading the missing records from the input");
+            let mut state = job.load(context)?;
             state.changelog.epoch = applier.epoch;
             return Ok(Some(state));
         }
         let Some(cut) = cut else {
             fault::point("rebuild.ended");
-            add(&needs.stats.rebuilds, 1);
-            add(&needs.stats.rebuilt_keys, applier.fingerprints);
+            add(&context.stats.rebuilds, 1);
+            add(&context.stats.rebuilt_keys, applier.fingerprints);
             tracing::info!(partition = %job.partition, keys = applier.fingerprints, elapsed_ms = runtime::since(job.began).as_millis(), "state rebuilt from the changelog");
             let mut state = std::mem::replace(&mut job.state, PartitionState::new(job.rules));
             state.rebuilt(applier.offsets, end, applier.epoch);
@@ -280,19 +280,19 @@ fn read_all<B: Broker>(
         };
         job.state = PartitionState::new(job.rules);
         if cuts.len() == Cut::MAX {
-            tracing::error!(partition = %job.partition, "the group's offsets were reset too often for the changelog to be followed; not using it");
+            tracing::error!(partition = %job.partition, "the group's offsets were reset too many times to replay the changelog; ignoring it");
             let mut state = PartitionState::new(job.rules);
             state.changelog.epoch = applier.epoch;
             return Ok(Some(state));
         }
-        tracing::info!(partition = %job.partition, topic = cut.topic, offset = cut.start, "the group's offsets were reset once; leaving out what was logged past that");
-        cuts.push(cut);
+        tracing::info!(partition = %job.partition, topic = cut.topic, offset = cut.start, "the group's offsets were reset; skipping changelog records past the reset offset");
+        cut.add_to(&mut cuts);
         from = low;
     }
 }
 
-/// Returns the start and the end of a changelog, or `None` while a transaction is open in it, or the brokers do not answer.
-fn ends<B: Broker>(needs: &Needs<B>, connection: &mut Connection<B>, job: &mut Job) -> Option<(Offset, Offset)> {
+/// Returns the start and the end of a changelog. Returns `None` if the changelog has an open transaction, or if the brokers do not answer.
+fn ends<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &mut Job) -> Option<(Offset, Offset)> {
     let found = connection.reader.ends(&job.changelog);
     if let Ok(Some(ends)) = found {
         job.wait = None;
@@ -300,7 +300,7 @@ fn ends<B: Broker>(needs: &Needs<B>, connection: &mut Connection<B>, job: &mut J
     }
     let now = runtime::now();
     let wait = job.wait.get_or_insert(Wait { since: now, reported: now });
-    // In proportion to the time that it has waited.
+    // The pause grows with the time that the job has waited.
     job.pause = (runtime::since(wait.since) / 10).clamp(PAUSE, PAUSE_MAX);
     if runtime::since(wait.reported) <= PROGRESS_INTERVAL {
         return None;
@@ -309,25 +309,25 @@ fn ends<B: Broker>(needs: &Needs<B>, connection: &mut Connection<B>, job: &mut J
     match found {
         Ok(_) => tracing::warn!(
             changelog = %job.changelog,
-            "the state waits for a transaction that is open in its changelog; if it does not end, look for one that hangs, with kafka-transactions.sh find-hanging"
+            "the rebuild is waiting for an open transaction in the changelog; if the transaction does not end, find it with kafka-transactions.sh find-hanging"
         ),
         Err(error) => {
-            tracing::warn!(changelog = %job.changelog, error = %error, "no answer from the brokers yet; asking again");
-            // librdkafka caches metadata, such as a partition count that is too low, for up to fifteen minutes.
+            tracing::warn!(changelog = %job.changelog, error = %error, "the brokers have not answered yet; retrying");
+            // librdkafka caches metadata, such as an outdated partition count, for up to fifteen minutes.
             if runtime::since(wait.since) > CONNECT_TIMEOUT
                 && runtime::since(connection.since) > CONNECT_TIMEOUT
-                && let Some(anew) = Connection::new(needs)
+                && let Some(replacement) = Connection::new(context)
             {
-                *connection = anew;
+                *connection = replacement;
             }
         }
     }
     None
 }
 
-/// One reading of a changelog.
+/// One pass over a changelog.
 struct Follow<'a, B: Broker> {
-    needs: &'a Needs<B>,
+    context: &'a Context<B>,
     job: &'a mut Job,
     low: Offset,
     end: Offset,
@@ -335,7 +335,7 @@ struct Follow<'a, B: Broker> {
     reported: Instant,
     cut: Option<Cut>,
     gap: bool,
-    /// True if the store was quarantined while the state had keys in it.
+    /// True if the store was quarantined while it held keys of the state.
     is_lost: bool,
 }
 
@@ -357,7 +357,7 @@ impl<B: Broker> Follow<'_, B> {
             Ok(record) => record,
             Err(error) => {
                 return Err(Error::Exit(format!(
-                    "{} offset {}: {error}; run the version that wrote it, or delete the topic and set state.cold_start to say how to go on",
+                    "{} offset {}: {error}; run the version that wrote this record, or delete the topic and set state.cold_start to choose how to start without it",
                     self.job.changelog, logged.offset
                 )));
             }
@@ -367,24 +367,24 @@ impl<B: Broker> Follow<'_, B> {
             return Ok(true);
         }
         if self.job.state.is_urgent() && !applier.continues(&record) {
-            // An exact store then needs no memory for what is on disk. This is a checkpoint like any other.
+            // This checkpoint moves the keys of an exact store to disk, so that the rebuild does not have to hold them in memory.
             self.job.state.offsets.clone_from(&applier.offsets);
             self.job.state.changelog.end = Some(logged.offset);
             self.job.state.changelog.epoch = applier.epoch;
             let Job { state, cancellation, partition, settings, .. } = &mut *self.job;
             cancellation.save(|| {
-                state.save(&self.needs.store, &self.needs.stats, partition, settings);
+                state.save(&self.context.store, &self.context.stats, partition, settings);
             });
         }
         fault::point("rebuild.record");
         let step = match applier.follow(&mut self.job.state.dedup, &record) {
             Ok(step) => step,
-            // The store was quarantined, so the part of the state in it is lost.
-            Err(ExactError::Archive(_)) if self.job.state.is_lost(&self.needs.store) => {
+            // The store was quarantined, so the keys in it are lost.
+            Err(ExactError::Archive(_)) if self.job.state.is_lost(&self.context.store) => {
                 self.is_lost = true;
                 return Ok(false);
             }
-            Err(error) => return Err(Error::Exit(format!("{} cannot be rebuilt from its changelog: {error}", self.job.partition))),
+            Err(error) => return Err(Error::Exit(format!("cannot rebuild {} from its changelog: {error}", self.job.partition))),
         };
         match step {
             Outcome::Taken => {
@@ -393,12 +393,12 @@ impl<B: Broker> Follow<'_, B> {
             Outcome::Passed => return Ok(true),
             Outcome::Foreign => {
                 return Err(Error::Exit(format!(
-                    "{} offset {}: another consumer group or key space writes to this changelog, for its group_id and space make the same topic name; give this group another kafka.group_id, or the space another name, and delete the topic if both wrote to it",
+                    "{} offset {}: another consumer group or key space writes to this changelog, because its group_id and space result in the same topic name; change kafka.group_id of this group or the name of the space, and delete the topic if both have written to it",
                     self.job.changelog, logged.offset
                 )));
             }
             Outcome::Gap => {
-                // Continue reading only for the epoch of the last writer.
+                // Read on only to find the epoch of the last writer.
                 self.gap = true;
                 return Ok(true);
             }
@@ -410,7 +410,7 @@ impl<B: Broker> Follow<'_, B> {
         if runtime::since(self.reported) > PROGRESS_INTERVAL {
             self.reported = runtime::now();
             let percent = (logged.offset - self.low) * 100 / (self.end - self.low).max(1);
-            tracing::info!(partition = %self.job.partition, percent, keys = applier.fingerprints, "rebuilding the state from the changelog");
+            tracing::info!(partition = %self.job.partition, percent, keys = applier.fingerprints, "rebuilding state from the changelog");
         }
         Ok(true)
     }

@@ -1,6 +1,6 @@
-//! A job: one state to rebuild from its changelog.
+//! A job that rebuilds one state from its changelog.
 //!
-//! Owns the settings of a job, and the state from which it starts over. Must never read a changelog.
+//! Owns the settings of a job, and the state from which the job starts over. Must never read a changelog.
 
 use super::Error;
 use super::ids::StateId;
@@ -23,12 +23,12 @@ use std::time::{Duration, Instant};
 /// The shortest and the longest pause of a job that waits for a transaction to end.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 pub(super) const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// The pause after a changelog could not be read.
+/// The pause after a failed read of the changelog.
 const FAILED_PAUSE: Duration = Duration::from_secs(5);
 
-/// Everything that the threads share with the workers.
+/// The resources that the threads share with the workers.
 #[derive(Clone)]
-pub(super) struct Needs<B: Broker> {
+pub(super) struct Context<B: Broker> {
     pub(super) broker: B,
     pub(super) config: Arc<Config>,
     pub(super) store: Arc<Store>,
@@ -36,32 +36,32 @@ pub(super) struct Needs<B: Broker> {
     pub(super) stop: Arc<AtomicBool>,
 }
 
-/// A state to bring to the group's committed offsets.
+/// A state to update to the group's committed offsets.
 pub(super) struct Job {
     pub(super) id: StateId,
     pub(super) partition: PartitionId,
     pub(super) changelog: TopicPartition,
-    /// The id of the changelog topic, if it is known.
+    /// The id of the changelog topic, if known.
     pub(super) topic_id: Option<String>,
     /// The highest epoch in the checkpoint.
     pub(super) epoch: i64,
-    /// The state as of the checkpoint.
+    /// The state loaded from the checkpoint.
     pub(super) state: PartitionState,
     pub(super) rules: Rules,
     pub(super) settings: checkpoint::Settings,
     pub(super) origin: Origin,
-    /// For each input topic, the offset that the group has committed.
+    /// The group's committed offset for each input topic.
     pub(super) bounds: BTreeMap<String, Offset>,
-    /// Keys of earlier slices have expired.
+    /// The oldest slice whose keys have not expired.
     pub(super) oldest_slice: Option<Slice>,
-    /// True if the checkpoint is from before a seed. It must not be used.
+    /// True if the checkpoint must not be used, because it was written before a seed.
     pub(super) ignores_checkpoint: bool,
     pub(super) cancellation: Arc<Cancellation>,
     pub(super) done: Sender<Rebuilt>,
     pub(super) began: Instant,
-    /// Set while the job waits for the end of the changelog to be known.
+    /// Set while the job waits for the end of the changelog.
     pub(super) wait: Option<Wait>,
-    /// The time until the job is tried again.
+    /// The delay before the next attempt.
     pub(super) pause: Duration,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Cancellation {
 enum Stage {
     #[default]
     Running,
-    /// The job writes a checkpoint.
+    /// The job is writing a checkpoint.
     Saving,
     Cancelled,
 }
@@ -86,8 +86,8 @@ impl Cancellation {
         *self.stage.lock().unwrap_or_else(PoisonError::into_inner) == Stage::Cancelled
     }
 
-    /// Cancels the job. If the job is writing a checkpoint, waits for it, because the partition may come back to this process, and only one
-    /// thread may write its checkpoints.
+    /// Cancels the job. If the job is writing a checkpoint, waits until the checkpoint is written. The partition may be assigned to this
+    /// process again, and only one thread may write its checkpoints.
     pub(super) fn cancel(&self) {
         runtime::wait(&self.stage, &self.changed, |stage| {
             // A thread that panics must not wait.
@@ -99,7 +99,7 @@ impl Cancellation {
         });
     }
 
-    /// Writes a checkpoint, unless the job is cancelled.
+    /// Writes a checkpoint, unless the job is canceled.
     pub(super) fn save(&self, write: impl FnOnce()) {
         if self.change(Stage::Running, Stage::Saving) {
             let _saving = Saving(self);
@@ -117,7 +117,7 @@ impl Cancellation {
     }
 }
 
-/// Lasts while a checkpoint is written.
+/// A guard that exists while a checkpoint is written.
 struct Saving<'c>(&'c Cancellation);
 
 impl Drop for Saving<'_> {
@@ -127,42 +127,42 @@ impl Drop for Saving<'_> {
     }
 }
 
-/// The wait of a job.
+/// The start of a job's wait, and the time of the last log line about it.
 pub(super) struct Wait {
     pub(super) since: Instant,
     pub(super) reported: Instant,
 }
 
 impl Job {
-    /// Loads the state of the checkpoint.
-    pub(super) fn load<B: Broker>(&self, needs: &Needs<B>) -> Result<PartitionState, Error> {
+    /// Loads the state from the checkpoint.
+    pub(super) fn load<B: Broker>(&self, context: &Context<B>) -> Result<PartitionState, Error> {
         let mut state = if self.ignores_checkpoint {
             PartitionState::new(self.rules)
         } else {
-            PartitionState::load(&needs.store, &self.partition, &self.settings, self.rules)?
+            PartitionState::load(&context.store, &self.partition, &self.settings, self.rules)?
         };
         state.changelog.adopt(self.topic_id.as_deref());
         Ok(state)
     }
 
     /// Goes back to the checkpoint, because the changelog could not be read to its end.
-    pub(super) fn start_over<B: Broker>(&mut self, needs: &Needs<B>, reader: &B::ChangelogReader, ended: ReadEnd) -> Result<(), Error> {
+    pub(super) fn start_over<B: Broker>(&mut self, context: &Context<B>, reader: &B::ChangelogReader, ended: ReadEnd) -> Result<(), Error> {
         self.pause = if ended == ReadEnd::Failed { FAILED_PAUSE } else { PAUSE };
         // The topic may have been recreated.
         if let Ok(id) = reader.topic_id(&self.changelog.topic) {
             self.topic_id = id;
         }
-        self.state = self.load(needs)?;
+        self.state = self.load(context)?;
         match ended {
             ReadEnd::Failed => tracing::warn!(
                 changelog = %self.changelog,
-                "the changelog cannot be read now; trying again in {} seconds", FAILED_PAUSE.as_secs()
+                "cannot read the changelog; retrying in {} seconds", FAILED_PAUSE.as_secs()
             ),
             ReadEnd::Trimmed => {
-                tracing::info!(changelog = %self.changelog, "the changelog was trimmed or recreated while it was read; reading what it has now");
+                tracing::info!(changelog = %self.changelog, "the changelog was trimmed or recreated while it was being read; reading it again");
             }
             ReadEnd::Reached => {
-                tracing::warn!(changelog = %self.changelog, "the checkpoint was lost while the changelog was read; reading it again");
+                tracing::warn!(changelog = %self.changelog, "the checkpoint was lost while the changelog was being read; reading the changelog again");
             }
         }
         Ok(())
@@ -172,7 +172,7 @@ impl Job {
 /// The result of a job.
 pub(super) struct Rebuilt {
     pub(super) id: StateId,
-    /// Identifies the job, to distinguish it from one that was cancelled.
+    /// Identifies the job, to distinguish it from a canceled one.
     pub(super) cancellation: Arc<Cancellation>,
     pub(super) state: Result<PartitionState, Error>,
 }

@@ -1,6 +1,6 @@
-//! The records of one partition in a batch, and what follows from their verdicts: they are written and counted.
+//! Writes and counts the records of one partition in a batch, according to their verdicts.
 //!
-//! Owns everything that these records share, so that it is looked up once for all of them. Must never allocate for a record.
+//! Owns everything that these records share, so that it is looked up once per run. Must never allocate per record.
 
 use super::columns::Columns;
 use super::ids::InputId;
@@ -20,23 +20,23 @@ use crate::stats::Tally;
 use crate::values::CountBy;
 use std::sync::PoisonError;
 
-/// True if the record at this offset is in the sample of one in 32 that are counted by a value. Extracting the value of every record would
-/// cost as much as extracting its key. The sample is chosen by a hash, because producers may take turns.
+/// True if the record at this offset is in the sample for `count_by`, which takes one record in 32. Extracting the value from every record
+/// would cost as much as extracting its key. The sample is chosen by a hash, because producers may write in turns.
 const fn is_counted_by_value(offset: Offset) -> bool {
     offset.cast_unsigned().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59 == 0
 }
 
-/// Reusable memory.
+/// Reusable buffers.
 #[derive(Default)]
 pub(super) struct Buffers {
     pub(super) prefetched: Vec<Fingerprint>,
     pub(super) headers: AddedHeaders,
-    /// Readers of values that are counted by, or compared, by topic.
+    /// Extractors of the values for `count_by` and for content comparison, by topic.
     pub(super) values: Vec<ValueReader>,
     pub(super) columns: Columns,
 }
 
-/// Everything that consecutive records of one partition share.
+/// The data that consecutive records of one partition share.
 pub(super) struct RecordLoop<'w, B: Broker> {
     pub(super) shared: &'w Shared<B>,
     pub(super) of: InputId,
@@ -45,48 +45,48 @@ pub(super) struct RecordLoop<'w, B: Broker> {
     /// `None` if the records are forwarded to a repartition topic.
     pub(super) state: Option<&'w mut PartitionState>,
     pub(super) writer: &'w mut TransactionWriter<B>,
-    /// The counts of the configured topic.
+    /// The counters of the configured topic.
     pub(super) tally: &'w mut Tally,
     pub(super) headers: &'w mut AddedHeaders,
     pub(super) values: &'w mut ValueReader,
     pub(super) columns: &'w mut Columns,
-    /// An upper bound of the bytes of the records that are left.
+    /// An upper bound for the size of the remaining records in bytes.
     pub(super) bytes: usize,
-    /// True while other topics of the state warm up.
+    /// True while other topics of the state are warming up.
     pub(super) others_warm_up: bool,
-    /// The latest record time that may advance stream time.
+    /// The latest timestamp to which a record may advance stream time.
     pub(super) max_timestamp: Timestamp,
 }
 
-/// Why a record cannot be judged.
+/// The reason why a record cannot be judged.
 pub(super) enum VerdictError {
-    /// Its schema is not known yet.
+    /// The schema of the record is not known yet.
     Awaits(SchemaId),
-    /// Records that were decided were not read again. This is the offset of the first of them.
+    /// Records that already have a verdict were not read again. Holds the offset of the first one.
     Gap(Offset),
-    /// The state cannot decide.
+    /// The filter returned an error.
     State(ExactError),
 }
 
-/// Why the loop stops at a record.
+/// The reason why the loop stops at a record.
 pub(super) enum Stop {
     /// The record is processed, and the transaction is full.
     Full,
     /// The record is processed, and the changes of the warm-up must be logged.
     Unlogged,
-    /// The record is the first behind a warm-up, and must wait for another topic of the state.
+    /// The record is the first after a warm-up, and must wait for another topic of the state.
     WarmedUp,
     /// The record could not be written.
     Failed(SinkError),
     /// The record could not be judged.
     Undecided(VerdictError),
-    /// The record can neither be written nor skipped.
+    /// The record can be neither written nor skipped.
     EndsWorker(Reason),
 }
 
 impl<B: Broker> RecordLoop<'_, B> {
-    /// Writes consecutive records to the destinations of their verdicts, and counts them. `since` is the time since when the key of a
-    /// duplicate is seen, if known. Returns the number of the record that stops the loop.
+    /// Writes consecutive records to the destinations of their verdicts, and counts them. `since` is the time at which the key of a
+    /// duplicate was first seen, if known. If a record stops the loop, returns its index.
     pub(super) fn emit(
         &mut self,
         messages: &[RecordOf<'_, B>],
@@ -111,13 +111,13 @@ impl<B: Broker> RecordLoop<'_, B> {
         }
     }
 
-    /// Writes a record to the destination of its verdict, if it has one.
+    /// Writes a record to the destination of its verdict, if there is one.
     #[inline]
     fn write_judged(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed, verdict: Verdict, since: Option<Timestamp>) -> Result<(), Stop> {
         let topic = self.topic;
-        if let (Verdict::Unseen, Ok((fingerprint, _))) = (verdict, keyed) {
+        if let (Verdict::Unseen, Ok(record)) = (verdict, keyed) {
             let Shared { cross_partition_keys, stats, .. } = self.shared;
-            co_partitioning::watch(cross_partition_keys, stats, topic, *fingerprint, message.partition());
+            co_partitioning::watch(cross_partition_keys, stats, topic, record.fingerprint, message.partition());
         }
         let destination = match route::of(&topic.config, verdict) {
             Route::Write(destination) => destination,
@@ -138,7 +138,7 @@ impl<B: Broker> RecordLoop<'_, B> {
         let time = message.timestamp();
         let origin = || Origin { topic: message.topic(), partition: message.partition(), offset, time };
         route::headers(&topic.config, destination, verdict, invalid, detail, origin, self.headers);
-        // The topic of the dead letters may reject the time, too. A header has it.
+        // The dead-letter topic might also reject the timestamp. A header contains it.
         self.write(target, message, time.filter(|_| verdict != Verdict::Invalid(Reason::Refused)))?;
         self.tally.dead_letters += u64::from(destination == Destination::DeadLetters && !self.input.is_counted(offset));
         Ok(())
@@ -154,12 +154,12 @@ impl<B: Broker> RecordLoop<'_, B> {
         self.tally.count_each(verdicts);
         if self.topic.config.count_by.is_some() || self.topic.keeps_content() {
             for ((message, keyed), &verdict) in messages.iter().zip(keys).zip(verdicts) {
-                self.look_into(message, keyed.as_ref().ok().map(|&(fingerprint, _)| fingerprint), verdict);
+                self.sample_content(message, keyed.as_ref().ok().map(|record| record.fingerprint), verdict);
             }
         }
     }
 
-    /// Writes a record to the topic where it is judged.
+    /// Forwards a record to the repartition topic, where it will be judged.
     pub(super) fn forward(&mut self, target: Target<'_>, message: &RecordOf<'_, B>) -> Result<(), Stop> {
         self.writer.begin().map_err(Stop::Failed)?;
         self.headers.clear();
@@ -168,9 +168,9 @@ impl<B: Broker> RecordLoop<'_, B> {
         self.add_to_transaction(1)
     }
 
-    /// Counts a record by a value, and compares its content, if the topic asks for that.
+    /// If configured, counts a record by its value and compares its content.
     #[inline]
-    fn look_into(&mut self, message: &RecordOf<'_, B>, fingerprint: Option<Fingerprint>, verdict: Verdict) {
+    fn sample_content(&mut self, message: &RecordOf<'_, B>, fingerprint: Option<Fingerprint>, verdict: Verdict) {
         let topic = self.topic;
         if let Some(by) = &topic.config.count_by
             && is_counted_by_value(message.offset())

@@ -1,7 +1,7 @@
 //! The hot loop: judges and writes the records of a batch.
 //!
-//! Owns the order in which the records of a batch are processed. Must never allocate for a record, or look anything up that consecutive
-//! records of a partition share: a [`RecordLoop`] has it.
+//! Owns the processing order of the records in a batch. Must never allocate per record, or look up anything that consecutive records of a
+//! partition share. A [`RecordLoop`] holds the shared data.
 
 use super::ids::{InputId, StateId};
 use super::input::Wait;
@@ -20,11 +20,11 @@ use crate::runtime;
 use std::ops::Range;
 use std::slice;
 
-/// Number of records whose keys are extracted before the first one is judged.
+/// The number of records whose keys are extracted before the first one is judged.
 const PREFETCH_RECORDS: usize = 64;
 
 impl<B: Broker> Worker<B> {
-    /// Judges and writes the records of a batch. The keys of the first ones may be extracted already.
+    /// Judges and writes the records of a batch. The keys of the first records may already be extracted.
     pub(super) fn process(&mut self, source: &B::Consumer, ahead: &mut ReadAhead<'_, B>) -> Result<Flow, Error> {
         if ahead.batch.messages.is_empty() {
             return Ok(Flow::Continue);
@@ -47,12 +47,12 @@ impl<B: Broker> Worker<B> {
             }
         }
         ahead.keys.clear();
-        // Records that were committed before the worker ends count, too.
+        // Done even if the worker ends, because records may have been committed before that.
         self.reporter.count(&self.shared.stats);
         judged
     }
 
-    /// Prefetches what judging these records will read, so that cache misses overlap.
+    /// Prefetches the memory that judging these records will read, so that cache misses overlap.
     fn prefetch(&mut self, runs: impl Iterator<Item = (Option<InputId>, Range<usize>)>, keys: &[Keyed]) {
         let (all, mut last) = (&mut self.buffers.prefetched, None);
         let mut load = |of: Option<StateId>, all: &mut Vec<Fingerprint>| {
@@ -67,12 +67,12 @@ impl<B: Broker> Worker<B> {
                 load(last, all);
                 last = state;
             }
-            all.extend(keys[numbers].iter().flatten().map(|&(fingerprint, _)| fingerprint));
+            all.extend(keys[numbers].iter().flatten().map(|keyed| keyed.fingerprint));
         }
         load(last, all);
     }
 
-    /// Judges and writes records of one partition. Skips them if another member owns the partition, or if its state is not restored: they
+    /// Judges and writes records of one partition. Skips them if another member owns the partition, or if its state is not restored. They
     /// will be read again.
     fn take(
         &mut self,
@@ -86,7 +86,7 @@ impl<B: Broker> Worker<B> {
         let bytes = messages.iter().map(Record::bytes).sum();
         self.reporter.tallies[self.topics[of.topic].read].bytes += bytes as u64;
         while let Some((stopped, stop)) = self.record_loop(of, now, bytes).and_then(|mut records| records.run(messages, keys, at)) {
-            if let Flow::Rewound = self.stopped(source, of, &messages[stopped], &keys[stopped], stop)? {
+            if let Flow::Rewound = self.handle_stop(source, of, &messages[stopped], &keys[stopped], stop)? {
                 return Ok(Flow::Rewound);
             }
             at = stopped + 1;
@@ -94,7 +94,7 @@ impl<B: Broker> Worker<B> {
         Ok(Flow::Continue)
     }
 
-    /// Everything that the records of an input share; `None` if they must not be processed now.
+    /// Returns the data that the records of an input share, or `None` if they must not be processed now.
     fn record_loop(&mut self, of: InputId, now: Timestamp, bytes: usize) -> Option<RecordLoop<'_, B>> {
         let others_warm_up = self.assignment.any_warm_up && self.assignment.others_warm_up(&self.topics, of);
         let input = self.assignment.inputs.get_mut(&of)?;
@@ -105,7 +105,7 @@ impl<B: Broker> Worker<B> {
         if input.blocked_on_schema.is_some() || self.assignment.holds_new_records && input.replay_complete() {
             input.pass_over();
         }
-        // Records that were passed over come first, even if nothing blocks them any more.
+        // Records that were passed over come first, even if nothing blocks them any longer.
         if input.ends_worker || input.wait != Wait::No {
             return None;
         }
@@ -136,22 +136,29 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Handles the record that stopped the loop.
-    fn stopped(&mut self, source: &B::Consumer, of: InputId, message: &RecordOf<'_, B>, keyed: &Keyed, stop: Stop) -> Result<Flow, Error> {
+    fn handle_stop(
+        &mut self,
+        source: &B::Consumer,
+        of: InputId,
+        message: &RecordOf<'_, B>,
+        keyed: &Keyed,
+        stop: Stop,
+    ) -> Result<Flow, Error> {
         let (partition, offset) = (TopicPartition { topic: message.topic().to_owned(), partition: message.partition() }, message.offset());
         match stop {
-            // Records that it must repeat may follow behind new ones. The new ones wait.
+            // Records that the transaction must repeat may come after new ones. The new ones wait.
             Stop::Full if self.assignment.is_replaying() && !fault::defect("full_transaction_not_held") => {
                 self.assignment.holds_new_records = true;
                 Ok(Flow::Continue)
             }
             Stop::Full => {
                 let flow = self.commit(source)?;
-                // Under full load, there is hardly another moment without an open transaction.
+                // Under full load, there is rarely another moment without an open transaction.
                 self.checkpoint(false);
                 Ok(flow)
             }
-            // Logging must wait for the replay, and so must the warm-up, which would remember more and more. An open transaction ensures that
-            // a replay that never completes is given up in time.
+            // Logging must wait for the replay. So must the warm-up, or its unlogged changes would grow without limit. The open transaction
+            // ensures that a replay that never completes is eventually given up.
             Stop::Unlogged if self.assignment.is_replaying() => {
                 self.assignment.holds_new_records = true;
                 self.writer.begin().map_or_else(|failure| self.abort(source, failure).map(|()| Flow::Rewound), |()| Ok(Flow::Continue))
@@ -165,11 +172,11 @@ impl<B: Broker> Worker<B> {
                 Ok(Flow::Continue)
             }
             Stop::Undecided(VerdictError::Gap(expected)) => {
-                tracing::error!(partition = %partition, expected, got = offset, "records that were decided do not come again; restoring the partition");
+                tracing::error!(partition = %partition, expected, got = offset, "records that already have a verdict were not read again; restoring the partition");
                 self.restart_in_batch(source, partition)
             }
             Stop::Undecided(VerdictError::State(ExactError::Archive(error))) => {
-                tracing::error!(partition = %partition, offset, error = %error, "state is lost; restoring the partition");
+                tracing::error!(partition = %partition, offset, error = %error, "the state is lost; restoring the partition");
                 self.restart_in_batch(source, partition)
             }
             Stop::Undecided(VerdictError::State(ExactError::Full(full))) => Err(Error::Full { partition, offset, full }),
@@ -181,7 +188,8 @@ impl<B: Broker> Worker<B> {
                     (None, Err(NoKey::Invalid(invalid))) => Invalid::clone(invalid),
                     (None, _) => Invalid { reason, message: reason.label().to_owned() },
                 };
-                // The records before it are valid, so the worker ends after their commit. If the commit fails, the record is read again.
+                // The records before this one are valid, so the worker commits them before it ends. If the commit fails, the record is read
+                // again.
                 self.writer.ends_with.get_or_insert(Error::Invalid { partition, offset, invalid });
                 if self.assignment.is_replaying() { Ok(Flow::Continue) } else { self.commit(source) }
             }
@@ -190,7 +198,7 @@ impl<B: Broker> Worker<B> {
 }
 
 impl<B: Broker> RecordLoop<'_, B> {
-    /// Processes records from number `at` on, until one stops the loop. Returns the number of that record.
+    /// Processes records from index `at` until one stops the loop. Returns the index of that record.
     fn run(&mut self, messages: &[RecordOf<'_, B>], keys: &[Keyed], mut at: usize) -> Option<(usize, Stop)> {
         while at < messages.len() {
             match self.process_next(&messages[at..], &keys[at..]) {
@@ -201,8 +209,8 @@ impl<B: Broker> RecordLoop<'_, B> {
         None
     }
 
-    /// Processes the first records: a batch if possible, otherwise one record. Returns how many, or the number of the record that stops
-    /// the loop.
+    /// Processes the first records: a batch if possible, otherwise a single record. Returns the number of processed records, or the index
+    /// of the record that stops the loop.
     fn process_next(&mut self, messages: &[RecordOf<'_, B>], keys: &[Keyed]) -> Result<usize, (usize, Stop)> {
         let (judged, error) = self.judge_batch(messages, keys);
         if judged > 0 {
@@ -225,20 +233,19 @@ impl<B: Broker> RecordLoop<'_, B> {
     fn process_one(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed) -> Result<(), Stop> {
         let offset = message.offset();
         if offset < self.input.position() {
-            // librdkafka went back further than it was asked to.
+            // librdkafka resumed at an earlier offset than requested.
             return Ok(());
         }
         let Some(state) = self.state.as_deref_mut() else { return self.process_forwarded(message, keyed) };
         if !self.input.is_warm_up(offset) {
-            // The warm-up may end without a record.
+            // The last offsets of the warm-up may hold no record.
             self.input.skip_warm_up();
             if self.others_warm_up {
                 self.input.pass_over();
                 return Err(Stop::WarmedUp);
             }
         }
-        let time = message.timestamp();
-        let verdict = judge_one(&self.topic.config, self.input, state, offset, time, keyed, self.max_timestamp).map_err(Stop::Undecided)?;
+        let verdict = judge_one(&self.topic.config, self.input, state, offset, keyed, self.max_timestamp).map_err(Stop::Undecided)?;
         if self.input.is_warm_up(offset) && !fault::defect("warm_up_emits") {
             self.input.warmed_up(offset);
             self.tally.warmed_up += 1;
@@ -246,11 +253,11 @@ impl<B: Broker> RecordLoop<'_, B> {
             let is_much = state.pending.len() >= self.shared.most_unlogged();
             return if is_much { Err(Stop::Unlogged) } else { Ok(()) };
         }
-        // When a record is written again, its key may have been inserted again since.
+        // For a record that is written again, the filter may report the time of its own insertion.
         let is_new = self.input.replay_complete();
         let since = match keyed {
-            Ok((fingerprint, _)) if verdict == Verdict::Duplicate && is_new && route::explains(&self.topic.config, verdict) => {
-                let since = state.dedup.seen_since(*fingerprint);
+            Ok(record) if verdict == Verdict::Duplicate && is_new && route::explains(&self.topic.config, verdict) => {
+                let since = state.dedup.seen_since(record.fingerprint);
                 since.map_err(|error| Stop::Undecided(VerdictError::State(ExactError::Archive(error))))?
             }
             _ => None,
@@ -261,20 +268,20 @@ impl<B: Broker> RecordLoop<'_, B> {
             fault::point("warm_up.ended");
         }
         if !self.input.is_counted(offset)
-            && let Some(time) = time.filter(|&time| time > self.max_timestamp)
+            && let Some(time) = keyed.as_ref().ok().and_then(|record| record.time).filter(|&time| time > self.max_timestamp)
         {
             self.tally.count_future(time);
         }
         self.emit_one(message, keyed, verdict, since)
     }
 
-    /// Forwards a record to the repartition topic, where it is judged. A record without a key is not forwarded.
+    /// Forwards a record to the repartition topic, where it will be judged. A record without a key is not forwarded.
     fn process_forwarded(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed) -> Result<(), Stop> {
         let verdict = match (keyed, &self.topic.forward) {
-            (Ok((fingerprint, _)), Some(to)) => return self.forward(to.target(*fingerprint), message),
+            (Ok(record), Some(to)) => return self.forward(to.target(record.fingerprint), message),
             (Err(NoKey::Awaits(schema)), _) => return Err(Stop::Undecided(VerdictError::Awaits(*schema))),
             (Err(NoKey::Invalid(invalid)), _) => self.topic.config.verdict_without_key(invalid.reason),
-            // Unreachable: an input without a state forwards its records.
+            // Unreachable, because an input without a state forwards its records.
             (Ok(_), None) => Verdict::Unseen,
         };
         self.emit_one(message, keyed, verdict, None)

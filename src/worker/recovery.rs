@@ -1,7 +1,7 @@
-//! Restoring partitions that this worker has already.
+//! Restores partitions that are already assigned to this worker.
 //!
-//! Owns the cases in which a partition's state or its remembered verdicts cannot be used any more. Must never restore a partition
-//! while a transaction is open.
+//! Owns the cases in which a partition's state or its pending verdicts can no longer be used. Must never restore a partition while a
+//! transaction is open.
 
 use super::assignment::inputs_of;
 use super::ids::StateId;
@@ -21,7 +21,7 @@ impl<B: Broker> Worker<B> {
         self.restore_assigned(source, partitions)
     }
 
-    /// Restores the states that were in a store that is quarantined now, and nowhere else.
+    /// Restores states that existed only in a store that is now quarantined.
     pub(super) fn restart_lost(&mut self, source: &B::Consumer) -> Result<(), Error> {
         let epoch = self.shared.store.epoch();
         if std::mem::replace(&mut self.assignment.store_epoch, epoch) == epoch {
@@ -32,7 +32,8 @@ impl<B: Broker> Worker<B> {
         if lost.is_empty() { Ok(()) } else { self.restart(source, &lost) }
     }
 
-    /// Restores the partitions whose position is outside their log. librdkafka has stopped reading one, and does not report which.
+    /// Restores the partitions whose position is outside their log. librdkafka stops reading such a partition without reporting which one
+    /// it is.
     pub(super) fn restart_out_of_range(&mut self, source: &B::Consumer) -> Result<(), Error> {
         // The records read so far are valid, and so are their states.
         self.commit(source)?;
@@ -46,7 +47,7 @@ impl<B: Broker> Worker<B> {
         if !outside.is_empty() {
             self.restart(source, &outside)?;
         }
-        // The position that librdkafka stopped at may be inside its log by now.
+        // By now, the position at which librdkafka stopped may be inside the log again.
         if inside.is_empty() { Ok(()) } else { self.restart_fetching(source, &inside) }
     }
 
@@ -59,14 +60,14 @@ impl<B: Broker> Worker<B> {
         self.restart(source, &[partition]).map(|()| Flow::Rewound)
     }
 
-    /// Gives up a replay that was not completed in time: restores the partitions whose records are missing, so that the others can
-    /// continue. The next transactions are smaller, so that they can be repeated in time.
+    /// Gives up a replay that was not completed in time. Restores the partitions whose records are missing, so that the others can
+    /// continue. Later transactions are smaller, so that they can be replayed in time.
     pub(super) fn give_up_replay(&mut self, source: &B::Consumer) -> Result<(), Error> {
         if let Some(Load { records, bytes }) = self.writer.repeated_too_slowly() {
             tracing::warn!(
                 records,
                 bytes,
-                "the last transaction was too large to be repeated in time; writing at most this much per transaction"
+                "the last transaction was too large to be replayed in time; limiting transactions to this number of records and bytes"
             );
         }
         let kept = self.only_in_memory();
@@ -77,28 +78,30 @@ impl<B: Broker> Worker<B> {
         self.restart(source, &missing)
     }
 
-    /// Shrinks transactions if the brokers did not accept the last ones before they timed out. Records that were decided
-    /// together would have to be committed together again, so their partitions are restored and the records decided again.
-    /// A state that only this process has is kept, and its records are repeated as they were.
+    /// Shrinks transactions after the brokers did not accept the last ones before their timeout. Records with pending verdicts would have
+    /// to be committed in one transaction again. So their partitions are restored, and the records are judged again. A state that exists
+    /// only in this process is kept, and its records are replayed unchanged. Forwarded
+    /// records have no verdicts.
     pub(super) fn shrink_transactions(&mut self, source: &B::Consumer) -> Result<(), Error> {
         if !std::mem::take(&mut self.writer.shrinks) {
             return Ok(());
         }
         let kept = self.only_in_memory();
         let partitions = self.assignment.partitions(|input| !input.replay_complete() && !kept.contains(&input.state));
-        if partitions.is_empty() {
+        let forwards = self.assignment.inputs.values().any(|input| self.topics[input.topic].forward.is_some());
+        if partitions.is_empty() && !forwards {
             return Ok(());
         }
         let Load { records, bytes } = self.writer.shrink();
         tracing::warn!(
             records,
             bytes,
-            "the brokers do not accept a transaction before it times out; writing at most this much per transaction"
+            "transactions time out before the brokers accept them; limiting transactions to this number of records and bytes"
         );
-        self.restart(source, &partitions)
+        if partitions.is_empty() { Ok(()) } else { self.restart(source, &partitions) }
     }
 
-    /// The states whose committed changes are in no changelog and no checkpoint.
+    /// Returns the states whose committed changes are in no changelog and no checkpoint.
     fn only_in_memory(&self) -> BTreeSet<StateId> {
         let mut ids: BTreeSet<_> = self.assignment.states.keys().copied().collect();
         ids.retain(|id| self.topics.first_of(id.space).changelog.is_none());

@@ -1,51 +1,51 @@
-//! Rejoining the group after it has mistaken another process for this member.
+//! Rejoins the group after the group fenced this member.
 //!
-//! Owns the decision whether there is such a process. Must never continue with records that were read before, because the other process
-//! may have committed past them.
+//! Owns the decision whether another process uses the same name. Must never continue with records that were read before, because the other
+//! process may have committed past them.
 //!
-//! When another process joins with the static name of a member (`group.instance.id`), the group fences that member. Its consumer cannot
-//! be used any more. The group may also do so if there is no such process. librdkafka forgets the id of a member whose session has ended.
-//! Until the worker has answered the rebalance that follows, which may wait for a commit to the same broker, librdkafka sends heartbeats
-//! without an id. When the broker is back, the name has a different id there (librdkafka issue 3437). A join that the client had given
-//! up, and that the broker processes after the next one, has the same effect (KAFKA-20985). librdkafka and Kafka's own client both leave
-//! the recovery to the application.
+//! When another process joins with a member's static name (`group.instance.id`), the group fences that member, and its consumer becomes
+//! unusable. The group may also fence a member if there is no other process. librdkafka forgets the id of a member whose session has ended.
+//! Until the worker has answered the following rebalance, which may wait for a commit to the same broker, librdkafka sends heartbeats
+//! without an id. When the broker is back, it knows a different id for the name (librdkafka issue 3437). A join request that the client has
+//! given up, and that the broker processes after the next one, has the same effect (KAFKA-20985). librdkafka and Kafka's Java client both
+//! leave the recovery to the application.
 //!
-//! So the member joins again. A new consumer takes the name back. If another process is alive, it does the same. A commit in between
-//! proves nothing, because both may get that far. Only the frequency shows whether there is another process. Everything that either of
-//! them writes is safe, because the group accepts only the offsets of the member that joined last, and producers with one transactional
-//! id fence each other.
+//! So the member rejoins: a new consumer takes the name back. If another process is alive, it does the same. A commit in between proves
+//! nothing, because both processes may get that far. Only repeated fencing shows that there is another process. All writes of either
+//! process are safe, because the group accepts offsets only from the member that joined last, and producers with the same transactional id
+//! fence each other.
 
 use super::{Error, POLL_INTERVAL, Worker};
 use crate::broker::{self, Broker};
 use crate::runtime;
 use std::time::Duration;
 
-/// Most times that a member rejoins within [`MEMORY`].
+/// The maximum number of rejoins within [`REJOIN_WINDOW`].
 const REJOINS_MAX: usize = 3;
 
-/// The time for which each rejoin counts: much longer than two processes need to take the name from each other.
-const MEMORY: Duration = Duration::from_secs(600);
+/// The time for which a rejoin counts. It is much longer than two processes need to take the name from each other.
+const REJOIN_WINDOW: Duration = Duration::from_secs(600);
 
-/// The wait before a member rejoins.
+/// The wait before a rejoin.
 const PAUSE: Duration = Duration::from_secs(1);
 
 impl<B: Broker> Worker<B> {
-    /// Drops everything that the fenced consumer has read, and waits a moment. A new consumer then joins the group.
+    /// Drops everything that the fenced consumer has read, and waits. A new consumer then joins the group.
     ///
     /// # Errors
-    /// If this happens so often that another process must have the same name.
+    /// If the member is fenced so often that another process must have the same name.
     pub(super) fn prepare_to_rejoin(&mut self, source: &B::Consumer) -> Result<(), Error> {
-        self.rejoins.retain(|at| runtime::since(*at) < MEMORY);
+        self.rejoins.retain(|at| runtime::since(*at) < REJOIN_WINDOW);
         if self.rejoins.len() >= REJOINS_MAX {
             return Err(broker::Error::Fenced.into());
         }
         self.rejoins.push(runtime::now());
         tracing::warn!(
             time = self.rejoins.len(),
-            "the group says that another process has joined as the same member; joining anew, for it may say so after an outage, too"
+            "the group reported that another process joined as this member; rejoining, because this can also happen after an outage"
         );
         let partitions: Vec<_> = self.assignment.positions().into_iter().map(|(partition, _)| partition).collect();
-        self.lose(source, &partitions)?;
+        self.drop_lost(source, &partitions)?;
         let until = runtime::now() + PAUSE;
         while runtime::now() < until && !self.check_stop() {
             runtime::sleep(POLL_INTERVAL);

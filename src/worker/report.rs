@@ -1,6 +1,6 @@
-//! The state of a worker, reported once per second for the status, the metrics, and the probes.
+//! The state of a worker, published once per second for the status, the metrics, and the probes.
 //!
-//! Owns the counts since the last report. Must never delay a record: no report needs a request to a broker.
+//! Owns the counts since the last report. Must never delay a record: a report sends no request to a broker.
 
 use super::assignment::Assignment;
 use super::ids::{CountsId, StateId};
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// The shortest time between two reports.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Counts per topic in [`Stats::topics`].
+/// The counts per topic, indexed like [`Stats::topics`].
 pub(super) struct Tallies(Vec<Tally>);
 
 impl Index<CountsId> for Tallies {
@@ -36,20 +36,19 @@ impl IndexMut<CountsId> for Tallies {
     }
 }
 
-/// The reason why nothing can be committed.
+/// The reason why the worker cannot commit.
 pub(super) struct Blocked {
     pub(super) reason: String,
-    /// The partitions whose records are aborted repeatedly.
+    /// The partitions whose records are repeatedly aborted.
     pub(super) partitions: Vec<TopicPartition>,
 }
 
 /// Reports the state of a worker.
 pub(super) struct Reporter {
-    /// True if the group has assigned partitions to this member, even if there are none.
+    /// True after the group has assigned partitions to this member, even if it assigned none.
     pub(super) joined: bool,
-    /// Set once nothing could be committed for a while.
+    /// Set after the worker could not commit for a while.
     pub(super) blocked: Option<Blocked>,
-    /// Counts per topic.
     pub(super) tallies: Tallies,
     next: Instant,
 }
@@ -59,8 +58,8 @@ impl Reporter {
         Self { joined: false, blocked: None, tallies: Tallies(vec![Tally::default(); stats.topics.len()]), next: runtime::now() }
     }
 
-    /// Makes a report due immediately, because a person may wait for the change.
-    pub(super) fn hurry(&mut self) {
+    /// Makes a report due immediately, because an operator may be waiting for the change.
+    pub(super) fn make_due(&mut self) {
         self.next = runtime::now();
     }
 
@@ -69,8 +68,8 @@ impl Reporter {
         self.tallies.0.iter_mut().zip(&stats.topics).for_each(|(tally, counts)| tally.report(counts));
     }
 
-    /// Forgets the reason why nothing can be committed, if no commit of this worker will do so: other members own the partitions of the
-    /// aborted records now, or the partitions are committed up to their ends. Returns true if it did.
+    /// Clears the blocked reason if no commit of this worker will clear it. This is the case if other members now own the partitions of the
+    /// aborted records, or if the partitions are committed up to their ends. Returns true if the reason was cleared.
     pub(super) fn unblock(&mut self, assignment: &Assignment, source: &impl Consumer) -> bool {
         let Some(blocked) = &self.blocked else { return false };
         let is_committed = |input: &Input| !input.is_ahead() && source.end(&input.partition).is_some_and(|end| input.position() >= end);
@@ -80,7 +79,7 @@ impl Reporter {
             return false;
         }
         self.blocked = None;
-        self.hurry();
+        self.make_due();
         true
     }
 
@@ -99,7 +98,7 @@ impl Reporter {
         self.next = runtime::now() + INTERVAL;
         let inputs = input_reports(topics, assignment, source);
         let kept = assignment.states.iter_mut().map(|(id, state)| state_report(id.space, topics.first_of(id.space), state));
-        // The session of a member without partitions may end without a rebalance.
+        // If a member has no partitions, its session may end without a rebalance.
         let joined = self.joined && source.generation().is_some();
         let blocked = self.blocked.as_ref().map(|blocked| blocked.reason.clone());
         let stats = &shared.stats;
@@ -122,7 +121,7 @@ fn log_times(TimesChange { topic, warning }: &TimesChange) {
     if let Some(warning) = warning {
         tracing::warn!(topic, "{warning}");
     } else {
-        tracing::info!(topic, "record times move the window again");
+        tracing::info!(topic, "record timestamps advance the window again");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Everything that the workers of a process share.
+//! The resources that the workers of a process share.
 //!
 //! Must never hold the state of one partition.
 
@@ -12,41 +12,41 @@ use crate::stats::Stats;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Most changes of a warm-up that wait to be logged. Every partition may have this many.
+/// The maximum number of warm-up changes that wait to be logged, per partition.
 const UNLOGGED_MAX: usize = 200_000;
 
-/// Everything that the workers of a process share.
+/// The resources that the workers of a process share.
 #[derive(Clone)]
 pub struct Shared<B: Broker> {
     /// The cluster.
     pub broker: B,
     /// The configuration.
     pub config: Arc<Config>,
-    /// The topics as of the last discovery.
+    /// The cluster metadata from the last time it was read.
     pub cluster: Arc<Cluster>,
-    /// The store of checkpoints.
+    /// The checkpoint store.
     pub store: Arc<Store>,
-    /// Rebuilds states. The last owner waits for its threads, because none may use the store while the process ends.
+    /// The threads that rebuild states. The last owner waits for them, because none may use the store while the process exits.
     pub rebuilder: Arc<Rebuilder>,
-    /// The counts and reports.
+    /// The counters and reports.
     pub stats: Arc<Stats>,
-    /// A sample of keys, with the partitions that they occurred in.
+    /// The sample of keys, with the partitions in which they occurred.
     pub cross_partition_keys: Arc<CrossPartitionKeys>,
-    /// The schemas of records.
+    /// The schema registry.
     pub schemas: Arc<dyn Schemas>,
-    /// True to make the workers drain and end.
+    /// Set to make the workers drain and end.
     pub stop: Arc<AtomicBool>,
-    /// The part of the transactional ids that distinguishes this process from others.
+    /// The part of the transactional ids that identifies this process.
     pub instance: Arc<str>,
 }
 
 impl<B: Broker> Shared<B> {
-    /// Most changes of a partition that wait to be logged.
+    /// Returns the maximum number of changes of a partition that wait to be logged.
     pub(super) fn most_unlogged(&self) -> usize {
         self.config.worker.max_transaction_records.min(UNLOGGED_MAX)
     }
 
-    /// Returns true if the workers were told to stop. Also records that worker `number` is alive.
+    /// Returns true if the workers must stop. Also records that worker `number` is alive.
     pub(super) fn is_stopped(&self, number: usize) -> bool {
         if let Some(round) = self.stats.rounds.get(number) {
             round.note();

@@ -1,6 +1,6 @@
-//! The topics that a worker reads.
+//! The input topics of a worker.
 //!
-//! Owns everything that follows from the configuration and the cluster. Must never depend on records.
+//! Owns everything derived from the configuration and the cluster metadata. Must never depend on records.
 
 use super::ids::CountsId;
 use super::outputs::{Forward, Outputs};
@@ -14,21 +14,21 @@ use crate::record::{SpaceId, TopicId};
 use crate::stats;
 use std::ops::Index;
 
-/// A topic that is read.
+/// An input topic.
 pub(super) struct InputTopic {
     /// The configuration, with the name of the topic that is actually read.
     pub(super) config: Topic,
-    /// The key space. A topic whose records are forwarded has a key space of its own, without a state.
+    /// The key space. A topic whose records are forwarded has its own key space without a state.
     pub(super) space: SpaceId,
     pub(super) rules: Rules,
-    /// The counts of records: those of the configured topic.
+    /// The index of the record counters, which belong to the configured topic.
     pub(super) counted: CountsId,
-    /// The counts of bytes: those of the topic that is actually read.
+    /// The index of the byte counters, which belong to the topic that is actually read.
     pub(super) read: CountsId,
-    /// Number of keys for which a partition's filter is sized.
+    /// The number of keys per partition that the filter is sized for.
     pub(super) capacity: u64,
     pub(super) settings: checkpoint::Settings,
-    /// The settings that the fingerprints in its changelog depend on.
+    /// The settings that determine the fingerprints in the changelog.
     pub(super) origin: Origin,
     /// The changelog topic.
     pub(super) changelog: Option<String>,
@@ -38,22 +38,22 @@ pub(super) struct InputTopic {
     pub(super) is_internal: bool,
     pub(super) outputs: Outputs,
     /// Other topics of the space whose duplicates are compared with records of this topic.
-    pub(super) compared_beside: Vec<CountsId>,
+    pub(super) compared_with: Vec<CountsId>,
 }
 
 impl InputTopic {
-    /// True if the content of emitted records is kept, for this topic or for another topic of the space.
+    /// True if the content of emitted records is kept for comparison in any topic of the space.
     pub(super) const fn keeps_content(&self) -> bool {
-        self.config.key_conflicts.is_some() || !self.compared_beside.is_empty()
+        self.config.key_conflicts.is_some() || !self.compared_with.is_empty()
     }
 
-    /// The name of a state in the store.
+    /// Returns the id of a state in the checkpoint store.
     pub(super) fn stored_as(&self, partition: i32) -> PartitionId {
         PartitionId { space: self.config.space.clone(), partition }
     }
 }
 
-/// All topics that are read, by id. Topics whose records are forwarded come last.
+/// The input topics by id. Topics whose records are forwarded come last.
 pub(super) struct Topics(Vec<InputTopic>);
 
 impl Topics {
@@ -69,7 +69,7 @@ impl Topics {
             let rules = topic.rules(partitions(&topic.input));
             let is_beside =
                 |&(other, beside): &(usize, &Topic)| other != number && beside.space == topic.space && beside.key_conflicts.is_some();
-            let compared_beside = config.topics.iter().enumerate().filter(is_beside).map(|(other, _)| CountsId(other)).collect();
+            let compared_with = config.topics.iter().enumerate().filter(is_beside).map(|(other, _)| CountsId(other)).collect();
             InputTopic {
                 space,
                 rules,
@@ -82,7 +82,7 @@ impl Topics {
                 forward: None,
                 is_internal,
                 outputs: Outputs::new(&topic, cluster),
-                compared_beside,
+                compared_with,
                 config: topic,
             }
         };
@@ -103,7 +103,7 @@ impl Topics {
                 forward: Some(Forward { partitions: partitions(&name), topic: name }),
                 is_internal: false,
                 outputs: Outputs::new(topic, cluster),
-                compared_beside: Vec::new(),
+                compared_with: Vec::new(),
             });
         }
         Self(topics)
@@ -119,21 +119,21 @@ impl Topics {
         self.iter().find(|(_, topic)| topic.config.input == name).map(|(id, _)| id)
     }
 
-    /// The configured topic. For a repartition topic, the topic whose records it holds.
+    /// Returns the configured topic. For a repartition topic, this is the topic whose records it holds.
     pub(super) fn configured(&self, id: TopicId) -> TopicId {
         let forwards = |(_, topic): &(TopicId, &InputTopic)| topic.counted == self[id].counted && topic.forward.is_some();
         let configured = self.iter().find(forwards).map_or(id, |(configured, _)| configured);
         if fault::defect("repartition_topic_not_held_back") { id } else { configured }
     }
 
-    /// The topics of a key space.
+    /// Returns the topics of a key space.
     pub(super) fn of_space(&self, space: SpaceId) -> impl Iterator<Item = (TopicId, &InputTopic)> {
         self.iter().filter(move |(_, topic)| topic.space == space)
     }
 
-    /// The first topic of a key space, for settings that all its topics share.
+    /// Returns the first topic of a key space, for settings that all its topics share.
     pub(super) fn first_of(&self, space: SpaceId) -> &InputTopic {
-        self.of_space(space).next().expect("a state is of a space that topics name").1
+        self.of_space(space).next().expect("every key space has a topic").1
     }
 }
 

@@ -1,18 +1,18 @@
 //! The load of the open transaction, and its limit.
 //!
-//! Owns the limit: the configured one, or less if brokers did not accept as much before a transaction timed out. It must never become
-//! smaller than a record, or stay small if the brokers accept more.
+//! Owns the limit: the configured one, or a smaller one if a transaction timed out before the brokers accepted all of it. The limit must
+//! never be smaller than one record, or stay small if the brokers accept more.
 
 use crate::fault;
 use std::time::{Duration, Instant};
 
-/// Bytes of keys and values at which a transaction is full. Records that are not sent yet take memory.
+/// The number of key and value bytes at which a transaction is full, because unsent records take memory.
 const BYTES_MAX: usize = 64 << 20;
 
-/// The divisor of the limit after transactions that were too large, and again after each further one.
-const SMALLER: usize = 8;
+/// The divisor of the limit after transactions that were too large, applied again after each further one.
+const SHRINK_DIVISOR: usize = 8;
 
-/// Numbers of processed records, and of bytes of the keys and values that were written.
+/// The number of processed records, and the size in bytes of the written keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Load {
     pub(super) records: usize,
@@ -28,7 +28,7 @@ impl Load {
 /// The open transaction.
 pub(super) struct Transaction {
     pub(super) begun: Instant,
-    /// The records that it carries, written or not.
+    /// The processed records, whether they were written or not.
     pub(super) load: Load,
 }
 
@@ -36,9 +36,9 @@ pub(super) struct Transaction {
 pub(super) struct Limit {
     configured: Load,
     current: Load,
-    /// The load that was too large when it was last tried.
-    too_much: Load,
-    /// Transactions that timed out since the last commit.
+    /// The load that was last found to be too large.
+    too_large: Load,
+    /// The number of transactions that timed out since the last commit.
     timed_out: u32,
 }
 
@@ -46,10 +46,10 @@ impl Limit {
     /// Creates the configured limit.
     pub(super) const fn new(records: usize) -> Self {
         let configured = Load { records, bytes: BYTES_MAX };
-        Self { configured, current: configured, too_much: Load { records: usize::MAX, bytes: usize::MAX }, timed_out: 0 }
+        Self { configured, current: configured, too_large: Load { records: usize::MAX, bytes: usize::MAX }, timed_out: 0 }
     }
 
-    /// The load that a transaction with this load can still take.
+    /// Returns how much more a transaction with this load can take.
     #[inline]
     pub(super) const fn room(&self, load: Load) -> Load {
         Load { records: self.current.records.saturating_sub(load.records), bytes: self.current.bytes.saturating_sub(load.bytes) }
@@ -61,9 +61,9 @@ impl Limit {
         load.records >= self.current.records || load.bytes >= self.current.bytes
     }
 
-    /// Notes that a transaction of this load was committed at this age. If it was full, the limit rises: quickly if it was young, and
-    /// slowly, but not to the load that was too large before, if it was near its timeout. The load need not be what took long, so the
-    /// limit never stops rising.
+    /// Records that a transaction with this load was committed at this age. If the transaction was full, the limit rises. It rises quickly
+    /// after a young transaction. After a transaction near its timeout, it rises slowly, and stays below the last load that was too large.
+    /// The load may not be what made a commit slow, so the limit never stops rising.
     pub(super) fn committed(&mut self, load: Load, age: Duration, timeout: Duration) {
         self.timed_out = 0;
         if !self.is_full(load) {
@@ -72,7 +72,7 @@ impl Limit {
         let (part, most) = match age {
             _ if age < timeout / 4 => (1, self.configured),
             _ if age < timeout / 2 => (8, self.configured),
-            _ => (64, self.too_much.map(|count| count / 4 * 3)),
+            _ => (64, self.too_large.map(|count| count / 4 * 3)),
         };
         let more = |now: usize, most: usize, configured: usize| now.saturating_add(now.div_ceil(part)).min(most.max(now)).min(configured);
         self.current = Load {
@@ -81,26 +81,26 @@ impl Limit {
         };
     }
 
-    /// A transaction timed out with this load. Returns true if it was too large, so that the next ones are smaller. A single timeout
-    /// may be an outage.
+    /// Records that a transaction with this load timed out. Returns true if it was too large, so that the next ones are smaller. A single
+    /// timeout may be an outage.
     pub(super) fn timed_out(&mut self, load: Load) -> bool {
         self.timed_out = self.timed_out.saturating_add(1);
-        self.timed_out > 1 && self.shrink(load, SMALLER.saturating_pow(self.timed_out - 1))
+        self.timed_out > 1 && self.shrink(load, SHRINK_DIVISOR.saturating_pow(self.timed_out - 1))
     }
 
-    /// A transaction could not be repeated in time. It had come to this load. Returns true if the next ones are smaller.
+    /// Records that a replay was too slow, after it had reached this load. Returns true if the next transactions are smaller.
     pub(super) fn repeated_too_slowly(&mut self, load: Load) -> bool {
-        self.shrink(load, SMALLER)
+        self.shrink(load, SHRINK_DIVISOR)
     }
 
-    /// Lowers the limit to a part of a load that was too large. Returns false if that is a single record already.
+    /// Lowers the limit to a fraction of a load that was too large. Returns false if that load was a single record.
     fn shrink(&mut self, load: Load, divisor: usize) -> bool {
         if load.records < 2 || self.current.records < 2 || fault::defect("transactions_never_shrink") {
             return false;
         }
-        self.too_much = load;
+        self.too_large = load;
         let Load { records, bytes } = load.map(|count| (count / divisor).max(1));
-        // If only changelogs were written, bytes are not a limit.
+        // If only changelogs were written, the bytes are not the limit.
         let bytes = if load.bytes == 0 { self.current.bytes } else { bytes };
         self.current = Load { records: records.min(self.current.records), bytes: bytes.min(self.current.bytes) };
         true
@@ -111,7 +111,7 @@ impl Limit {
         self.timed_out > 0
     }
 
-    /// The current limit.
+    /// Returns the current limit.
     pub(super) const fn current(&self) -> Load {
         self.current
     }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_is_full_by_its_records_or_by_its_bytes() {
+    fn a_transaction_is_full_by_records_or_by_bytes() {
         let limit = Limit::new(1000);
         let is_full = |records, bytes| limit.is_full(load(records, bytes));
         assert_eq!([is_full(999, (64 << 20) - 1), is_full(1000, 0), is_full(1, 64 << 20)], [false, true, true]);
@@ -136,37 +136,37 @@ mod tests {
     }
 
     #[test]
-    fn what_times_out_again_carries_less_and_no_less_than_a_record() {
+    fn repeated_timeouts_shrink_transactions_down_to_one_record() {
         let mut limit = Limit::new(1000);
-        assert!(!limit.timed_out(load(1000, 1 << 20)), "once may be an outage");
+        assert!(!limit.timed_out(load(1000, 1 << 20)), "a single timeout may be an outage");
         assert!(limit.timed_out(load(1000, 1 << 20)));
         assert_eq!(limit.current(), load(125, 1 << 17));
-        assert!(limit.timed_out(load(800, 0)), "the changelog was too much");
+        assert!(limit.timed_out(load(800, 0)), "the changelog was too large");
         assert_eq!(limit.current(), load(12, 1 << 17));
         assert!(limit.timed_out(load(12, 6000)));
         assert_eq!(limit.current(), load(1, 11));
-        assert!(!limit.timed_out(load(2, 1000)), "less than a record is nothing");
+        assert!(!limit.timed_out(load(2, 1000)), "the limit is never below one record");
         limit.committed(load(1, 100), TIMEOUT / 100, TIMEOUT);
         assert_eq!([limit.timed_out(load(1000, 100)), limit.timed_out(load(1000, 100))], [false, true]);
-        assert_eq!(limit.current(), load(2, 12), "never more than before");
+        assert_eq!(limit.current(), load(2, 12), "the limit does not rise");
     }
 
     #[test]
-    fn a_transaction_that_is_repeated_too_slowly_shrinks_whatever_is_committed_meanwhile() {
+    fn a_slow_replay_shrinks_transactions_despite_commits_in_between() {
         let mut limit = Limit::new(1000);
         assert!(limit.repeated_too_slowly(load(800, 8000)));
         limit.committed(load(0, 0), TIMEOUT / 100, TIMEOUT);
         assert!(limit.repeated_too_slowly(load(100, 1000)));
         assert_eq!(limit.current(), load(12, 125));
-        assert!(!limit.repeated_too_slowly(load(1, 10)), "less than a record is nothing");
+        assert!(!limit.repeated_too_slowly(load(1, 10)), "the limit is never below one record");
     }
 
     #[test]
-    fn full_transactions_grow_back_while_they_are_committed_in_time() {
+    fn full_transactions_grow_back_if_they_are_committed_in_time() {
         let mut limit = Limit::new(1000);
         assert_eq!([(); 2].map(|()| limit.timed_out(load(1000, 64 << 20))), [false, true]);
         limit.committed(load(10, 10), TIMEOUT / 100, TIMEOUT);
-        assert_eq!(limit.current(), load(125, 8 << 20), "one that is not full shows nothing");
+        assert_eq!(limit.current(), load(125, 8 << 20), "a transaction that was not full proves nothing");
         limit.committed(load(125, 10), TIMEOUT / 2, TIMEOUT);
         assert_eq!(limit.current(), load(127, (8 << 20) + (8 << 14)));
         limit.committed(load(127, 10), TIMEOUT / 3, TIMEOUT);
@@ -174,13 +174,13 @@ mod tests {
         for _ in 0..3 {
             limit.committed(limit.current(), TIMEOUT / 100, TIMEOUT);
         }
-        assert_eq!(limit.current(), load(1000, 64 << 20), "no more than is configured");
+        assert_eq!(limit.current(), load(1000, 64 << 20), "the limit stays at the configured value");
     }
 
-    /// Returns the bytes that brokers accept in an hour, at `speed` bytes per second plus `each` per commit, and the number of transactions
-    /// that were too large. Records have 100 bytes.
+    /// Returns the bytes that brokers accept in an hour if they process `speed` bytes per second and need `each` per commit, and the number
+    /// of transactions that were too large. Records have 100 bytes.
     fn an_hour(limit: &mut Limit, speed: u32, each: Duration) -> (u128, u32) {
-        let (mut taken, mut passed, mut too_much) = (0, Duration::ZERO, 0);
+        let (mut taken, mut passed, mut too_large) = (0, Duration::ZERO, 0);
         while passed < Duration::from_secs(3600) {
             let Load { records, bytes } = limit.current();
             let records = records.min(bytes.div_ceil(100));
@@ -191,19 +191,19 @@ mod tests {
                 limit.committed(load, age, TIMEOUT);
                 taken += u128::from(bytes);
             } else {
-                too_much += u32::from(limit.timed_out(load));
+                too_large += u32::from(limit.timed_out(load));
             }
             passed += age.min(TIMEOUT);
         }
-        (taken, too_much)
+        (taken, too_large)
     }
 
     #[test]
-    fn brokers_of_any_speed_are_kept_at_work() {
+    fn brokers_of_any_speed_are_kept_busy() {
         for speed in [15, 100, 1_000, 100_000, 1 << 20, 5 << 20, 1 << 30] {
-            let (taken, too_much) = an_hour(&mut Limit::new(1_000_000), speed, Duration::ZERO);
+            let (taken, too_large) = an_hour(&mut Limit::new(1_000_000), speed, Duration::ZERO);
             let percent = taken * 100 / (3600 * u128::from(speed));
-            assert!(percent >= 90 && too_much <= 6, "{percent} % of {speed} bytes/s, {too_much} times too much");
+            assert!(percent >= 90 && too_large <= 6, "{percent} % of {speed} bytes/s, {too_large} transactions too large");
         }
     }
 

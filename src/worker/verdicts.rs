@@ -1,26 +1,26 @@
 //! Decide once, emit until committed.
 //!
-//! Owns the verdicts of records that are not committed yet. A verdict is decided when its record is first read, and the filter changes
-//! at once. If the transaction aborts, the record is read again. The filter would then report it as a duplicate of itself, and the record
-//! would be lost. So verdicts are kept until the transaction that carries their records is committed.
+//! Owns the verdicts of records that are not committed yet. A verdict is decided when its record is first read, and the filter changes at
+//! once. If the transaction aborts, the record is read again. The filter would then report it as a duplicate of itself, and the record
+//! would be lost. So verdicts are kept until the transaction with their records is committed.
 
 use crate::record::{Invalid, Offset, Verdict};
 use std::collections::BTreeMap;
 
-/// The verdicts of one partition since its last commit, in order of offset.
+/// The verdicts of one partition since its last commit, in offset order.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
-    /// One byte each, because a transaction may have millions.
-    taken: Vec<Verdict>,
+    /// One byte per verdict, because a transaction may have millions of records.
+    verdicts: Vec<Verdict>,
     /// The offsets of the verdicts.
     runs: Vec<VerdictRun>,
-    /// The number of verdicts whose records the open transaction carries. Less than all only after an abort.
-    carried: usize,
-    /// Why a broker rejected a record.
+    /// The number of verdicts whose records are in the open transaction. It is less than the total only after an abort.
+    in_transaction: usize,
+    /// The reasons why a broker rejected records.
     refused: BTreeMap<Offset, Invalid>,
 }
 
-/// Records that follow each other without a gap.
+/// Records with consecutive offsets.
 #[derive(Clone, Copy, Debug)]
 struct VerdictRun {
     /// The offset of the first record, and the index of its verdict.
@@ -31,11 +31,11 @@ struct VerdictRun {
 /// The remembered decision about a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Recall {
-    /// None: the record is read for the first time.
+    /// There is no verdict. The record is read for the first time.
     New,
     /// The verdict from before an abort.
     Decided(Verdict),
-    /// Records before it that were decided were not read again. They must not be skipped silently.
+    /// Earlier records with a verdict were not read again. They must not be skipped silently.
     Gap(Offset),
 }
 
@@ -43,103 +43,103 @@ impl Verdicts {
     /// Recalls the verdict of the next record.
     #[inline]
     pub(super) fn recall(&self, offset: Offset) -> Recall {
-        let Some(&verdict) = self.taken.get(self.carried) else { return Recall::New };
-        match self.offset(self.carried) {
+        let Some(&verdict) = self.verdicts.get(self.in_transaction) else { return Recall::New };
+        match self.offset(self.in_transaction) {
             decided if decided == offset => Recall::Decided(verdict),
             decided => Recall::Gap(decided),
         }
     }
 
-    /// Adds consecutive records to the open transaction. Either all of them are new, or all were decided before.
+    /// Adds consecutive records to the open transaction. Either all of them are new, or all of them already have a verdict.
     #[inline]
     pub(super) fn remember(&mut self, first: Offset, verdicts: &[Verdict]) {
-        let end = self.taken.len();
-        if self.carried == end {
+        let end = self.verdicts.len();
+        if self.in_transaction == end {
             if self.runs.last().is_none_or(|run| run.at(end) != first) {
                 self.runs.push(VerdictRun { start: first, first: end });
             }
-            self.taken.extend_from_slice(verdicts);
+            self.verdicts.extend_from_slice(verdicts);
         }
-        self.carried += verdicts.len();
+        self.in_transaction += verdicts.len();
     }
 
-    /// Takes the last records out of the open transaction, which has failed. Their verdicts stay.
+    /// Removes the last records from the open transaction, which has failed. Their verdicts stay.
     pub(super) const fn give_back(&mut self, records: usize) {
-        self.carried -= records;
+        self.in_transaction -= records;
     }
 
-    /// The verdict of a record.
+    /// Returns the verdict of a record.
     pub(super) fn verdict(&self, offset: Offset) -> Option<Verdict> {
-        self.index(offset).map(|index| self.taken[index])
+        self.index(offset).map(|index| self.verdicts[index])
     }
 
-    /// Changes the verdict of a record that its broker rejected.
+    /// Changes the verdict of a record that a broker rejected.
     pub(super) fn refuse(&mut self, offset: Offset, invalid: Invalid) {
         if let Some(index) = self.index(offset) {
-            self.taken[index] = Verdict::Invalid(invalid.reason);
+            self.verdicts[index] = Verdict::Invalid(invalid.reason);
             self.refused.insert(offset, invalid);
         }
     }
 
-    /// Notes that a broker rejected a record as it was written. Its verdict stays.
+    /// Records that a broker rejected a record in its present form. Its verdict stays.
     pub(super) fn shorten(&mut self, offset: Offset, invalid: Invalid) {
         self.refused.insert(offset, invalid);
     }
 
-    /// Why a broker rejected a record.
+    /// Returns the reason why a broker rejected a record.
     #[inline]
     pub(super) fn refused(&self, offset: Offset) -> Option<&Invalid> {
         self.refused.get(&offset)
     }
 
-    /// The offset of the record with this verdict.
+    /// Returns the offset of the record with this verdict.
     fn offset(&self, index: usize) -> Offset {
-        // The first run begins with the first verdict.
+        // The first run always starts at index 0.
         self.runs[self.runs.partition_point(|run| run.first <= index) - 1].at(index)
     }
 
     fn index(&self, offset: Offset) -> Option<usize> {
         let run = self.runs.partition_point(|run| run.start <= offset).checked_sub(1)?;
-        let end = self.runs.get(run + 1).map_or(self.taken.len(), |next| next.first);
+        let end = self.runs.get(run + 1).map_or(self.verdicts.len(), |next| next.first);
         let VerdictRun { start, first } = self.runs[run];
         Some(first + usize::try_from(offset - start).ok()?).filter(|&index| index < end)
     }
 
-    /// Drops the verdicts of the records that the open transaction carries, because it is committed.
+    /// Drops the verdicts of the records in the open transaction after it was committed.
     pub(super) fn committed(&mut self) {
-        let left = self.taken.get(self.carried).map(|_| self.offset(self.carried));
-        self.taken.drain(..self.carried);
+        let left = self.verdicts.get(self.in_transaction).map(|_| self.offset(self.in_transaction));
+        self.verdicts.drain(..self.in_transaction);
         self.refused = left.map_or_else(BTreeMap::new, |left| self.refused.split_off(&left));
         self.runs.retain_mut(|run| {
-            let is_left = run.first >= self.carried;
-            run.first = run.first.saturating_sub(self.carried);
+            let is_left = run.first >= self.in_transaction;
+            run.first = run.first.saturating_sub(self.in_transaction);
             is_left
         });
         // The transaction may end within a run.
         if let Some(start) = left.filter(|_| self.runs.first().is_none_or(|run| run.first > 0)) {
             self.runs.insert(0, VerdictRun { start, first: 0 });
         }
-        self.carried = 0;
+        self.in_transaction = 0;
     }
 
-    /// Keeps all verdicts for a replay, because the open transaction is aborted.
+    /// Keeps all verdicts for a replay after the open transaction was aborted.
     pub(super) const fn restart_replay(&mut self) {
-        self.carried = 0;
+        self.in_transaction = 0;
     }
 
-    /// True if the open transaction carries all records that were decided.
+    /// True if the open transaction contains all records that have a verdict.
     pub(super) const fn replay_complete(&self) -> bool {
-        self.carried == self.taken.len()
+        self.in_transaction == self.verdicts.len()
     }
 
-    /// True if every decided record is committed. Only then may a checkpoint be taken.
+    /// True if every record with a verdict is committed. Only then may a checkpoint be taken.
     pub(super) const fn is_empty(&self) -> bool {
-        self.taken.is_empty()
+        self.verdicts.is_empty()
     }
 }
 
 impl VerdictRun {
-    /// The offset of the record whose verdict has this index.
+    /// Returns the offset of the record whose verdict has this index.
     const fn at(self, index: usize) -> Offset {
         self.start + (index - self.first).cast_signed() as Offset
     }
@@ -156,53 +156,53 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Beside a plain list of pairs: whatever the gaps between records, and wherever transactions end.
+        /// Compares it with a plain list of pairs, with random gaps between records and random transaction ends.
         #[test]
-        fn it_is_a_list_of_pairs(steps in proptest::collection::vec((0_u8..8, 0_i64..4, 0_i64..40), 1..200)) {
-            let (mut verdicts, mut list, mut carried, mut next) = (Verdicts::default(), Vec::new(), 0, 10);
+        fn it_behaves_like_a_list_of_pairs(steps in proptest::collection::vec((0_u8..8, 0_i64..4, 0_i64..40), 1..200)) {
+            let (mut verdicts, mut list, mut in_transaction, mut next) = (Verdicts::default(), Vec::new(), 0, 10);
             for (what, gap, asked) in steps {
                 match what {
                     0 => {
                         verdicts.committed();
-                        list.drain(..carried);
-                        carried = 0;
+                        list.drain(..in_transaction);
+                        in_transaction = 0;
                     }
                     1 => {
                         verdicts.restart_replay();
-                        carried = 0;
+                        in_transaction = 0;
                     }
                     2 => {
                         verdicts.refuse(asked, refusal(asked));
                         let refused = Verdict::Invalid(Reason::Refused);
                         list.iter_mut().filter(|(offset, _)| *offset == asked).for_each(|(_, verdict)| *verdict = refused);
                     }
-                    3 if carried == list.len() && gap > 0 => {
+                    3 if in_transaction == list.len() && gap > 0 => {
                         let seen: Vec<_> = (0..gap).map(|number| (number + asked) % 3 != 0).collect();
                         let taken: Vec<_> = seen.iter().map(|&seen| if seen { Duplicate } else { Unseen }).collect();
                         verdicts.remember(next + 1, &taken);
                         list.extend((next + 1..).zip(taken));
                         next += gap;
-                        carried = list.len();
+                        in_transaction = list.len();
                     }
                     _ => {
-                        if carried == list.len() {
+                        if in_transaction == list.len() {
                             next += 1 + gap / 3;
                             list.push((next, if gap == 0 { Unseen } else { Duplicate }));
                             proptest::prop_assert_eq!(verdicts.recall(next), Recall::New);
                         } else {
-                            proptest::prop_assert_eq!(verdicts.recall(list[carried].0), Recall::Decided(list[carried].1));
-                            proptest::prop_assert_eq!(verdicts.recall(0), Recall::Gap(list[carried].0));
+                            proptest::prop_assert_eq!(verdicts.recall(list[in_transaction].0), Recall::Decided(list[in_transaction].1));
+                            proptest::prop_assert_eq!(verdicts.recall(0), Recall::Gap(list[in_transaction].0));
                         }
-                        let (offset, verdict) = list[carried];
+                        let (offset, verdict) = list[in_transaction];
                         verdicts.remember(offset, &[verdict]);
-                        carried += 1;
+                        in_transaction += 1;
                     }
                 }
                 let found = list.iter().find(|(offset, _)| *offset == asked).map(|&(_, verdict)| verdict);
                 proptest::prop_assert_eq!(verdicts.verdict(asked), found);
                 let refused = found == Some(Verdict::Invalid(Reason::Refused));
                 proptest::prop_assert_eq!(verdicts.refused(asked).cloned(), refused.then(|| refusal(asked)));
-                proptest::prop_assert_eq!((verdicts.is_empty(), verdicts.replay_complete()), (list.is_empty(), carried == list.len()));
+                proptest::prop_assert_eq!((verdicts.is_empty(), verdicts.replay_complete()), (list.is_empty(), in_transaction == list.len()));
             }
         }
     }
@@ -220,7 +220,7 @@ mod tests {
             verdicts.remember(offset, &[verdict]);
         }
         verdicts.committed();
-        assert!(!verdicts.is_empty(), "offset 14 is still to be carried");
+        assert!(!verdicts.is_empty(), "offset 14 is not in the transaction yet");
         assert_eq!(verdicts.recall(14), Recall::Decided(Unseen));
         verdicts.remember(14, &[Unseen]);
         assert_eq!(verdicts.recall(15), Recall::New);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decided_record_is_not_passed_over() {
+    fn a_missing_record_with_a_verdict_is_a_gap() {
         let mut verdicts = Verdicts::default();
         verdicts.remember(10, &[Unseen]);
         verdicts.remember(11, &[Unseen]);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_may_change_a_verdict() {
+    fn a_rejection_by_the_broker_changes_the_verdict() {
         let mut verdicts = Verdicts::default();
         verdicts.remember(10, &[Unseen]);
         verdicts.refuse(10, refusal(10));

@@ -1,7 +1,7 @@
 //! The producer of a worker, and its open transaction.
 //!
-//! Owns the counts of failures, and the origin of each record in flight. Must never decide what is written, or what a failure means for
-//! the records that were read.
+//! Owns the failure counts, and the origin of each record in flight. Must never decide what is written, or what a failure means for the
+//! input records.
 
 use super::ids::InputId;
 use super::in_flight::InFlight;
@@ -14,14 +14,14 @@ use crate::runtime;
 use crate::stats::{Stats, add};
 use std::time::{Duration, Instant};
 
-/// Most times that a producer is replaced without a commit in between.
+/// The maximum number of times that the producer is replaced without a commit in between.
 const REPLACEMENTS_MAX: u32 = 10;
 
-/// Most times that another producer fences this one, and the time for which each counts.
+/// The maximum number of times that another producer may fence this one, and the time for which each fencing counts.
 const FENCINGS_MAX: usize = 4;
-const FENCINGS_MEMORY: Duration = Duration::from_secs(600);
+const FENCINGS_WINDOW: Duration = Duration::from_secs(600);
 
-/// The first and the longest wait between transactions that abort repeatedly. The worker must still send heartbeats.
+/// The shortest and the longest wait between transactions that abort repeatedly. The worker must still send heartbeats.
 pub(super) const BACKOFF: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
@@ -29,27 +29,27 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 pub(super) struct TransactionWriter<B: Broker> {
     pub(super) sink: Sink<B>,
     pub(super) in_flight: InFlight,
-    /// Transactions aborted since the last commit, except those whose cause was isolated.
+    /// The number of transactions aborted since the last commit, except those whose cause was isolated.
     pub(super) aborts: u32,
     /// The error with which the worker ends after the next commit.
     pub(super) ends_with: Option<Error>,
     transactional_id: String,
-    /// The time limits of a transaction and of the delivery of its records.
+    /// The timeout of a transaction and of the delivery of its records.
     transaction_timeout: Duration,
     delivery_timeout: Duration,
     transaction: Option<Transaction>,
     limit: Limit,
-    /// True if the brokers did not accept the last transactions in time, so that the next must be smaller.
+    /// True if the brokers did not accept the last transactions in time, so that the next ones must be smaller.
     pub(super) shrinks: bool,
-    /// Durations of the last two commits. A single slow commit may have been an outage.
+    /// The durations of the last two commits. A single slow commit may have been an outage.
     commits_took: [Duration; 2],
     replacements: u32,
-    /// Times at which another producer fenced this one.
+    /// The times at which another producer fenced this one.
     fencings: Vec<Instant>,
 }
 
 impl<B: Broker> TransactionWriter<B> {
-    /// Connects the producer of worker `number`, which ends the transaction of its predecessor.
+    /// Connects the producer of worker `number`. This ends the open transaction of its predecessor.
     pub(super) fn connect(shared: &Shared<B>, number: usize) -> Result<Self, Error> {
         let transactional_id = format!("{}-{}-{number}", shared.config.kafka.group_id, shared.instance);
         Ok(Self {
@@ -74,12 +74,12 @@ impl<B: Broker> TransactionWriter<B> {
         self.transaction.is_some()
     }
 
-    /// The age of the open transaction.
+    /// Returns the age of the open transaction.
     pub(super) fn age(&self) -> Option<Duration> {
         self.transaction.as_ref().map(|transaction| runtime::since(transaction.begun))
     }
 
-    /// The age at which to commit a transaction, if `interval` is configured.
+    /// Returns the age at which to commit a transaction, given the configured `interval`.
     pub(super) fn commit_after(&self, interval: Duration) -> Duration {
         let [one, next] = self.commits_took;
         commit_after(interval, one.min(next), self.transaction_timeout)
@@ -96,7 +96,7 @@ impl<B: Broker> TransactionWriter<B> {
         Ok(())
     }
 
-    /// Writes a record that was read from this input.
+    /// Writes a record that was read from the input `from`.
     #[inline]
     pub(super) fn write(&mut self, from: InputId, mut outgoing: Outgoing<'_, RecordOf<'_, B>>) -> Result<(), SinkError> {
         outgoing.origin = self.in_flight.push(from, outgoing.message.offset(), outgoing.time);
@@ -108,7 +108,7 @@ impl<B: Broker> TransactionWriter<B> {
         Ok(())
     }
 
-    /// Adds processed records, written or not, to the load of the transaction. Returns true if it is full.
+    /// Adds processed records, written or not, to the load of the transaction. Returns true if the transaction is full.
     #[inline]
     pub(super) fn add_to_transaction(&mut self, records: usize) -> bool {
         let limit = &self.limit;
@@ -118,13 +118,13 @@ impl<B: Broker> TransactionWriter<B> {
         })
     }
 
-    /// The load that the transaction can still take, even if it is not open yet.
+    /// Returns how much more the transaction can take, even if it is not open yet.
     #[inline]
     pub(super) fn room(&self) -> Load {
         self.limit.room(self.transaction.as_ref().map_or_else(Load::default, |transaction| transaction.load))
     }
 
-    /// Notes that the open transaction failed for a reason other than one of its records.
+    /// Records that the open transaction failed for a reason other than one of its records.
     pub(super) fn failed(&mut self) {
         if let Some(transaction) =
             self.transaction.as_ref().filter(|transaction| runtime::since(transaction.begun) >= self.delivery_timeout)
@@ -133,26 +133,26 @@ impl<B: Broker> TransactionWriter<B> {
         }
     }
 
-    /// The open transaction did not repeat all records of the aborted one in time. Returns the new limit if the next ones are smaller.
+    /// Records that a replay was too slow. Returns the new limit if the next transactions are smaller.
     pub(super) fn repeated_too_slowly(&mut self) -> Option<Load> {
         let load = self.transaction.as_ref()?.load;
         self.limit.repeated_too_slowly(load).then(|| self.limit.current())
     }
 
-    /// Begins to write smaller transactions. Returns their limit.
+    /// Starts to write smaller transactions. Returns their limit.
     pub(super) const fn shrink(&mut self) -> Load {
         // The smaller transactions get the full number of attempts.
         self.replacements = 0;
         self.limit.current()
     }
 
-    /// Forgets the transaction, because it has ended.
+    /// Clears the transaction after it has ended.
     pub(super) fn end(&mut self) {
         self.transaction = None;
         self.in_flight.clear();
     }
 
-    /// Notes that the transaction is committed, and how long the commit took.
+    /// Records that the transaction was committed, and how long the commit took.
     pub(super) fn committed(&mut self, stats: &Stats, took: Duration) {
         self.commits_took = [self.commits_took[1], took];
         add(&stats.commits, 1);
@@ -168,19 +168,19 @@ impl<B: Broker> TransactionWriter<B> {
         (self.replacements, self.aborts, self.shrinks) = (0, 0, false);
     }
 
-    /// The wait before the next attempt, which grows while nothing can be committed.
+    /// Returns the wait before the next attempt. It grows while nothing can be committed.
     pub(super) fn back_off(&self) -> Duration {
         self.aborts.checked_sub(2).map_or(Duration::ZERO, |doublings| (BACKOFF * 2_u32.pow(doublings.min(10))).min(BACKOFF_MAX))
     }
 
-    /// Notes that the producer was fenced. Brokers report the same error when they abort a transaction that was open for too long, for
-    /// example after an outage, and for requests of that transaction that arrive late. If it happens repeatedly to other transactions,
-    /// another process has the same transactional id, and this worker ends.
+    /// Records that the producer was fenced. Brokers report the same error when they abort a transaction that was open for too long, for
+    /// example after an outage, and for late requests of that transaction. If repeated fencing affects other transactions, another process
+    /// has the same transactional id, and this worker ends.
     pub(super) fn fenced(&mut self, reason: &str) -> Result<(), Error> {
         if self.limit.has_timed_out() || self.age().is_some_and(|age| age >= self.transaction_timeout) {
             return Ok(());
         }
-        self.fencings.retain(|at| runtime::since(*at) < FENCINGS_MEMORY);
+        self.fencings.retain(|at| runtime::since(*at) < FENCINGS_WINDOW);
         self.fencings.push(runtime::now());
         if self.fencings.len() <= FENCINGS_MAX {
             return Ok(());
@@ -188,20 +188,24 @@ impl<B: Broker> TransactionWriter<B> {
         Err(Error::Exit(broker::duplicate_producer(&self.transactional_id, reason)))
     }
 
-    /// Counts and logs a transaction whose outcome is unknown. Fails if that has happened too often since the last commit.
+    /// Counts and logs a transaction with an unknown outcome. Fails if there were too many of them since the last commit.
     pub(super) fn note_in_doubt(&mut self, reason: &str) -> Result<(), Error> {
         self.replacements += 1;
-        tracing::warn!(reason, attempt = self.replacements, "outcome of the transaction is unknown; replacing the producer to find out");
+        tracing::warn!(
+            reason,
+            attempt = self.replacements,
+            "the outcome of the transaction is unknown; replacing the producer to resolve it"
+        );
         if self.replacements <= REPLACEMENTS_MAX {
             return Ok(());
         }
         Err(Error::Exit(format!(
-            "the producer failed {REPLACEMENTS_MAX} times without a commit in between ({reason}); raise worker.transaction_timeout if the brokers are slow, or look for another process that runs as transactional id {:?}",
+            "the producer failed {REPLACEMENTS_MAX} times without a commit in between ({reason}); raise worker.transaction_timeout if the brokers are slow, or find another process that uses transactional id {:?}",
             self.transactional_id
         )))
     }
 
-    /// Aborts the open transaction before the worker ends, because readers would wait until it times out.
+    /// Aborts the open transaction before the worker ends. Otherwise, readers would wait until it times out.
     pub(super) fn leave(&mut self) {
         if self.is_open() {
             self.sink.leave();
@@ -209,7 +213,7 @@ impl<B: Broker> TransactionWriter<B> {
         }
     }
 
-    /// Replaces the producer. The new one ends the transaction that the old one left open, and fences its late requests.
+    /// Replaces the producer. The new producer ends the open transaction of the old one, and fences its late requests.
     pub(super) fn replace_sink(&mut self, shared: &Shared<B>, number: usize, batch_bytes: usize) -> Result<(), Error> {
         let sink = connect(shared, number, &self.transactional_id, batch_bytes)?;
         sink.learn_from(&self.sink);
@@ -218,16 +222,17 @@ impl<B: Broker> TransactionWriter<B> {
     }
 }
 
-/// The age at which to commit a transaction, if recent commits took `commit_took`. A commit of many partitions takes longer, and little
-/// is read meanwhile. So a worker reads for at least a fifth of its time, unless the transaction would come near its timeout.
+/// Returns the age at which to commit a transaction if recent commits took `commit_took`. Commits of many partitions are slow, and the
+/// worker reads little during a commit. So it spends at least a fifth of its time reading, unless the transaction would come close to its
+/// timeout.
 fn commit_after(interval: Duration, commit_took: Duration, transaction_timeout: Duration) -> Duration {
     interval.max((commit_took / 4).min((transaction_timeout / 2).saturating_sub(commit_took)))
 }
 
-/// Connects a producer of worker `number`.
+/// Connects a producer for worker `number`.
 fn connect<B: Broker>(shared: &Shared<B>, number: usize, transactional_id: &str, batch_bytes: usize) -> Result<Sink<B>, Error> {
     let Shared { config, cluster, .. } = shared;
-    // With `repartition`, records come from the repartition topic or from the input. The larger one counts.
+    // With `repartition`, records come from the repartition topic or from the input. The larger partition count applies.
     let of = |topic: &str| cluster.partitions.get(topic).copied().unwrap_or(0);
     let read = |topic: &Topic| of(&topic.input).max(config.repartitioned(topic).map_or(0, |between| of(&between)));
     let partitions = config.topics.iter().map(read).fold(0, u32::saturating_add);
@@ -239,12 +244,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_reads_for_a_fifth_of_its_time_however_long_commits_take() {
+    fn a_worker_reads_for_a_fifth_of_its_time_even_if_commits_are_slow() {
         let after = |interval, took| {
             let [interval, took] = [interval, took].map(Duration::from_millis);
             commit_after(interval, took, Duration::from_secs(10)).as_millis()
         };
         assert_eq!([after(100, 0), after(100, 400), after(100, 1200)], [100, 100, 300]);
-        assert_eq!([after(100, 4000), after(100, 4800), after(100, 20_000)], [1000, 200, 100], "nor does it come near to the timeout");
+        assert_eq!(
+            [after(100, 4000), after(100, 4800), after(100, 20_000)],
+            [1000, 200, 100],
+            "the transaction stays clear of its timeout"
+        );
     }
 }

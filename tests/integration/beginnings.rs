@@ -124,7 +124,10 @@ fn lost_state_is_noticed_after_the_input_has_expired() {
     delete_records_before(broker(), &topics.input, 0, 100);
     fs::remove_dir_all(topics.setup.state_dir("a")).expect("it can be deleted");
     let log = topics.setup.start("a").fails(1);
-    assert!(log.contains("]: there is none; set state.cold_start to \"rebuild\" or \"empty\" to start without it"), "{log}");
+    assert!(
+        log.contains("]: there is no checkpoint; to start without a checkpoint, set state.cold_start to \"rebuild\" or \"empty\""),
+        "{log}"
+    );
 }
 
 /// If the offset was set by hand, the worker does not know where the group began. A cold start then takes nothing for seen.
@@ -210,7 +213,7 @@ fn a_slow_member_does_not_reset_the_group_to_its_beginning() {
     a.wait_for_log("fault point reached", LIMIT);
     wait_until("the slow member is about to commit, or waits for the other", LIMIT, || {
         let log = b.log();
-        (log.contains("fault point reached") || log.contains("waiting until the group begins")).then_some(())
+        (log.contains("fault point reached") || log.contains("waiting until the group starts reading")).then_some(())
     });
     a.sigcont();
     topics.wait_until_read(0, 50, &mut a);

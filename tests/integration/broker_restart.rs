@@ -51,7 +51,7 @@ fn a_static_member_rejoins_after_its_session_has_expired() {
     stranger.init_transactions(PATIENCE).and_then(|()| stranger.begin_transaction()).expect("a transaction");
     stranger.send_offsets_to_transaction(&offsets, &member.group_metadata().expect("its group"), PATIENCE).expect("offsets");
     stream.produce(..);
-    worker.wait_for_log("no answer from the brokers yet", LIMIT);
+    worker.wait_for_log("the brokers have not answered yet", LIMIT);
     broker.kill();
     broker.wait_until_back();
     // Without heartbeats that count, the brokers let the member go when its session ends.
@@ -60,7 +60,7 @@ fn a_static_member_rejoins_after_its_session_has_expired() {
         groups.groups().first().is_some_and(|group| group.members().is_empty()).then_some(())
     });
     stranger.abort_transaction(PATIENCE).expect("an end of the transaction");
-    worker.wait_for_log("joining anew", LIMIT);
+    worker.wait_for_log("rejoining, because this can also happen after an outage", LIMIT);
     stream.check(worker);
 }
 

@@ -132,7 +132,7 @@ fn an_impossible_capture_is_refused() {
     let file = setup.dir().join("there");
     fs::write(&file, "mine").expect("a file");
     for (args, what) in [
-        (&[][..], "there exists already; name another file, or move that one away"),
+        (&[][..], "there already exists; use another name, or move the existing file"),
         (&["--from", "noon"], "expected a time such as 2026-11-23T14:00:00Z, or an age such as 1h, got \"noon\""),
         (&["--from", "1h", "--to", "2h"], "--from must be before --to"),
     ] {

@@ -150,7 +150,7 @@ fn a_rebuild_waits_for_a_corrupt_batch_of_the_changelog() {
     let (start, bytes) = skipped(&changelog, [first, changelog.end(first)]);
     let intact = changelog.replace(start, &bytes);
     let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
-    worker.wait_for_log("the changelog cannot be read now", PATIENCE);
+    worker.wait_for_log("cannot read the changelog; retrying", PATIENCE);
     changelog.replace(start, &intact);
     worker.wait_for_log("state rebuilt from the changelog", PATIENCE);
     produce(broker, &input, records(0..31));

@@ -61,7 +61,7 @@ fn keys_are_known_on_a_disk_without_any_room() {
         stream.wait_until_read(third, &mut worker);
         worker.limit_files(1 << 10);
         stream.produce(third..2 * third);
-        worker.wait_for_log("checkpoint failed; going on without it, and trying again", LIMIT);
+        worker.wait_for_log("checkpoint failed; the worker continues, and the next checkpoint tries again", LIMIT);
         stream.wait_until_read(2 * third, &mut worker);
 
         let full = worker.log().len();

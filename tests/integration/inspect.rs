@@ -49,7 +49,7 @@ fn joined(hint: &str, filter: &str) {
     let offsets = partitions.iter().filter_map(|partition| partition["offsets"][&stream.input].as_i64());
     assert_eq!(offsets.sum::<i64>(), i64::try_from(2 * COUNT).expect("few enough"), "{shown}");
     let (code, _, error) = inspect(&[&dirs[0], Path::new("--merge"), &target]);
-    assert!(code == Some(1) && error.contains("there is state in it already"), "{error}");
+    assert!(code == Some(1) && error.contains("already contains state"), "{error}");
 
     // All of it again: the join has seen each of them.
     let before = read_committed(broker(), &other_output, PARTITIONS);
@@ -75,7 +75,7 @@ fn exact_filters_are_joined() {
 fn a_directory_without_state_is_reported() {
     let setup = Setup::new("nowhere:1", "no-state");
     let (code, _, error) = inspect(&[setup.dir()]);
-    assert!(code == Some(1) && error.contains("there is no state in it"), "{error}");
+    assert!(code == Some(1) && error.contains("the directory contains no state"), "{error}");
 }
 
 /// Asks a directory for a key, as text; its first line is that of the partition that has seen it, if one has.
@@ -98,9 +98,9 @@ fn answers_for(hint: &str, filter: &str, since: &str) {
     let shown = ask(&stream, [&user, &news]);
     let seen: Vec<_> = shown.lines().filter(|line| line.contains(since)).collect();
     assert_eq!(seen.len(), 1, "one partition has seen it:\n{shown}");
-    assert_eq!(shown.lines().filter(|line| line.contains("unseen: a record with this key would go out")).count(), 3, "{shown}");
+    assert_eq!(shown.lines().filter(|line| line.contains("unseen: a record with this key would be emitted")).count(), 3, "{shown}");
     let shown = ask(&stream, [&user, "never-written"]);
-    assert_eq!(shown.lines().filter(|line| line.contains("unseen: a record with this key would go out")).count(), 4, "{shown}");
+    assert_eq!(shown.lines().filter(|line| line.contains("unseen: a record with this key would be emitted")).count(), 4, "{shown}");
 }
 
 #[test]
@@ -121,7 +121,11 @@ fn a_query_needs_the_configuration_of_the_state() {
         let [one, two] = ["1", "2"].map(Path::new);
         let (code, shown, error) = inspect(&[&dir, Path::new("-c"), &other, Path::new("--key"), one, Path::new("--key"), two]);
         assert!(code == Some(1) && shown.is_empty() && error.contains(difference), "{piece}: {error}");
-        assert!(error.contains("is of another configuration") && error.contains("ask with the one that it was made with"), "{error}");
+        assert!(
+            error.contains("was written with a different configuration")
+                && error.contains("use the configuration that it was written with"),
+            "{error}"
+        );
     }
 }
 
@@ -140,7 +144,7 @@ fn a_closed_pipe_ends_the_output_quietly() {
 #[test]
 fn a_query_reports_when_the_key_was_seen() {
     // The first records are of midnight, and so of the slice that begins then.
-    let since = "seen in the slice that began at 2025-01-01T00:00:00Z";
+    let since = "seen in the slice that starts at 2025-01-01T00:00:00Z";
     answers_for("ask-aging", "filter = { kind = \"aging\", capacity = \"100k\", false_positive_rate = 1e-9 }", since);
     answers_for("ask-exact", "filter = { kind = \"exact\" }", since);
 }

@@ -113,7 +113,10 @@ fn a_bad_record_stops_the_worker_by_default() {
         stream.produce(..);
 
         let log = stream.setup.start_with("a", &[TOMBSTONES]).fails(1);
-        assert!(log.contains(&format!("error: {}[{partition}] offset {offset}: {message}; to go on, ", stream.input)), "{log}");
+        assert!(
+            log.contains(&format!("error: {}[{partition}] offset {offset}: {message}; fix the producer, and to continue, ", stream.input)),
+            "{log}"
+        );
         assert_eq!(
             committed_offset(broker(), stream.setup.group(), &stream.input, partition),
             Some(offset),

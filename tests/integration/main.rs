@@ -27,6 +27,7 @@ mod invalid;
 mod kills;
 mod many_partitions;
 mod members;
+mod oauth;
 mod observed;
 mod offsets;
 mod output_deleted;

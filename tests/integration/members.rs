@@ -36,7 +36,7 @@ fn the_wait_for_a_killed_members_session_is_explained() {
     first.wait_for_log("partition restored", LIMIT);
     first.kill9();
     let mut second = stream.setup.start("a");
-    second.wait_for_log("waiting for the group; where a member was killed, it waits for that member's session to end", LIMIT);
+    second.wait_for_log("waiting to join the consumer group; if a member was killed", LIMIT);
     stream.check(second);
 }
 
@@ -101,7 +101,7 @@ fn a_fenced_static_member_rejoins() {
         });
         // It does not leave the group: static members never do.
         drop(other);
-        worker.wait_for_log(&format!("joining anew, for it may say so after an outage, too time={time}"), LIMIT);
+        worker.wait_for_log(&format!("rejoining, because this can also happen after an outage time={time}"), LIMIT);
     }
     feed.join();
     stream.check(worker);
@@ -121,8 +121,8 @@ fn one_of_two_processes_with_one_name_stops() {
     let log = loser.fails(1);
     let reasons = [
         "another process has joined the group as the same member",
-        "another process runs as transactional id",
-        "another process that runs as transactional id",
+        "another process that uses transactional id",
+        "another process uses transactional id",
     ];
     assert!(reasons.iter().any(|reason| log.contains(reason)), "it ended for another reason");
     feed.join();

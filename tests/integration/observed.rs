@@ -113,7 +113,7 @@ fn state_counts_and_metrics_are_those_of_the_stream() {
         events.iter().any(|event| event["message"].as_str().is_some_and(|message| message.starts_with("partitions assigned"))),
         "{events:?}"
     );
-    let says_so = |event: &Value| event["message"].as_str().is_some_and(|message| message.starts_with("a duplicate differs from"));
+    let says_so = |event: &Value| event["message"].as_str().is_some_and(|message| message.starts_with("a duplicate has different content"));
     assert_eq!(events.iter().filter(|event| says_so(event)).count(), 9, "an example at 1, 2, 4, to 256: {events:?}");
 
     is_scraped_so(&address, &input, keys);
@@ -260,7 +260,7 @@ fn readiness_reports_what_the_worker_waits_for() {
     let mut worker = setup.start("a");
     let unreachable = address(&mut worker);
     let (code, _, body) = ask(&unreachable, "/readyz");
-    assert_eq!((code, &*body), (503, "not ready: it has not reached the brokers yet\n"));
+    assert_eq!((code, &*body), (503, "not ready: the process has not reached the brokers yet\n"));
     assert_eq!(ask(&unreachable, "/livez").0, 200);
     worker.kill9();
 

@@ -78,7 +78,7 @@ fn only_a_reset_partition_is_emitted_again() {
     let mut worker = stream.setup.start("a");
     stream.wait_until_read(RECORDS, &mut worker);
     let log = worker.drain();
-    assert!(log.contains("checkpoint is past what the group has committed"), "{log}");
+    assert!(log.contains("the checkpoint is past the group's committed offset"), "{log}");
     // Set back to the beginning, partition 0 is emitted anew from there: that is what a reset asks for. The others go on.
     let output = stream.output();
     assert_same(&[[&*before[0], &*stream.expected[0]].concat()], &output[..1]);
@@ -93,7 +93,7 @@ fn a_group_without_offsets_resumes_from_its_checkpoint() {
     // A group of another name that finds this state is in the place of one whose offsets have expired.
     let group = format!("kafka.group_id={}-heir", stream.setup.group());
     let log = stream.check(stream.setup.start_with("a", &[&group]));
-    assert!(log.contains("the group has no committed offset, but a checkpoint does; going on from there"), "{log}");
+    assert!(log.contains("the group has no committed offset; resuming from the offset in the checkpoint"), "{log}");
 }
 
 /// A record from the future says nothing of the log that it is in, and so repeats nothing.
@@ -166,8 +166,8 @@ fn a_log_shorter_than_the_groups_offset_stops_the_worker() {
     let end = committed(&stream, 0);
     commit(&stream, 0, 1_000_000);
     let log = stream.setup.start("a").fails(1);
-    let sentence = format!("{}[0] ends at offset {end}, but was read up to 1000000: its log became shorter", stream.input);
-    assert!(log.contains(&sentence) && log.contains("set kafka.on_truncation to \"continue\" to go on at its end"), "{log}");
+    let sentence = format!("{}[0] ends at offset {end}, but the group has read it up to 1000000; the log was truncated", stream.input);
+    assert!(log.contains(&sentence) && log.contains("To continue at the end of the log, set kafka.on_truncation to \"continue\""), "{log}");
     // Set back by hand, nothing is lost and nothing comes twice.
     commit(&stream, 0, end);
     stream.produce(HALF..);

@@ -79,7 +79,8 @@ fn small_topic(hint: &str) -> String {
 
 fn letter(record: &TestRecord, input: &str, records: &[TestRecord]) -> TestRecord {
     let bytes = record.text().len() + record.key.as_ref().map_or(0, Vec::len);
-    let message = format!("the record of {bytes} bytes is larger than the output topic takes; raise max.message.bytes of that topic");
+    let message =
+        format!("the record has {bytes} bytes, which is more than the output topic accepts; raise max.message.bytes of that topic");
     record.dead_letter(input, offset_of(record, records), "unseen.oversize", &message)
 }
 
@@ -100,7 +101,7 @@ fn large_records_go_to_the_dead_letters() {
     case.stream.produce(..);
     let log = case.check(&topic(broker(), "oversize-dead", 4));
     assert!(logged(&log, "aborts") > 1, "no transaction was aborted, so nothing was tried");
-    assert!(log.contains("is larger than the output topic takes"), "the log does not say why");
+    assert!(log.contains("is more than the output topic accepts"), "the log does not say why");
 }
 
 #[test]
@@ -108,8 +109,11 @@ fn a_large_record_stops_the_worker_by_default() {
     let case = Case::of_two("oversize-fail");
     case.stream.produce(..);
     let log = case.stream.setup.start("a").fails(1);
-    case.check_stop(&log, "the record of 30");
-    assert!(log.contains("is larger than the output topic takes; raise max.message.bytes of that topic; to go on, "), "{log}");
+    case.check_stop(&log, "the record has 30");
+    assert!(
+        log.contains("is more than the output topic accepts; raise max.message.bytes of that topic; fix the producer, and to continue, "),
+        "{log}"
+    );
     case.check(&topic(broker(), "oversize-fail-dead", 4));
 }
 
@@ -119,7 +123,7 @@ fn a_record_too_large_for_the_dead_letters_stops_the_worker() {
     case.stream.produce(..);
     let too_small = small_topic("oversize-both-dead");
     let log = case.stream.setup.start_with("a", &[&format!("topics[0].on_invalid.topic={too_small}")]).fails(1);
-    assert!(log.contains("that does not take it, so mend that topic"), "{log}");
+    assert!(log.contains("rejected the record, so change the settings of that topic"), "{log}");
     assert_prefix(&case.stream.expected, &case.stream.output());
     case.check(&topic(broker(), "oversize-both-dead", 4));
 }
@@ -133,7 +137,7 @@ fn lowering_the_limit_of_an_output_loses_nothing() {
     alter_topic(broker(), &stream.output, "max.message.bytes", "2000");
     stream.produce(..);
     let log = stream.check(worker);
-    assert!(log.contains("a topic does not take a batch; writing its records in smaller ones"), "{log}");
+    assert!(log.contains("a topic rejected a batch; retrying its records in smaller batches"), "{log}");
     assert_eq!(logged(&log, "invalid"), 0, "a record was blamed for its batch");
 }
 
@@ -153,7 +157,7 @@ fn batches_fit_an_output_that_inputs_share() {
     let stream = stream.with(|setup| setup.topic(&other, &output, &lines));
     stream.produce(..);
     let log = stream.check(stream.setup.start("a"));
-    assert!(!log.contains("a topic does not take a batch"), "{log}");
+    assert!(!log.contains("a topic rejected a batch"), "{log}");
 }
 
 /// What explains a duplicate may be what makes it too large: then it is written with less of it, and nothing ends.

@@ -116,7 +116,7 @@ impl Case {
             };
             assert_eq!(header("__connect.errors.exception.class.name"), "unseen.refused");
             let message = header("__connect.errors.exception.message");
-            assert!(message.starts_with(&format!("topic {:?} does not take the record: ", self.output)), "{message}");
+            assert!(message.starts_with(&format!("topic {:?} rejected the record: ", self.output)), "{message}");
             let names = if self.refusal == Refusal::NoKey { "without key" } else { "out of range" };
             assert!(message.contains(names), "{message}");
             let record = self.record("", letter.partition, true);
@@ -152,7 +152,7 @@ fn refused_records_become_dead_letters() {
         let mut worker = case.setup.start_with("a", &[&format!("topics[0].on_invalid.topic={dead_letters}")]);
         case.wait(&mut worker);
         // By now the worker has seen that its broker names the records: it needs no try for each.
-        let tries = |log: &str| log.matches("records that their topic does not take are set apart").count();
+        let tries = |log: &str| log.matches("a topic rejected records").count();
         let before = tries(&worker.log());
         assert!(before > 0, "nothing was tried");
         case.send(300, |number| number % 100 >= 50);
@@ -187,10 +187,9 @@ fn a_refused_record_stops_the_worker_by_default() {
         let mut case = Case::new(Refusal::NoKey, delivery, &format!("on_invalid = \"{on_invalid}\""));
         case.send(100, |number| number == 50);
         let log = case.setup.start("a").fails(1);
-        let place =
-            format!("offset 100: topic {:?} does not take the record: Compacted topic cannot accept message without key", case.output);
+        let place = format!("offset 100: topic {:?} rejected the record: Compacted topic cannot accept message without key", case.output);
         assert!(log.contains(&place), "{log}");
-        assert!(log.contains("to go on, mend the producer and set on_invalid to \"drop\" or { topic = \"...\" }"), "{log}");
+        assert!(log.contains("fix the producer, and to continue, set on_invalid to \"drop\" or { topic = \"...\" }"), "{log}");
         // Nothing is lost by it: with another setting the worker goes on from there.
         let mut worker = case.setup.start_with("a", &["topics[0].on_invalid=drop"]);
         case.wait(&mut worker);
@@ -229,7 +228,10 @@ fn refused_dead_letters_stop_the_worker() {
     let dead_letters = topic_with(broker(), "refused-dead", 2, &[Refusal::NoKey.property()]);
     case.send(100, |number| number == 50);
     let log = case.setup.start_with("a", &[&format!("topics[0].on_invalid.topic={dead_letters}")]).fails(1);
-    assert!(log.contains(&format!("it is the dead-letter topic {dead_letters:?} that does not take it, so mend that topic")), "{log}");
+    assert!(
+        log.contains(&format!("the dead-letter topic {dead_letters:?} rejected the record, so change the settings of that topic")),
+        "{log}"
+    );
     let mut worker = case.setup.start_with("a", &["topics[0].on_invalid=drop"]);
     case.wait(&mut worker);
     worker.drain();

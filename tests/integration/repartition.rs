@@ -69,7 +69,7 @@ fn each_key_is_emitted_once_from_any_partition() {
         let number = record.value.as_ref().and_then(|value| String::from_utf8_lossy(value).parse::<usize>().ok()).expect("a number");
         assert_eq!((&record.headers, record.timestamp), (&all[number].headers, all[number].timestamp), "it was changed on the way");
     }
-    assert!(!log.contains("a key came in two partitions"), "{log}");
+    assert!(!log.contains("the same key arrived in two partitions"), "{log}");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn keys_in_two_partitions_are_reported() {
     let mut worker = setup.start("a");
     wait_until_read(&setup, &input, &mut worker);
     let log = worker.drain();
-    assert_eq!(log.matches("a key came in two partitions").count(), 1, "it is told once");
+    assert_eq!(log.matches("the same key arrived in two partitions").count(), 1, "it is logged once");
     // Of one key in 1,024 both repeats are seen, each in a partition of its own.
     let cross_partition_keys = logged(&log, "cross_partition_keys");
     assert!(

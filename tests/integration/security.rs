@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// The address of this listener, and the properties that its clients begin with.
-fn listener(broker: &SecureBroker, protocol: &str) -> (String, BTreeMap<String, String>) {
+pub fn listener(broker: &SecureBroker, protocol: &str) -> (String, BTreeMap<String, String>) {
     let text = broker.read(&format!("{protocol}.properties"));
     let pairs = text.lines().map(|line| line.split_once('=').expect("name=value"));
     let mut properties: BTreeMap<_, _> = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
@@ -55,7 +55,7 @@ impl Way<'_> {
 
 /// What a worker needs a right for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Need {
+pub enum Need {
     Input,
     Output,
     Group,
@@ -63,7 +63,7 @@ enum Need {
 }
 
 /// Gives the user what a worker needs and no more; what it lacks, it may still look at.
-fn allow(stream: &Stream, user: &str, lacking: Option<Need>) {
+pub fn allow(stream: &Stream, user: &str, lacking: Option<Need>) {
     let transactions = format!("{}-", stream.setup.group());
     let mut rights = vec![Right::OwnTopics(&transactions)];
     for (need, right, instead) in [
@@ -117,7 +117,7 @@ fn refused(stream: &Stream, overrides: &[&str], sentence: &str) {
     let (code, _, stderr) = stream.setup.check_with("a", overrides);
     assert_eq!(code, Some(78), "{stderr}");
     let problems: Vec<_> =
-        stderr.lines().filter(|line| !line.starts_with("asking ") && !line.starts_with("no broker answers yet")).collect();
+        stderr.lines().filter(|line| !line.starts_with("connecting to ") && !line.starts_with("no broker answers yet")).collect();
     assert!(problems.len() == 1 && problems[0].contains(sentence), "`check` does not say {sentence:?} alone:\n{stderr}");
 }
 
@@ -236,7 +236,7 @@ fn forms(password: &str) -> Vec<String> {
     vec![password.to_owned(), base64(password), base64(&format!("\0unseen\0{password}"))]
 }
 
-const TELL_ALL: [&str; 2] = ["log.level=trace", "kafka.properties.debug=all"];
+pub const TELL_ALL: [&str; 2] = ["log.level=trace", "kafka.properties.debug=all"];
 
 /// The stream is deduplicated, everything is told that can be, and none of it holds a secret.
 fn shows_nothing(stream: &Stream, secrets: &[String]) {
@@ -255,7 +255,7 @@ fn shows_nothing(stream: &Stream, secrets: &[String]) {
     }
 }
 
-fn hold_nothing<const COUNT: usize>(texts: [(&str, String); COUNT], secrets: &[String]) {
+pub fn hold_nothing<const COUNT: usize>(texts: [(&str, String); COUNT], secrets: &[String]) {
     for (what, text) in texts {
         holds_nothing(what, text.as_bytes(), secrets);
     }

@@ -102,7 +102,7 @@ fn seeded_keys_are_not_emitted() {
         let (code, said, error) = seeded.seed("");
         assert_eq!(code, Some(0), "{error}");
         assert!(said.starts_with("3,000 lines, 3,000 keys\n"), "{said}");
-        refused(seeded.seed(""), "has begun, or was seeded");
+        refused(seeded.seed(""), "has already started or was seeded");
 
         let stream = &seeded.stream;
         let mut worker = stream.setup.start("a");
@@ -116,7 +116,7 @@ fn seeded_keys_are_not_emitted() {
         let offset = offset_of(repeat, &stream.records).to_string();
         let config = stream.setup.write_config("a").display().to_string();
         let (code, said, error) = unseen(["explain", "-c", &config, &stream.input, &repeat.partition.to_string(), &offset]);
-        assert!(code == Some(0) && said.contains("it repeats what the group was seeded with, committed at "), "{said}{error}");
+        assert!(code == Some(0) && said.contains("It repeats a seeded key, committed at "), "{said}{error}");
         worker.kill9();
         if hint != "seed-cuckoo" {
             fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
@@ -139,7 +139,7 @@ fn a_seed_is_written_whole_or_not_at_all() {
         let (code, ..) = seeded.seed(fault);
         assert_eq!(code, None, "it was killed at {fault}");
         if fault.starts_with("seed.committed") {
-            refused(seeded.seed(""), "has begun, or was seeded");
+            refused(seeded.seed(""), "has already started or was seeded");
         } else {
             let (code, _, error) = seeded.seed("");
             assert_eq!(code, Some(0), "{error}");
@@ -165,7 +165,7 @@ fn a_checkpoint_from_before_the_seed_does_not_hide_it() {
     delete_group(broker(), seeded.stream.setup.group());
     assert_eq!(digests(&seeded.stream.setup.state_dir("a")).len(), PARTITIONS);
     let (code, _, error) = seeded.seed("");
-    assert!(code == Some(1) && error.contains("so the group began once"), "{code:?}: {error}");
+    assert!(code == Some(1) && error.contains("so the group has already started"), "{code:?}: {error}");
     delete_topic(broker(), &format!("{}-news-changelog", seeded.stream.setup.group()));
     let (code, _, error) = seeded.seed("");
     assert_eq!(code, Some(0), "{error}");
@@ -240,7 +240,7 @@ fn a_table_seeds_partitions_by_key() {
     // Another tool has come to id 180, and so to what is brought to its partition from there on.
     let other = rows.setup.group().to_owned() + "-other";
     let args = ["--format", "csv", "--offsets-of", &other];
-    refused(rows.seed(&table(0..190), &args), "has committed no offset of ");
+    refused(rows.seed(&table(0..190), &args), "has not committed an offset for ");
     (0..4).for_each(|partition| move_offset(broker(), &other, &rows.inputs[0], partition, 45));
     let (code, said, error) = rows.seed(&table(0..190), &args);
     assert_eq!(code, Some(0), "{error}");
@@ -256,7 +256,7 @@ fn topics_of_a_space_begin_together_and_at_their_ends() {
     let of = |range: std::ops::Range<i64>| range.map(|number| record(number, (number % 4) as i32)).collect::<Vec<_>>();
     // Before the seed: not to be read.
     produce(broker(), &rows.inputs[1], of(500..600).iter());
-    refused(rows.seed(&table(0..100), &["--format", "csv"]), "line 2: the partition of its key is not known");
+    refused(rows.seed(&table(0..100), &["--format", "csv"]), "line 2: the partition of the key is unknown");
     let (code, _, error) = rows.seed(&table(0..100), &["--format", "csv", "--every-partition"]);
     assert_eq!(code, Some(0), "{error}");
     // Between the seed and the start of the group: to be read.
@@ -276,15 +276,17 @@ fn lines_of_json_go_to_the_partitions_of_producers() {
         })
     };
     let args = ["--record-key", "/k", "--time", "/seen", "--partitioner", "murmur2"];
-    refused(rows.seed(&text(0..10), &args[2..]), "the record key, which a line of ndjson does not have; say where it is with --record-key");
-    refused(rows.seed(&text(0..10), &args[..2]), "it has no time");
+    refused(rows.seed(&text(0..10), &args[2..]), "the record key, which an ndjson line does not have; set its location with --record-key");
+    refused(rows.seed(&text(0..10), &args[..2]), "the line has no time");
     refused(rows.seed(&(text(0..3) + "{\"id\":"), &args), "line 4: ");
-    for (time, hint) in [("99999999999999", "are its times in milliseconds?"), ("1735689600", "are its times in seconds?")] {
+    for (time, hint) in
+        [("99999999999999", "check that the times are in milliseconds"), ("1735689600", "if the times are in seconds, convert them")]
+    {
         refused(rows.seed(&format!("{{\"id\":1,\"k\":\"a\",\"seen\":{time}}}\n"), &args), hint);
     }
     let (code, said, error) = rows.seed(&text(0..100), &args);
     assert_eq!(code, Some(0), "{error}");
-    assert!(said.contains("begins with 100 different keys in 4 partitions, the last of them seen at 2024-12-31T23:59:09Z"), "{said}");
+    assert!(said.contains("with 100 distinct keys in 4 partitions, the latest seen at 2024-12-31T23:59:09Z"), "{said}");
     let records: Vec<_> = (0..200).map(|number| record(number, murmur2_partition(&format!("k{number:03}")))).collect();
     produce(broker(), &rows.inputs[0], records.iter());
     assert_eq!(rows.come_out(0, 100), (100..200).map(|number| format!("k{number:03}")).collect::<Vec<_>>());

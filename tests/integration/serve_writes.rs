@@ -141,12 +141,12 @@ fn keys_that_clients_write_are_emitted_once() {
 
     // What cannot be written is refused, with the reason.
     for (command, reason) in [
-        (&["BF.ADD", "fields", "1"][..], "made of the record key"),
+        (&["BF.ADD", "fields", "1"][..], "consist of the record key"),
         (&["CF.DEL", "sessions:{u1}", "login"], "no `retract`"),
-        (&["BF.INSERT", "orders", "SIZE", "1"], "items stand behind ITEMS"),
+        (&["BF.INSERT", "orders", "SIZE", "1"], "items must follow ITEMS"),
         (&["BF.RESERVE", "orders", "1e-10", "100"], "change the filter of its topic"),
-        (&["BF.SCANDUMP", "orders", "0"], "neither saved nor loaded"),
-        (&["DEL", "orders"], "not deleted"),
+        (&["BF.SCANDUMP", "orders", "0"], "cannot be saved or loaded"),
+        (&["DEL", "orders"], "can only be deleted in the configuration"),
     ] {
         let text = error(&mut first, command);
         assert!(text.contains(reason), "{command:?}: {text}");
@@ -222,7 +222,7 @@ fn a_stopped_server_finishes_its_writes() {
     wait_for_commands(&status, 3);
     drop(gone);
     server.sigterm();
-    server.wait_for_log("told to stop", LIMIT);
+    server.wait_for_log("shutting down", LIMIT);
     own.resume();
     assert_eq!(waiting.reply(), Reply::Integer(1));
     assert!(waiting.is_closed());
@@ -237,7 +237,7 @@ fn a_stopped_server_finishes_its_writes() {
     hasty.sigterm();
     let (status, log) = (hasty.wait(LIMIT), hasty.log());
     own.resume();
-    assert!(status.success() && log.contains("have not acknowledged these writes in time"), "{status}: {log}");
+    assert!(status.success() && log.contains("did not acknowledge these writes in time"), "{status}: {log}");
 }
 
 /// Keys of before lie where fewer partitions had them; those of after where they are now.

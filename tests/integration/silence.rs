@@ -47,8 +47,8 @@ fn an_unresponsive_broker_is_reported() {
     broker.pause();
     let lost = wait_until("its partitions are lost", LIMIT, || Some(status(&address)).filter(|status| status["partitions"] == json!([])));
     assert_eq!(lost["state"], "connecting", "{}", lost["reason"]);
-    assert!(lost["reason"].as_str().is_some_and(|reason| reason.starts_with("0 of 1 workers are members of the group")), "{lost}");
-    wait_until_not_ready(&address, "no broker has answered a request for ");
+    assert!(lost["reason"].as_str().is_some_and(|reason| reason.starts_with("0 of 1 workers have joined the group")), "{lost}");
+    wait_until_not_ready(&address, "no broker has answered for ");
     assert_eq!(metric(&address, "unseen_state{state=\"disconnected\"}").to_bits(), 1.0_f64.to_bits());
     // To start it again would not help.
     assert_eq!(ask(&address, "/livez").0, 200);
@@ -65,7 +65,7 @@ fn a_hung_thread_is_reported() {
     let mut worker = stream.setup.start_armed("a", &[], "commit.flushed:1:hang");
     stream.produce(..);
     let address = address(&mut worker);
-    wait_until_not_ready(&address, " has not gone on for ");
+    wait_until_not_ready(&address, " has not made progress for ");
     assert_eq!(metric(&address, "unseen_state{state=\"hung\"}").to_bits(), 1.0_f64.to_bits());
     let age = |worker| metric(&address, &format!("unseen_worker_loop_age_seconds{{worker=\"{worker}\"}}"));
     let (shorter, longer) = (age(0).min(age(1)), age(0).max(age(1)));
@@ -92,7 +92,7 @@ fn a_member_is_ready_again_once_its_blocked_partition_has_moved_away() {
         produce(broker(), &input, [record]);
         sent += 1;
         let (code, _, body) = ask(&address, "/readyz");
-        (code == 503 && body.contains("nothing can be committed")).then_some(())
+        (code == 503 && body.contains("the worker cannot commit")).then_some(())
     });
     let mut second = setup.start_with("b", &[&name("b")]);
     let moved = wait_until("partition 1 has moved away, and the first is ready", LIMIT, || {

@@ -50,7 +50,11 @@ fn is_quarantined(stream: Stream, fault: impl FnOnce(&Path), sentence: &str) {
 
 #[test]
 fn a_damaged_id_is_replaced() {
-    survives(half_read("state-id"), |state| flip(&state.join("instance")), "the id of this state directory is damaged; making another");
+    survives(
+        half_read("state-id"),
+        |state| flip(&state.join("instance")),
+        "the instance id of this state directory is damaged; creating a new one",
+    );
 }
 
 #[test]
@@ -58,8 +62,11 @@ fn deleted_state_stops_the_worker_or_is_rebuilt_as_configured() {
     let stream = half_read("state-cold");
     fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
     let log = stream.setup.start_with("a", &["state.cold_start=fail"]).fails(1);
-    assert!(log.contains(&format!("error: no usable checkpoint of {}[", stream.input)), "{log}");
-    assert!(log.contains("]: there is none; set state.cold_start to \"rebuild\" or \"empty\" to start without it"), "{log}");
+    assert!(log.contains(&format!("error: no usable checkpoint for {}[", stream.input)), "{log}");
+    assert!(
+        log.contains("]: there is no checkpoint; to start without a checkpoint, set state.cold_start to \"rebuild\" or \"empty\""),
+        "{log}"
+    );
     let log = stream.check(stream.setup.start("a"));
     assert!(log.contains("no usable checkpoint; reading "), "{log}");
 }
@@ -69,7 +76,7 @@ fn a_truncated_table_is_quarantined() {
     is_quarantined(
         half_read("state-cut-table"),
         |state| truncate(&tables(state)[0]),
-        "state is corrupt; quarantined, and starting without it",
+        "the stored state is corrupt; it was quarantined, and the worker continues without it",
     );
 }
 
@@ -84,7 +91,7 @@ fn flipped_bits_are_quarantined() {
     is_quarantined(
         half_read("state-flipped"),
         |state| tables(state).iter().for_each(|path| flip(path)),
-        "state is corrupt; quarantined, and starting without it",
+        "the stored state is corrupt; it was quarantined, and the worker continues without it",
     );
 }
 
@@ -94,7 +101,11 @@ fn flipped_bits_among_fingerprints_are_quarantined() {
     let (records, day) = (News { count: RECORDS, ..News::default() }.records(), Duration::from_secs(24 * 3600));
     let output = topic(broker(), "state-prints-out", 4);
     let stream = Stream::remembered_by(broker(), "state-prints", output, records, day, "filter = { kind = \"exact\" }");
-    is_quarantined(half_read_of(stream), |state| flip(&tables(state)[0]), "state is corrupt; quarantined, and starting without it");
+    is_quarantined(
+        half_read_of(stream),
+        |state| flip(&tables(state)[0]),
+        "the stored state is corrupt; it was quarantined, and the worker continues without it",
+    );
 }
 
 /// Damage that RocksDB does not know of: in memory, say, before it was written.
@@ -108,7 +119,8 @@ fn a_changed_window_is_not_misread() {
     let stream = half_read("state-window");
     // Half as long, it still covers all records: the same must come out.
     let log = stream.check(stream.setup.start_with("a", &["topics[0].window=12h"]));
-    let sentence = "checkpoint is of another configuration and cannot be used: its window was 4 slices of 6h and is 4 slices of 3h";
+    let sentence =
+        "the checkpoint was written with a different configuration and cannot be used: its window was 4 slices of 6h and is 4 slices of 3h";
     assert!(log.contains(sentence), "{log}");
     assert!(log.contains("no usable checkpoint; reading "), "{log}");
 }
@@ -170,7 +182,7 @@ fn a_full_disk_fails_only_checkpoints() {
     stream.produce(..BEFORE);
     // Room for the empty checkpoints of the start, and for no page of a filter.
     let mut worker = stream.setup.start_on_full_disk("a", &["log.level=info,unseen=debug"], 128 << 10);
-    worker.wait_for_log("checkpoint failed; going on without it, and trying again", LIMIT);
+    worker.wait_for_log("checkpoint failed; the worker continues, and the next checkpoint tries again", LIMIT);
     stream.wait_until_read(BEFORE, &mut worker);
 
     let full = worker.log().len();
@@ -206,7 +218,7 @@ fn a_deleted_directory_is_recreated() {
         let before = worker.log().len();
         fs::remove_dir_all(&state).expect("it can be deleted");
         stream.produce(BEFORE..RECORDS - 1_000);
-        worker.wait_for_log("the state directory was deleted while it was in use; making it anew", LIMIT);
+        worker.wait_for_log("the state directory was deleted while in use; recreating it", LIMIT);
         wait_until("checkpoints are written again", LIMIT, || checkpoints(&worker.log()[before..]).then_some(()));
         stream.wait_until_read(RECORDS - 1_000, &mut worker);
         worker.drain();

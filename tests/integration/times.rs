@@ -32,6 +32,42 @@ fn record_times_are_kept() {
     }
 }
 
+/// The window goes by the times of events, which a field has, and a state that is rebuilt from the changelog continues at these times.
+/// Records are emitted with Kafka's timestamps.
+#[test]
+fn event_times_move_the_window_and_record_times_are_kept() {
+    for repartition in ["", "repartition = true\n"] {
+        let [input, output, dead] = ["events", "events-out", "events-dead"].map(|name| topic(broker(), name, 1));
+        let lines = format!(
+            "space = \"ids\"\n{repartition}key = {{ record = \"key\" }}\ntime = {{ field = \"/ts\" }}\nwindow = \"1h\"\nfilter = {{ kind = \"exact\" }}\nlate = \"dead_letter\"\non_invalid = {{ topic = \"{dead}\" }}"
+        );
+        let setup =
+            Setup::new(broker(), "events").worker("commit_interval = \"50ms\"").properties(SHORT_SESSION).topic(&input, &output, &lines);
+        // By Kafka's timestamps, every record is a day older than the previous one.
+        let record = |(day, (key, minute)): (i64, (u8, Option<i64>))| {
+            let time = minute.map_or("null".to_owned(), |minute| (1_767_268_800_000 + minute * 60_000).to_string());
+            let value = Some(format!("{{\"ts\":{time}}}").into_bytes());
+            TestRecord { key: Some(vec![key]), value, timestamp: 1_700_000_000_000 - day * 86_400_000, ..TestRecord::default() }
+        };
+        let events = [(1, 0), (2, 30), (1, 20), (3, 130), (1, 130), (4, 0)].map(|(key, minute)| (key, Some(minute)));
+        let events: Vec<_> = (0..).zip(events.into_iter().chain([(5, None), (3, Some(131)), (6, Some(131))])).map(record).collect();
+        produce(broker(), &input, &events);
+        let mut worker = setup.start("a");
+        let first: Vec<_> = [0, 1, 3, 4, 8].map(|number| events[number].clone()).to_vec();
+        assert_same(&[first.clone()], &wait_for_output(broker(), &output, first.len(), 1, LIMIT, &mut worker));
+        worker.kill9();
+        std::fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
+        // 3 and 1 are in the window, and 2 is not.
+        let later: Vec<_> = (20..).zip([(3, Some(132)), (1, Some(90)), (2, Some(132))]).map(record).collect();
+        produce(broker(), &input, &later);
+        let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
+        wait_for_output(broker(), &output, first.len() + 1, 1, LIMIT, &mut worker);
+        worker.drain();
+        assert_same(&[[first, later[2..].to_vec()].concat()], &read_committed(broker(), &output, 1));
+        assert_eq!(read_committed(broker(), &dead, 1)[0].len(), 2, "one is late, and one has no time");
+    }
+}
+
 /// Keys that come before any time is known are remembered for as long as the first that comes with one.
 #[test]
 fn keys_without_a_time_outlive_their_disk() {
@@ -124,7 +160,7 @@ fn times_in_microseconds_are_reported_until_they_end() {
 
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_millis();
     produce(broker(), &input, (0..60).map(|number| record(number, i64::try_from(now).expect("a time"))));
-    worker.wait_for_log("record times move the window again", LIMIT);
+    worker.wait_for_log("record timestamps advance the window again", LIMIT);
     assert!(warning().is_null() && metric(0), "{}", warning());
     assert_eq!(worker.drain().matches(sentence).count(), 1);
 }

@@ -99,9 +99,9 @@ fn an_open_transaction_is_reported() {
     let record = TestRecord { partition: 0, key: Some(b"a".to_vec()), timestamp: 1_700_000_000_000, ..TestRecord::default() };
     produce(broker(), &input, [record]);
     let named = format!("{input}[1]");
-    worker.wait_for_log("held back by an open transaction", LIMIT);
+    worker.wait_for_log("an open transaction of a producer blocks this partition", LIMIT);
     let log = worker.log();
-    let line = log.lines().find(|line| line.contains("held back by an open transaction")).expect("a line");
+    let line = log.lines().find(|line| line.contains("an open transaction of a producer blocks this partition")).expect("a line");
     assert!(line.contains(&named) && !line.contains(&format!("{input}[0]")), "{line}");
     // Reports come once a second.
     let body = wait_until("the probe names it", LIMIT, || {

@@ -60,7 +60,7 @@ fn unclean_election_stops_the_worker_or_continues_at_the_end_of_the_log() {
     let [mut ended, mut worker] = workers;
     wait_until("the worker ends", LIMIT, || ended.ended());
     let log = ended.fails(1);
-    assert!(log.contains("its log became shorter"), "{log}");
+    assert!(log.contains("the log was truncated"), "{log}");
     wait_until("the other worker continues at the log's end", LIMIT, || {
         assert!(worker.runs(), "the worker has ended");
         (committed(1)? == kept).then_some(())

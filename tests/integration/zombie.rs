@@ -66,7 +66,9 @@ fn one_of_two_processes_with_a_copied_state_directory_stops() {
     let (ended, other) = if ended == 0 { (a, b) } else { (b, a) };
     let log = ended.fails(1);
     assert!(
-        log.contains("as where a state directory was copied; give each its own kafka.instance_id, or delete the file \"instance\""),
+        log.contains(
+            "for example because a state directory was copied; give each process its own kafka.instance_id, or delete the file \"instance\""
+        ),
         "{log}"
     );
     feed.join();

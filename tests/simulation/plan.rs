@@ -3,7 +3,7 @@
 //! As text, a plan is a line for the configuration and a line for each step.
 
 use crate::harness::SplitMix;
-use crate::options::{Change, Options};
+use crate::options::{Change, EVENT_TIMES, Options};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -42,6 +42,12 @@ pub struct Plan {
     /// Partitions of every topic.
     #[serde(default = "Plan::few")]
     pub partitions: i32,
+    /// `max.poll.interval.ms`; `None` for the default.
+    #[serde(default)]
+    pub max_poll_ms: Option<u64>,
+    /// True if the input has `message.timestamp.type=LogAppendTime`.
+    #[serde(default)]
+    pub append_time: bool,
     /// Milliseconds by which the wall clock of each process is ahead of the brokers' clock when it first starts.
     #[serde(default)]
     pub clocks_ms: [i64; MEMBERS],
@@ -134,6 +140,8 @@ pub enum Fault {
     },
     /// A process ends, and its partitions are restored while former leaders of the input, which stood still, answer.
     FormerLeader,
+    /// A process ends, and its partitions are restored while a former group coordinator, which stood still, answers. Not drawn.
+    FormerCoordinator,
     /// All processes end, and the input is deleted and created again.
     RecreateInput,
     /// The same, and the processes start without their disks.
@@ -179,6 +187,29 @@ pub enum Fault {
         partition: i32,
         ms: u64,
     },
+    /// Another producer writes some records of the input in a transaction, and others write more behind them. It ends later.
+    MixedTransaction {
+        partition: i32,
+        ms: u64,
+        committed: bool,
+    },
+    /// A process does not reach some of the brokers for a while.
+    CutOff {
+        brokers: Vec<usize>,
+        ms: u64,
+    },
+    /// A thread stands still for a while at the n-th passing of a fault point. The other threads of its process continue.
+    StallAt {
+        point: String,
+        count: u32,
+        ms: u64,
+    },
+    /// The transaction coordinators forget the transactional ids that have no open transaction.
+    ExpireTransactionalIds,
+    /// All leaders and coordinators move to other brokers that are up.
+    MoveAll {
+        lag: i64,
+    },
 }
 
 pub fn pick<T: Copy>(random: &mut SplitMix, choices: &[T]) -> T {
@@ -209,6 +240,9 @@ impl Plan {
             network: random.below(2) == 0,
             record_ms: 0,
             partitions: Self::few(),
+            // Longer than a worker doubts that a log is shorter than before.
+            max_poll_ms: (random.below(4) == 0).then_some(8_000),
+            append_time: false,
             clocks_ms: [0; MEMBERS],
             options,
             steps: Vec::new(),
@@ -245,13 +279,17 @@ impl Plan {
         }
         if random.below(20) == 0 {
             plan.partitions = pick(&mut random, &[50, 100]);
-            // A transaction of all partitions takes up to some seconds.
-            plan.transaction_ms = 10_000;
+            // A transaction of all partitions takes up to some seconds. Restoring them takes longer, and the worker does not poll meanwhile.
+            (plan.transaction_ms, plan.max_poll_ms) = (10_000, None);
         }
         // A server that asks for so many keys in so many partitions takes most of the time. Nothing tells a server what it forgets with a
         // changelog.
         let may_serve = plan.options.has("state.changelog = true") && plan.partitions == Self::few() && !plan.has(&Fault::DeleteChangelog);
         plan.server = server.filter(|_| may_serve);
+        // A process whose clock is behind takes the brokers' times for times from the future.
+        let has_brokers_clock =
+            plan.clocks_ms == [0; MEMBERS] && !plan.steps.iter().any(|step| matches!(step.fault, Fault::StepClock { .. }));
+        plan.append_time = has_brokers_clock && random.below(6) == 0;
         plan
     }
 
@@ -346,12 +384,14 @@ impl Fault {
             Change::Size => !has("kind = \"stable\""),
             Change::Kind => has_changelog && has("refresh = false") && !has("kind = \"stable\""),
             Change::Stable => has_changelog && by_keys,
-            Change::Slices | Change::Window => has_changelog && !plan.options.rotates(),
+            Change::Slices | Change::Window | Change::Time => has_changelog && !plan.options.rotates(),
         };
         loop {
             let change = pick(random, &[Change::Kind, Change::Kind, Change::Stable, Change::Size, Change::Slices, Change::Window]);
-            let ms = pick(random, &[300, plan.transaction_ms + 1_500, plan.session_ms + 1_500]);
-            return match random.below(53) {
+            let change = if change == Change::Slices && killed && has(EVENT_TIMES) { Change::Time } else { change };
+            let longest = plan.max_poll_ms.unwrap_or(plan.session_ms);
+            let ms = pick(random, &[300, plan.transaction_ms + 1_500, plan.session_ms + 1_500, longest + 1_500]);
+            return match random.below(62) {
                 0..=4 => Self::Kill,
                 5..=8 => Self::KillAfter(1 + random.next() % 400),
                 9..=13 => {
@@ -384,7 +424,13 @@ impl Fault {
                 42 => Self::FormerLeader,
                 43 if has_changelog && by_keys && has("start = \"earliest\"") && !has("cold_start = \"fail\"") => Self::DeleteChangelog,
                 44 if has("repartition = true") => Self::DeleteRepartitionTopic,
-                45 if is_spared && by_keys && has("repartition = false") && has("a space of one topic") => {
+                45 if is_spared
+                    && by_keys
+                    && has("repartition = false")
+                    && has("a space of one topic")
+                    // A worker that would have to rebuild what it lacks must stop.
+                    && !has("cold_start = \"fail\"") =>
+                {
                     Self::ResetOffset { partition: pick(random, &[0, 1, 2, 3]), back: pick(random, &[1, 5, 1000]) }
                 }
                 48 => Self::LateEnd { ms: pick(random, &[20, 100, 400]) },
@@ -395,6 +441,18 @@ impl Fault {
                 }
                 52 if has_changelog && by_keys && has("cold_start = \"rebuild\"") => Self::ExpireUnderWay,
                 38 => Self::StepClock { ms: pick(random, &[-3_600_000, -60_000, 60_000, 3_600_000]) },
+                53..=54 => Self::MixedTransaction { partition: pick(random, &[0, 1, 2, 3]), ms, committed: killed },
+                55..=57 => {
+                    // Each broker or none, but not none of them.
+                    let bits = 1 + random.below(7);
+                    Self::CutOff { brokers: (0..3).filter(|broker| bits >> broker & 1 == 1).collect(), ms }
+                }
+                58..=59 => {
+                    let point = pick(random, unseen::fault::POINTS);
+                    Self::StallAt { point: point.to_owned(), count: 1 + u32::try_from(random.below(4)).unwrap_or(0), ms }
+                }
+                60 => Self::ExpireTransactionalIds,
+                61 => Self::MoveAll { lag: pick(random, &[0, 1, 5]) },
                 39 => Self::OpenTransaction { partition: pick(random, &[0, 1, 2, 3]), ms },
                 _ => continue,
             };

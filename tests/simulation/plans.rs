@@ -3,7 +3,7 @@
 //! Drawn plans reach most of these situations sooner or later. These plans reach them in every run. Most have an `instance_id`: without
 //! one, the group would wait until the session of a killed process ends, and by then the stream would have ended, too.
 
-use crate::options::{Change, DIMENSIONS};
+use crate::options::{Change, DIMENSIONS, EVENT_TIMES};
 use crate::plan::{FAILING, Fault, Plan, ServerFilter, Step};
 use crate::{Outcome, run};
 use serde_json::json;
@@ -208,6 +208,27 @@ fn state_outlives_changes_of_its_configuration() {
     }
 }
 
+/// Event times differ from Kafka's timestamps by up to half a window, in several units, and some records have none.
+#[test]
+fn keys_expire_by_event_time_through_kills_and_a_lost_disk() {
+    let odd = "records that are late, from the future, or without a time";
+    let of = |kind| {
+        let steps = [step(60, Fault::Kill), step(120, Fault::LoseDisk { killed: true }), step(200, Fault::Join), step(240, Fault::Kill)];
+        plan(&[STATIC, NO_COLD_START, EVENT_TIMES, "late = \"drop\"", odd, kind], steps)
+    };
+    for kind in KINDS {
+        check(&of(kind));
+    }
+    let plan = of(KINDS[0]);
+    assert!(matches!(run(&plan, Some("event_times_ignored")), Outcome::Failed(_)), "the simulation does not notice the defect");
+}
+
+#[test]
+fn a_window_that_covers_all_outlives_a_change_of_its_times() {
+    let steps = (1..=4).map(|number| step(50 * number, Fault::Change(Change::Time)));
+    check(&plan(&[STATIC, COVERS_ALL, NO_COLD_START, EVENT_TIMES], steps));
+}
+
 #[test]
 fn a_window_by_count_outlives_its_disk() {
     for kind in KINDS {
@@ -335,4 +356,86 @@ fn a_replaced_member_does_not_outrank_its_successor() {
     plan.server = Some(ServerFilter::Cuckoo);
     check(&plan);
     assert!(matches!(run(&plan, Some("membership_not_proved")), Outcome::Failed(_)), "the simulation does not notice the defect");
+}
+
+/// Another member takes a partition over whose log became shorter, and has to warm it up from an old checkpoint. Until it has done so, its
+/// state is not at the group's stream time. It must not commit the older time: the next warm-up would stop there and forget too little.
+#[test]
+fn a_truncated_partition_keeps_the_stream_time_of_the_group() {
+    let options =
+        [STATIC, WITHOUT_CHANGELOG, "a window by time that rotates", "kind = \"exact\"", "refresh = true", "on_truncation = \"continue\""];
+    let with_defect = |partition| {
+        let steps = [
+            step(100, Fault::Join),
+            at_once(100, Fault::ShortLog { partition }),
+            Step { who: 1, ..at_once(100, Fault::ElectAfterRestore { lag: 0 }) },
+        ];
+        let plan = plan(&options, steps);
+        check(&plan);
+        matches!(run(&plan, Some("truncation_forgets_stream_time")), Outcome::Failed(_))
+    };
+    assert!((0..4).map(with_defect).fold(false, |any, noticed| any | noticed), "the simulation does not notice the defect");
+}
+
+/// The second reset is within a commit that the group wrote after the first one.
+#[test]
+fn offsets_that_are_reset_twice_lose_no_key() {
+    for partition in 0..4 {
+        let reset = |back| Fault::ResetOffset { partition, back };
+        let steps = [step(150, reset(1_000)), step(150, reset(3)), step(150, Fault::LoseDisk { killed: true })];
+        let plan = plan(&[STATIC, COVERS_ALL, "kind = \"exact\""], steps);
+        check(&Plan { server: Some(ServerFilter::Worker), commit_ms: 200, ..plan });
+    }
+}
+
+/// A worker whose commit takes longer than `max.poll.interval.ms`: its consumer leaves the group, and another member gets its partitions
+/// while the transaction is open.
+#[test]
+fn a_worker_that_polls_too_seldom_loses_its_partitions() {
+    for point in ["transaction.sent", "commit.begin", "commit.offsets_sent", "commit.committed", "assign.committed"] {
+        let stall = Fault::StallAt { point: point.to_owned(), count: 2, ms: 9_500 };
+        let pause = |at| Step { delay_ms: 9_000, ..step(at, Fault::StepClock { ms: 0 }) };
+        let steps = [step(60, Fault::Join), step(100, stall), pause(140), step(180, Fault::Kill), pause(240)];
+        check(&Plan { max_poll_ms: Some(8_000), transaction_ms: 20_000, ..plan(&[COVERS_ALL], steps) });
+    }
+}
+
+/// Each set of brokers that a process does not reach: with some of them, it is a member that cannot read or commit all of its partitions;
+/// with others, it reads and is no member any more.
+#[test]
+fn a_worker_is_cut_off_from_some_brokers() {
+    for bits in 1..8 {
+        let brokers = || (0..3).filter(|broker| bits >> broker & 1 == 1).collect::<Vec<_>>();
+        let steps =
+            [1_000, 3_500, 12_000].into_iter().zip([60, 130, 200]).map(|(ms, at)| step(at, Fault::CutOff { brokers: brokers(), ms }));
+        let pauses = [90, 170, 240].map(|at| Step { delay_ms: 5_000, ..step(at, Fault::StepClock { ms: 0 }) });
+        let mut steps: Vec<_> = steps.chain(pauses).chain([step(40, Fault::Join)]).collect();
+        steps.sort_by_key(|step| step.at);
+        check(&plan(&[COVERS_ALL], steps));
+    }
+}
+
+#[test]
+fn records_around_open_transactions_keep_their_order() {
+    let mixed = |at, partition, committed| step(at, Fault::MixedTransaction { partition, ms: 1_500, committed });
+    let steps = [mixed(60, 0, true), mixed(90, 1, false), step(100, Fault::Kill), mixed(150, 2, true), mixed(200, 0, false)];
+    check(&plan(&[STATIC, "kind = \"exact\""], steps));
+}
+
+#[test]
+fn coordinators_move_and_forget_transactional_ids() {
+    let steps = [
+        step(60, Fault::MoveAll { lag: 5 }),
+        step(90, Fault::Join),
+        at_once(90, Fault::MoveAll { lag: 0 }),
+        step(140, Fault::ExpireTransactionalIds),
+        step(180, Fault::MoveAll { lag: 0 }),
+        step(220, Fault::ExpireTransactionalIds),
+    ];
+    check(&plan(&[COVERS_ALL], steps));
+}
+
+#[test]
+fn the_brokers_set_the_times_of_the_input() {
+    check(&Plan { append_time: true, ..plan(&[STATIC, "kind = \"exact\""], [step(100, Fault::Kill), step(200, Fault::Kill)]) });
 }

@@ -53,6 +53,9 @@ config.schema_registry.url: must have no user or password, which would be readab
 {{- with .password }}
 {{- include "unseen.readable" (list $ "config.schema_registry.password" .) }}
 {{- end }}
+{{- with dig "oauth" "client_secret" "" . }}
+{{- include "unseen.readable" (list $ "config.schema_registry.oauth.client_secret" .) }}
+{{- end }}
 {{- end }}
 {{- range $index, $topic := $config.topics }}
 {{- if kindIs "map" (get $topic "hash") }}

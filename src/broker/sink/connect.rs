@@ -1,6 +1,6 @@
-//! How a producer comes to where it can begin a transaction.
+//! Connects a producer and initializes its transactions.
 //!
-//! Owns how often that is tried anew where another producer gets in between. Must never write anything.
+//! Owns the number of retries if another producer interferes. Must never write anything.
 
 use super::error::duplicate_producer;
 use super::offsets::REQUEST_BYTES_MAX;
@@ -10,20 +10,20 @@ use crate::config::Config;
 use crate::fault;
 use std::cell::{Cell, RefCell};
 
-/// Where batches are to be smaller than this, each record has one.
+/// The batch size below which each record gets its own batch.
 const ONE_RECORD_BYTES: usize = 512;
 
-/// How often another producer of the same transactional id may get in between.
+/// The number of times that another producer with the same transactional id may interfere.
 const FENCED_MAX: u32 = 4;
 
 impl<B: Broker> Sink<B> {
-    /// A producer that is ready to begin; whatever its past selves left open is aborted.
+    /// Creates a producer that can begin transactions. Aborts the open transaction of its predecessor.
     ///
-    /// `partitions` are those of the input. `batch_bytes` bounds what is written together; so small that few records are,
-    /// each travels alone.
+    /// `partitions` is the number of input partitions. `batch_bytes` is the maximum size of a batch. If it is so small that few records
+    /// fit, every record gets its own batch.
     ///
     /// # Errors
-    /// When librdkafka refuses the configuration, the brokers do not allow it, or `stop` says so while waiting.
+    /// If librdkafka rejects the configuration, the brokers deny access, or `stop` returns true while waiting.
     pub fn connect(
         broker: &B,
         config: &Config,
@@ -38,10 +38,11 @@ impl<B: Broker> Sink<B> {
             match sink.init(transactional_id, stop) {
                 Ok(()) => return Ok(sink),
                 Err(_) if stop() => return Err(Error::Stopped),
-                // Brokers may say so to either of two that begin in the same moment. librdkafka has no way back from that.
+                // If two producers start at the same time, brokers may report either of them as fenced. librdkafka cannot recover from this
+                // error.
                 Err(error) if error.code == ErrorCode::Fenced && fenced < FENCED_MAX => {
                     fenced += 1;
-                    tracing::warn!(error = %error, transactional_id, attempt = fenced, "another producer of this transactional id got in between; beginning anew");
+                    tracing::warn!(error = %error, transactional_id, attempt = fenced, "another producer with this transactional id interfered; retrying with a new producer");
                 }
                 Err(error) if error.code == ErrorCode::Fenced => {
                     return Err(Error::Fatal(duplicate_producer(transactional_id, &error.to_string())));
@@ -63,7 +64,7 @@ impl<B: Broker> Sink<B> {
         Ok(Self { producer, delivery, patience, one_record_per_batch, batch_bytes, group, offset_request_bytes, failures, names_records })
     }
 
-    /// Waits until the coordinator has ended what past selves left open.
+    /// Waits until the coordinator has ended the transaction of the predecessor.
     fn init(&self, transactional_id: &str, stop: &dyn Fn() -> bool) -> Result<(), ClientError> {
         fault::step("connect.begin").map_err(ClientError::fenced)?;
         if !self.transactional() {
@@ -71,7 +72,7 @@ impl<B: Broker> Sink<B> {
         }
         loop {
             match self.producer.init_transactions(CALL_TIMEOUT) {
-                // A broker that finishes a past self's transaction answers "concurrent transactions" for a while.
+                // While a broker ends the transaction of a predecessor, it returns "concurrent transactions".
                 Err(error) if error.is_retriable && !stop() => {
                     throttle::report(&format!("{transactional_id} {error}"), |left_out| {
                         tracing::warn!(error = %error, transactional_id, left_out, "waiting for the transaction coordinator");

@@ -1,6 +1,6 @@
-//! The first commit of a group, by one who is no member of it.
+//! The first commit of a group, by a client that is not a member of the group.
 //!
-//! Must never commit while the group has members: nothing but the question keeps the two apart.
+//! Must never commit while the group has members. Only the check prevents that.
 
 use super::error::next;
 use super::{CALL_TIMEOUT, OffsetToCommit, Sink, SinkError};
@@ -8,7 +8,7 @@ use crate::broker::{Broker, MembershipOf, ProducerClient as _};
 use crate::fault;
 
 impl<B: Broker> Sink<B> {
-    /// Waits until all that was sent is written.
+    /// Waits until all sent records are written.
     ///
     /// # Errors
     /// [`SinkError`] says what to do.
@@ -16,9 +16,9 @@ impl<B: Broker> Sink<B> {
         self.flush().map_err(|failure| self.explain(failure))
     }
 
-    /// Commits what was [written](Self::wait_written) together with the first offsets of a group. `check` is asked once the offsets are a part of the
-    /// transaction: who joins from then on learns of none before it has ended, so that a member is seen by `check`, or comes after
-    /// the commit.
+    /// Commits the [written](Self::wait_written) records together with the first offsets of a group. `check` is called after the offsets
+    /// were added to the transaction. A member that joins later does not get offsets before the transaction has ended. So `check` sees
+    /// every member that could have read earlier offsets.
     ///
     /// # Errors
     /// [`SinkError`] says what to do.

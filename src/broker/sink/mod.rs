@@ -1,7 +1,7 @@
-//! Where records go: one producer, and its transactions.
+//! The producer of a worker and its transactions.
 //!
-//! Owns the life of a transaction and says of each failure what to do next: see [`SinkError`]. Calls
-//! that may be repeated are repeated here, within bounds. Must never decide what is written.
+//! Owns the life cycle of a transaction, and maps each failure to a reaction (see [`SinkError`]). Retries calls that can be retried, within
+//! limits. Must never decide what is written.
 
 mod connect;
 mod error;
@@ -31,42 +31,42 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::time::Duration;
 
-/// Timeout of one call to a broker.
+/// The timeout of one call to a broker.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long librdkafka may wait before we look at what has failed.
-const TURN: Duration = Duration::from_millis(50);
+/// The longest wait inside librdkafka before failures are checked.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long librdkafka's threads are given to send what lingers.
-const HEAD_START: Duration = Duration::from_millis(2);
+/// The time for librdkafka's threads to send lingering records.
+const LINGER_WAIT: Duration = Duration::from_millis(2);
 
-/// How long a record waits for room in a full queue before it is tried again.
-const FULL_TURN: Duration = Duration::from_millis(10);
+/// The time to wait for room in a full queue before a record is tried again.
+const QUEUE_FULL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A record that was read, to be written to another topic.
+/// An input record to write to another topic.
 pub struct Outgoing<'a, R> {
     /// The topic and partition to write to.
     pub target: Target<'a>,
-    /// The record that was read. Its key, value, and headers are written unchanged.
+    /// The input record. Its key, value, and headers are written unchanged.
     pub message: &'a R,
-    /// The time to write.
+    /// The timestamp to write.
     pub time: Option<Timestamp>,
-    /// Headers to add to those of the record.
+    /// The headers to add.
     pub headers: &'a AddedHeaders,
-    /// The number by which a failure names the record.
+    /// The number that identifies the record in failures.
     pub origin: usize,
 }
 
-/// The topic and partition that a record is written to.
+/// The topic and partition for a record.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
     /// The topic.
     pub topic: &'a str,
-    /// The partition; `None` lets the client choose it by the key.
+    /// The partition, or `None` to let the client choose it by the key.
     pub partition: Option<i32>,
 }
 
-/// What is done while a commit waits for the brokers, with a way to ask whether the wait is over.
+/// A function that is called while a commit waits for the brokers. Its argument returns true when the wait is over.
 pub type Meanwhile<'m> = &'m mut dyn FnMut(&dyn Fn() -> bool);
 
 impl HeaderChanges for AddedHeaders {
@@ -86,24 +86,24 @@ pub struct Sink<B: Broker> {
     patience: Duration,
     /// True if every record has its own batch, so that an error of the batch is an error of the record.
     one_record_per_batch: bool,
-    /// The largest batch, in bytes.
+    /// The maximum size of a batch in bytes.
     batch_bytes: usize,
     group: String,
-    /// Most estimated bytes of the offsets in one request. Shrinks when the group coordinator refuses a request as too large.
+    /// The maximum estimated size of the offsets in one request. It shrinks when the group coordinator rejects a request as too large.
     offset_request_bytes: Cell<usize>,
     failures: RefCell<Vec<DeliveryFailure>>,
-    /// True once a broker has shown that it names the records of a batch that it rejects. Brokers before Kafka 2.4 do not.
+    /// True after a broker has named the rejected records of a batch. Brokers before Kafka 2.4 do not name them.
     names_records: Cell<bool>,
 }
 
 impl<B: Broker> Sink<B> {
-    /// Returns true if transactions hold together what is written.
+    /// Returns true if records are written in transactions.
     #[must_use]
     pub const fn transactional(&self) -> bool {
         matches!(self.delivery, Delivery::ExactlyOnce)
     }
 
-    /// Most bytes of a batch.
+    /// Returns the maximum size of a batch in bytes.
     #[must_use]
     pub const fn batch_bytes(&self) -> usize {
         self.batch_bytes
@@ -113,15 +113,15 @@ impl<B: Broker> Sink<B> {
         self.names_records.get()
     }
 
-    /// Takes over what `previous` learned about the brokers.
+    /// Copies what `previous` has learned about the brokers.
     pub fn learn_from(&self, previous: &Self) {
         self.names_records.set(self.names_records() || previous.names_records());
         self.offset_request_bytes.set(previous.offset_request_bytes.get());
     }
 
-    /// True if a request to commit offsets or to end a transaction was sent and never answered. librdkafka sent it again, but the
-    /// first one may still arrive, and would act on the next transaction of this producer: only another producer has another
-    /// epoch. Brokers tell transactions of one epoch apart for clients of transactions V2 (KIP-890), which librdkafka is not.
+    /// True if a request to commit offsets or to end a transaction was never answered. librdkafka has sent it again, but the first copy may
+    /// still arrive, and affect the next transaction of this producer. Only another producer has a different epoch. Brokers distinguish
+    /// transactions of the same epoch only for clients with transactions V2 (KIP-890), which librdkafka does not support.
     #[must_use]
     pub fn has_late_request(&self) -> bool {
         self.producer.has_late_request()
@@ -134,13 +134,13 @@ impl<B: Broker> Sink<B> {
     pub fn begin(&self) -> Result<(), SinkError> {
         self.producer.take_failures();
         self.failures.borrow_mut().clear();
-        // What an aborted transaction wrote to changelogs lies nowhere.
+        // Drops the offsets of changelog records that were aborted.
         self.take_logged();
         fault::step("transaction.begin").map_err(SinkError::Unknown)?;
         if self.transactional() { self.producer.begin_transaction().map_err(|error| next(&error)) } else { Ok(()) }
     }
 
-    /// Hands a record to librdkafka; waits while its queue is full.
+    /// Passes a record to librdkafka. Waits while its queue is full.
     ///
     /// # Errors
     /// [`SinkError`] says what to do.
@@ -159,8 +159,8 @@ impl<B: Broker> Sink<B> {
         })
     }
 
-    /// Without transactions, waits until everything that was sent is written. Outputs come before the changelog, and that before
-    /// the offsets: after a kill, none may know of more than was written before it.
+    /// Without transactions, waits until all sent records are written. Outputs are written before the changelog, and the changelog before
+    /// the offsets. After a crash, none of them may be ahead of an earlier one.
     ///
     /// # Errors
     /// [`SinkError`] says what to do.
@@ -172,7 +172,7 @@ impl<B: Broker> Sink<B> {
         }
     }
 
-    /// Hands a record of a changelog to librdkafka.
+    /// Passes a changelog record to librdkafka.
     ///
     /// # Errors
     /// [`SinkError`] says what to do.
@@ -188,7 +188,7 @@ impl<B: Broker> Sink<B> {
         })
     }
 
-    /// Where the records of changelogs lie that were written since this was asked, if they were committed.
+    /// Takes the offsets of the changelog records written since the last call. They are valid if the transaction is committed.
     pub fn take_logged(&self) -> BTreeMap<TopicPartition, Vec<Offset>> {
         self.producer.take_written()
     }
@@ -204,8 +204,8 @@ impl<B: Broker> Sink<B> {
                     if runtime::since(*waited.get_or_insert_with(runtime::now)) > self.patience {
                         return Err(SinkError::Abort(format!("the send queue stayed full for {:?}", self.patience)));
                     }
-                    // Sends what lingers.
-                    let _ = self.producer.flush(FULL_TURN);
+                    // Sends lingering records.
+                    let _ = self.producer.flush(QUEUE_FULL_INTERVAL);
                 }
                 ErrorCode::TooLarge => {
                     let invalid = oversize(record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len));
@@ -226,13 +226,13 @@ impl<B: Broker> Sink<B> {
         }
     }
 
-    /// Lets librdkafka report which of the earlier records have failed.
+    /// Lets librdkafka report failures of earlier records.
     pub fn poll(&self) {
         self.producer.poll(Duration::ZERO);
     }
 
-    /// Commits what was sent, together with the offsets up to which it was read, each with a note. While a transaction
-    /// waits for the brokers, `meanwhile` is called.
+    /// Commits the sent records together with the input offsets and their metadata. While a transaction waits for the brokers, calls
+    /// `meanwhile`.
     ///
     /// # Errors
     /// [`SinkError`] says what to do.
@@ -251,7 +251,7 @@ impl<B: Broker> Sink<B> {
                 std::thread::scope(|scope| {
                     let thread = std::thread::Builder::new().name("commit".to_owned());
                     let Ok(commit) = thread.spawn_scoped(scope, move || task.run(|| this.commit_transaction(&requests, group))) else {
-                        return Err(SinkError::Abort("the system has no thread for the commit".to_owned()));
+                        return Err(SinkError::Abort("cannot start a thread for the commit".to_owned()));
                     };
                     meanwhile(&|| done.is_done());
                     done.wait();
@@ -262,7 +262,7 @@ impl<B: Broker> Sink<B> {
         committed.map_err(|failure| self.explain(failure))
     }
 
-    /// Why the producer is of no use any more.
+    /// Returns the reason why the producer can no longer be used.
     fn why_ended(&self) -> SinkError {
         match self.producer.begin_transaction().as_ref().map_err(next) {
             Err(failure @ SinkError::Fenced(_)) => failure,
@@ -270,7 +270,7 @@ impl<B: Broker> Sink<B> {
         }
     }
 
-    /// Why the open transaction has failed. Asked to begin another, librdkafka refuses, and says it.
+    /// Returns the reason why the open transaction has failed. librdkafka reports it when asked to begin another transaction.
     fn why_failed(&self) -> SinkError {
         match self.producer.begin_transaction().as_ref().map_err(next) {
             Err(failure @ (SinkError::Abort(_) | SinkError::Exit(_))) => failure,
@@ -278,12 +278,12 @@ impl<B: Broker> Sink<B> {
         }
     }
 
-    /// Says of a failed transaction what the broker said of its records, if that is why.
+    /// If rejected records made the transaction fail, adds the broker's messages about them.
     fn explain(&self, failure: SinkError) -> SinkError {
         if !matches!(failure, SinkError::Abort(_) | SinkError::Exit(_)) {
             return failure;
         }
-        // The call that meets a failed transaction does not say why; the delivery reports do, and wait for us.
+        // The call that reports a failed transaction does not contain the reason, but the delivery reports do.
         self.take_reports();
         self.collect_failures();
         let failures = self.failures.take();
@@ -294,10 +294,10 @@ impl<B: Broker> Sink<B> {
         if let Some((failed, invalid)) = refused.iter().find(|(failed, _)| WrittenFrom::of(failed.tag) == WrittenFrom::Changelog) {
             return SinkError::Exit(match invalid.reason {
                 Reason::Oversize => format!(
-                    "a changelog's record does not fit ({}); let the topic's max.message.bytes be at least 1000000",
+                    "a changelog record is too large ({}); set max.message.bytes of the changelog topic to at least 1000000",
                     message(failed)
                 ),
-                _ => format!("{} of a changelog; let it have cleanup.policy=delete", invalid.message),
+                _ => format!("{}; set cleanup.policy=delete for this changelog topic", invalid.message),
             });
         }
         let SinkError::Abort(reason) = failure else { return failure };
@@ -306,13 +306,13 @@ impl<B: Broker> Sink<B> {
                 failures.into_iter().find(|failed| !is_given_up(failed.code)).map_or(reason, |failed| message(&failed)),
             );
         }
-        // What is said of each in other words is of none else.
+        // If all records have different messages, the broker named each record.
         let words: BTreeSet<_> = refused.iter().map(|(failed, _)| &failed.reason).collect();
         let is_named = self.names_records() || refused.len() > 1 && words.len() == refused.len();
         let refused = refused.into_iter().filter_map(|(failed, invalid)| {
             let WrittenFrom::Read(origin) = WrittenFrom::of(failed.tag) else { return None };
             let is_certain = match invalid.reason {
-                // Larger than a batch may be, a record was alone in its own.
+                // A record larger than a batch was alone in its batch.
                 Reason::Oversize => failed.bytes >= self.batch_bytes,
                 _ => is_named && !failed.reason.is_empty(),
             };
@@ -321,12 +321,12 @@ impl<B: Broker> Sink<B> {
         SinkError::Refused(refused.collect())
     }
 
-    /// Waits until the broker has taken all that was sent, or refused any of it.
+    /// Waits until the broker has accepted all sent records, or rejected any of them.
     fn flush(&self) -> Result<(), SinkError> {
         let started = runtime::now();
         loop {
-            // In short waits: behind a refused record, librdkafka may wait for ever with those that it will not send any more.
-            let flushed = self.producer.flush(TURN);
+            // Waits are short, because after a rejected record, librdkafka may wait forever for records that it will not send.
+            let flushed = self.producer.flush(FLUSH_INTERVAL);
             if self.collect_failures() && !fault::defect("failed_deliveries_ignored") {
                 return Err(SinkError::Abort("a record could not be written".to_owned()));
             }
@@ -339,11 +339,11 @@ impl<B: Broker> Sink<B> {
         }
     }
 
-    /// Commits the open transaction with these requests of offsets. A warm-up commits without any.
+    /// Commits the open transaction with these offset requests. A warm-up commits without any.
     fn commit_transaction(&self, requests: &[&[OffsetToCommit]], group: Option<MembershipOf<B>>) -> Result<(), SinkError> {
         fault::step("commit.begin").map_err(SinkError::Abort)?;
         // librdkafka sends lingering records while we wait for the offset commits.
-        let _ = self.producer.flush(HEAD_START);
+        let _ = self.producer.flush(LINGER_WAIT);
         let group = group.ok_or_else(|| SinkError::Abort("the consumer has left its group".to_owned()))?;
         self.send_offsets(requests, &group)?;
         fault::step("commit.offsets_sent").map_err(SinkError::Abort)?;
@@ -363,14 +363,14 @@ impl<B: Broker> Sink<B> {
                 ErrorCode::OffsetsTooLarge => self.shrink_offset_requests(),
                 ErrorCode::Unknown if request.len() > 1 => self.shrink_offset_requests(),
                 _ => match error.missing_permission {
-                    Some(right) => SinkError::Exit(format!("the brokers do not allow offset commits: {error}; give this user {right}")),
+                    Some(right) => SinkError::Exit(format!("the brokers deny offset commits: {error}; give this user {right}")),
                     None => SinkError::Abort(format!("offset commit failed: {error}")),
                 },
             })
         })
     }
 
-    /// Calls the client until it succeeds, as long as the call may be repeated and a transaction can live.
+    /// Repeats a call until it succeeds, as long as it can be retried and the transaction has not timed out.
     fn attempt(&self, call: impl Fn() -> Result<(), ClientError>) -> Result<(), ClientError> {
         Self::attempt_for(self.patience, call)
     }
@@ -383,7 +383,7 @@ impl<B: Broker> Sink<B> {
                 Err(error) if may_repeat(&error) && runtime::since(started) < patience => {
                     if runtime::since(started) > CALL_TIMEOUT / 2 {
                         throttle::report(&format!("writing {error}"), |left_out| {
-                            tracing::warn!(error = %error, left_out, "no answer from the brokers yet; retrying");
+                            tracing::warn!(error = %error, left_out, "the brokers have not answered yet; retrying");
                         });
                     }
                 }
@@ -392,7 +392,7 @@ impl<B: Broker> Sink<B> {
         }
     }
 
-    /// Gives up what was sent since [`Sink::begin`].
+    /// Aborts everything sent since [`Sink::begin`].
     ///
     /// # Errors
     /// [`SinkError`] says what to do.
@@ -402,40 +402,41 @@ impl<B: Broker> Sink<B> {
             self.abort_transaction(self.patience)
         } else {
             self.producer.purge();
-            if self.producer.flush(self.patience) { Ok(()) } else { Err(SinkError::Unknown("records are still on their way".to_owned())) }
+            if self.producer.flush(self.patience) { Ok(()) } else { Err(SinkError::Unknown("records are still in flight".to_owned())) }
         };
         self.producer.take_failures();
         self.failures.borrow_mut().clear();
         match aborted {
-            // A transaction that cannot even be aborted is the next producer's to end.
+            // If a transaction cannot be aborted, the next producer ends it.
             Err(SinkError::Abort(reason)) => Err(SinkError::Unknown(reason)),
             other => other,
         }
     }
 
-    /// Gives up what was sent, and writes nothing ever after. Brokers that do not answer soon find out by the timeout.
+    /// Aborts the sent records. The producer must not be used after that. If the brokers do not respond soon, they abort the transaction
+    /// after its timeout.
     pub fn leave(&self) {
         if self.transactional()
             && let Err(failure) = self.abort_transaction(CALL_TIMEOUT)
         {
-            tracing::debug!(?failure, "the open transaction is left to its timeout");
+            tracing::debug!(?failure, "cannot abort the open transaction; the brokers abort it after its timeout");
         }
     }
 
     fn abort_transaction(&self, patience: Duration) -> Result<(), SinkError> {
-        // librdkafka waits until the purged records are reported, and reports only to who asks: so
-        // it is given little time, again and again, and asked in between.
-        let abort = || self.producer.abort_transaction(TURN).inspect_err(|_| self.take_reports());
+        // librdkafka waits until the purged records are reported, but reports them only when polled. So the call gets a short timeout, and
+        // is repeated with polls in between.
+        let abort = || self.producer.abort_transaction(FLUSH_INTERVAL).inspect_err(|_| self.take_reports());
         Self::attempt_for(patience, abort).map_err(|error| next(&error))
     }
 
-    /// Takes the delivery reports that are there, and those that come in a moment.
+    /// Takes the delivery reports that are available now or in a moment.
     fn take_reports(&self) {
-        // Whether any are still out is for the next call to find.
-        let _ = self.producer.flush(TURN);
+        // The next call finds out if records are still in flight.
+        let _ = self.producer.flush(FLUSH_INTERVAL);
     }
 
-    /// Takes new delivery failures. Returns true if there are any, new or not.
+    /// Collects new delivery failures. Returns true if there are any, new or old.
     fn collect_failures(&self) -> bool {
         let new = self.producer.take_failures();
         if new.iter().any(|failed| failed.code == ErrorCode::OtherRecord) {
@@ -447,7 +448,7 @@ impl<B: Broker> Sink<B> {
     }
 }
 
-/// True for records that failed only because others did.
+/// True for records that only failed because other records failed.
 const fn is_given_up(code: ErrorCode) -> bool {
     matches!(code, ErrorCode::PurgedQueue | ErrorCode::PurgedInFlight | ErrorCode::OtherRecord)
 }

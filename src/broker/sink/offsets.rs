@@ -1,7 +1,7 @@
 //! Offset commits, split into requests that the group coordinator can store.
 //!
-//! The coordinator writes all offsets of one request as one record batch, and refuses the request if the batch exceeds
-//! `max.message.bytes` of `__consumer_offsets` (1 MiB by default). Must never make a request that is empty.
+//! The coordinator writes all offsets of a request as one record batch, and rejects the request if the batch exceeds `max.message.bytes` of
+//! `__consumer_offsets` (1 MiB by default). Must never create an empty request.
 
 use super::error::next;
 use super::{CALL_TIMEOUT, Sink, SinkError};
@@ -12,13 +12,13 @@ use crate::record::{Offset, TopicPartition};
 /// A partition, its offset to commit, and the metadata of that offset.
 pub(super) type OffsetToCommit = (TopicPartition, Offset, String);
 
-/// Initial limit on the estimated bytes of one request: a quarter of the default of `__consumer_offsets`.
+/// The initial limit for the estimated size of a request: a quarter of the default of `__consumer_offsets`.
 pub(super) const REQUEST_BYTES_MAX: usize = 256 << 10;
 
-/// Bytes of a stored offset besides its group, topic, and metadata: the record's own fields, rounded up.
+/// The size of a stored offset in addition to its group, topic, and metadata: the record's own fields, rounded up.
 const OFFSET_BYTES: usize = 80;
 
-/// Factor by which requests shrink when the coordinator refuses one as too large.
+/// The factor by which requests shrink when the coordinator rejects one as too large.
 const SHRINK: usize = 8;
 
 /// Passes the fault point after all records of a commit are written.
@@ -26,7 +26,7 @@ pub(super) fn flushed() -> Result<(), String> {
     fault::step("commit.flushed")
 }
 
-/// Returns the next smaller limit, or `None` if requests of this limit already carry a single offset.
+/// Returns the next smaller limit, or `None` if requests with this limit already contain a single offset.
 const fn smaller(limit: usize) -> Option<usize> {
     if limit <= OFFSET_BYTES { None } else { Some(limit / SHRINK) }
 }
@@ -36,35 +36,34 @@ impl<B: Broker> Sink<B> {
         split(offsets, self.group.len(), self.offset_request_bytes.get())
     }
 
-    /// Adds offsets to the open transaction. librdkafka takes any number of requests per transaction.
+    /// Adds offsets to the open transaction. librdkafka accepts any number of requests per transaction.
     pub(super) fn send_offsets(&self, requests: &[&[OffsetToCommit]], group: &MembershipOf<B>) -> Result<(), SinkError> {
         requests.iter().try_for_each(|request| {
             self.attempt(|| self.producer.send_offsets(request, group, CALL_TIMEOUT)).map_err(|error| match error.code {
                 ErrorCode::OffsetsTooLarge => self.shrink_offset_requests(),
-                // Kafka 4 has no other name for a request that is too large.
+                // Kafka 4 reports a request that is too large as an unknown error.
                 ErrorCode::Unknown if request.len() > 1 => self.shrink_offset_requests(),
                 _ => next(&error),
             })
         })
     }
 
-    /// The group coordinator refused a request of offsets as too large: the next attempt sends smaller ones.
+    /// Handles a rejected request that was too large. The next attempt sends smaller ones.
     pub(super) fn shrink_offset_requests(&self) -> SinkError {
         let limit = self.offset_request_bytes.get();
         let Some(smaller) = smaller(limit) else {
             return SinkError::Exit(
-                "the group coordinator refuses to store a single offset; raise max.message.bytes of __consumer_offsets".to_owned(),
+                "the group coordinator rejected a request with a single offset; raise max.message.bytes of __consumer_offsets".to_owned(),
             );
         };
         self.offset_request_bytes.set(smaller);
         SinkError::Abort(format!(
-            "the group coordinator refused an offset commit as too large; splitting it into requests of {smaller} bytes"
+            "the group coordinator rejected an offset commit as too large; splitting it into requests of {smaller} bytes"
         ))
     }
 }
 
-/// Splits offsets into requests of at most `limit` estimated bytes each. An offset that exceeds the limit by itself gets
-/// a request of its own.
+/// Splits offsets into requests of at most `limit` estimated bytes each. An offset that exceeds the limit gets its own request.
 fn split(offsets: &[OffsetToCommit], group_bytes: usize, limit: usize) -> Vec<&[OffsetToCommit]> {
     let (mut requests, mut start, mut bytes) = (Vec::new(), 0, 0);
     for (at, (partition, _, metadata)) in offsets.iter().enumerate() {
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_stay_within_the_limit_whatever_the_names_and_metadata() {
+    fn requests_stay_within_the_limit_for_any_names_and_metadata() {
         for (topic, metadata, group) in [(1, 0, 1), (249, 110, 249), (249, 4096, 249)] {
             let all = offsets(10_000, topic, metadata);
             let requests = split(&all, group, REQUEST_BYTES_MAX);

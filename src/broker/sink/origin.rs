@@ -1,11 +1,11 @@
-//! What a written record was made of.
+//! The origin of a written record.
 //!
-//! Owns how that becomes a number, and back. Must never give two origins one number.
+//! Owns the encoding of origins as numbers. Must never encode two origins as the same number.
 
-/// What a written record was made of. librdkafka keeps it as a number, its tag.
+/// The origin of a written record. librdkafka stores it as a number, the tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WrittenFrom {
-    /// A record that was read, by the worker's number for it.
+    /// An input record, with the worker's number for it.
     Read(usize),
     /// The changes of a state.
     Changelog,

@@ -1,16 +1,16 @@
-//! Records that brokers refuse, and the reasons.
+//! Records that brokers reject, with the reasons.
 //!
-//! Owns the messages. Must never decide what happens to such a record.
+//! Owns the messages. Must never decide how to handle such a record.
 
 use crate::broker::{DeliveryFailure, ErrorCode};
 use crate::record::{Invalid, Reason};
 
-/// A record that its topic does not take.
+/// A record that its topic rejects.
 #[derive(Debug)]
 pub struct Refused {
     /// The value given to [`Outgoing::origin`](super::Outgoing::origin).
     pub origin: usize,
-    /// The topic that does not take it.
+    /// The topic that rejects it.
     pub topic: String,
     /// The reason.
     pub invalid: Invalid,
@@ -18,26 +18,27 @@ pub struct Refused {
     pub is_certain: bool,
 }
 
-/// The error of a record, for a person.
+/// Returns the error message for a record.
 pub(super) fn message(DeliveryFailure { topic, error, .. }: &DeliveryFailure) -> String {
     format!("to {topic}: {error}")
 }
 
-/// The reason, if the topic will never accept the record.
+/// Returns the reason if the topic will never accept the record.
 pub(super) fn invalid(failed: &DeliveryFailure) -> Option<Invalid> {
     let DeliveryFailure { topic, bytes, code, error, reason, .. } = failed;
     match code {
         ErrorCode::TooLarge => Some(oversize(*bytes)),
         ErrorCode::InvalidRecord | ErrorCode::InvalidTimestamp => {
             let why = if reason.is_empty() { error } else { reason.trim_end_matches('.') };
-            Some(Invalid { reason: Reason::Refused, message: format!("topic {topic:?} does not take the record: {why}") })
+            Some(Invalid { reason: Reason::Refused, message: format!("topic {topic:?} rejected the record: {why}") })
         }
         _ => None,
     }
 }
 
-/// The reason for a record that is larger than its topic accepts.
+/// Returns the reason for a record that is larger than its topic accepts.
 pub(super) fn oversize(bytes: usize) -> Invalid {
-    let message = format!("the record of {bytes} bytes is larger than the output topic takes; raise max.message.bytes of that topic");
+    let message =
+        format!("the record has {bytes} bytes, which is more than the output topic accepts; raise max.message.bytes of that topic");
     Invalid { reason: Reason::Oversize, message }
 }

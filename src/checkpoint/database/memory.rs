@@ -1,10 +1,10 @@
-//! A disk in memory, for simulations: it survives the process, and tests fill, damage, copy, and delete it.
+//! An in-memory disk for simulations. It survives the simulated process. Tests can fill, damage, copy, and delete it.
 
 use super::{DatabaseError, Entry};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One change of a draft, in the order in which it applies.
+/// A change of a draft, applied in order.
 #[derive(Debug)]
 pub(in crate::checkpoint) enum Change {
     Put(Vec<u8>, Vec<u8>),
@@ -12,25 +12,25 @@ pub(in crate::checkpoint) enum Change {
     DeleteRange(Vec<u8>, Vec<u8>),
 }
 
-/// Values by key; `None` is a value whose checksum is wrong.
+/// Values by key. `None` is a value with a wrong checksum.
 type Entries = Arc<Mutex<BTreeMap<Vec<u8>, Option<Vec<u8>>>>>;
 
-/// A state directory in memory. Clones are the same directory.
+/// A state directory in memory. Clones share the same directory.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryDisk(Arc<Mutex<Directory>>);
 
 #[derive(Debug, Default)]
 struct Directory {
-    /// Distinguishes the disk from others.
+    /// The id of this disk.
     disk: u64,
     checkpoints: Option<(u64, Entries)>,
     instance: Option<String>,
-    /// Directories created so far: the number of the next one.
+    /// The number of directories created so far, which is also the number of the next one.
     created: u64,
     is_full: bool,
 }
 
-/// An open database of a disk. Like RocksDB, it keeps reading what it has open if the directory is deleted.
+/// An open database on a disk. Like RocksDB, it can still read its open files after the directory is deleted.
 #[derive(Debug)]
 pub(in crate::checkpoint) struct Handle {
     disk: MemoryDisk,
@@ -38,7 +38,7 @@ pub(in crate::checkpoint) struct Handle {
 }
 
 impl MemoryDisk {
-    /// An empty disk.
+    /// Creates an empty disk.
     #[must_use]
     pub fn new(disk: u64) -> Self {
         Self(Arc::new(Mutex::new(Directory { disk, ..Directory::default() })))
@@ -48,18 +48,18 @@ impl MemoryDisk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// While true, every write fails.
+    /// Makes every write fail while `is_full` is set.
     pub fn set_full(&self, is_full: bool) {
         self.lock().is_full = is_full;
     }
 
-    /// Deletes everything, also under a running process.
+    /// Deletes everything, even while a process uses it.
     pub fn delete(&self) {
         let mut directory = self.lock();
         (directory.checkpoints, directory.instance) = (None, None);
     }
 
-    /// A copy of the directory as it is now.
+    /// Returns a copy of the directory in its present state.
     #[must_use]
     pub fn copy(&self) -> Self {
         let directory = self.lock();
@@ -72,8 +72,8 @@ impl MemoryDisk {
         Self(Arc::new(Mutex::new(copy)))
     }
 
-    /// Damages the value of the n-th entry, counted modulo their number. Like RocksDB, the database notices it by a checksum. False if
-    /// there is no entry.
+    /// Damages the value of entry `number` modulo the number of entries. Like RocksDB, the database detects it by a checksum. Returns false
+    /// if there is no entry.
     #[must_use]
     pub fn damage(&self, number: usize) -> bool {
         let directory = self.lock();
@@ -84,7 +84,7 @@ impl MemoryDisk {
         damaged.is_some()
     }
 
-    /// Makes it the disk of another process: it gets an id of its own.
+    /// Turns it into the disk of another process, which will get a new instance id.
     pub fn forget_instance(&self, disk: u64) {
         let mut directory = self.lock();
         (directory.disk, directory.instance) = (disk, None);
@@ -103,22 +103,22 @@ impl MemoryDisk {
         Ok(Handle { disk: self.clone(), entries })
     }
 
-    /// What distinguishes the directory from another one that takes its place.
+    /// Returns a number that distinguishes the directory from one that replaces it.
     pub(in crate::checkpoint) fn number(&self) -> Option<u64> {
         self.lock().checkpoints.as_ref().map(|(number, _)| *number)
     }
 
-    /// Moves the checkpoints aside. False if they are already gone.
+    /// Moves the checkpoints aside. Returns false if they are already gone.
     pub(in crate::checkpoint) fn move_aside(&self) -> bool {
         self.lock().checkpoints.take().is_some()
     }
 
-    /// The id of the directory, if it has one.
+    /// Returns the instance id of the directory, if it has one.
     pub(in crate::checkpoint) fn instance(&self) -> Option<String> {
         self.lock().instance.clone()
     }
 
-    /// An id that no other directory has.
+    /// Returns an instance id that no other directory has.
     pub(in crate::checkpoint) fn new_instance(&self) -> String {
         let Directory { disk, created, .. } = &*self.lock();
         format!("{disk:08x}{created:08x}")

@@ -1,4 +1,4 @@
-//! The key-value database under a store: RocksDB, or, in simulations, a map in memory with the same contract.
+//! The key-value database of a store: RocksDB, or for simulations an in-memory map with the same behavior.
 
 #[cfg(feature = "faults")]
 mod memory;
@@ -13,7 +13,7 @@ use super::options::options;
 use rocksdb::{DB, Direction, ErrorKind, IteratorMode, ReadOptions};
 use std::path::Path;
 
-/// Why the database failed.
+/// An error of the database.
 #[derive(Debug)]
 pub(super) struct DatabaseError {
     pub(super) message: String,
@@ -38,7 +38,7 @@ pub(super) enum Database {
 }
 
 impl Database {
-    /// Opens RocksDB, creating it if it is missing.
+    /// Opens RocksDB, and creates it if it is missing.
     pub(super) fn open(dir: &Path) -> Result<Self, DatabaseError> {
         Ok(Self::RocksDb(DB::open(&options(), dir)?))
     }
@@ -72,7 +72,7 @@ impl Database {
         }
     }
 
-    /// The entries from a key on, up to but not including `to`, in order.
+    /// Iterates over the entries from `from` (inclusive) to `to` (exclusive), in order.
     pub(super) fn range<'d>(&'d self, from: &[u8], to: Option<Vec<u8>>) -> Box<dyn Iterator<Item = Result<Entry, DatabaseError>> + 'd> {
         match self {
             Self::RocksDb(db) => {
@@ -88,18 +88,18 @@ impl Database {
         }
     }
 
-    /// Writes all of a draft, or nothing. Returns the number of bytes.
+    /// Writes a draft atomically. Returns the number of bytes.
     pub(super) fn write(&self, draft: Draft<'_>) -> Result<u64, DatabaseError> {
         match (self, draft) {
             (Self::RocksDb(db), draft) => Ok(draft.write(db)?),
             #[cfg(feature = "faults")]
             (Self::Memory(memory), Draft::Memory(changes)) => memory.write(changes),
             #[cfg(feature = "faults")]
-            (Self::Memory(_), _) => unreachable!("a memory database takes drafts in memory"),
+            (Self::Memory(_), _) => unreachable!("an in-memory database only gets in-memory drafts"),
         }
     }
 
-    /// Frees the files that lie completely in a range.
+    /// Deletes the files that lie completely within a range.
     pub(super) fn drop_files(&self, (from, to): &(Vec<u8>, Vec<u8>)) -> Result<(), DatabaseError> {
         match self {
             Self::RocksDb(db) => Ok(db.delete_file_in_range(from, to)?),

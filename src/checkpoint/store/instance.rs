@@ -1,16 +1,16 @@
-//! The id of a state directory, which distinguishes its process from others.
+//! The instance id of a state directory, which distinguishes its process from others.
 //!
-//! Owns the file `instance`. Must never give a directory another id while that can be read.
+//! Owns the file `instance`. Must never replace an id that can still be read.
 
 use super::{Error, Store};
 use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fs, io, process};
 
 impl Store {
-    /// This directory's own id, made when it was first used. It outlives the process, as transactional ids must.
+    /// Returns this directory's id, which is created on first use. It outlives the process, because transactional ids must stay the same.
     ///
     /// # Errors
-    /// When it cannot be read or written.
+    /// If the id cannot be read or written.
     pub fn instance_id(&self) -> Result<String, Error> {
         let id = self.read_instance_id()?;
         Ok(self.instance.get_or_init(|| id).clone())
@@ -27,8 +27,8 @@ impl Store {
         let io = |error| Error::Io { dir: self.dir.clone(), error };
         match fs::read(&path) {
             Ok(id) if id.len() == 16 && id.iter().all(u8::is_ascii_hexdigit) => return Ok(String::from_utf8_lossy(&id).into_owned()),
-            // As on a new disk: what its past self left open ends by itself, when the broker gives it up.
-            Ok(_) => tracing::error!(file = %path.display(), "the id of this state directory is damaged; making another"),
+            // The same as on a new disk: brokers abort the open transaction of the previous id after its timeout.
+            Ok(_) => tracing::error!(file = %path.display(), "the instance id of this state directory is damaged; creating a new one"),
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
             Err(_) => {}
         }
@@ -40,7 +40,7 @@ impl Store {
     }
 
     pub(super) fn write_instance_id(&self, id: &str) -> Result<(), Error> {
-        // A torn file would be another id after a crash: written beside it, then renamed.
+        // The file is written under another name and renamed, because a torn file would contain a different id after a crash.
         let draft = self.dir.join("instance.new");
         let written = fs::write(&draft, id).and_then(|()| fs::rename(&draft, self.dir.join("instance")));
         written.map_err(|error| Error::Io { dir: self.dir.clone(), error })

@@ -1,4 +1,4 @@
-//! What comes out of the store. Must never say more than was checked.
+//! The results of loading from the store. Must never contain data that was not verified.
 
 use super::Saved;
 use crate::changelog::Progress;
@@ -6,25 +6,25 @@ use crate::dedup::Dedup;
 use crate::record::Offset;
 use std::collections::BTreeMap;
 
-/// What the store has of a partition.
+/// The stored state of a partition.
 #[derive(Debug)]
 pub enum Loaded {
-    /// Nothing.
+    /// There is no checkpoint.
     Nothing,
-    /// A checkpoint of other settings; the text says what differs.
+    /// The checkpoint was written with other settings.
     Foreign {
-        /// `its window was X and is Y`
+        /// The difference, such as `its window was X and is Y`.
         difference: String,
     },
-    /// A checkpoint.
+    /// The checkpoint can be used.
     Usable {
-        /// The partition's state.
+        /// The dedup state.
         state: Box<Dedup>,
-        /// For each input topic, the offset that the state has come to.
+        /// For each input topic, the offset of the state.
         offsets: BTreeMap<String, Offset>,
-        /// How far the changelog is in it.
+        /// The part of the changelog that the state contains.
         changelog: Progress,
-        /// Proof that it is stored as it is.
+        /// Proof that the store contains this state.
         saved: Saved,
     },
 }

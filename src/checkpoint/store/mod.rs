@@ -1,4 +1,4 @@
-//! The RocksDB of a state directory.
+//! The RocksDB store of a state directory.
 
 mod instance;
 mod loaded;
@@ -24,25 +24,25 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use std::{fs, io};
 
-/// Version of all that is stored, and the older one that is read as well: its checkpoints do not have the changelog's topic id.
+/// The format version, and the older version that is still supported. Checkpoints of the older version lack the topic id of the changelog.
 const FORMAT: &str = "7";
 const FORMAT_WITHOUT_TOPIC_ID: &str = "6";
 const FORMAT_KEY: &[u8] = b"format";
 
-/// What a checkpoint writes beyond that is not put together in memory.
+/// The size from which a checkpoint is assembled in files instead of memory.
 const BATCH_BYTES: u64 = 8 << 20;
-/// What a changed fingerprint takes in a batch, with the name of its partition.
+/// The size of a changed fingerprint in a batch, including the id of its partition.
 const CHANGE_BYTES: u64 = 64;
 
-/// The checkpoints of all partitions that this process works on. Shared by its workers.
+/// The checkpoints of all partitions of this process, shared by its workers.
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
     open: RwLock<Opened>,
-    /// Checkpoints that were put together in files.
+    /// The number of checkpoints that were assembled in files.
     drafts: AtomicU64,
     batch_bytes: u64,
-    /// The directory's own id, once it was asked for.
+    /// The directory's instance id, after it was first used.
     instance: OnceLock<String>,
     /// The disk of a simulated process.
     #[cfg(feature = "faults")]
@@ -51,35 +51,34 @@ pub struct Store {
 
 #[derive(Debug, Default)]
 struct Opened {
-    /// `None` where it could not be opened.
+    /// `None` if the database could not be opened.
     db: Option<Database>,
-    /// Whether a write has failed: it can be read, but must be opened anew to be written.
+    /// True if a write has failed. The database can still be read, but must be reopened before the next write.
     failed: bool,
-    /// Counts the times that everything stored was lost.
+    /// The number of times that everything stored was lost.
     epoch: u64,
-    /// Device and number of the directory that is open: another one under its name is not it.
+    /// The device and inode of the open directory, to detect that another directory has taken its path.
     place: Option<(u64, u64)>,
 }
 
-/// Proof that a partition's state was stored, and into which life of the store. Changes since then
-/// may be written alone.
+/// Proof that a partition's state was stored, and in which epoch of the store. The next checkpoint then only has to write the changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saved {
     epoch: u64,
 }
 
-/// What distinguishes a directory from another one that takes its name; `None` if it is not there.
+/// Returns the device and inode of a directory, or `None` if it does not exist.
 fn place(dir: &Path) -> Option<(u64, u64)> {
     fs::metadata(dir).ok().map(|found| (found.dev(), found.ino()))
 }
 
 impl Store {
-    /// Opens the directory, making it if it is missing. A corrupt store is quarantined.
+    /// Opens the directory, and creates it if it is missing. Quarantines a corrupt store.
     ///
     /// # Errors
-    /// When it cannot be read or written, is in use, or is of another format.
+    /// If the directory cannot be read or written, is in use, or has a different format.
     pub fn open(dir: &Path) -> Result<Self, Error> {
-        make(dir).map_err(|error| Error::Io { dir: dir.to_owned(), error })?;
+        create_dir(dir).map_err(|error| Error::Io { dir: dir.to_owned(), error })?;
         let store = Self::new(dir);
         let db = match store.open_db() {
             Err(Error::Corrupt { what, .. }) => {
@@ -97,7 +96,7 @@ impl Store {
     /// Opens the disk of a simulated process.
     ///
     /// # Errors
-    /// As [`Store::open`].
+    /// See [`Store::open`].
     #[cfg(feature = "faults")]
     pub fn open_in_memory(disk: &MemoryDisk) -> Result<Self, Error> {
         let store = Self { memory: Some(disk.clone()), batch_bytes: u64::MAX, ..Self::new(Path::new("memory")) };
@@ -114,13 +113,13 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens the directory for reading only, also while a worker uses it. What that writes later is not seen.
+    /// Opens the directory read-only. This also works while a worker uses it, but later writes are not visible.
     ///
     /// # Errors
-    /// When there is no state, or it cannot be read.
+    /// If the directory contains no state, or cannot be read.
     pub fn open_to_read(dir: &Path) -> Result<Self, Error> {
         let store = Self::new(dir);
-        let what = if dir.is_dir() { "there is no state in it" } else { "there is no such directory" };
+        let what = if dir.is_dir() { "the directory contains no state" } else { "the directory does not exist" };
         let missing = io::Error::new(io::ErrorKind::NotFound, what);
         if !store.checkpoints().is_dir() {
             return Err(Error::Io { dir: dir.to_owned(), error: missing });
@@ -144,13 +143,13 @@ impl Store {
         }
     }
 
-    /// Where it is.
+    /// The path of the directory.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// What distinguishes the directory that is there from another one that takes its name.
+    /// Returns an identifier of the present directory, to detect that it was replaced.
     fn place(&self) -> Option<(u64, u64)> {
         #[cfg(feature = "faults")]
         if let Some(disk) = &self.memory {
@@ -178,7 +177,7 @@ impl Store {
         self.with_format(db)
     }
 
-    /// Checks the format, and notes it in a new database.
+    /// Checks the format of a database, and writes it to a new one.
     fn with_format(&self, db: Database) -> Result<Database, Error> {
         if !self.check_format(&db)? {
             db.put(FORMAT_KEY, FORMAT.as_bytes()).map_err(|error| self.error(&error))?;
@@ -186,7 +185,7 @@ impl Store {
         Ok(db)
     }
 
-    /// Checks that the format can be read. Returns false if today's format must be noted before anything is written.
+    /// Checks that the format can be read. Returns false if the current format must be written before anything else.
     fn check_format(&self, db: &Database) -> Result<bool, Error> {
         match db.get(FORMAT_KEY).map_err(|error| self.error(&error))? {
             None => Ok(false),
@@ -202,7 +201,7 @@ impl Store {
     fn error(&self, error: &DatabaseError) -> Error {
         let message = error.message.clone();
         let dir = self.dir.clone();
-        // RocksDB distinguishes a lock held, a missing or cut-off file and a refused write only by its text.
+        // RocksDB reports a held lock, a missing or truncated file, and a rejected write only in the message.
         if message.contains("lock") && message.contains("Resource temporarily unavailable") || message.contains("No locks available") {
             Error::InUse(dir)
         } else if error.is_corruption || message.contains("No such file or directory") {
@@ -222,27 +221,27 @@ impl Store {
             return Ok(());
         }
         if !self.checkpoints().exists() {
-            tracing::error!(dir = %self.dir.display(), "the state directory was deleted while it was in use; making it anew");
-            make(&self.dir).map_err(|error| Error::Io { dir: self.dir.clone(), error })?;
+            tracing::error!(dir = %self.dir.display(), "the state directory was deleted while in use; recreating it");
+            create_dir(&self.dir).map_err(|error| Error::Io { dir: self.dir.clone(), error })?;
             return self.instance.get().filter(|_| !self.dir.join("instance").exists()).map_or(Ok(()), |id| self.write_instance_id(id));
         }
         let now = runtime::wall_clock();
         let aside = self.dir.join(format!("checkpoints.corrupt-{now}"));
         fs::rename(self.checkpoints(), &aside).map_err(|error| Error::Io { dir: self.dir.clone(), error })?;
-        tracing::error!(reason = what, quarantined = %aside.display(), "state is corrupt; quarantined, and starting without it");
+        tracing::error!(reason = what, quarantined = %aside.display(), "the stored state is corrupt; it was quarantined, and the worker continues without it");
         Ok(())
     }
 
-    /// Moves the whole store away, for a person to look at, and starts an empty one.
+    /// Moves the store aside for manual inspection, and creates an empty one.
     ///
     /// # Errors
-    /// When the directory cannot be written.
+    /// If the directory cannot be written.
     pub fn quarantine(&self, what: &str) -> Result<(), Error> {
         let epoch = self.opened().epoch;
         self.quarantine_in(epoch, what)
     }
 
-    /// The same, unless that life of the store is over already: what came after it is whole.
+    /// Quarantines the store, unless it was already replaced since `epoch`.
     fn quarantine_in(&self, epoch: u64, what: &str) -> Result<(), Error> {
         let mut open = self.opened_mut();
         if open.epoch != epoch {
@@ -269,23 +268,23 @@ impl Store {
         self.open.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often it was quarantined since it was opened.
+    /// The number of quarantines since the store was opened.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.opened().epoch
     }
 
-    /// Whether what was saved is still there: it is not if the store was quarantined since.
+    /// True if the saved state is still there. It is lost if the store was quarantined in the meantime.
     #[must_use]
     pub fn holds(&self, saved: Saved) -> bool {
         self.opened().epoch == saved.epoch
     }
 
-    /// Whether a fingerprint was stored in a generation, by the checkpoint that `saved` proves or one after it.
-    /// No one else reads fingerprints: if they are corrupt, the store is quarantined.
+    /// Returns true if the fingerprint was stored in the generation by the checkpoint that `saved` proves, or by a later one. If the stored
+    /// fingerprints are corrupt, quarantines the store, because nothing else would detect it.
     ///
     /// # Errors
-    /// When it cannot be read, or is of a life of the store that is over.
+    /// If the fingerprint cannot be read, or if the store was quarantined since `saved`.
     pub(super) fn holds_fingerprint(
         &self,
         id: &PartitionId,
@@ -310,10 +309,10 @@ impl Store {
         Err(failed)
     }
 
-    /// Hands over the stored pages of a partition, each with its checksum, in order.
+    /// Calls `take` for each stored page of a partition, in order, with its checksum.
     ///
     /// # Errors
-    /// When one cannot be read.
+    /// If a page cannot be read.
     pub(super) fn each_page(&self, id: &PartitionId, take: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
         let open = self.opened();
         let Some(db) = &open.db else { return Ok(()) };
@@ -324,10 +323,10 @@ impl Store {
         Ok(())
     }
 
-    /// Hands over the fingerprints of a generation, one by one.
+    /// Calls `take` for each fingerprint of a generation.
     ///
     /// # Errors
-    /// When one cannot be read, or `take` fails.
+    /// If a fingerprint cannot be read, or `take` fails.
     pub(super) fn each_fingerprint(
         &self,
         id: &PartitionId,
@@ -339,14 +338,13 @@ impl Store {
         let (from, to) = fingerprints_of(id, generation);
         for entry in db.range(&from, Some(to)) {
             let (key, _) = entry.map_err(|error| self.error(&error))?;
-            let fingerprint = key.last_chunk::<16>().ok_or_else(|| self.corrupt(id, "a fingerprint has an impossible name"))?;
+            let fingerprint = key.last_chunk::<16>().ok_or_else(|| self.corrupt(id, "a fingerprint has an invalid key"))?;
             take(Fingerprint(u128::from_be_bytes(*fingerprint)))?;
         }
         Ok(())
     }
 
-    /// Opens the store again if that is needed to read it, or to write it. RocksDB refuses all writes after a
-    /// failed one; opened again, it tries anew.
+    /// Reopens the database if necessary for reading or writing. After a failed write, RocksDB rejects all writes until it is reopened.
     fn reopen(&self, to_write: bool) -> Result<(), Error> {
         let is_open = |open: &Opened| open.db.is_some() && !(to_write && open.failed);
         if is_open(&self.opened()) {
@@ -356,7 +354,8 @@ impl Store {
         if is_open(&open) {
             return Ok(());
         }
-        // To open it takes room on the disk, to read it does not: what is stored stays known, however full that is.
+        // Opening for writing needs free disk space, opening for reading does not. So the stored state can be read even if the disk is
+        // full.
         let readable = open.db.as_ref().and_then(|_| self.open_to_read_again());
         open.db = None;
         match self.open_db() {
@@ -369,7 +368,7 @@ impl Store {
         Ok(())
     }
 
-    /// Opens what is there for reading.
+    /// Reopens the existing database for reading.
     fn open_to_read_again(&self) -> Option<Database> {
         #[cfg(feature = "faults")]
         if let Some(disk) = &self.memory {
@@ -387,10 +386,10 @@ impl Store {
         Error::Corrupt { dir: self.dir.clone(), what: format!("checkpoint of {id}: {what}") }
     }
 
-    /// The metadata of all partitions that are stored, in the order of their names.
+    /// Returns the metadata of all stored partitions, sorted by id.
     ///
     /// # Errors
-    /// When one is corrupt or cannot be read.
+    /// If any metadata is corrupt or cannot be read.
     pub fn all_metadata(&self) -> Result<Vec<(PartitionId, CheckpointMetadata)>, Error> {
         self.reopen(false)?;
         let open = self.opened();
@@ -405,10 +404,10 @@ impl Store {
         Ok(all_metadata)
     }
 
-    /// The stored state of a partition, whatever its offsets, if there is one of these settings.
+    /// Loads the stored state of a partition, if there is one with these settings. Its offsets are not checked.
     ///
     /// # Errors
-    /// When it is corrupt or cannot be read.
+    /// If the state is corrupt or cannot be read.
     pub fn load(&self, id: &PartitionId, settings: &Settings, rules: Rules) -> Result<Loaded, Error> {
         self.reopen(false)?;
         let open = self.opened();
@@ -434,8 +433,8 @@ impl Store {
     }
 }
 
-/// Makes a state directory. What it holds of others' keys is for this user only.
-fn make(dir: &Path) -> io::Result<()> {
+/// Creates a state directory that only this user can read, because it contains keys.
+fn create_dir(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 

@@ -1,6 +1,6 @@
-//! One checkpoint as one write: the metadata, what changed, and the deletion of what is gone.
+//! Writes a checkpoint atomically: the metadata, the changes, and the deletions.
 //!
-//! Must never leave a part of a checkpoint in the store, nor delete what another partition has.
+//! Must never leave a partial checkpoint in the store, or delete data of another partition.
 
 use super::{CHANGE_BYTES, Saved, Store};
 use crate::checkpoint::codec::{
@@ -15,16 +15,16 @@ use crate::filter::{Change, Exact, Filter, PAGE_BYTES, PageId, Part};
 use std::fs;
 use std::sync::atomic::Ordering;
 
-/// Ranges of keys to delete.
+/// Key ranges to delete.
 type Ranges = Vec<(Vec<u8>, Vec<u8>)>;
 
 impl Store {
-    /// Stores a partition's state as of `offsets`: what changed since `saved`, or all of it.
+    /// Stores a partition's state as of the offsets in `metadata`: only the changes since `saved` if possible, otherwise everything.
     ///
-    /// Returns the proof for the next time, and the bytes written.
+    /// Returns the proof for the next call, and the number of bytes written.
     ///
     /// # Errors
-    /// When nothing was written; the state on disk is the one before.
+    /// If nothing was written. The previous checkpoint is unchanged.
     pub fn save(
         &self,
         id: &PartitionId,
@@ -36,15 +36,15 @@ impl Store {
         self.reopen(true)?;
         let open = self.opened();
         let Some(db) = &open.db else { return Err(Error::InUse(self.dir.clone())) };
-        // RocksDB would go on writing to files that have no name any more.
+        // RocksDB would continue to write to deleted files.
         if self.place() != open.place {
-            return Err(Error::Corrupt { dir: self.dir.clone(), what: "it was deleted or replaced while it was in use".to_owned() });
+            return Err(Error::Corrupt { dir: self.dir.clone(), what: "it was deleted or replaced while in use".to_owned() });
         }
         let is_added = saved == Some(Saved { epoch: open.epoch });
         let (gone_pages, gone_fingerprints) = if is_added { self.expired(db, id, &metadata.state)? } else { self.replaced(id, state)? };
-        let refused = |message| Error::Store { dir: self.dir.clone(), message };
+        let store_error = |message| Error::Store { dir: self.dir.clone(), message };
         let key = metadata_key(id);
-        let mut value = serde_json::to_vec(metadata).map_err(|error| refused(error.to_string()))?;
+        let mut value = serde_json::to_vec(metadata).map_err(|error| store_error(error.to_string()))?;
         append_checksum(&key, &mut value);
         let pages = state.filter().map(Filter::dirty_pages).unwrap_or_default();
         let changes = state.exact().map_or(0, Exact::unsaved);
@@ -59,9 +59,9 @@ impl Store {
             state.exact().map_or(Ok(()), |exact| put_fingerprints(draft, id, exact))?;
             draft.finish()
         };
-        // Nothing of this is in the store yet, so none of it can have harmed that.
-        put(&mut draft).map_err(|error: rocksdb::Error| refused(error.to_string()))?;
-        fault::step("checkpoint.write").map_err(refused)?;
+        // The draft is not in the store yet, so an error cannot have damaged the store.
+        put(&mut draft).map_err(|error: rocksdb::Error| store_error(error.to_string()))?;
+        fault::step("checkpoint.write").map_err(store_error)?;
         let bytes = match db.write(draft) {
             Ok(bytes) => bytes,
             Err(error) => {
@@ -71,10 +71,10 @@ impl Store {
             }
         };
         state.mark_stored();
-        fault::step("checkpoint.written").map_err(refused)?;
+        fault::step("checkpoint.written").map_err(store_error)?;
         state.mark_clean();
         fault::point("checkpoint.clean");
-        // Where all was replaced, the files of what is new lie in the same range: they are not to go with the others.
+        // After a full checkpoint, the new files lie in the same ranges, and must not be deleted with the old ones.
         if is_added {
             gone_pages.iter().chain(&gone_fingerprints).for_each(|range| drop_files(db, range));
         }
@@ -82,12 +82,12 @@ impl Store {
         Ok((Saved { epoch: open.epoch }, bytes))
     }
 
-    /// The pages and the fingerprints that are stored, and that the state does not have any more.
+    /// Returns the ranges of stored pages and fingerprints that the state no longer has.
     fn expired(&self, db: &Database, id: &PartitionId, now: &DedupMetadata) -> Result<(Ranges, Ranges), Error> {
         Ok(self.metadata(db, id)?.map(|stored| expired(id, &stored.state, now)).unwrap_or_default())
     }
 
-    /// All pages and fingerprints of a partition, whose state is stored as a whole.
+    /// Returns the ranges of all pages and fingerprints of a partition, for a full checkpoint.
     fn replaced(&self, id: &PartitionId, state: &mut Dedup) -> Result<(Ranges, Ranges), Error> {
         if state.exact().is_some_and(Exact::is_stored) {
             return Err(Error::Lost { dir: self.dir.clone(), id: id.clone() });
@@ -96,7 +96,7 @@ impl Store {
         Ok((vec![all_pages(id)], vec![all_fingerprints(id)]))
     }
 
-    /// A checkpoint of so many bytes that is being put together.
+    /// Creates a draft for a checkpoint of this many bytes.
     fn draft<'a>(&self, bytes: u64, options: &'a rocksdb::Options) -> Result<Draft<'a>, Error> {
         #[cfg(feature = "faults")]
         if self.memory.is_some() {
@@ -111,16 +111,16 @@ impl Store {
     }
 }
 
-/// Gives the room of a range back at once; what this leaves is hidden, and goes when RocksDB compacts.
+/// Frees the disk space of a range immediately. The rest of the range is already deleted logically, and is freed by compaction.
 fn drop_files(db: &Database, range: &(Vec<u8>, Vec<u8>)) {
     if let Err(error) = db.drop_files(range) {
-        tracing::debug!(error = error.message, "expired state takes room for a while longer");
+        tracing::debug!(error = error.message, "cannot free the disk space of expired state; compaction will free it");
     }
 }
 
-/// The pages and the fingerprints that the state as it is stored has, and the state as it is now has not.
+/// Returns the ranges of pages and fingerprints that are in the stored state but not in the present one.
 fn expired(id: &PartitionId, stored: &DedupMetadata, now: &DedupMetadata) -> (Ranges, Ranges) {
-    // By its number alone: the slice of keys that came before any time was known may change.
+    // Compared by number only, because the slice of keys from before the first timestamp may change.
     let (parts, generations) = (now.parts(), now.generations().map(|(generation, _)| generation).collect::<Vec<_>>());
     let is_kept = |part: &Part| parts.iter().any(|kept| (kept.slice, kept.layer) == (part.slice, part.layer));
     let gone = stored.parts().into_iter().filter(|part| !is_kept(part));
@@ -128,7 +128,7 @@ fn expired(id: &PartitionId, stored: &DedupMetadata, now: &DedupMetadata) -> (Ra
     (gone.map(|part| pages_of(id, part)).collect(), expired.map(|(generation, _)| fingerprints_of(id, generation)).collect())
 }
 
-/// Puts the filter's changed pages, each with its checksum.
+/// Adds the filter's changed pages with their checksums.
 fn put_pages(draft: &mut Draft<'_>, id: &PartitionId, filter: &dyn Filter, pages: &[PageId]) -> Result<(), rocksdb::Error> {
     let mut value = Vec::new();
     for &page in pages {
@@ -141,7 +141,7 @@ fn put_pages(draft: &mut Draft<'_>, id: &PartitionId, filter: &dyn Filter, pages
     Ok(())
 }
 
-/// Puts the fingerprints that changed, in the order of their keys.
+/// Adds the changed fingerprints, in key order.
 fn put_fingerprints(draft: &mut Draft<'_>, id: &PartitionId, exact: &Exact) -> Result<(), rocksdb::Error> {
     for (generation, changes) in exact.changes_by_generation() {
         let mut changes: Vec<_> = changes.collect();

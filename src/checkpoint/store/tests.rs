@@ -1,4 +1,4 @@
-//! Whatever happens between two steps of a checkpoint, the store has the one before or the new one.
+//! Promise: if a checkpoint is interrupted at any step, the store contains the previous one or the new one.
 
 use super::*;
 use crate::changelog::Progress;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Everything that is stored.
+/// Returns all stored entries.
 fn contents(store: &Store) -> Vec<[Box<[u8]>; 2]> {
     let open = store.open.read().unwrap();
     open.db.as_ref().unwrap().range(&[], None).map(|entry| entry.unwrap().into()).collect()
@@ -23,7 +23,7 @@ fn id() -> PartitionId {
 
 fn rules(slices: u32, filter: bool, exact: bool) -> Rules {
     let window = Window::Time { slice_ms: 100, slices };
-    // Of many pages, few of which are put into.
+    // The filter has many pages, of which few change.
     let filter = filter.then(|| Spec::Aging(AgingSizing::new(window, 200_000, 1e-3)));
     Rules { window, filter, exact, refresh: false, late: Late::Emit }
 }
@@ -32,7 +32,7 @@ fn settings(rules: Rules) -> Settings {
     Settings { window: rules.window, filter: String::new(), hash: String::new(), keys: BTreeMap::new() }
 }
 
-/// A state and the store that it is kept in.
+/// A state and its store.
 struct Kept {
     _dir: tempfile::TempDir,
     store: Arc<Store>,
@@ -62,9 +62,9 @@ impl Kept {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// However large a checkpoint, and whatever it replaces, the same is stored.
+    /// Small and large checkpoints, incremental or full, store the same entries.
     #[test]
-    fn what_is_put_together_in_files_is_what_a_batch_would_be(
+    fn files_and_batches_store_the_same_entries(
         lives in prop::collection::vec((1..=3_u32, prop::sample::select(vec![(true, true), (true, false), (false, true)]),
             prop::collection::vec(prop_oneof![
                 12 => (0..60_u64, 0..80_i64, prop::bool::weighted(0.2)).prop_map(Some), 1 => Just(None)
@@ -75,7 +75,7 @@ proptest! {
             let rules = rules(slices, filter, exact);
             for kept in &mut kept {
                 let mut clock = 0;
-                // A configuration that what is stored does not fit: it is replaced.
+                // A changed configuration does not match the stored state, so the state is replaced.
                 (kept.state, kept.saved) = (Dedup::new(rules), None);
                 kept.save(rules, 0);
                 for (offset, step) in (1..).zip(&steps) {
@@ -89,7 +89,7 @@ proptest! {
             }
             prop_assert!(contents(&kept[0].store) == contents(&kept[1].store));
             let loaded = kept[1].store.load(&id(), &settings(rules), rules).unwrap();
-            let Loaded::Usable { state, offsets, .. } = loaded else { return Err(TestCaseError::fail("it was stored")) };
+            let Loaded::Usable { state, offsets, .. } = loaded else { return Err(TestCaseError::fail("no stored state")) };
             prop_assert_eq!((state.metadata(), offsets["orders"]), (kept[0].state.metadata(), 1000));
             let left = kept[1].store.drafts().read_dir().into_iter().flatten().count();
             prop_assert_eq!(left, 0, "drafts are left behind");
@@ -97,15 +97,15 @@ proptest! {
     }
 }
 
-/// As after a rebuild: nothing is saved of it yet, and it is large.
+/// The situation after a rebuild: the state is large, and none of it is stored.
 #[test]
-fn a_whole_state_in_files_outlives_what_it_replaces() {
+fn a_full_checkpoint_in_files_survives_the_deletion_of_the_old_state() {
     for (filter, exact) in [(true, true), (true, false), (false, true)] {
         let rules = rules(1, filter, exact);
         let key = |number: u64| Fingerprint(xxhash_rust::xxh3::xxh3_128(&number.to_le_bytes()));
         let mut kept = [Kept::new(rules, u64::MAX), Kept::new(rules, 0)];
         for kept in &mut kept {
-            // The second time it replaces a state that is as large.
+            // The second checkpoint replaces a state of the same size.
             for life in 0..2_u64 {
                 (kept.state, kept.saved) = (Dedup::new(rules), None);
                 for number in 0..1000 {
@@ -116,16 +116,16 @@ fn a_whole_state_in_files_outlives_what_it_replaces() {
                     let judged = kept.state.judge(key(1000 * life + number), Some(5), i64::MAX).unwrap();
                     judged != Verdict::Duplicate
                 });
-                assert_eq!(forgotten.count(), 0, "keys were forgotten by the checkpoint that stored them");
+                assert_eq!(forgotten.count(), 0, "the checkpoint that stored the keys lost some");
             }
         }
-        assert!(contents(&kept[0].store) == contents(&kept[1].store), "files hold what a batch would");
+        assert!(contents(&kept[0].store) == contents(&kept[1].store), "files and batches differ");
         assert!(matches!(kept[1].store.load(&id(), &settings(rules), rules), Ok(Loaded::Usable { .. })));
     }
 }
 
 #[test]
-fn keys_that_came_before_any_time_was_known_stay_stored() {
+fn keys_from_before_the_first_timestamp_stay_stored() {
     let rules = rules(1, false, true);
     let mut kept = Kept::new(rules, u64::MAX);
     kept.state.judge(Fingerprint(1), None, i64::MAX).unwrap();
@@ -136,7 +136,7 @@ fn keys_that_came_before_any_time_was_known_stay_stored() {
 }
 
 #[test]
-fn no_other_user_may_read_a_directory_that_was_made_for_state() {
+fn a_new_state_directory_is_private_to_the_user() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -144,19 +144,19 @@ fn no_other_user_may_read_a_directory_that_was_made_for_state() {
     let created = dir.path().join("above/state");
     drop(Store::open(&created).unwrap());
     assert_eq!([mode(&dir.path().join("above")), mode(&created)], [0o700; 2]);
-    // One that was there has the rights that somebody gave it.
+    // An existing directory keeps its permissions.
     drop(Store::open(dir.path()).unwrap());
     assert_eq!(mode(dir.path()), 0o755);
 }
 
 #[test]
-fn a_checkpoint_that_was_not_taken_in_leaves_the_one_before() {
+fn an_interrupted_checkpoint_leaves_the_previous_one() {
     let rules = rules(2, true, true);
     let mut kept = Kept::new(rules, 0);
     kept.state.judge(Fingerprint(1 << 100), Some(5), i64::MAX).unwrap();
     kept.save(rules, 7);
     let before = contents(&kept.store);
-    // As a killed process leaves it: whole files, and one that is cut off.
+    // The leftovers of a killed process: complete files, and a truncated one.
     let options = draft::options();
     let dir = kept.store.drafts().join("left");
     fs::create_dir_all(&dir).unwrap();
@@ -170,11 +170,11 @@ fn a_checkpoint_that_was_not_taken_in_leaves_the_one_before() {
     drop((kept.state, kept.store));
     let store = Store::open(&path).unwrap();
     assert_eq!(contents(&store), before);
-    assert!(!store.drafts().exists(), "a start removes what was left");
+    assert!(!store.drafts().exists(), "a start deletes leftover drafts");
 }
 
 #[test]
-fn a_directory_of_the_older_format_is_read_and_gets_the_new_one() {
+fn a_directory_of_the_older_format_is_read_and_upgraded() {
     let rules = rules(4, true, false);
     let mut kept = Kept::new(rules, BATCH_BYTES);
     kept.save(rules, 7);

@@ -1,4 +1,4 @@
-//! `unseen demo`: a news feed with repeats, an in-process broker, the real worker, and the exact truth beside it.
+//! `unseen demo`: runs a worker on an in-process broker with a synthetic news feed, and compares the output with an exact count.
 
 mod news;
 
@@ -19,36 +19,42 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const PARTITIONS: i32 = 4;
-/// Most records between writer and reader: the embedded broker forgets what is not read soon.
-const AHEAD_MAX: u64 = 40_000;
+/// Maximum number of unread records. The embedded broker drops records that are not read soon.
+const UNREAD_MAX: u64 = 40_000;
 /// Longest wait for the last records.
-const PATIENCE: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+const EXAMPLES: &str = "\
+Examples:
+  unseen demo
+  unseen demo --seconds 20 --repeats 80 --format avro";
 
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// How long to generate records.
+    /// Number of seconds to generate records for
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=25))]
     seconds: u64,
-    /// Out of a hundred records, how many repeat an earlier one.
+    /// Percentage of duplicates in the feed
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=99))]
     repeats: u64,
-    /// What the values of the records are.
+    /// Format of the record values
     #[arg(long, value_enum, default_value_t = NewsFormat::Json)]
     format: NewsFormat,
 }
 
-/// The configuration of the demo, as a user would write it.
+/// Returns the configuration of the demo.
 fn configuration(servers: &str, dir: &Path, format: &str) -> String {
     format!(
         r#"[kafka]
 bootstrap_servers = "{servers}"
 group_id = "unseen-demo"
 [kafka.properties]
-"fetch.wait.max.ms" = 10   # the embedded broker answers no sooner
+"fetch.wait.max.ms" = 10   # the embedded broker always waits this long before it answers
 
 [state]
 dir = "{}"
-changelog = false          # the embedded broker hides nothing on an abort, and the demo ends with its state
+changelog = false          # the embedded broker does not hide aborted records, and the demo deletes its state at the end
 
 [[topics]]
 input  = "news.events"
@@ -62,11 +68,11 @@ filter = {{ kind = "aging", capacity = "12M", false_positive_rate = 1e-4 }}
     )
 }
 
-/// Says what is about to be seen, and by which configuration.
+/// Prints an introduction and the configuration.
 fn introduce(args: &Args, configuration: &str) {
-    println!("unseen demo: a news feed in which {} of 100 records repeat an earlier one, for {} s.", args.repeats, args.seconds);
-    println!("The broker is embedded. It shows the way of a record; that nothing is lost or doubled under");
-    println!("kill -9 is proved on a real Kafka, by scripts/test.\n");
+    println!("unseen demo: deduplicates a news feed with {} % duplicates for {} s.", args.repeats, args.seconds);
+    println!("The demo uses an embedded broker, which cannot show fault tolerance. The integration tests");
+    println!("(scripts/test) check on a real Kafka that a kill -9 neither loses nor duplicates records.\n");
     for line in configuration.lines() {
         println!("    {line}");
     }
@@ -123,7 +129,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let truth = writer.join().map_err(|_| anyhow::anyhow!("the generator panicked"))??;
     let generated = written.load(Ordering::Relaxed);
     let waiting = Instant::now();
-    while (stats.totals().records < generated || read.load(Ordering::Relaxed) < stats.totals().unseen) && waiting.elapsed() < PATIENCE {
+    while (stats.totals().records < generated || read.load(Ordering::Relaxed) < stats.totals().unseen) && waiting.elapsed() < DRAIN_TIMEOUT
+    {
         std::thread::sleep(Duration::from_millis(50));
     }
     let elapsed = began.elapsed();
@@ -135,7 +142,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     summarize(generated, &truth, &emitted, elapsed)
 }
 
-/// Generates records: some with a new id, some that repeat an earlier one.
+/// Generates records, some with a new ID and some with the ID of an earlier record.
 struct Feed {
     format: NewsFormat,
     repeats: u64,
@@ -145,21 +152,21 @@ struct Feed {
 }
 
 impl Feed {
-    /// Writes until the time is up; returns the ids that were written.
+    /// Writes records until the time is up. Returns the IDs that were written.
     fn write(mut self, generator: &Generator, stats: &Stats, read: &AtomicU64, written: &AtomicU64) -> Result<HashSet<u64>, kafka::Error> {
         let mut truth = HashSet::new();
         let mut until: Option<Instant> = None;
         while until.is_none_or(|until| Instant::now() < until) {
             let totals = stats.totals();
             if totals.records > 0 {
-                // Joining the group took its time; the feed's counts from here.
+                // Joining the group takes a while, so the time starts with the first record.
                 until.get_or_insert_with(|| Instant::now() + self.length);
             }
-            let ahead = written
+            let unread = written
                 .load(Ordering::Relaxed)
                 .saturating_sub(totals.records)
                 .max(totals.unseen.saturating_sub(read.load(Ordering::Relaxed)));
-            if ahead > AHEAD_MAX {
+            if unread > UNREAD_MAX {
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
             }
@@ -178,7 +185,7 @@ impl Feed {
         Ok(truth)
     }
 
-    /// Half of the repeats come soon after the first, as retries do; the others from any time before.
+    /// Returns a new ID or an earlier one. Half of the duplicates follow soon, as retries do. The others repeat any earlier record.
     fn next_id(&mut self) -> u64 {
         self.random = self.random.wrapping_add(1);
         let random = mix(self.random);
@@ -191,7 +198,7 @@ impl Feed {
     }
 }
 
-/// `SplitMix64`, a small generator of numbers that look random (Steele, Lea, Flood, 2014).
+/// `SplitMix64`, a small pseudorandom generator (Steele, Lea, Flood, 2014).
 const fn mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -199,7 +206,7 @@ const fn mix(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Reads what comes out, and counts how often each key does.
+/// Reads the output, and counts how often each key was emitted.
 fn collect(reader: &Reader, stop: &AtomicBool, read: &AtomicU64) -> HashMap<Vec<u8>, u64> {
     let mut emitted = HashMap::new();
     while !stop.load(Ordering::Relaxed) {
@@ -211,7 +218,7 @@ fn collect(reader: &Reader, stop: &AtomicBool, read: &AtomicU64) -> HashMap<Vec<
     emitted
 }
 
-/// The line that shows how it goes.
+/// The progress line on stderr.
 struct ProgressLine {
     began: Instant,
     shown: u64,
@@ -226,7 +233,7 @@ impl ProgressLine {
             return;
         }
         if records == 0 && !last {
-            eprint!("{:>5.1} s  the worker joins its group{}", self.began.elapsed().as_secs_f64(), if terminal { '\r' } else { '\n' });
+            eprint!("{:>5.1} s  the worker is joining its group{}", self.began.elapsed().as_secs_f64(), if terminal { '\r' } else { '\n' });
             let _ = std::io::stderr().flush();
             self.at = Instant::now();
             return;
@@ -246,27 +253,27 @@ impl ProgressLine {
 fn summarize(generated: u64, truth: &HashSet<u64>, emitted: &HashMap<Vec<u8>, u64>, elapsed: Duration) -> anyhow::Result<()> {
     let twice = emitted.values().filter(|&&times| times > 1).count();
     let missing = truth.len() - emitted.len().min(truth.len());
-    println!("\nagainst the exact truth:");
-    println!("  {generated:>9} records written, of {} ids, in {:.1} s", truth.len(), elapsed.as_secs_f64());
-    println!("  {:>9} records came out", emitted.values().sum::<u64>());
-    println!("  {twice:>9} ids came out twice");
+    println!("\ncompared with an exact count:");
+    println!("  {generated:>9} records written with {} distinct IDs in {:.1} s", truth.len(), elapsed.as_secs_f64());
+    println!("  {:>9} records emitted", emitted.values().sum::<u64>());
+    println!("  {twice:>9} IDs emitted twice");
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     let rate = missing as f64 / truth.len().max(1) as f64;
-    println!("  {missing:>9} ids did not come out: false positives, {rate:.1e} of the ids; configured are at most 1e-4");
-    println!("\nNext: write a configuration (config/example.toml has every option), then");
+    println!("  {missing:>9} IDs not emitted: false positives, a rate of {rate:.1e} (configured maximum: 1e-4)");
+    println!("\nNext, write a configuration (config/example.toml has every option) and run:");
     println!("    unseen check -c FILE --connect");
     println!("    unseen run -c FILE");
-    anyhow::ensure!(twice == 0, "{twice} ids came out twice; this is a bug");
+    anyhow::ensure!(twice == 0, "{twice} IDs were emitted twice; this is a bug, please report it");
     Ok(())
 }
 
-/// A directory that goes when it is dropped.
+/// A temporary directory that is deleted on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
     fn new() -> anyhow::Result<Self> {
         let dir = std::env::temp_dir().join(format!("unseen-demo-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         Ok(Self(dir))
     }
 }

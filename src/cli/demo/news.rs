@@ -1,17 +1,14 @@
-//! The records of the demo, in each format that it shows.
-//!
-//! Owns their schemas, which have no registry here: records have no frame.
+//! The records and schemas of the demo, in each of its formats. The records have no schema registry frame.
 
 use std::path::Path;
 
-/// What the values of the demo are.
+/// Format of the record values.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum NewsFormat {
-    /// JSON.
     Json,
-    /// Avro, with its schema in a file.
+    /// Avro, with a schema file
     Avro,
-    /// Protobuf, with its schema in a file.
+    /// Protobuf, with a schema file
     Protobuf,
 }
 
@@ -35,7 +32,7 @@ message News {
 "#;
 
 impl NewsFormat {
-    /// Writes the schema into a directory. Returns the line of the configuration that names it.
+    /// Writes the schema to a directory. Returns the configuration line that refers to it.
     pub fn prepare(self, dir: &Path) -> std::io::Result<String> {
         let (kind, file, schema) = match self {
             Self::Json => return Ok(String::new()),
@@ -46,19 +43,19 @@ impl NewsFormat {
         Ok(format!("value_format = {{ kind = \"{kind}\", schema = \"{}\" }}\n", file.display()))
     }
 
-    /// The value of a record.
+    /// Returns the value of a record.
     pub fn value(self, id: u64, news_id: &str, published: i64) -> Vec<u8> {
         let source = format!("wire-{}", id % 97);
-        let title = format!("Something happened for the {id}th time, say sources close to the matter");
+        let title = format!("Event number {id}, according to sources close to the matter");
         match self {
             Self::Json => format!(r#"{{"news_id":"{news_id}","source":"{source}","title":"{title}","lang":"en","published":{published}}}"#)
                 .into_bytes(),
             Self::Avro => {
                 let mut value = Vec::new();
-                sized(&mut value, &source);
+                avro_string(&mut value, &source);
                 value.push(2); // the second branch of the union
-                sized(&mut value, &title);
-                sized(&mut value, news_id);
+                avro_string(&mut value, &title);
+                avro_string(&mut value, news_id);
                 varint(&mut value, zigzag(published));
                 value
             }
@@ -77,8 +74,8 @@ impl NewsFormat {
     }
 }
 
-/// A text of Avro.
-fn sized(value: &mut Vec<u8>, text: &str) {
+/// Appends an Avro string.
+fn avro_string(value: &mut Vec<u8>, text: &str) {
     varint(value, zigzag(i64::try_from(text.len()).unwrap_or(i64::MAX)));
     value.extend_from_slice(text.as_bytes());
 }
@@ -87,7 +84,7 @@ const fn zigzag(number: i64) -> u64 {
     ((number << 1) ^ (number >> 63)).cast_unsigned()
 }
 
-/// A number in groups of seven bits, the lowest first.
+/// Appends a number as a variable-length integer: groups of seven bits, lowest first.
 fn varint(value: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         value.push(number.to_le_bytes()[0] | 0x80);

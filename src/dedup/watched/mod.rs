@@ -16,7 +16,7 @@ const KEYS_MIN: u64 = 1 << 10;
 const KEYS_MAX: u64 = 1 << 14;
 /// For large filters, one key in this many is watched.
 const SHARE: u64 = 64;
-/// How far the number of watched keys of an overfull filter may exceed the planned number before the share is halved.
+/// The factor by which the number of watched keys of an overfull filter may exceed the planned number before the share is halved.
 const OVERFULL: u64 = 4;
 /// If fewer than one in this many of the allowed keys are watched, the share is doubled again.
 const SPARSE: u64 = 8;
@@ -24,7 +24,7 @@ const SPARSE: u64 = 8;
 /// A watched key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct WatchedKey {
-    /// When the key was emitted, or first dropped wrongly, or `None` before any time was known.
+    /// The clock when the key was emitted, or first dropped wrongly, or `None` before any time was known.
     clock: Option<Slice>,
     /// True if the key was dropped without having been emitted. It is counted once.
     wrong: bool,
@@ -73,15 +73,14 @@ impl Observed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "StoredWatchedKeys", into = "StoredWatchedKeys")]
 pub struct WatchedKeys {
-    /// One key in 2 to the power of this counts.
+    /// One key in 2 to the power of `halvings` is counted.
     halvings: u32,
-    /// Minimum to which `halvings` may return after a burst.
+    /// The minimum to which `halvings` may return after a burst.
     least: u32,
-    /// Clock since which twice the share is watched. The larger share counts once all keys that were emitted earlier have
-    /// expired.
+    /// The clock since which twice the share is watched. The larger share counts once all keys that were emitted earlier have expired.
     doubled: Option<Slice>,
     keys_max: u64,
-    /// How far the clock may advance past that of a key before the key is forgotten.
+    /// The number of clock ticks after which a key is forgotten.
     lifetime: u32,
     clock: Option<Slice>,
     keys: HashMap<u64, WatchedKey>,
@@ -89,7 +88,8 @@ pub struct WatchedKeys {
 }
 
 impl WatchedKeys {
-    /// Creates an empty sample for a filter that remembers `keys` at a time, each until the clock is `lifetime` past its own.
+    /// Creates an empty sample for a filter that remembers `keys` keys at a time, each until the clock is `lifetime` past the key's own
+    /// clock.
     pub(super) fn new(keys: u64, lifetime: u32) -> Self {
         let keys_max = (keys / SHARE).clamp(KEYS_MIN, KEYS_MAX);
         let halvings = (0..63).find(|&halvings| keys >> halvings <= keys_max).unwrap_or(63);
@@ -110,7 +110,7 @@ impl WatchedKeys {
     }
 
     /// Advances the clock, and forgets expired keys.
-    fn come_to(&mut self, clock: Option<Slice>) {
+    fn advance(&mut self, clock: Option<Slice>) {
         let Some(now) = clock.filter(|_| self.clock != clock) else { return };
         if self.clock.is_none() {
             // Keys inserted before any time was known belong to the first known time.
@@ -129,12 +129,12 @@ impl WatchedKeys {
         }
     }
 
-    // Few keys are watched, so the filter's clock is requested only for those.
+    // Few keys are watched, so the filter's clock is only requested for watched keys.
 
     /// Records that a key was dropped.
     pub(super) fn dropped(&mut self, fingerprint: Fingerprint, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
-        self.come_to(clock());
+        self.advance(clock());
         if self.counts(name) && !self.keys.contains_key(&name) {
             self.watch(name, WatchedKey { clock: self.clock, wrong: true });
             self.count(1);
@@ -144,15 +144,15 @@ impl WatchedKeys {
     /// Records that a key was emitted and inserted.
     pub(super) fn emitted(&mut self, fingerprint: Fingerprint, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
-        self.come_to(clock());
-        // If the key was there, the filter had forgotten it early.
+        self.advance(clock());
+        // If the sample has the key, the filter forgot it early.
         if self.counts(name) && self.keys.get(&name).is_none_or(|watched| watched.wrong) {
             self.count(0);
         }
         self.watch(name, WatchedKey { clock: self.clock, wrong: false });
     }
 
-    /// Records that keys were dropped if they were `seen`, or else emitted.
+    /// Records verdicts: keys that were `seen` were dropped, and the others were emitted.
     pub(super) fn judged(&mut self, fingerprints: &[Fingerprint], seen: &[bool], clock: &dyn Fn() -> Option<Slice>) {
         for (&fingerprint, seen) in fingerprints.iter().zip(seen) {
             if self.name(fingerprint).is_some() {
@@ -161,11 +161,11 @@ impl WatchedKeys {
         }
     }
 
-    /// Records that a key that was emitted before is inserted again, or renewed, unless it was dropped wrongly. If the key is not
-    /// there, the changelog has only its renewal left, which means that the key was emitted.
+    /// Records that a key that was emitted before is inserted again or renewed, unless it was dropped wrongly. If the sample lacks the key,
+    /// only its renewal is left in the changelog, which means that the key was emitted.
     pub(super) fn inserted_again(&mut self, fingerprint: Fingerprint, renew: bool, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
-        self.come_to(clock());
+        self.advance(clock());
         let is_wrong = self.keys.get(&name).is_some_and(|watched| watched.wrong);
         if !is_wrong || !renew {
             self.watch(name, WatchedKey { clock: self.clock, wrong: false });
@@ -205,7 +205,7 @@ impl WatchedKeys {
         all
     }
 
-    /// Returns how far the clock may advance past that of a watched key.
+    /// Returns the number of clock ticks after which a watched key is forgotten.
     pub(super) const fn lifetime(&self) -> u32 {
         self.lifetime
     }
@@ -213,7 +213,7 @@ impl WatchedKeys {
     /// Merges another sample.
     pub(super) fn union(&mut self, other: &Self) {
         self.halve_to(self.halvings.max(other.halvings));
-        self.come_to(self.clock.max(other.clock));
+        self.advance(self.clock.max(other.clock));
         let oldest = self.clock.map(|clock| clock.before(self.lifetime));
         for (&name, &theirs) in other.keys.iter().filter(|(_, theirs)| theirs.clock >= oldest) {
             let own = self.keys.get(&name).copied().unwrap_or(theirs);

@@ -1,4 +1,4 @@
-//! The measured rate equals an exact count.
+//! Promise: the measured rate equals an exact count.
 
 use super::*;
 use crate::dedup::{Dedup, Late, Rules};
@@ -25,7 +25,7 @@ fn fixed(window: Window, keys: u64, rate: f64) -> Spec {
 
 proptest! {
     #[test]
-    fn where_all_keys_are_watched_each_wrong_one_is_counted_once(
+    fn if_all_keys_are_watched_every_wrong_key_is_counted_once(
         slices in 1..4_u32,
         kind in 0..2_u8,
         arrivals in prop::collection::vec((0..400_u64, 0..6_i64), 1..2_000),
@@ -77,7 +77,7 @@ fn rates(filter: Spec, window: Window, keys: std::ops::Range<u64>) -> (f64, Obse
 }
 
 #[test]
-fn the_true_rate_lies_in_the_interval_of_what_a_share_observes() {
+fn the_observed_interval_contains_the_true_rate() {
     let (window, capacity) = (Window::time(1_000, 4), 30_000);
     for (overfill, filter) in [
         (1, fixed(window, 4 * capacity, 0.05)),
@@ -102,7 +102,7 @@ fn the_true_rate_lies_in_the_interval_of_what_a_share_observes() {
 }
 
 #[test]
-fn however_many_keys_come_the_sample_is_bounded() {
+fn the_sample_is_bounded_for_any_number_of_keys() {
     let window = Window::time(1_000, 1);
     let (_, observed, watched) = rates(fixed(window, 2_000, 0.01), window, 0..100_000);
     assert!(watched <= KEYS_MIN * OVERFULL, "{watched}");
@@ -110,7 +110,7 @@ fn however_many_keys_come_the_sample_is_bounded() {
 }
 
 #[test]
-fn intervals_are_wilsons() {
+fn intervals_match_the_wilson_formula() {
     let close = |got: (f64, f64), want: (f64, f64)| (got.0 - want.0).abs() < 5e-4 && (got.1 - want.1).abs() < 5e-4;
     // Computed by hand from the formula; also in Newcombe, "Two-sided confidence intervals for the single proportion", 1998.
     assert!(close(Observed { checked: 263, wrong: 81 }.interval(), (0.2553, 0.3662)));
@@ -122,7 +122,7 @@ fn intervals_are_wilsons() {
 }
 
 #[test]
-fn a_memory_made_from_a_log_watches_the_same_keys() {
+fn a_state_rebuilt_from_a_changelog_watches_the_same_keys() {
     let window = Window::time(1_000, 4);
     let filter = Spec::Aging(AgingSizing::new(window, 1 << 17, 1e-9));
     let (mut live, mut made) = (Dedup::new(rules(window, filter)), Dedup::new(rules(window, filter)));
@@ -135,11 +135,11 @@ fn a_memory_made_from_a_log_watches_the_same_keys() {
     let (live, made) = (live.watched.unwrap(), made.watched.unwrap());
     assert!(live.keys.len() > 40, "{}", live.keys.len());
     assert_eq!(live.keys, made.keys);
-    assert_eq!(made.observed(None), Observed::default(), "what was not dropped before its eyes, it did not see");
+    assert_eq!(made.observed(None), Observed::default(), "a rebuilt state has observed no drops");
 }
 
 #[test]
-fn a_key_that_is_taken_back_is_not_expected() {
+fn a_retracted_key_is_not_expected() {
     let window = Window::time(1_000, 1);
     let mut dedup = Dedup::new(rules(window, Spec::Cuckoo(CuckooSizing::new(window, 100, 1e-6))));
     for _ in 0..3 {
@@ -172,7 +172,7 @@ fn after_a_burst_the_share_grows_back() {
         number += keys;
         assert_eq!(dedup.observed().unwrap().wrong, 0, "in slice {slice}");
         if slice == 8 {
-            assert!(share(&dedup) > before, "it was no burst");
+            assert!(share(&dedup) > before, "the burst did not change the share");
             let text = serde_json::to_string(&dedup.metadata()).unwrap();
             assert_eq!(serde_json::from_str::<crate::dedup::DedupMetadata>(&text).unwrap(), dedup.metadata());
         }

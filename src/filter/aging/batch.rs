@@ -1,6 +1,6 @@
 //! Precomputed work for a batch of keys. Must never change an answer.
 
-#![expect(clippy::inline_always, reason = "what runs in wide registers must be compiled for them, and so with its caller")]
+#![expect(clippy::inline_always, reason = "SIMD code must be inlined into the function with the target feature")]
 
 use crate::filter::bloom::{Bloom, BloomLayout, Mask};
 use crate::key::Fingerprint;
@@ -16,7 +16,7 @@ pub(super) struct Batch {
     entries: Vec<Entry>,
     /// Version of the layers at the time of [`work`].
     version: u64,
-    /// Where the search for a key starts: after the key that was found last. A hint, which concurrent readers may change.
+    /// The index at which the search for a key starts: after the key that was found last. A hint, which concurrent readers may change.
     next: AtomicUsize,
 }
 

@@ -86,7 +86,7 @@ pub struct Aging {
     evicted: u64,
     /// Capacity with which to open the current slice, if a changelog sets it.
     replay_info: Option<u64>,
-    /// Counts how often a layer was added, removed, or filled other than by inserting keys. Starts at 1, because version 0 means
+    /// The number of times that a layer was added, removed, or filled other than by inserting keys. Starts at 1, because version 0 means
     /// that nothing was precomputed.
     version: u64,
     /// Number of keys that can be inserted before a layer is added or removed. 0 until it is computed.
@@ -193,7 +193,7 @@ impl Aging {
         self.room = 0;
     }
 
-    /// Ensures that the last layer of the current generation accepts keys, even if it is full, and counts how many it accepts.
+    /// Ensures that the last layer of the current generation accepts keys, even if it is full, and computes how many it accepts.
     fn find_room(&mut self) -> Result<(), CapacityError> {
         let slice_keys = match self.window {
             Window::Time { .. } => u64::MAX,

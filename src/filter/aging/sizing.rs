@@ -13,7 +13,7 @@ pub struct Sizing {
     pub rate: f64,
     /// Layout of a generation's first layer.
     pub layout: BloomLayout,
-    /// How the filter's memory follows the stream.
+    /// The growth of the filter's memory.
     pub growth: Growth,
 }
 
@@ -26,7 +26,7 @@ impl Sizing {
         Self { capacity, rate, layout: layout_for(capacity, rate * (1.0 - CHAIN_SHARE)), growth: Growth::default() }
     }
 
-    /// Sets how the filter's memory follows the stream.
+    /// Sets the growth of the filter's memory.
     #[must_use]
     pub const fn with_growth(self, growth: Growth) -> Self {
         Self { growth, ..self }

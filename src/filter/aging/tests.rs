@@ -73,7 +73,7 @@ fn overfull_slices_chain_and_keep_the_rate() {
 }
 
 #[test]
-fn a_filter_far_too_small_forgets_nothing() {
+fn a_far_too_small_filter_forgets_nothing() {
     for slices in [1, 4] {
         let sizing = Sizing::new(Window::Time { slice_ms: 1, slices }, 1, 1e-2);
         let filter = full(sizing, slices, 3_000, 0);
@@ -84,13 +84,13 @@ fn a_filter_far_too_small_forgets_nothing() {
 }
 
 #[test]
-fn memory_is_what_is_published() {
+fn memory_matches_the_documentation() {
     // Bits per key of the guaranteed window, with four slices.
     for (rate, most) in [(1e-2, 17.5), (1e-3, 25.0), (1e-4, 34.0), (1e-6, 45.0)] {
         let window = Window::time(86_400_000, 4);
         let bits = Sizing::new(window, 10_000_000, rate).bytes(window) as f64 * 8.0 / 1e7;
-        println!("{rate:.0e}: {bits:.2} bits a key");
-        assert!(bits <= most && bits > most - 1.5, "{rate:.0e}: {bits:.2} bits a key, expected at most {most}");
+        println!("{rate:.0e}: {bits:.2} bits per key");
+        assert!(bits <= most && bits > most - 1.5, "{rate:.0e}: {bits:.2} bits per key, expected at most {most}");
     }
 }
 
@@ -122,19 +122,19 @@ fn extreme_times_do_not_overflow() {
 }
 
 #[test]
-fn load_is_that_of_the_open_generation() {
+fn load_is_the_load_of_the_open_generation() {
     let window = Window::Time { slice_ms: 1, slices: 1 };
     let mut filter = Aging::new(window, Sizing::new(window, 10, 1e-3));
     filter.advance(0);
     (0..5).for_each(|number| filter.insert(key(0, number)).unwrap());
     assert!((filter.usage().load - 0.5).abs() < 1e-9);
     filter.advance(1);
-    assert!(filter.usage().load == 0.0, "the new slice has no key yet");
+    assert!(filter.usage().load == 0.0, "the new slice has no keys yet");
     assert_eq!((filter.usage().keys, filter.usage().open_keys), (5, 0));
 }
 
 #[test]
-fn small_rates_are_met_with_two_blocks_a_key() {
+fn small_rates_are_met_with_two_blocks_per_key() {
     // At the target, false positives are too rare to count. Four times overfull without chaining, they are not.
     let window = Window::Time { slice_ms: 1, slices: 4 };
     let sizing = Sizing::new(window, 40_000, 1e-6);
@@ -152,7 +152,7 @@ fn small_rates_are_met_with_two_blocks_a_key() {
 // ---- Predictions. ----
 
 #[test]
-fn measured_rates_are_the_predicted_ones() {
+fn measured_rates_match_predictions() {
     let window = Window::Time { slice_ms: 1, slices: 4 };
     for (rate, asked) in [(1e-2, 400_000), (1e-3, 2_000_000)] {
         let sizing = Sizing::new(window, 80_000, rate);
@@ -226,7 +226,7 @@ fn play(rate: f64, count: u64, ahead: impl Fn(&mut Aging, &[Fingerprint])) -> (V
 }
 
 #[test]
-fn answers_are_the_same_whatever_was_prefetched() {
+fn prefetching_does_not_change_answers() {
     let ways: [fn(&mut Aging, &[Fingerprint]); 5] = [
         |filter, keys| filter.prefetch(keys),
         // Too many keys, too few, in a different order, and different keys.
@@ -247,7 +247,7 @@ fn answers_are_the_same_whatever_was_prefetched() {
 }
 
 #[test]
-fn keys_may_be_asked_for_in_any_order_after_a_prefetch() {
+fn keys_can_be_looked_up_in_any_order_after_a_prefetch() {
     let (mut filter, _) = large();
     let keys: Vec<Fingerprint> = (0..64).map(|number| key(7, number)).collect();
     filter.prefetch(&keys);
@@ -262,7 +262,7 @@ fn keys_may_be_asked_for_in_any_order_after_a_prefetch() {
 // ---- Storing and restoring state. ----
 
 fn metadata(filter: &Aging) -> Metadata {
-    let super::super::FilterMetadata::Aging(metadata) = filter.metadata() else { panic!("of another kind") };
+    let super::super::FilterMetadata::Aging(metadata) = filter.metadata() else { panic!("wrong kind") };
     metadata
 }
 
@@ -296,13 +296,13 @@ fn large() -> (Aging, Sizing) {
 }
 
 #[test]
-fn state_comes_back_bit_for_bit() {
+fn restored_state_is_bit_for_bit_identical() {
     let (mut filter, _) = large();
     let pages = dirty(&filter);
-    assert!(pages.is_sorted_by_key(|(id, _)| *id), "pages come in the order of their ids");
+    assert!(pages.is_sorted_by_key(|(id, _)| *id), "pages are sorted by id");
     assert_eq!(pages.len() as u64, stored_pages(&filter));
     let mut other = restored(&filter, &pages);
-    assert_eq!(other.dirty_pages().len(), 0, "what was stored needs no storing");
+    assert_eq!(other.dirty_pages().len(), 0, "restored pages are clean");
     assert_eq!(other.metadata(), filter.metadata());
     other.mark_stale();
     assert!(dirty(&other) == pages);
@@ -323,7 +323,7 @@ fn only_changed_pages_are_dirty() {
     filter.insert(key(9, 0)).unwrap();
     let changed: Vec<_> = filter.dirty_pages();
     assert_eq!(changed.len(), 1);
-    assert_eq!((changed[0].slice, changed[0].layer), (Slice(2), 1), "a page that held something already");
+    assert_eq!((changed[0].slice, changed[0].layer), (Slice(2), 1), "a page that already contained data");
     filter.mark_clean();
     filter.advance(3);
     (0..1000).for_each(|number| filter.insert(key(9, number)).unwrap());
@@ -333,7 +333,7 @@ fn only_changed_pages_are_dirty() {
 }
 
 #[test]
-fn pages_that_hold_nothing_are_not_stored() {
+fn empty_pages_are_not_stored() {
     let window = Window::Time { slice_ms: 1, slices: 1 };
     let mut filter = Aging::new(window, Sizing::new(window, 1_000_000, 1e-3));
     filter.insert(key(0, 0)).unwrap();
@@ -343,7 +343,7 @@ fn pages_that_hold_nothing_are_not_stored() {
 }
 
 #[test]
-fn keys_of_unknown_time_are_stored_again_once_it_is_known() {
+fn keys_of_unknown_time_are_stored_again_when_the_time_is_known() {
     let window = Window::Time { slice_ms: 1, slices: 1 };
     let mut filter = Aging::new(window, Sizing::new(window, 100, 1e-3));
     filter.insert(key(0, 0)).unwrap();
@@ -355,7 +355,7 @@ fn keys_of_unknown_time_are_stored_again_once_it_is_known() {
 }
 
 #[test]
-fn another_capacity_holds_from_the_next_layer_on() {
+fn a_new_capacity_applies_from_the_next_layer() {
     let (filter, sizing) = large();
     let smaller = Sizing::new(filter.window, 1_000, 1e-3);
     let mut other = Aging::from_metadata(filter.window, smaller, &metadata(&filter)).unwrap();
@@ -369,7 +369,7 @@ fn another_capacity_holds_from_the_next_layer_on() {
 }
 
 #[test]
-fn impossible_manifests_are_refused() {
+fn impossible_metadata_is_rejected() {
     let (filter, sizing) = large();
     let window = filter.window;
     let with = |change: &dyn Fn(&mut Metadata)| {
@@ -407,7 +407,7 @@ fn impossible_manifests_are_refused() {
 }
 
 #[test]
-fn pages_that_do_not_belong_are_refused() {
+fn foreign_pages_are_rejected() {
     let (mut filter, _) = large();
     let (id, bytes) = dirty(&filter).remove(0);
     for wrong in [PageId { slice: Slice(9), ..id }, PageId { layer: 9, ..id }, PageId { page: 1 << 40, ..id }] {
@@ -431,23 +431,23 @@ fn grown(growth: Growth, slices: &[u64]) -> (Aging, Vec<u64>) {
 }
 
 #[test]
-fn slices_follow_the_stream() {
+fn slices_adapt_to_the_stream() {
     let adapt = Growth { adapt: true, ..Growth::default() };
     let slices = [40_000; 4].into_iter().chain([1_000; 8]).collect::<Vec<_>>();
     let ((filter, adapted), (_, fixed)) = (grown(adapt, &slices), grown(Growth::default(), &slices));
-    assert_eq!(adapted[0], fixed[0], "the first knows nothing yet");
+    assert_eq!(adapted[0], fixed[0], "the first slice has no previous slice");
     let chained = |filter: &Aging| filter.generations.iter().any(|generation| generation.layers.len() > 1);
     let (third, _) = grown(adapt, &slices[..4]);
-    assert_eq!(third.generations.last().unwrap().layers.len(), 1, "sized from what the last ones held");
+    assert_eq!(third.generations.last().unwrap().layers.len(), 1, "sized from the previous slices");
     assert!(!chained(&filter) && adapted[11] < fixed[11] / 4, "{adapted:?} {fixed:?}");
-    assert!(fixed[3] > adapted[3], "chained layers take more than one that is large enough");
+    assert!(fixed[3] > adapted[3], "chained layers take more memory than one large layer");
     for slice in 9..12 {
         assert!((0..1_000).all(|number| filter.contains(key(slice, number))));
     }
 }
 
 #[test]
-fn slices_keep_the_rate_however_they_follow() {
+fn adapting_slices_keep_the_rate() {
     let (filter, _) = grown(Growth { adapt: true, ..Growth::default() }, &[30_000, 1_000, 90_000, 500, 60_000, 60_000, 60_000]);
     let asked = 1_000_000;
     let found = (0..asked).filter(|&number| filter.contains(key(99, number))).count() as u64;
@@ -455,7 +455,7 @@ fn slices_keep_the_rate_however_they_follow() {
 }
 
 #[test]
-fn at_its_maximum_a_filter_does_what_it_was_told() {
+fn at_its_maximum_memory_a_filter_follows_at_max_memory() {
     let sizing = Sizing::new(plan_window(), 20_000, 1e-3);
     let most = sizing.bytes(plan_window()) * 3 / 2;
     let with = |at_max| Growth { adapt: true, max_bytes: Some(most), at_max };
@@ -469,7 +469,7 @@ fn at_its_maximum_a_filter_does_what_it_was_told() {
 
     let (evicting, bytes) = grown(with(AtMaxMemory::EvictOldest), &slices);
     assert!(bytes.iter().all(|&bytes| bytes <= most), "{bytes:?} of {most}");
-    assert!((0..80_000).all(|number| evicting.contains(key(4, number))), "the newest stay");
+    assert!((0..80_000).all(|number| evicting.contains(key(4, number))), "the newest keys stay");
     assert!(evicting.usage().evicted >= 8_000, "{}", evicting.usage().evicted);
 
     let mut stopping = Aging::new(plan_window(), sizing.with_growth(with(AtMaxMemory::Stop)));
@@ -487,7 +487,7 @@ const fn plan_window() -> Window {
 }
 
 #[test]
-fn a_saturated_filter_is_restored_as_it_was() {
+fn a_saturated_filter_is_restored_unchanged() {
     let sizing = Sizing::new(plan_window(), 20_000, 1e-3);
     let growth = Growth { adapt: true, max_bytes: Some(sizing.bytes(plan_window())), at_max: AtMaxMemory::Saturate };
     let (mut filter, _) = grown(growth, &[30_000, 30_000]);
@@ -503,7 +503,7 @@ fn a_saturated_filter_is_restored_as_it_was() {
 /// A slice with many keys in a window with few: the oldest generations are evicted, as few as necessary, and their memory is
 /// reused.
 #[test]
-fn keys_that_make_way_leave_room() {
+fn evicted_keys_free_memory() {
     let sizing = Sizing::new(plan_window(), 20_000, 1e-3);
     let most = sizing.bytes(plan_window()) * 11 / 10;
     let growth = Growth { adapt: true, max_bytes: Some(most), at_max: AtMaxMemory::EvictOldest };
@@ -516,7 +516,7 @@ fn keys_that_make_way_leave_room() {
 
 /// Small slices followed by a burst: the filter reserves memory for the slices that follow.
 #[test]
-fn a_burst_after_small_slices_keeps_the_bound() {
+fn a_burst_after_small_slices_stays_within_the_maximum() {
     let sizing = Sizing::new(plan_window(), 20_000, 1e-3);
     let most = sizing.bytes(plan_window()) * 3 / 2;
     for at_max in [AtMaxMemory::Saturate, AtMaxMemory::EvictOldest] {

@@ -28,19 +28,19 @@ fn filled(window: Window, sizing: Sizing, keys: u64, family: u64) -> Cuckoo {
 // ---- Sizes and rates. ----
 
 #[test]
-fn memory_is_what_is_published() {
+fn memory_matches_the_documentation() {
     // Bits per key of the guaranteed window, with four slices.
     for (rate, least, most) in [(1e-2, 15.0, 18.5), (1e-3, 19.0, 22.0), (1e-4, 24.0, 27.0), (1e-6, 31.0, 34.5), (1e-9, 44.0, 49.0)] {
         let sizing = Sizing::new(FOUR, 10_000_000, rate);
         let bits = sizing.bytes(FOUR) as f64 * 8.0 / 1e7;
         let layout = sizing.layout(FOUR, 0);
-        println!("cuckoo {rate:.0e}: {bits:.2} bits a key, slots of {} + {}", layout.fingerprint_bits, layout.tag_bits());
+        println!("cuckoo {rate:.0e}: {bits:.2} bits per key, slots of {} + {}", layout.fingerprint_bits, layout.tag_bits());
         assert!((least..most).contains(&bits) && layout.capacity() >= 12_500_000, "{rate:.0e}: {bits:.2}");
     }
 }
 
 #[test]
-fn measured_rates_are_those_predicted() {
+fn measured_rates_match_predictions() {
     const FILTERS: u64 = 4;
     for (rate, asked) in [(1e-2, 400_000), (1e-3, 2_000_000), (1e-4, 4_000_000)] {
         let sizing = Sizing::new(FOUR, 40_000, rate);
@@ -63,7 +63,7 @@ fn measured_rates_are_those_predicted() {
 }
 
 #[test]
-fn far_too_small_a_filter_forgets_nothing() {
+fn a_far_too_small_filter_forgets_nothing() {
     let filter = filled(FOUR, Sizing::new(FOUR, 1, 1e-3), 10_000, 0);
     assert!((0..10_000).all(|number| filter.contains(key(0, number))));
     assert!(filter.layers.len() <= 16, "layers double: {}", filter.layers.len());
@@ -73,26 +73,26 @@ fn far_too_small_a_filter_forgets_nothing() {
 // ---- Windows. ----
 
 #[test]
-fn a_window_by_count_holds_its_keys() {
+fn a_window_by_count_keeps_its_keys() {
     let window = Window::keys(40, 4);
     let mut filter = Cuckoo::new(window, Sizing::new(window, 40, 1e-9));
     for number in 0..1_000_u64 {
         filter.insert(key(0, number)).unwrap();
         assert!((number.saturating_sub(40)..=number).all(|number| filter.contains(key(0, number))));
         assert!((0..number.saturating_sub(49)).all(|number| !filter.contains(key(0, number))));
-        assert!(filter.layers.len() <= 2, "what expires makes room; so small a table may chain another");
+        assert!(filter.layers.len() <= 2, "expired keys free slots; such a small table may chain another one");
     }
     // A renewed key counts as inserted, unless it is already in this slice.
     let open = filter.usage().open_keys;
     filter.refresh(key(0, 999)).unwrap();
     assert_eq!(filter.usage().open_keys, open);
     filter.refresh(key(0, 960)).unwrap();
-    assert_eq!((filter.usage().open_keys, filter.slice()), (1, Some(Slice(100))), "it began a slice, and was in the oldest");
+    assert_eq!((filter.usage().open_keys, filter.slice()), (1, Some(Slice(100))), "the key started a slice, and was in the oldest one");
     assert!(filter.contains(key(0, 960)) && !filter.contains(key(0, 959)));
 }
 
 #[test]
-fn tags_are_not_mistaken_however_far_time_jumps() {
+fn tags_stay_unambiguous_when_time_jumps() {
     for slices in [1, 2, 3, 4, 7, 8] {
         let window = Window::Time { slice_ms: 1, slices };
         for jump in 1..40 {
@@ -126,7 +126,7 @@ fn extreme_times_do_not_overflow() {
 }
 
 #[test]
-fn keys_of_unknown_time_belong_to_the_first_that_is_known() {
+fn keys_of_unknown_time_belong_to_the_first_known_time() {
     let mut filter = Cuckoo::new(FOUR, Sizing::new(FOUR, 100, 1e-9));
     filter.insert(key(0, 0)).unwrap();
     filter.advance(1_000);
@@ -139,7 +139,7 @@ fn keys_of_unknown_time_belong_to_the_first_that_is_known() {
 // ---- Copies, and removing keys. ----
 
 #[test]
-fn a_key_is_kept_eight_times_at_most() {
+fn a_key_has_at_most_eight_copies() {
     let mut filter = Cuckoo::new(FOUR, Sizing::new(FOUR, 1_000, 1e-6));
     filter.advance(0);
     (0..9).for_each(|_| filter.insert(key(0, 1)).unwrap());
@@ -165,7 +165,7 @@ fn copies_do_not_chain_tables() {
 }
 
 #[test]
-fn unseeing_makes_room() {
+fn removing_keys_frees_slots() {
     let sizing = Sizing::new(FOUR, 1_000, 1e-9);
     let mut filter = Cuckoo::new(FOUR, sizing);
     for number in 0..20_000 {
@@ -276,18 +276,18 @@ proptest! {
                 model.apply(step, before, filter.slice().unwrap_or_default().0);
             }
             for number in 0..60 {
-                prop_assert!(filter.contains(key(0, number)) || !least.has(number), "{number} is forgotten");
-                prop_assert!(!filter.contains(key(0, number)) || most.has(number), "{number} is not forgotten");
+                prop_assert!(filter.contains(key(0, number)) || !least.has(number), "{number} was forgotten");
+                prop_assert!(!filter.contains(key(0, number)) || most.has(number), "{number} was not forgotten");
             }
         }
-        prop_assert!(bytes(&filter) == bytes(&twin), "what was stored and restored is as what was not");
+        prop_assert!(bytes(&filter) == bytes(&twin), "the restored filter differs from the original");
     }
 }
 
 // ---- Storing and restoring state. ----
 
 fn metadata(filter: &Cuckoo) -> Metadata {
-    let AnyMetadata::Cuckoo(metadata) = filter.metadata() else { panic!("of another kind") };
+    let AnyMetadata::Cuckoo(metadata) = filter.metadata() else { panic!("wrong kind") };
     metadata
 }
 
@@ -304,7 +304,7 @@ impl Store {
         let parts: Vec<_> = metadata(filter).parts().collect();
         self.0.retain(|id, _| parts.iter().any(|part| (part.slice, part.layer) == (id.slice, id.layer)));
         let dirty = filter.dirty_pages();
-        assert!(dirty.is_sorted(), "pages come in the order of their ids");
+        assert!(dirty.is_sorted(), "pages are sorted by id");
         for id in dirty {
             let mut bytes = Vec::new();
             filter.write_page(id, &mut bytes);
@@ -324,7 +324,7 @@ impl Store {
 }
 
 #[test]
-fn state_comes_back_bit_for_bit_while_tables_come_and_go() {
+fn restored_state_is_bit_for_bit_identical_while_tables_change() {
     let sizing = Sizing::new(FOUR, 50_000, 1e-3);
     let (mut filter, mut store, mut most) = (Cuckoo::new(FOUR, sizing), Store::default(), 0);
     for slice in 0..16_u64 {
@@ -344,13 +344,13 @@ fn state_comes_back_bit_for_bit_while_tables_come_and_go() {
 }
 
 #[test]
-fn a_rotation_writes_only_where_something_goes() {
+fn a_rotation_only_writes_pages_with_expired_keys() {
     let sizing = Sizing::new(FOUR, 1_000_000, 1e-3);
     let mut filter = Cuckoo::new(FOUR, sizing);
     filter.advance(0);
     filter.insert(key(0, 0)).unwrap();
     filter.advance(4);
-    assert!(filter.dirty_pages().len() <= 2, "one slot, at most over a page's end");
+    assert!(filter.dirty_pages().len() <= 2, "one slot, which may cross a page boundary");
     filter.mark_clean();
     filter.advance(4);
     assert!(filter.dirty_pages().is_empty());
@@ -361,7 +361,7 @@ fn a_rotation_writes_only_where_something_goes() {
 }
 
 #[test]
-fn tables_of_another_plan_drain() {
+fn tables_with_a_different_sizing_drain() {
     let (small, large) = (Sizing::new(FOUR, 1_000, 1e-9), Sizing::new(FOUR, 5_000, 1e-9));
     let mut old = filled(FOUR, small, 2_000, 0);
     let mut store = Store::default();
@@ -377,7 +377,7 @@ fn tables_of_another_plan_drain() {
 }
 
 #[test]
-fn impossible_manifests_are_refused() {
+fn impossible_metadata_is_rejected() {
     let filter = filled(FOUR, Sizing::new(FOUR, 1_000, 1e-3), 3_000, 0);
     let with = |change: &dyn Fn(&mut Metadata)| {
         let mut metadata = metadata(&filter);
@@ -418,14 +418,14 @@ fn impossible_manifests_are_refused() {
     for (number, change) in generations.iter().enumerate() {
         assert_eq!(with(change), Err(MetadataError::Generations), "change {number}");
     }
-    assert_eq!(with(&|metadata| metadata.layers[0].depth = u32::MAX), Ok(()), "it is of another sizing");
+    assert_eq!(with(&|metadata| metadata.layers[0].depth = u32::MAX), Ok(()), "the layer has a different sizing");
     let window = Window::keys(40, 4);
     let counted = Metadata { open_keys: 11, ..metadata(&Cuckoo::new(window, filter.sizing)) };
     assert_eq!(Cuckoo::from_metadata(window, filter.sizing, &counted).map(|_| ()), Err(MetadataError::Generations));
 }
 
 #[test]
-fn pages_may_hold_anything_of_the_right_size() {
+fn pages_may_contain_any_bytes_of_the_right_length() {
     let sizing = Sizing::new(FOUR, 100_000, 1e-3);
     let mut filter = filled(FOUR, sizing, 100_000, 0);
     let id = PageId { slice: Slice::FIRST, layer: 0, page: 0 };
@@ -443,7 +443,7 @@ fn pages_may_hold_anything_of_the_right_size() {
         }
         filter.advance(filter.slice().unwrap().0 + 1);
         let counted = |layer: &Layer| (0..layer.table.layout().slots()).filter(|&slot| layer.table.get(slot) != 0).count() as u64;
-        assert!(filter.layers.iter().all(|layer| counted(layer) == layer.table.used()), "impossible tags are gone");
+        assert!(filter.layers.iter().all(|layer| counted(layer) == layer.table.used()), "impossible tags are removed");
     }
 }
 

@@ -19,7 +19,7 @@ fn absent_keys_seen(filter: &Stable, asked: u64) -> f64 {
 fn filled(filter: &Stable) -> f64 {
     let cells = filter.cells.as_ref().unwrap();
     let counted = (0..cells.layout.cells).filter(|&cell| cells.get(cell) != 0).count() as u64;
-    assert_eq!(counted, cells.filled, "the count goes along with the cells");
+    assert_eq!(counted, cells.filled, "the count matches the cells");
     counted as f64 / cells.layout.cells as f64
 }
 
@@ -32,7 +32,7 @@ fn loaded(sizing: Sizing, load: f64) -> (Stable, u64) {
 }
 
 #[test]
-fn the_stable_point_is_reached_and_its_rate_is_that_of_the_formula() {
+fn the_stable_point_is_reached_and_matches_the_formula() {
     for (rate, asked) in [(1e-1, 200_000), (1e-2, 1_000_000), (1e-3, 2_000_000)] {
         let sizing = Sizing::new(1 << 17, rate);
         let stable = sizing.predict(f64::INFINITY).rate;
@@ -68,17 +68,17 @@ fn keys_are_forgotten_as_predicted() {
             println!("stable {rate:.0e}: of the keys of {share} lifetimes ago, {got:.4} are unseen, predicted {expected:.4}");
             let noise = 4.0 * (expected * (1.0 - expected) / (2 * band) as f64).sqrt();
             assert!((got - expected).abs() <= 0.02 * expected + 0.002 + noise, "{rate:.0e}, {share}: {got:.4}, predicted {expected:.4}");
-            assert!(sizing.forgotten_after(age) >= expected - 1e-9, "the forgotten are those unseen, and the false positives among them");
+            assert!(sizing.forgotten_after(age) >= expected - 1e-9, "forgotten keys are unseen or false positives");
         }
     }
 }
 
 #[test]
-fn layouts_keep_a_key_longest() {
+fn layouts_maximize_the_lifetime() {
     for (rate, bits_a_key) in [(1e-1, 11.0), (1e-2, 34.0), (1e-3, 72.0), (1e-4, 109.0), (1e-6, 181.0)] {
         let sizing = Sizing::new(1 << 20, rate);
         let got = sizing.bytes() as f64 * 8.0 / sizing.lifetime();
-        println!("stable {rate:.0e}: {:?}, lifetime {:.0}, {got:.1} bits a key", sizing.layout, sizing.lifetime());
+        println!("stable {rate:.0e}: {:?}, lifetime {:.0}, {got:.1} bits per key", sizing.layout, sizing.lifetime());
         assert!(sizing.bytes() <= 1 << 20 && got < bits_a_key);
         let half = sizing.lifetime() / 2.0;
         let forgotten = [0.0, half, 2.0 * half, 20.0 * half].map(|age| sizing.forgotten_after(age as u64));
@@ -88,7 +88,7 @@ fn layouts_keep_a_key_longest() {
 }
 
 #[test]
-fn a_key_just_put_in_is_seen() {
+fn a_key_is_seen_right_after_its_insertion() {
     // So small that insertions often decrement their own cells.
     for (bytes, rate) in [(64, 1e-2), (64, 1e-300), (0, 0.5), (1 << 12, 1e-3)] {
         let mut filter = Stable::new(Sizing::new(bytes, rate));
@@ -102,7 +102,7 @@ fn a_key_just_put_in_is_seen() {
 }
 
 #[test]
-fn renewed_keys_stay() {
+fn renewed_keys_stay_seen() {
     let sizing = Sizing::new(1 << 14, 1e-3);
     let often = (sizing.lifetime() / 50.0) as u64;
     let mut filter = Stable::new(sizing);
@@ -117,7 +117,7 @@ fn renewed_keys_stay() {
 }
 
 #[test]
-fn a_run_of_decrements_is_as_good_as_single_ones() {
+fn a_run_of_decrements_equals_single_ones() {
     for cell_bits in 1..=4 {
         let layout = CellLayout { cells: 1_001, cell_bits, k: 3, decrements: 150 };
         let mut cells = Cells::new(layout).unwrap();
@@ -138,7 +138,7 @@ fn a_run_of_decrements_is_as_good_as_single_ones() {
 // ---- Storing and restoring state. ----
 
 fn metadata(filter: &Stable) -> Metadata {
-    let AnyMetadata::Stable(metadata) = filter.metadata() else { panic!("of another kind") };
+    let AnyMetadata::Stable(metadata) = filter.metadata() else { panic!("wrong kind") };
     metadata
 }
 
@@ -164,10 +164,10 @@ fn bytes(filter: &Stable) -> &[u8] {
 }
 
 #[test]
-fn state_comes_back_bit_for_bit() {
+fn restored_state_is_bit_for_bit_identical() {
     let sizing = Sizing { seed: 7, ..Sizing::new(300_000, 1e-3) };
     let (mut filter, mut pages) = (Stable::new(sizing), BTreeMap::new());
-    assert!(!stored(&mut filter, &mut pages).contains(key(0, 0)) && pages.is_empty(), "none before the first key");
+    assert!(!stored(&mut filter, &mut pages).contains(key(0, 0)) && pages.is_empty(), "no pages before the first key");
     for step in 0..5 {
         (0..5_000).for_each(|number| filter.insert(key(step, number)).unwrap());
         let mut other = stored(&mut filter, &mut pages);
@@ -184,7 +184,7 @@ fn state_comes_back_bit_for_bit() {
 }
 
 #[test]
-fn impossible_manifests_are_refused() {
+fn impossible_metadata_is_rejected() {
     let (filter, _) = loaded(Sizing::new(100_000, 1e-2), 1.0);
     let with = |change: &dyn Fn(&mut CellsMetadata)| {
         let mut metadata = metadata(&filter);
@@ -217,7 +217,7 @@ fn impossible_manifests_are_refused() {
 }
 
 #[test]
-fn pages_may_hold_anything_of_the_right_size() {
+fn pages_may_contain_any_bytes_of_the_right_length() {
     let (mut filter, _) = loaded(Sizing::new(100_000, 1e-2), 1.0);
     let id = PageId { slice: Slice::FIRST, layer: 0, page: 0 };
     for wrong in [PageId { slice: Slice(9), ..id }, PageId { layer: 9, ..id }, PageId { page: 1 << 40, ..id }] {
@@ -237,7 +237,7 @@ proptest! {
 
     /// Compares the filter with an exact model of the cells that changes one cell at a time.
     #[test]
-    fn every_verdict_is_that_of_the_model(
+    fn every_answer_matches_the_model(
         stream in proptest::collection::vec((0..300_u64, any::<bool>()), 1..1_500),
         (bytes, rate) in (64..2_000_u64, prop_oneof![Just(0.1), Just(1e-2), Just(1e-4), Just(1e-6)]),
         seed in any::<u64>(),

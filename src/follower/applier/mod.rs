@@ -1,7 +1,7 @@
-//! Applies changelogs to states, record by record, for ever.
+//! Applies the records of changelogs to states, continuously.
 //!
-//! Owns how far each partition has come. Must never call a state ready that lacks what was committed when it began, nor
-//! hold up those who ask for longer than a few keys take.
+//! Owns the progress of each partition. Must never report a state as ready before it contains everything that was committed when loading
+//! began. Must never block queries for longer than it takes to apply a few keys.
 
 use crate::broker::{ChangelogTail, Logged, TailEvent as Event};
 use crate::changelog::{Applier, ChangelogRecord, Cut, Outcome};
@@ -19,16 +19,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-/// Most events that are taken at a time.
+/// The maximum number of events per poll.
 const EVENTS: usize = 256;
-/// How long to wait for some; bounds how late a stop and a new partition are noticed.
+/// The longest wait for events. Stop requests and new partitions are noticed within this time.
 const WAIT: Duration = Duration::from_millis(50);
-/// Keys that are applied while nobody may ask.
+/// The number of keys to apply while holding the write lock.
 const KEYS: usize = 64;
-/// How often a line says how far a load has come.
+/// Time between two progress lines while loading.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What is applied.
+/// Applies the changelogs of all followed partitions.
 pub(super) struct Appliers<'a, T> {
     spaces: &'a [Space],
     tail: &'a T,
@@ -36,7 +36,7 @@ pub(super) struct Appliers<'a, T> {
     by_name: HashMap<TopicPartition, usize>,
 }
 
-/// How far a partition's changelog is applied.
+/// The progress of a partition's changelog.
 struct PartitionApplier<'a> {
     space: &'a Space,
     shared: Arc<Partition>,
@@ -45,18 +45,18 @@ struct PartitionApplier<'a> {
     applier: Applier,
     cuts: Vec<Cut>,
     low: Offset,
-    /// The next offset.
+    /// The next offset to apply.
     next: Offset,
-    /// What was committed when it began.
+    /// The end of the changelog when loading began.
     target: Offset,
-    /// What was committed when the brokers were asked last, and the id of the log that they were asked for.
+    /// The last known end of the changelog, and the topic id it belongs to.
     end: Offset,
     log: Option<Arc<str>>,
-    /// How far it reached when the brokers were asked, until all of that was applied.
+    /// The end of the changelog at an earlier request, until everything before it is applied.
     awaited: Option<Watermarks>,
-    /// What the last record says.
+    /// The status of the state, from the last record.
     standing: Standing,
-    /// How it is read.
+    /// The status of the reader.
     reading: Reading,
     began: Instant,
     reported: Instant,
@@ -64,14 +64,14 @@ struct PartitionApplier<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
-    /// Its events are taken.
-    Yes,
-    /// It is to begin with nothing, as soon as it is known where.
-    Anew,
-    /// It is to be read from where it has come to.
-    Again,
-    /// It cannot be followed.
-    Never,
+    /// Events of the partition are applied.
+    Active,
+    /// The partition must be loaded from the start of the changelog, once that start is known.
+    Reload,
+    /// The reader must seek to the next offset to apply.
+    Seek,
+    /// The partition cannot be followed.
+    Failed,
 }
 
 impl<'a, T: ChangelogTail> Appliers<'a, T> {
@@ -79,11 +79,11 @@ impl<'a, T: ChangelogTail> Appliers<'a, T> {
         Self { spaces, tail, partitions: Vec::new(), by_name: HashMap::new() }
     }
 
-    /// Applies until told to stop.
+    /// Applies events until `stop` is set.
     pub(super) fn run(mut self, watermarks: &Receiver<Watermarks>, stop: &AtomicBool) -> Result<(), Error> {
         while !stop.load(Ordering::Relaxed) {
             for watermarks in watermarks.try_iter() {
-                self.reach(watermarks)?;
+                self.handle_watermarks(watermarks)?;
             }
             let (by_name, partitions) = (&self.by_name, &mut self.partitions);
             self.tail.poll(EVENTS, WAIT, &mut |topic, partition, event| {
@@ -99,8 +99,8 @@ impl<'a, T: ChangelogTail> Appliers<'a, T> {
         Ok(())
     }
 
-    /// Takes note of how far a partition reaches. One that was not known begins.
-    fn reach(&mut self, watermarks: Watermarks) -> Result<(), Error> {
+    /// Handles new watermarks of a partition. Starts to follow it if it is new.
+    fn handle_watermarks(&mut self, watermarks: Watermarks) -> Result<(), Error> {
         let space = &self.spaces[watermarks.space];
         if watermarks.partitions < space.count() && self.is_recreated(space, &watermarks) {
             tracing::warn!(
@@ -112,33 +112,33 @@ impl<'a, T: ChangelogTail> Appliers<'a, T> {
             self.drop_partitions(space)?;
         }
         let changelog = space.changelog(watermarks.partition);
-        if !space.wants(watermarks.partition) {
+        if !space.follows(watermarks.partition) {
             space.set(None, watermarks.partition, watermarks.partitions);
             return Ok(());
         }
         if let Some(&at) = self.by_name.get(&changelog) {
-            self.partitions[at].reaches(watermarks);
+            self.partitions[at].update_watermarks(watermarks);
             return Ok(());
         }
         let partition = PartitionApplier::new(space, &watermarks);
-        // Before it is counted among the partitions: a key may lie in it.
+        // This must happen before the partition is counted, because keys may be routed to it.
         space.set(Some(Arc::clone(&partition.shared)), watermarks.partition, watermarks.partitions);
         self.tail.start(&changelog, watermarks.low)?;
         self.by_name.insert(changelog, self.partitions.len());
         self.partitions.push(partition);
         if let Some(partition) = self.partitions.last_mut() {
-            partition.reaches(watermarks);
+            partition.update_watermarks(watermarks);
         }
         Ok(())
     }
 
-    /// True unless the topic is known to be the same. A broker whose metadata is old may report fewer partitions than there are.
+    /// True unless the topic is known to be the same. A broker with outdated metadata may report fewer partitions than there are.
     fn is_recreated(&self, space: &Space, watermarks: &Watermarks) -> bool {
         let known = self.partitions.iter().find(|partition| std::ptr::eq(partition.space, space));
         known.and_then(|partition| partition.log.as_ref()).is_none_or(|known| watermarks.log.as_ref().is_some_and(|log| log != known))
     }
 
-    /// Stops reading all partitions of a space, and drops their states. Each is sized for the previous number of partitions.
+    /// Stops reading all partitions of a space, and drops their states, because they are sized for the previous number of partitions.
     fn drop_partitions(&mut self, space: &Space) -> Result<(), Error> {
         for partition in self.partitions.extract_if(.., |partition| std::ptr::eq(partition.space, space)) {
             self.tail.stop(&partition.changelog)?;
@@ -149,13 +149,13 @@ impl<'a, T: ChangelogTail> Appliers<'a, T> {
     }
 }
 
-/// Of a state that has seen nothing.
+/// Returns an applier for an empty state.
 fn fresh(space: &Space) -> Applier {
     Applier::new(BTreeMap::new(), space.origin(), BTreeMap::new(), None, 0)
 }
 
 impl<'a> PartitionApplier<'a> {
-    /// Nothing of it was applied yet.
+    /// Creates an applier that has applied nothing.
     fn new(space: &'a Space, watermarks: &Watermarks) -> Self {
         let rules = space.rules(watermarks.partitions);
         Self {
@@ -172,102 +172,103 @@ impl<'a> PartitionApplier<'a> {
             log: watermarks.log.clone(),
             awaited: None,
             standing: Standing::Unowned,
-            reading: Reading::Yes,
+            reading: Reading::Active,
             began: runtime::now(),
             reported: runtime::now(),
         }
     }
 
-    /// The brokers were asked how far it reaches.
-    fn reaches(&mut self, watermarks: Watermarks) {
+    /// Handles new watermarks of this partition.
+    fn update_watermarks(&mut self, watermarks: Watermarks) {
         if self.is_another_log(&watermarks) {
-            tracing::warn!(changelog = %self.changelog, "the changelog was made anew; loading it anew");
+            tracing::warn!(changelog = %self.changelog, "the changelog was recreated; loading it again");
             self.forget();
-        } else if watermarks.low > self.next && self.reading == Reading::Yes {
-            tracing::warn!(changelog = %self.changelog, trimmed_to = watermarks.low, read_to = self.next, "the changelog was trimmed past this follower; loading it anew");
+        } else if watermarks.low > self.next && self.reading == Reading::Active {
+            tracing::warn!(changelog = %self.changelog, trimmed_to = watermarks.low, read_to = self.next, "the changelog was trimmed past the position of this follower; loading it again");
             self.forget();
         }
         (self.low, self.end, self.log) = (watermarks.low, watermarks.end, watermarks.log.clone().or(self.log.take()));
-        if self.reading == Reading::Anew {
-            self.begin_anew(watermarks.low, watermarks.end);
-            self.reading = Reading::Again;
+        if self.reading == Reading::Reload {
+            self.reload(watermarks.low, watermarks.end);
+            self.reading = Reading::Seek;
         }
-        // One at a time, or a busy partition would never come to the end of any.
+        // Only one pending request is kept. If it were replaced by each new one, a busy partition would never reach it.
         self.awaited.get_or_insert(watermarks);
-        self.arrive();
+        self.update_progress();
     }
 
-    /// Whether a topic of the same name was made since.
+    /// True if the topic was recreated.
     fn is_another_log(&self, watermarks: &Watermarks) -> bool {
         match (&self.log, &watermarks.log) {
             (Some(known), Some(log)) => known != log,
-            // This time, the brokers did not say.
+            // The brokers did not report the id this time.
             (Some(_), None) => false,
-            // Where brokers give no ids. A new leader, too, may not know at once how far it reaches.
+            // Without topic ids, a lower end shows a recreated topic. A new leader may also report a lower end for a moment.
             (None, _) => watermarks.end < self.end,
         }
     }
 
-    /// Something came of it. What it cannot take breaks it, and no other partition.
+    /// Handles an event. An invalid record stops this partition, but no other.
     fn take(&mut self, event: &Event<'_>) {
-        if self.reading != Reading::Yes {
-            // What comes is read again.
+        if self.reading != Reading::Active {
+            // These events will be read again.
             return;
         }
         match *event {
             Event::Record(Logged { offset, value, .. }) if offset >= self.next => {
-                if let Err(sentence) = self.apply(offset, value) {
-                    tracing::error!(changelog = %self.changelog, offset, "{sentence}");
-                    self.shared.broken(format!("{} offset {offset}: {sentence}", self.changelog));
-                    self.reading = Reading::Never;
+                if let Err(message) = self.apply(offset, value) {
+                    tracing::error!(changelog = %self.changelog, offset, "{message}");
+                    self.shared.set_broken(format!("{} offset {offset}: {message}", self.changelog));
+                    self.reading = Reading::Failed;
                 }
             }
             Event::Record { .. } => {}
             Event::End(offset) => self.next = self.next.max(offset),
             Event::OutOfRange => {
-                tracing::warn!(changelog = %self.changelog, read_to = self.next, "the changelog does not reach to where it was read; loading it anew");
+                tracing::warn!(changelog = %self.changelog, read_to = self.next, "the position of this follower is outside the changelog; loading the changelog again");
                 self.forget();
             }
-            Event::Error => self.reading = Reading::Again,
+            Event::Error => self.reading = Reading::Seek,
         }
-        self.arrive();
+        self.update_progress();
     }
 
-    /// Nothing is known of it until it was read from its beginning, which the brokers' next word says.
+    /// Drops the state. The partition is loaded again after the next watermarks show where the changelog starts.
     fn forget(&mut self) {
         self.shared.begin(self.rules);
-        // They were of what was read before; what is read now says its own.
+        // The resets will be detected again while the changelog is read.
         self.cuts.clear();
-        self.reading = Reading::Anew;
+        self.reading = Reading::Reload;
     }
 
-    /// Whether it is loaded, and as of when it is up to date.
-    fn arrive(&mut self) {
-        if matches!(self.reading, Reading::Anew | Reading::Never) {
+    /// Publishes the loading progress, and the time as of which the state is up to date.
+    fn update_progress(&mut self) {
+        if matches!(self.reading, Reading::Reload | Reading::Failed) {
             return;
         }
         if self.next < self.target {
-            self.shared.come_to(self.next - self.low, self.target - self.low);
+            self.shared.set_progress(self.next - self.low, self.target - self.low);
             if runtime::since(self.reported) > PROGRESS_INTERVAL {
                 self.reported = runtime::now();
                 let percent = (self.next - self.low) * 100 / (self.target - self.low).max(1);
-                tracing::info!(changelog = %self.changelog, percent, keys = self.applier.fingerprints, "loading the state from the changelog");
+                tracing::info!(changelog = %self.changelog, percent, keys = self.applier.fingerprints, "loading state from the changelog");
             }
             return;
         }
         let was_ready = self.shared.is_ready();
-        self.shared.arrived(self.standing);
+        self.shared.set_applied(self.standing);
         if !was_ready && self.shared.is_ready() {
             let elapsed_ms = runtime::since(self.began).as_millis();
-            tracing::info!(changelog = %self.changelog, keys = self.applier.fingerprints, elapsed_ms, "state loaded from the changelog; following it");
+            tracing::info!(changelog = %self.changelog, keys = self.applier.fingerprints, elapsed_ms, "state loaded from the changelog; following new records");
         }
         if let Some(watermarks) = self.awaited.take_if(|watermarks| watermarks.end <= self.next) {
-            self.shared.is_as_of(watermarks.asked);
+            self.shared.set_as_of(watermarks.asked);
         }
     }
 
     fn apply(&mut self, offset: Offset, value: &[u8]) -> Result<(), String> {
-        let record = ChangelogRecord::decode(value).map_err(|error| format!("{error}; run the version of unseen that wrote it"))?;
+        let record =
+            ChangelogRecord::decode(value).map_err(|error| format!("{error}; run the version of unseen that wrote this record"))?;
         self.next = offset + 1;
         if self.cuts.iter().any(|cut| cut.voids(offset, &record)) {
             self.applier.epoch = self.applier.epoch.max(record.epoch);
@@ -288,24 +289,25 @@ impl<'a> PartitionApplier<'a> {
             Outcome::Taken => self.change(&record),
             Outcome::Passed => Ok(()),
             Outcome::Foreign => {
-                Err("another consumer group or key space writes to this changelog; is kafka.group_id the worker's?".to_owned())
+                Err("another consumer group or key space writes to this changelog; check that kafka.group_id is the same as the worker's"
+                    .to_owned())
             }
             Outcome::SetBack => {
-                // What was set back within what is trimmed by now needs no cut any more.
+                // Resets that only affect trimmed records are no longer needed.
                 let low = self.low;
                 self.cuts.retain(|cut| cut.before > low);
                 let cut = self.applier.cut(offset, &record).filter(|_| self.cuts.len() < Cut::MAX);
                 let cut = cut.ok_or(
-                    "the group was set back too often for its changelog to be followed; delete the topic, and start the workers again",
+                    "the group's offsets were reset too many times to replay the changelog; delete the changelog topic and restart the workers",
                 )?;
-                tracing::info!(changelog = %self.changelog, topic = cut.topic, offset = cut.start, "the group was set back; loading anew without what was logged past that");
-                let cuts = std::mem::take(&mut self.cuts);
+                tracing::info!(changelog = %self.changelog, topic = cut.topic, offset = cut.start, "the group's offsets were reset; loading the changelog again without the records past the reset offset");
+                let mut cuts = std::mem::take(&mut self.cuts);
                 self.forget();
+                cut.add_to(&mut cuts);
                 self.cuts = cuts;
-                self.cuts.push(cut);
                 Ok(())
             }
-            // There is no checkpoint that it could begin after.
+            // The follower has no checkpoint, so the changelog was trimmed before the first read.
             Outcome::Gap => {
                 self.forget();
                 Ok(())
@@ -313,7 +315,7 @@ impl<'a> PartitionApplier<'a> {
         }
     }
 
-    /// Changes the state by a record, a few keys at a time.
+    /// Applies a record to the state, a few keys at a time.
     fn change(&self, record: &ChangelogRecord<'_>) -> Result<(), String> {
         let effect = self.applier.effect(record);
         effect.begin(&mut self.shared.write());
@@ -337,8 +339,8 @@ impl<'a> PartitionApplier<'a> {
         Ok(())
     }
 
-    /// Goes on with a state that has seen nothing, where the changelog reaches from `low` to `end`.
-    fn begin_anew(&mut self, low: Offset, end: Offset) {
+    /// Starts with an empty state, for a changelog from `low` to `end`.
+    fn reload(&mut self, low: Offset, end: Offset) {
         self.shared.begin(self.rules);
         (self.low, self.next, self.target) = (low, low, end);
         (self.applier, self.awaited, self.standing) = (fresh(self.space), None, Standing::Unowned);
@@ -346,13 +348,13 @@ impl<'a> PartitionApplier<'a> {
         self.began = runtime::now();
     }
 
-    /// Has it read elsewhere, if that is to be, and can be.
+    /// Restarts the reader at the next offset to apply, if required.
     fn restart(&mut self, tail: &impl ChangelogTail) -> Result<(), Error> {
-        if self.reading == Reading::Again {
+        if self.reading == Reading::Seek {
             tail.stop(&self.changelog)?;
             tail.start(&self.changelog, self.next)?;
-            self.reading = Reading::Yes;
-            self.arrive();
+            self.reading = Reading::Active;
+            self.update_progress();
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Promise: at every commit, a follower says of each key what the worker would, whatever kind either keeps it in.
+//! Promise: at every commit, a follower gives the same answers as the worker, for any combination of filters.
 
 use super::*;
 use crate::changelog::{Origin, PendingChanges, Span};
@@ -17,7 +17,7 @@ fn key(number: u64) -> Fingerprint {
     Fingerprint(xxh3_128(&number.to_le_bytes()))
 }
 
-/// A space whose topic has these lines, served with these.
+/// A configuration with one topic with these options, and these options for serving.
 fn config(topic: &str, serve: &str) -> Config {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("unseen.toml");
@@ -30,7 +30,7 @@ fn space(config: &Config) -> Space {
     Space::new(config, &config.spaces()[0]).unwrap()
 }
 
-/// What a worker writes, and what it would say.
+/// A worker's changelog, and its answers.
 struct Live {
     dedup: Dedup,
     pending: PendingChanges,
@@ -59,7 +59,7 @@ impl Live {
         self.position += 1;
     }
 
-    /// Logs what was done since the last commit, which may be nothing.
+    /// Logs the changes since the last commit, if any.
     fn commit(&mut self) {
         let (span, ends) = (Span { topic: "in", start: self.committed, end: self.position }, [(TopicId(0), self.position)]);
         let spans: Vec<_> = [span].into_iter().chain(self.warms_up.then_some(Span::WARM_UP)).collect();
@@ -78,7 +78,7 @@ fn watermarks(low: Offset, end: Offset, asked: i64) -> Watermarks {
     Watermarks { space: 0, partition: 0, partitions: 1, low, end, log: None, asked }
 }
 
-/// Applies what the changelog has from where the follower has come to.
+/// Applies the changelog from the follower's position.
 fn catch_up(partition: &mut PartitionApplier<'_>, live: &Live) {
     let from = usize::try_from(partition.next).unwrap();
     for (offset, value) in live.log.iter().enumerate().skip(from) {
@@ -97,7 +97,7 @@ fn known(live: &Live) -> Vec<bool> {
 }
 
 #[test]
-fn a_follower_says_what_the_worker_would_at_every_commit() {
+fn a_follower_answers_like_the_worker_at_every_commit() {
     let windows = [r#"window = "10s""#, r"window = { keys = 40 }"];
     let workers = [
         ("kind = \"aging\", false_positive_rate = 1e-9", false),
@@ -117,9 +117,9 @@ fn a_follower_says_what_the_worker_would_at_every_commit() {
     }
 }
 
-/// Follows one stream of a worker with this filter, that may retract, by a filter of its own, if one is given.
+/// Compares a follower with a worker over a stream of records. `follower` is the follower's own filter, if not empty.
 fn follows(window: &str, worker: &str, retracts: bool, follower: &str, refresh: bool, seed: u64) {
-    // By count, the window is the capacity.
+    // In a window by count, the window determines the capacity.
     let capacity = |kind: &str| if kind.contains("exact") || !window.contains('"') { "" } else { ", capacity = 60" };
     let retract = if retracts && !follower.contains("aging") && (follower.contains("cuckoo") || worker.contains("cuckoo")) {
         "\nretract = { header = \"r\" }"
@@ -129,7 +129,8 @@ fn follows(window: &str, worker: &str, retracts: bool, follower: &str, refresh: 
     if follower.is_empty() && worker.contains("exact") {
         return;
     }
-    // What confirms has fewer than it says in memory: a filter of its own keeps the rate.
+    // With `confirm`, the worker's filter in memory has a higher error rate than configured. A filter of its own gives the follower the
+    // configured rate.
     let own = if follower.is_empty() && worker.contains("confirm") { "kind = \"aging\", false_positive_rate = 1e-9" } else { follower };
     let serve = if own.is_empty() { String::new() } else { format!("[serve.filters]\nin = {{ {own}{} }}", capacity(own)) };
     let topic = format!("{window}\nfilter = {{ {worker}{} }}\nrefresh = {refresh}{retract}", capacity(worker));
@@ -137,7 +138,7 @@ fn follows(window: &str, worker: &str, retracts: bool, follower: &str, refresh: 
     let space = space(&config);
     let mut live = Live::new(config.topics[0].rules(1), space.written());
     let mut partition = PartitionApplier::new(&space, &watermarks(0, 0, 1));
-    partition.reaches(watermarks(0, 0, 1));
+    partition.update_watermarks(watermarks(0, 0, 1));
     let what = format!("{topic} by {own:?}, seed {seed}");
     let (mut time, mut number) = (1_700_000_000_000_i64, seed);
     let mut random = |below: u64| {
@@ -158,9 +159,10 @@ fn follows(window: &str, worker: &str, retracts: bool, follower: &str, refresh: 
 
 const AGING: &str = "window = \"1h\"\nfilter = { capacity = 1000, false_positive_rate = 1e-9 }";
 
-/// At the rate of the worker's filter, which its disk puts right, a retraction would take another key back.
+/// The worker's in-memory filter relies on the disk to correct its errors. At its error rate, a retraction in a follower would remove other
+/// keys.
 #[test]
-fn what_the_worker_confirms_is_retracted_in_no_filter_of_its_kind() {
+fn retractions_with_confirm_need_a_separate_filter() {
     for kind in ["cuckoo", "aging"] {
         let filter = format!("kind = \"{kind}\", confirm = true, capacity = 400, false_positive_rate = 0.2");
         let topic = format!("window = \"1h\"\nfilter = {{ {filter} }}\nretract = {{ header = \"r\" }}");
@@ -173,7 +175,7 @@ fn what_the_worker_confirms_is_retracted_in_no_filter_of_its_kind() {
 }
 
 #[test]
-fn nothing_is_said_before_all_of_the_changelog_was_applied() {
+fn no_answer_before_the_whole_changelog_is_applied() {
     let config = config(AGING, "");
     let space = space(&config);
     let mut live = Live::new(config.topics[0].rules(1), space.written());
@@ -182,7 +184,7 @@ fn nothing_is_said_before_all_of_the_changelog_was_applied() {
         live.commit();
     }
     let mut partition = PartitionApplier::new(&space, &watermarks(0, live.end(), 1));
-    partition.reaches(watermarks(0, live.end(), 1));
+    partition.update_watermarks(watermarks(0, live.end(), 1));
     for (offset, value) in live.log.iter().enumerate() {
         let percent = u32::try_from(offset).unwrap();
         assert_eq!(asked(&partition.shared), Err(Unavailable::Loading { partition: 0, percent }));
@@ -191,19 +193,19 @@ fn nothing_is_said_before_all_of_the_changelog_was_applied() {
     }
     assert_eq!(asked(&partition.shared).unwrap(), known(&live));
     assert_eq!(partition.shared.as_of(), Some(1));
-    // More was committed by the time 5 than is applied; only once it is, the state is as of then.
+    // At time 5, more was committed than is applied. The state is up to date as of then only after everything is applied.
     live.judge(100, 1_700_000_000_000, false);
     live.commit();
-    partition.reaches(watermarks(0, live.end() + 1, 5));
+    partition.update_watermarks(watermarks(0, live.end() + 1, 5));
     catch_up(&mut partition, &live);
     assert_eq!(partition.shared.as_of(), Some(1));
-    // Behind the last record stands the mark of its transaction.
+    // The last record is followed by a transaction marker.
     partition.take(&Event::End(live.end() + 1));
     assert_eq!(partition.shared.as_of(), Some(5));
 }
 
 #[test]
-fn a_group_that_was_set_back_is_followed_from_where_it_is() {
+fn a_reset_of_the_groups_offsets_is_followed() {
     let config = config(AGING, "");
     let space = space(&config);
     let mut live = Live::new(config.topics[0].rules(1), space.written());
@@ -213,7 +215,7 @@ fn a_group_that_was_set_back_is_followed_from_where_it_is() {
         live.commit();
     }
     catch_up(&mut partition, &live);
-    // The group goes on from offset 10, with a state as of then, and reads other records.
+    // The group resumes from offset 10 with the state as of then, and reads different records.
     let log = std::mem::take(&mut live.log);
     let mut live = Live::new(config.topics[0].rules(1), space.written());
     for number in 0..10 {
@@ -224,10 +226,10 @@ fn a_group_that_was_set_back_is_followed_from_where_it_is() {
     live.judge(50, 1_700_000_000_000, false);
     live.commit();
     catch_up(&mut partition, &live);
-    assert_eq!(partition.reading, Reading::Anew);
-    partition.reaches(watermarks(0, live.end(), 2));
-    assert_eq!(partition.reading, Reading::Again);
-    partition.reading = Reading::Yes;
+    assert_eq!(partition.reading, Reading::Reload);
+    partition.update_watermarks(watermarks(0, live.end(), 2));
+    assert_eq!(partition.reading, Reading::Seek);
+    partition.reading = Reading::Active;
     assert!(matches!(asked(&partition.shared), Err(Unavailable::Loading { .. })));
     catch_up(&mut partition, &live);
     assert_eq!(asked(&partition.shared).unwrap(), known(&live));
@@ -235,7 +237,7 @@ fn a_group_that_was_set_back_is_followed_from_where_it_is() {
 }
 
 #[test]
-fn a_worker_with_other_keys_is_not_taken_for_one_that_saw_nothing() {
+fn a_worker_with_other_key_settings_makes_answers_unavailable() {
     let config = config(AGING, "");
     let space = space(&config);
     let mut partition = PartitionApplier::new(&space, &watermarks(0, 0, 1));
@@ -243,11 +245,11 @@ fn a_worker_with_other_keys_is_not_taken_for_one_that_saw_nothing() {
         let mut live = Live::new(config.topics[0].rules(1), origin);
         live.judge(1, 1_700_000_000_000, false);
         live.commit();
-        partition.begin_anew(0, 0);
+        partition.reload(0, 0);
         catch_up(&mut partition, &live);
         assert_eq!(asked(&partition.shared), Err(Unavailable::OtherKeys));
     }
-    // Keys that were made so before are of no use, and no harm.
+    // Keys from before a configuration change are ignored.
     let mut live = Live::new(config.topics[0].rules(1), space.written());
     (live.position, live.committed, live.epoch) = (10, 10, 2);
     live.judge(2, 1_700_000_000_000, false);
@@ -255,22 +257,22 @@ fn a_worker_with_other_keys_is_not_taken_for_one_that_saw_nothing() {
     partition.next = 0;
     catch_up(&mut partition, &live);
     assert!(asked(&partition.shared).unwrap()[2]);
-    // Another group's changelog is refused.
+    // The changelog of another group is rejected.
     let mut foreign = Live::new(config.topics[0].rules(1), Origin { owner: 1, ..space.written() });
     foreign.commit();
     partition.next = 0;
     partition.take(&Event::Record(Logged { offset: 0, time: None, value: &foreign.log[0] }));
-    assert!(matches!(asked(&partition.shared), Err(Unavailable::Broken(sentence)) if sentence.contains("another consumer group")));
-    assert_eq!(partition.reading, Reading::Never);
+    assert!(matches!(asked(&partition.shared), Err(Unavailable::Broken(message)) if message.contains("another consumer group")));
+    assert_eq!(partition.reading, Reading::Failed);
 }
 
-/// Nobody knows what the group has emitted before a worker says so: it may be about to warm up.
+/// Before a worker has logged anything, the keys that the group has emitted are unknown. The worker may be about to warm up.
 #[test]
-fn a_partition_that_no_worker_has_logged_for_is_not_answered_from() {
+fn a_partition_with_an_empty_changelog_gives_no_answer() {
     let config = config(AGING, "");
     let space = space(&config);
     let mut partition = PartitionApplier::new(&space, &watermarks(0, 0, 1));
-    partition.reaches(watermarks(0, 0, 1));
+    partition.update_watermarks(watermarks(0, 0, 1));
     assert_eq!(asked(&partition.shared), Err(Unavailable::Unowned { partition: 0 }));
     assert_eq!(partition.shared.as_of(), None);
     let mut live = Live::new(config.topics[0].rules(1), space.written());
@@ -279,9 +281,9 @@ fn a_partition_that_no_worker_has_logged_for_is_not_answered_from() {
     assert_eq!(asked(&partition.shared).unwrap(), known(&live));
 }
 
-/// After a change of the key or its hash, a worker reads a window of the input again, and logs it piece by piece.
+/// After a change of the key or its hash, a worker reads one window of the input again, and logs it in parts.
 #[test]
-fn a_warm_up_is_not_answered_from_until_all_of_it_is_logged() {
+fn no_answer_during_a_warm_up_until_it_is_logged_completely() {
     let config = config(AGING, "");
     let space = space(&config);
     let (rules, mut live) = (config.topics[0].rules(1), Live::new(config.topics[0].rules(1), Origin { keys: 1, ..space.written() }));
@@ -292,7 +294,7 @@ fn a_warm_up_is_not_answered_from_until_all_of_it_is_logged() {
     let log = std::mem::take(&mut live.log);
     live = Live { log, epoch: 2, warms_up: true, ..Live::new(rules, space.written()) };
     let mut partition = PartitionApplier::new(&space, &watermarks(0, live.end(), 1));
-    partition.reaches(watermarks(0, live.end(), 1));
+    partition.update_watermarks(watermarks(0, live.end(), 1));
     catch_up(&mut partition, &live);
     assert_eq!(asked(&partition.shared), Err(Unavailable::OtherKeys));
     for number in 0..30 {
@@ -301,12 +303,12 @@ fn a_warm_up_is_not_answered_from_until_all_of_it_is_logged() {
         catch_up(&mut partition, &live);
         assert_eq!(asked(&partition.shared), Err(Unavailable::WarmingUp { partition: 0 }), "{number}");
     }
-    // All of it is logged; the input has no new record.
+    // The warm-up is logged completely, and the input has no new records.
     live.warms_up = false;
     live.commit();
     catch_up(&mut partition, &live);
     assert_eq!(asked(&partition.shared).unwrap(), known(&live));
-    // A worker that lacks some of it again says so.
+    // A worker that lacks keys again announces it.
     (live.warms_up, live.epoch) = (true, 3);
     live.commit();
     catch_up(&mut partition, &live);
@@ -314,7 +316,7 @@ fn a_warm_up_is_not_answered_from_until_all_of_it_is_logged() {
 }
 
 #[test]
-fn a_worker_with_other_slices_is_followed_before_it_reads_a_record() {
+fn a_worker_with_other_slices_is_followed_before_its_first_record() {
     let config = config(AGING, "");
     let space = space(&config);
     let mut live = Live::new(config.topics[0].rules(1), Origin { clock: 1, ..space.written() });
@@ -329,9 +331,9 @@ fn a_worker_with_other_slices_is_followed_before_it_reads_a_record() {
     assert_eq!(asked(&partition.shared).unwrap(), known(&live));
 }
 
-/// A filter keeps the size that it was made with when partitions are added.
+/// A filter keeps its size when partitions are added.
 #[test]
-fn the_capacity_that_is_reported_is_that_of_the_filters_in_memory() {
+fn the_reported_capacity_is_that_of_the_filters_in_memory() {
     let config = config(AGING, "");
     let space = space(&config);
     let partition = |number, partitions| Arc::new(Partition::new(number, space.rules(partitions)));
@@ -343,14 +345,14 @@ fn the_capacity_that_is_reported_is_that_of_the_filters_in_memory() {
     assert_ne!(capacity(2), capacity(4));
 }
 
-/// Clients, probes, and metrics ask for reports as often as they like, and sizing a filter takes milliseconds.
+/// Clients, probes, and metrics request reports often, and sizing a filter takes milliseconds.
 #[test]
-fn reports_size_no_filter() {
+fn reports_do_not_size_filters() {
     const REPORTS: u32 = 500;
     let config = config(AGING, "");
     let space = space(&config);
     space.set(Some(Arc::new(Partition::new(0, space.rules(1)))), 0, 1);
-    // Other processes may take the CPU meanwhile.
+    // The minimum is used, because other processes may take CPU time.
     let least = |work: &dyn Fn()| {
         let timed = |_| {
             let start = Instant::now();
@@ -370,9 +372,9 @@ fn reports_size_no_filter() {
     assert!(reports < sizing * REPORTS / 10, "{REPORTS} reports took {reports:?}, sizing a filter takes {sizing:?}");
 }
 
-/// A filter whose keys change all the time does not make every report compute its rate.
+/// If the keys of a filter change all the time, reports must not compute its rate each time.
 #[test]
-fn the_rate_is_computed_once_a_second() {
+fn the_rate_is_computed_once_per_second() {
     let config = config(AGING, "");
     let space = space(&config);
     let mut live = Live::new(config.topics[0].rules(1), space.written());
@@ -390,20 +392,20 @@ fn the_rate_is_computed_once_a_second() {
     assert!(rate_after(200..300) > first);
 }
 
-/// Follows so many partitions of a space. All of them are ready, and have seen nothing.
+/// Follows `partitions` partitions of a space. All of them are ready and empty.
 fn ready_partitions(space: &Space, partitions: u32) -> Vec<Arc<Partition>> {
     let ready = |number| {
         let partition = Arc::new(Partition::new(number, space.rules(partitions)));
-        partition.arrived(Standing::Complete);
+        partition.set_applied(Standing::Complete);
         space.set(Some(Arc::clone(&partition)), number, partitions);
         partition
     };
     (0..partitions.cast_signed()).map(ready).collect()
 }
 
-/// A connection collects the keys of a pipeline in one query, and drops those of a command that it refuses.
+/// A connection collects the keys of a pipeline in one query, and drops those of a rejected command.
 #[test]
-fn keys_from_before_the_partitions_were_known_are_looked_up_in_all_of_them() {
+fn keys_added_before_the_partitions_are_known_are_looked_up_in_all_of_them() {
     let config = config(&format!("{AGING}\nrepartition = true"), "");
     let space = space(&config);
     let mut query = Query::default();
@@ -429,37 +431,37 @@ fn a_space_is_not_ready_if_none_of_its_partitions_is_followed() {
     let unavailable = |partitions: &str| {
         let space = space(&config(AGING, &format!("[serve]\npartitions = {partitions:?}")));
         ready_partitions(&space, 4);
-        (0..4).filter(|&number| !space.wants(number)).for_each(|number| space.set(None, number, 4));
+        (0..4).filter(|&number| !space.follows(number)).for_each(|number| space.set(None, number, 4));
         space.why_unavailable().map(|reason| reason.to_string())
     };
     assert_eq!(unavailable("3-7"), None);
-    let reason = "serve.partitions names none of the 4 partitions of unseen-in-changelog; name some of them, or leave it out";
+    let reason = "serve.partitions contains none of the 4 partitions of unseen-in-changelog; add some of them, or remove the option";
     assert_eq!(unavailable("4-7").as_deref(), Some(reason));
 }
 
 #[test]
-fn a_changelog_that_is_recreated_with_fewer_partitions_is_followed_in_those_only() {
+fn a_changelog_recreated_with_fewer_partitions_is_followed_in_those_only() {
     let config = config(&format!("{AGING}\nrepartition = true"), "");
     let (spaces, tail) = ([space(&config)], crate::kafka::ChangelogTail::new(&config).unwrap());
     let mut appliers = Appliers::new(&spaces, &tail);
-    let mut reach = |log: &str, partitions: u32| {
+    let mut handle_watermarks = |log: &str, partitions: u32| {
         for partition in 0..partitions.cast_signed() {
             let watermarks = Watermarks { partition, partitions, log: Some(log.into()), ..watermarks(0, 0, 1) };
-            appliers.reach(watermarks).unwrap();
+            appliers.handle_watermarks(watermarks).unwrap();
         }
         let names: Vec<_> = appliers.partitions.iter().map(|partition| partition.changelog.partition).collect();
         assert!(names.iter().enumerate().all(|(at, &name)| appliers.by_name[&spaces[0].changelog(name)] == at));
         (names.len(), spaces[0].count(), spaces[0].report().partitions, spaces[0].was_resized.load(Ordering::Relaxed))
     };
-    assert_eq!(reach("one", 4), (4, 4, 4, false));
-    assert_eq!(reach("one", 2), (4, 4, 4, false), "a broker whose metadata is old");
-    assert_eq!(reach("two", 2), (2, 2, 2, true));
+    assert_eq!(handle_watermarks("one", 4), (4, 4, 4, false));
+    assert_eq!(handle_watermarks("one", 2), (4, 4, 4, false), "a broker with outdated metadata");
+    assert_eq!(handle_watermarks("two", 2), (2, 2, 2, true));
     let capacity = spaces[0].rules(2).capacity().unwrap();
-    assert_eq!(spaces[0].report().capacity, 2 * capacity, "a filter has the size for two partitions");
-    // Keys of a query from before are looked up in all partitions.
+    assert_eq!(spaces[0].report().capacity, 2 * capacity, "each filter is sized for two partitions");
+    // Keys of an earlier query are looked up in all partitions.
     let partitions: Vec<_> = appliers.partitions.iter().map(|partition| Arc::clone(&partition.shared)).collect();
     for partition in &partitions {
-        partition.arrived(Standing::Complete);
+        partition.set_applied(Standing::Complete);
     }
     let mut query = Query::default();
     for number in 0..20 {
@@ -477,43 +479,43 @@ fn record(key: &str) -> Record<'_> {
 }
 
 #[test]
-fn a_changelog_that_was_trimmed_past_the_follower_is_loaded_anew() {
+fn a_changelog_trimmed_past_the_follower_is_loaded_again() {
     let config = config(AGING, "");
     let space = space(&config);
     let mut partition = PartitionApplier::new(&space, &watermarks(0, 10, 1));
-    partition.reaches(watermarks(3, 10, 2));
-    // The same word says where it begins now.
-    assert_eq!((partition.reading, partition.next), (Reading::Again, 3));
+    partition.update_watermarks(watermarks(3, 10, 2));
+    // The same watermarks show the new start.
+    assert_eq!((partition.reading, partition.next), (Reading::Seek, 3));
     assert!(matches!(asked(&partition.shared), Err(Unavailable::Loading { .. })));
-    partition.reading = Reading::Yes;
+    partition.reading = Reading::Active;
     partition.take(&Event::End(10));
-    partition.reaches(watermarks(10, 10, 3));
-    assert_eq!(partition.reading, Reading::Yes, "what was trimmed was applied before");
+    partition.update_watermarks(watermarks(10, 10, 3));
+    assert_eq!(partition.reading, Reading::Active, "the trimmed records were already applied");
     partition.take(&Event::OutOfRange);
-    assert_eq!(partition.reading, Reading::Anew);
+    assert_eq!(partition.reading, Reading::Reload);
 }
 
 #[test]
-fn what_was_set_back_in_a_changelog_is_nothing_to_another_of_its_name() {
+fn offset_resets_of_a_deleted_changelog_do_not_affect_the_new_one() {
     let config = config(AGING, "");
     let space = space(&config);
     let of_log = |log: &str, low, end| Watermarks { log: Some(log.into()), ..watermarks(low, end, 1) };
     let mut partition = PartitionApplier::new(&space, &of_log("one", 0, 0));
-    partition.reaches(of_log("one", 0, 0));
-    partition.cuts.push(Cut { before: 1000, topic: "in".to_owned(), start: 0 });
-    // A leader that has just become one knows of less.
+    partition.update_watermarks(of_log("one", 0, 0));
+    partition.cuts.push(Cut { before: 1000, topic: "in".to_owned(), start: 0, ends: Vec::new() });
+    // A new leader reports a lower end for a moment.
     partition.take(&Event::End(5));
-    partition.reaches(of_log("one", 0, 5));
-    partition.reaches(of_log("one", 0, 4));
-    assert_eq!(partition.reading, Reading::Yes);
-    partition.reaches(of_log("two", 0, 1));
-    assert_eq!((partition.reading, partition.next, partition.cuts.len()), (Reading::Again, 0, 0));
+    partition.update_watermarks(of_log("one", 0, 5));
+    partition.update_watermarks(of_log("one", 0, 4));
+    assert_eq!(partition.reading, Reading::Active);
+    partition.update_watermarks(of_log("two", 0, 1));
+    assert_eq!((partition.reading, partition.next, partition.cuts.len()), (Reading::Seek, 0, 0));
     assert!(asked(&partition.shared).is_err());
 }
 
-/// The worker could not know whether its commit was written, and logged it again.
+/// The worker did not know whether its commit was written, and logged it again.
 #[test]
-fn a_retracted_key_is_unseen_though_its_commit_was_logged_twice() {
+fn a_retracted_key_is_unseen_even_if_its_commit_was_logged_twice() {
     let config = config("window = \"10s\"\nfilter = { kind = \"cuckoo\", capacity = 60 }\nretract = { header = \"r\" }", "");
     let space = space(&config);
     let mut live = Live::new(config.topics[0].rules(1), space.written());

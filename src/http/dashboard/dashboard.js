@@ -1,13 +1,13 @@
-// The dashboard: asks api/v1/status again and again, and shows what it says.
-// Markup and wording are in index.html; here are the numbers. Names are not trusted: text goes in by textContent only.
+// The dashboard: polls api/v1/status and shows the result. index.html has the markup and most texts.
+// Names in a status are untrusted, so text is only set by textContent.
 
-// A browser's timer of more than 2^31 ms fires at once.
+// Browsers fire a timer of more than 2^31 ms at once.
 const POLL_MS = Math.min(3_600_000, Math.max(100, Number(new URLSearchParams(location.search).get('poll')) || 2000));
 const TIMEOUT_MS = Math.max(5000, POLL_MS);
-// Bounds of what is remembered: by time for the curves, by number for a page that polls fast.
+// Limits of the history: by time for the curves, and by number for pages that poll fast.
 const HISTORY_MS = 5 * 60_000;
 const HISTORY_MOST = 600;
-// Rates are over some polls, since records are judged and committed in batches.
+// Rates cover several polls, because workers process and commit records in batches.
 const RATE_MS = 5_000;
 const LATENCY_MS = 60_000;
 const ROWS = { partitions: [12, 1000], events: [12, 100] };
@@ -15,13 +15,13 @@ const ROWS_OF_VALUES = 5;
 
 const byId = (id) => document.getElementById(id);
 
-// ---- Numbers for people ----
+// ---- Formatting ----
 
 const NOTHING = '–';
 
 const digits = (value) => (value >= 100 ? 0 : value >= 10 ? 1 : 2);
 
-/** Three digits and a unit: `[[1e6, 'M'], [1e3, 'k']]` writes 12300 as 12.3k. */
+/** Formats a value with three digits and a unit: `[[1e6, 'M'], [1e3, 'k']]` formats 12300 as 12.3k. */
 function scaled(value, units, gap) {
   const [size, unit] = units.find(([size]) => value >= size * 0.9995) ?? units.at(-1);
   return `${Number((value / size).toFixed(digits(value / size)))}${gap}${unit}`;
@@ -52,7 +52,7 @@ function duration(seconds) {
   return rest ? `${whole}\u00a0${unit} ${rest}\u00a0${next}` : `${whole}\u00a0${unit}`;
 }
 
-/** The hour of a day that is today, else also the day. */
+/** Formats a time. Omits the date if it is today. */
 function time(ms) {
   const two = (number) => String(number).padStart(2, '0');
   const at = new Date(ms);
@@ -66,7 +66,7 @@ const rate = (value) => (value === 0 ? '0' : value >= 0.01 ? percent(value) : va
 
 const VERDICTS = {
   above: 'above target',
-  perhaps: 'perhaps above target',
+  perhaps: 'possibly above target',
   estimated: 'estimated above target',
   within: 'within target',
   unchecked: 'nothing checked yet',
@@ -88,13 +88,13 @@ const formats = {
   verdict: (value) => VERDICTS[value],
 };
 
-// ---- What is derived from more than one status, or more than one field ----
+// ---- Values derived from several statuses or fields ----
 
 let history = [];
 
 const sum = (items, of) => items.reduce((total, item) => total + of(item), 0);
 
-/** The totals of a status that later ones are compared with. */
+/** Returns the totals of a status, for comparison with later ones. */
 function sample(status) {
   const records = (kind) => sum(status.topics, (topic) => topic.records[kind] ?? 0);
   return {
@@ -110,12 +110,12 @@ function sample(status) {
   };
 }
 
-/** The oldest sample of the last `span` ms, or after a gap the newest before it. */
+/** Returns the oldest sample of the last `span` ms, or the newest earlier sample after a gap. */
 function since(now, span) {
   return history.find((old) => old.time_ms >= now.time_ms - span) ?? history.at(-1);
 }
 
-/** A quantile of what came into a histogram between two statuses, interpolated in its bucket as Prometheus does. */
+/** Returns a quantile of the values added to a histogram between two statuses, interpolated within a bucket as in Prometheus. */
 function quantile(share, histogram, old) {
   const total = histogram.count - (old?.count ?? 0);
   if (!old || total <= 0) return { value: null, over: false };
@@ -134,7 +134,7 @@ function quantile(share, histogram, old) {
 
 function derive(status) {
   const now = sample(status);
-  // Another process has other totals.
+  // A new process starts with new totals.
   if (history.length && history[0].started_ms !== now.started_ms) history = [];
   const recent = since(now, RATE_MS);
   const minute = since(now, LATENCY_MS);
@@ -171,7 +171,7 @@ function derive(status) {
   };
 }
 
-/** Whether a space keeps its target, as far as is known. */
+/** Compares the false positive rate of a space with its target. */
 function verdict({ target, estimated, observed }) {
   if (observed === null) return 'confirmed';
   if (observed.checked > 0 && observed.low > target) return 'above';
@@ -180,7 +180,7 @@ function verdict({ target, estimated, observed }) {
   return observed.checked > 0 ? 'within' : 'unchecked';
 }
 
-// ---- Into the page ----
+// ---- Rendering ----
 
 const lookup = (source, path) => path.split('.').reduce((value, name) => value?.[name] ?? null, source);
 
@@ -197,7 +197,7 @@ function write(element, value) {
   else element.removeAttribute('title');
 }
 
-/** Writes every figure of an item into its copy of a template. */
+/** Writes all figures of an item into its copy of a template. */
 function fill(copy, item, name) {
   for (const element of copy.querySelectorAll('[data-path]')) {
     element.dataset.field = `${name}.${element.dataset.path}`;
@@ -205,7 +205,7 @@ function fill(copy, item, name) {
   }
 }
 
-/** Keeps one copy of a template for each item, in their order; those that stay are kept, not made anew. */
+/** Keeps one copy of a template per item, in order. Existing copies are reused. */
 function list(id, template, items, nameOf, update) {
   const parent = byId(id);
   const copies = new Map([...parent.children].map((copy) => [copy.dataset.name, copy]));
@@ -237,7 +237,7 @@ function meter(element, ratio, most = 1) {
   element.firstElementChild.style.inlineSize = `${Math.min(1, ratio ?? 0) * 100}%`;
 }
 
-/** The last five minutes of a tile; where nothing is known, a gap. */
+/** Draws the last five minutes of a tile. Unknown values leave a gap. */
 function sparkline(tile) {
   const { series, most } = tile.dataset;
   const [width, height, pad] = [100, 30, 2];
@@ -260,7 +260,7 @@ function sparkline(tile) {
   tile.querySelector('.last').setAttribute('d', last[series] === null ? '' : `M${x(last)},${y(last)}h0`);
 }
 
-/** Target, estimate and observed interval on one axis of powers of ten; what is too small to show is at its start. Above the target is too much. */
+/** Draws target, estimate, and observed interval on a logarithmic axis. Values that are too small are drawn at its start. */
 function ruler(svg, { target, estimated, observed }) {
   const seen = observed?.checked > 0 ? observed : null;
   const wanted = JSON.stringify([target, estimated, seen]);
@@ -296,7 +296,7 @@ function ruler(svg, { target, estimated, observed }) {
 
 const expanded = { partitions: false, events: false };
 
-/** Shows how many of how many there are, and the button for the others. */
+/** Shows how many rows are visible, and the button for the others. */
 function more(id, shown, total, of) {
   const line = byId(`more-${id}`);
   const [few, many] = ROWS[id];
@@ -333,7 +333,7 @@ function showPartitions(partitions) {
     row.dataset.state = partition.state;
     row.querySelector('.bar').style.inlineSize = `${(Math.max(0, behind(partition)) / most) * 100}%`;
   });
-  more('partitions', shown.length, worst.length, 'the most lag first');
+  more('partitions', shown.length, worst.length, 'highest lag first');
 }
 
 function showTopics(topics) {
@@ -378,7 +378,7 @@ function showEvents(events) {
 
 let latest = null;
 
-/** The parts that the buttons make longer or shorter, too. */
+/** Renders the lists that the buttons expand and collapse. */
 function showLists() {
   showPartitions(latest.partitions);
   showEvents(latest.events);
@@ -406,9 +406,9 @@ function show(status) {
   showLists();
 }
 
-// ---- Asking ----
+// ---- Polling ----
 
-let answered = null; // when, by the clock of this page
+let answered = null; // time of the last answer, by the clock of this page
 let failing = false;
 
 class Unanswered extends Error {}
@@ -419,17 +419,17 @@ async function ask() {
     if (!response.ok) throw new Error(`HTTP status ${response.status}`);
     return await response.json();
   } catch (error) {
-    throw new Unanswered(error.name === 'TimeoutError' ? `nothing came within ${duration(TIMEOUT_MS / 1000)}` : error.message);
+    throw new Unanswered(error.name === 'TimeoutError' ? `timeout after ${duration(TIMEOUT_MS / 1000)}` : error.message);
   }
 }
 
 function fail(error) {
-  // What is no failure of the network is a fault of this page, and the console is to tell.
+  // Any other error is a bug of this page, so report it in the console.
   if (!(error instanceof Unanswered)) reportError(error);
   if (failing) return;
   failing = true;
-  const [since, shown] = answered === null ? ['', ''] : [` since ${time(answered)}`, ' What is shown is from then.'];
-  byId('stale').textContent = `No answer from the worker${since} (${error.message}).${shown} Asking again every ${duration(POLL_MS / 1000)}.`;
+  const [since, shown] = answered === null ? ['', ''] : [` since ${time(answered)}`, ' The page shows the last known values.'];
+  byId('stale').textContent = `No answer from the worker${since} (${error.message}).${shown} Retrying every ${duration(POLL_MS / 1000)}.`;
   byId('stale').hidden = false;
   document.body.classList.add('is-stale');
   document.title = `No answer – ${document.title.replace(/^No answer – /, '')}`;

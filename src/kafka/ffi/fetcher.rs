@@ -4,6 +4,7 @@
 //! Everything else, rebalances above all, stays in the consumer's queue: librdkafka would answer a
 //! rebalance by itself if the call that takes many came upon it. Must never lose a record between the two.
 
+use super::login::LoggedIn;
 use super::message::Message;
 use super::queue::Queue;
 use super::{millis, text};
@@ -28,7 +29,7 @@ pub(in crate::kafka) struct Fetcher<C: ConsumerContext + 'static> {
     records: Arc<Queue>,
     /// A reference to the consumer's queue.
     events: Queue,
-    consumer: BaseConsumer<C>,
+    consumer: LoggedIn<BaseConsumer<C>>,
 }
 
 /// A partition's queue, as long as it is forwarded.
@@ -45,19 +46,19 @@ impl Drop for Partition {
 
 impl<C: ConsumerContext + 'static> Fetcher<C> {
     /// Takes a consumer over, before it reads anything.
-    pub(in crate::kafka) fn new(mut consumer: BaseConsumer<C>) -> Option<Self> {
+    pub(in crate::kafka) fn new(mut consumer: LoggedIn<BaseConsumer<C>>) -> Option<Self> {
         let client = consumer.client().native_ptr();
         // SAFETY: the client lives; both references are ours, and are dropped before the consumer is.
         let (records, events) =
             unsafe { (Queue::new(rd::rd_kafka_queue_new(client))?, Queue::new(rd::rd_kafka_queue_get_consumer(client))?) };
         let records = Arc::new(records);
         let waiting = Arc::clone(&records);
-        consumer.set_nonempty_callback(move || waiting.wake());
+        consumer.client_mut().set_nonempty_callback(move || waiting.wake());
         Some(Self { partitions: RefCell::default(), forwarded: Cell::new(Instant::now()), records, events, consumer })
     }
 
     /// The consumer.
-    pub(in crate::kafka) const fn consumer(&self) -> &BaseConsumer<C> {
+    pub(in crate::kafka) fn consumer(&self) -> &BaseConsumer<C> {
         &self.consumer
     }
 
@@ -151,7 +152,7 @@ impl<C: ConsumerContext + 'static> Fetcher<C> {
 impl<C: ConsumerContext + 'static> Drop for Fetcher<C> {
     fn drop(&mut self) {
         // It has the last reference to our queue otherwise, and would keep it for longer than the client lives.
-        self.consumer.set_nonempty_callback(|| {});
+        self.consumer.client_mut().set_nonempty_callback(|| {});
     }
 }
 

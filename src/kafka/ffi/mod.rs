@@ -15,6 +15,7 @@
 mod error;
 mod fetcher;
 mod headers;
+mod login;
 mod message;
 mod producer;
 mod queue;
@@ -24,6 +25,7 @@ pub(super) use error::TransactionError;
 pub(super) use fetcher::Fetcher;
 pub use fetcher::GroupMetadata;
 pub(super) use headers::Headers;
+pub(super) use login::{LoggedIn, Native};
 pub use message::Message;
 pub(super) use producer::{Producer, ProducerRecord, Reports, Timestamped, Undelivered};
 pub(super) use topic_ids::topic_ids;

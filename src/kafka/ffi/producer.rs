@@ -3,8 +3,10 @@
 //! Owns the client, the handles of the topics that it writes to, and what it hears. Must never give up
 //! a record in silence.
 
+use super::login::LoggedIn;
 use super::queue::Queue;
 use super::{GroupMetadata, Headers, TransactionError, millis, raw, text};
+use crate::config::OAuth;
 use rdkafka::bindings as rd;
 use rdkafka::bindings::{rd_kafka_vtype_t as V, rd_kafka_vu_s__bindgen_ty_1 as U};
 use rdkafka::client::{Client, ClientContext};
@@ -94,7 +96,7 @@ impl Timestamped {
 pub(in crate::kafka) struct Producer<C: Reports> {
     topics: RefCell<Vec<Topic>>,
     news: Queue,
-    client: Client<C>,
+    client: LoggedIn<Client<C>>,
 }
 
 /// A topic's handle.
@@ -115,7 +117,7 @@ unsafe impl Send for Topic {}
 
 impl<C: Reports> Producer<C> {
     /// A producer that has talked to no broker yet.
-    pub(in crate::kafka) fn new(config: &ClientConfig, context: C) -> Result<Self, KafkaError> {
+    pub(in crate::kafka) fn new(config: &ClientConfig, oauth: Option<&OAuth>, context: C) -> Result<Self, KafkaError> {
         let mut config = config.clone();
         config.set("delivery.report.only.error", "true");
         let native = config.create_native_config()?;
@@ -124,7 +126,7 @@ impl<C: Reports> Producer<C> {
             rd::rd_kafka_conf_set_events(native.ptr(), rd::RD_KAFKA_EVENT_DR | rd::RD_KAFKA_EVENT_ERROR);
             rd::rd_kafka_conf_interceptor_add_on_new(native.ptr(), c"unseen".as_ptr(), Some(created::<C>), null_mut());
         }
-        let client = Client::new(&config, native, RDKafkaType::RD_KAFKA_PRODUCER, context)?;
+        let client = LoggedIn::new(Client::new(&config, native, RDKafkaType::RD_KAFKA_PRODUCER, context)?, oauth);
         // SAFETY: the client lives; the reference is ours, and is dropped before it.
         let news = unsafe { Queue::new(rd::rd_kafka_queue_get_main(client.native_ptr())) };
         let news = news.ok_or_else(|| KafkaError::ClientCreation("the producer has no queue".to_owned()))?;

@@ -6,6 +6,8 @@
 mod timestamp;
 mod url;
 
+pub(super) use timestamp::instant;
+
 use super::encoding::Tag;
 use icu_normalizer::ComposingNormalizerBorrowed;
 use std::borrow::Cow;

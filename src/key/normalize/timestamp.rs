@@ -2,6 +2,20 @@
 
 /// Returns a timestamp in UTC, without trailing zeros of its fraction, or `None` if a text is not a timestamp with a zone.
 pub(super) fn utc(text: &str) -> Option<String> {
+    let (seconds, fraction) = instant(text)?;
+    let (year, month, day) = date(seconds.div_euclid(86_400));
+    if !(0..=9_999).contains(&year) {
+        return None;
+    }
+    let second = seconds.rem_euclid(86_400);
+    let point = if fraction.is_empty() { "" } else { "." };
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    Some(format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{point}{fraction}Z"))
+}
+
+/// Returns the seconds since 1970 of a timestamp, and the digits of its fraction of a second without trailing zeros. Returns `None` if
+/// a text is not a timestamp with a zone.
+pub(in crate::key) fn instant(text: &str) -> Option<(i64, &str)> {
     let bytes = text.as_bytes();
     let number = |at: usize, length: usize| -> Option<i64> {
         let digits = bytes.get(at..at + length)?;
@@ -26,14 +40,7 @@ pub(super) fn utc(text: &str) -> Option<String> {
         at += 1 + digits;
     }
     let seconds = days(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second - offset(&text[at..])?;
-    let (year, month, day) = date(seconds.div_euclid(86_400));
-    if !(0..=9_999).contains(&year) {
-        return None;
-    }
-    let second = seconds.rem_euclid(86_400);
-    let point = if fraction.is_empty() { "" } else { "." };
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-    Some(format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{point}{fraction}Z"))
+    Some((seconds, fraction))
 }
 
 /// Returns the offset of a zone from UTC, in seconds.

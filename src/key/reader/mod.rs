@@ -6,13 +6,13 @@
 //! A frame is not part of a key or value. The same content under two schemas is therefore the same to `record` and `content` parts.
 
 use super::field::{self, Field, Leaf};
-use super::invalid::unreadable;
-use super::{Fingerprint, KeySpec, Retract, Scratch, Source};
+use super::invalid::{no_time, no_time_field, unreadable};
+use super::{EventTime, Fingerprint, KeySpec, Retract, Scratch, Source, TimePlace};
 use crate::format::{
-    Extractor, Format, Formats, Frame, Head, KEY_HEADER, Lookup, Message, Places, RecordFormat, Schema, SchemaId, Schemas, Side,
-    VALUE_HEADER, disguise,
+    Extract, Extractor, Format, Formats, Frame, Head, KEY_HEADER, Lookup, Message, Places, RecordFormat, Scalar, Schema, SchemaId, Schemas,
+    Side, VALUE_HEADER, disguise,
 };
-use crate::record::{Invalid, Reason, Record};
+use crate::record::{Invalid, Reason, Record, Timestamp};
 use std::borrow::Cow;
 use std::collections::HashMap;
 
@@ -34,15 +34,61 @@ impl From<Box<Invalid>> for NoKey {
     }
 }
 
+/// Everything that a verdict depends on, and where the records of a topic have it.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordSpec<'t> {
+    /// The key.
+    pub key: &'t KeySpec,
+    /// How a record retracts its key, if it can.
+    pub retract: Option<&'t Retract>,
+    /// The time of the event, or `None` for Kafka's timestamp.
+    pub time: Option<&'t EventTime>,
+    /// The formats of keys and values.
+    pub formats: &'t Formats,
+}
+
+/// Everything in a record that its verdict depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyedRecord {
+    /// The fingerprint of its key.
+    pub fingerprint: Fingerprint,
+    /// True if it retracts its key.
+    pub retracts: bool,
+    /// The time that the window goes by, if the record has one.
+    pub time: Option<Timestamp>,
+}
+
 /// Reads the keys of one topic's records; kept between records.
 #[derive(Debug, Default)]
 pub struct Reader {
     key: Extractors,
     value: Extractors,
     retract: Extractors,
+    time: Extractors,
 }
 
 impl Reader {
+    /// Reads everything that a record's verdict depends on. `timestamp` is Kafka's.
+    ///
+    /// # Errors
+    /// [`NoKey`] if the record has no key or no time, or does not have them yet.
+    #[inline]
+    pub fn read(
+        &mut self,
+        spec: RecordSpec<'_>,
+        record: &Record<'_>,
+        timestamp: Option<Timestamp>,
+        scratch: &mut Scratch,
+        schemas: &dyn Schemas,
+    ) -> Result<KeyedRecord, NoKey> {
+        let fingerprint = self.fingerprint(spec.key, spec.formats, record, scratch, schemas)?;
+        if spec.retract.is_none() && spec.time.is_none() {
+            return Ok(KeyedRecord { fingerprint, retracts: false, time: timestamp });
+        }
+        let retracts = self.retracts(spec.retract, spec.formats, record, scratch, schemas)?;
+        Ok(KeyedRecord { fingerprint, retracts, time: self.time(spec.time, spec.formats, record, timestamp, scratch, schemas)? })
+    }
+
     /// Computes the fingerprint of a record's key.
     ///
     /// # Errors
@@ -114,6 +160,64 @@ impl Reader {
                 Ok(found.is_some_and(|found| one_of.iter().any(|value| *value == found)))
             }
             Some(by_header) => Ok(by_header.is_in(record.headers)),
+        }
+    }
+
+    /// Returns the time that the window goes by. `timestamp` is Kafka's.
+    ///
+    /// # Errors
+    /// [`NoKey`] if the record must have the time of its event and does not, or if its schema is not known yet.
+    pub fn time(
+        &mut self,
+        time: Option<&EventTime>,
+        formats: &Formats,
+        record: &Record<'_>,
+        timestamp: Option<Timestamp>,
+        scratch: &mut Scratch,
+        schemas: &dyn Schemas,
+    ) -> Result<Option<Timestamp>, NoKey> {
+        let Some(time) = time else { return Ok(timestamp) };
+        match self.event_time(time, formats, record, scratch, schemas) {
+            Ok(time) => Ok(Some(time)),
+            Err(NoKey::Invalid(_)) if time.optional => Ok(timestamp),
+            Err(no_time) => Err(no_time),
+        }
+    }
+
+    fn event_time(
+        &mut self,
+        time: &EventTime,
+        formats: &Formats,
+        record: &Record<'_>,
+        scratch: &mut Scratch,
+        schemas: &dyn Schemas,
+    ) -> Result<Timestamp, NoKey> {
+        let unusable = |what: &str| NoKey::Invalid(Box::new(no_time(&format!("{} {what}", time.place))));
+        let not_a_time = || unusable(&format!("is not {}", time.expected()));
+        let (field, pointer) = match &time.place {
+            TimePlace::Header(name) => {
+                let named = record.headers.iter().rev().find(|(header, _)| header == name);
+                let (_, value) = named.ok_or_else(|| NoKey::Invalid(Box::new(no_time(&format!("the record has no {}", time.place)))))?;
+                let value = value.ok_or_else(|| unusable("is null"))?;
+                return str::from_utf8(value).ok().and_then(|text| time.of_text(text)).ok_or_else(not_a_time);
+            }
+            TimePlace::Field { field, pointer } => (field, pointer),
+        };
+        let value = record.value.ok_or_else(|| NoKey::Invalid(Box::new(no_time("the record value is null"))))?;
+        let frame = header(record, VALUE_HEADER);
+        let opened = self.time.open(Side::Value, &formats.value, field.places(), value, frame, schemas)?;
+        let extractor = self.time.extractor(opened.number).map_err(|error| invalid(Side::Value, Reason::UnknownSchema, error))?;
+        let (text, mut found) = (opened.text.unwrap_or_default(), [None]);
+        extractor
+            .find(text, &mut scratch.buffers, &mut found)
+            .map_err(|error| Box::new(unreadable(Side::Value, formats.value.is_framed(), text, &error)))?;
+        match found {
+            [None] => {
+                let is_json = matches!(formats.value.format, Format::Json | Format::JsonSchema);
+                Err(NoKey::Invalid(Box::new(no_time_field(pointer, Some(text).filter(|_| is_json)))))
+            }
+            [Some(Scalar::Null)] => Err(unusable("is null")),
+            [Some(value)] => time.of_scalar(value).ok_or_else(not_a_time),
         }
     }
 }

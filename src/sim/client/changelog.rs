@@ -14,16 +14,26 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-fn list_offsets(
+/// Asks for the log start offset and the end of a partition: two requests, whose answers may be of different moments. The smaller one
+/// counts as the start (`rd_kafka_query_watermark_offsets`).
+pub(super) fn list_offsets(
     simulation: &Simulation,
     client: ClientId,
     of: &TopicPartition,
     isolation: Isolation,
     timeout: Duration,
 ) -> Result<(Offset, Offset), Code> {
-    let asked = of.clone();
-    let serve = move |world: &mut World| world.list_offsets(&asked, isolation);
-    simulation.call(client, Api::ListOffsets, timeout, |world| world.cluster.leader(of), serve)
+    let deadline = simulation.deadline(timeout);
+    let ask = |asks_start: bool| {
+        let asked = of.clone();
+        let serve = move |world: &mut World| world.list_offsets(&asked, isolation).map(|(start, end)| if asks_start { start } else { end });
+        let left = Duration::from_micros(deadline.saturating_sub(simulation.now_micros()));
+        simulation.call(client, Api::ListOffsets, left, |world| world.cluster.leader(of), serve)
+    };
+    // Either may have to be sent again, so either may be answered first.
+    let start_first = simulation.with(|world| world.random.chance(8000)).unwrap_or(true);
+    let (one, other) = (ask(start_first)?, ask(!start_first)?);
+    Ok((one.min(other), one.max(other)))
 }
 
 /// Reads changelogs of the simulated cluster.

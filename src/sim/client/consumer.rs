@@ -7,6 +7,7 @@ use super::super::scheduler::Guard;
 use super::super::{ClientId, World, micros};
 use super::super::{Simulation, TIMEOUT};
 use super::Client;
+use super::changelog::list_offsets;
 use super::error::{client_error, seen};
 use super::fetcher::Event;
 use super::membership::{ConsumerState, JoinState};
@@ -148,7 +149,7 @@ impl Consumer for SimConsumer {
         let Some(consumer) = world.consumer(id) else { return Err(killed()) };
         consumer.last_poll = now;
         let mut answer = Ok(());
-        let world: Guard<'_> = self
+        let mut world: Guard<'_> = self
             .simulation
             .wait_until(world, Some(deadline), id, &mut |world| {
                 let Some(consumer) = world.consumer(id) else { return true };
@@ -159,6 +160,8 @@ impl Consumer for SimConsumer {
                 !consumer.rebalances.is_empty() || self.take(world, batch, records) > 0
             })
             .0;
+        let now = world.now;
+        world.consumer(id).into_iter().for_each(|consumer| consumer.last_poll = now);
         drop(world);
         answer
     }
@@ -290,8 +293,7 @@ impl Consumer for SimConsumer {
     }
 
     fn watermarks(&self, partition: &TopicPartition) -> Result<(Offset, Offset), Error> {
-        let of = partition.clone();
-        self.ask_leader(partition, move |world| world.list_offsets(&of, Isolation::ReadCommitted))
+        list_offsets(&self.simulation, self.id, partition, Isolation::ReadCommitted, TIMEOUT)
             .map_err(|code| unanswered(&format!("read the ends of {partition}"), &code))
     }
 

@@ -102,7 +102,8 @@ struct Wanted {
     epoch: Option<i32>,
 }
 
-type Fetched = (usize, u64, Result<Part, Code>);
+/// What a broker answers for one partition: its slot, the version, the offset that was asked for, and the answer.
+type Fetched = (usize, u64, Offset, Result<Part, Code>);
 
 /// A broker's answer for one partition.
 struct Part {
@@ -260,10 +261,11 @@ impl Fetcher {
         }
     }
 
-    fn take_answer(&mut self, now: Micros, (slot, version, answer): Fetched) -> bool {
+    fn take_answer(&mut self, now: Micros, (slot, version, from, answer): Fetched) -> bool {
         let reports_ends = self.reports_ends;
         let position = &mut self.positions[slot];
-        if !position.is_assigned || position.version != version {
+        // Another leader may have answered before this one (`rd_kafka_fetch_reply_handle_partition` ignores the former one).
+        if !position.is_assigned || position.version != version || position.fetch != from {
             return true;
         }
         let push = |queue: &mut VecDeque<Item>, event| queue.push_back(Item { slot, version, event });
@@ -362,7 +364,7 @@ impl World {
                 Part { records: read.records, next: read.next, end, high_watermark, epoch }
             })
         };
-        (slot, version, answer)
+        (slot, version, from, answer)
     }
 
     fn take_fetched(&mut self, client: ClientId, node: NodeId, answer: Result<Vec<Fetched>, Code>) {

@@ -38,7 +38,7 @@ pub(in crate::sim) struct ConsumerState {
     pub(super) topics: Vec<String>,
     pub(super) session: Micros,
     pub(super) heartbeat: Micros,
-    pub(super) max_poll: Micros,
+    pub(in crate::sim) max_poll: Micros,
     pub(super) member_id: String,
     pub(super) generation: i32,
     pub(super) state: JoinState,
@@ -57,6 +57,8 @@ pub(in crate::sim) struct ConsumerState {
     /// When the session ends, as far as the client knows.
     session_ends: Option<Micros>,
     pub(super) last_poll: Micros,
+    /// True if the application has exceeded `max.poll.interval.ms`. The consumer does not join again before the next poll.
+    has_exceeded_max_poll: bool,
     /// Partition counts of the subscribed topics, as last seen.
     counts: Vec<usize>,
 }
@@ -86,6 +88,7 @@ impl ConsumerState {
             is_fenced: false,
             session_ends: None,
             last_poll: 0,
+            has_exceeded_max_poll: false,
             counts: Vec::new(),
         }
     }
@@ -97,6 +100,11 @@ impl ConsumerState {
     /// A member with a generation; without both, brokers do not check who commits.
     pub(super) fn membership(&self) -> Option<MemberRef> {
         (self.generation >= 0 && !self.member_id.is_empty()).then(|| self.member())
+    }
+
+    /// `rd_kafka_max_poll_exceeded`
+    const fn exceeds_max_poll(&self, now: Micros) -> bool {
+        now.saturating_sub(self.last_poll) > self.max_poll
     }
 
     /// Tells the application of a rebalance. In the cooperative protocol, what the group has assigned changes now, not with the answer
@@ -124,9 +132,14 @@ impl World {
 
     /// Joins the group, or joins it again (`rd_kafka_cgrp_join`).
     pub(super) fn join(&mut self, client: ClientId) {
-        let counts = self.topic_counts(client);
+        let (now, counts) = (self.now, self.topic_counts(client));
         let node = self.group_coordinator(client);
         let Some(consumer) = self.consumer(client).filter(|consumer| !consumer.is_fenced) else { return };
+        if consumer.has_exceeded_max_poll && consumer.exceeds_max_poll(now) {
+            consumer.state = JoinState::Idle;
+            return self.join_later(client, millis(100));
+        }
+        consumer.has_exceeded_max_poll = false;
         consumer.state = JoinState::Joining;
         consumer.attempt += 1;
         consumer.counts = counts;
@@ -216,7 +229,6 @@ impl World {
         let Some(consumer) = self.consumer(client) else { return };
         let was_syncing = consumer.state == JoinState::Syncing;
         consumer.state = JoinState::Idle;
-        let attempt = consumer.attempt;
         match code {
             Code::FencedInstance => return self.fence(client),
             // A member that the group does not know joins without an id. If it still holds partitions, it gives them up in its next
@@ -228,6 +240,12 @@ impl World {
         if *code == Code::IllegalGeneration || was_syncing && *code == Code::UnknownMember {
             return self.rejoin_anew(client);
         }
+        self.join_later(client, delay);
+    }
+
+    /// Joins after a while, unless it has joined by then.
+    fn join_later(&mut self, client: ClientId, delay: Micros) {
+        let Some(attempt) = self.consumer(client).map(|consumer| consumer.attempt) else { return };
         self.inside_after(delay, client, move |world| {
             if world.consumer(client).is_some_and(|consumer| consumer.state == JoinState::Idle && consumer.attempt == attempt) {
                 world.join(client);
@@ -374,7 +392,7 @@ impl World {
             self.trace("session timed out", client, 0);
             return self.revoke_all(client, true);
         }
-        if now.saturating_sub(consumer.last_poll) > consumer.max_poll {
+        if !consumer.has_exceeded_max_poll && consumer.exceeds_max_poll(now) {
             return self.exceed_max_poll(client);
         }
         if refreshes && consumer.state == JoinState::Steady && consumer.counts != counts {
@@ -414,12 +432,11 @@ impl World {
 
     /// The application has not polled for too long (`rd_kafka_cgrp_max_poll_interval_check_tmr_cb`). A static member does not leave.
     fn exceed_max_poll(&mut self, client: ClientId) {
-        let now = self.now;
         if self.consumer(client).is_some_and(|consumer| consumer.instance.is_none()) {
             self.send_leave(client);
         }
         let Some(consumer) = self.consumer(client) else { return };
-        consumer.last_poll = now;
+        consumer.has_exceeded_max_poll = true;
         consumer.member_id.clear();
         self.trace("max.poll.interval.ms exceeded", client, 0);
         self.revoke_all(client, true);

@@ -62,7 +62,7 @@ pub(in crate::sim) struct ProducerState {
     pub(super) signal: Signal,
     /// `None` for a producer without transactions.
     pub(super) transactional_id: Option<String>,
-    pub(super) timeout: Micros,
+    pub(in crate::sim) timeout: Micros,
     pub(super) linger: Micros,
     pub(super) batch_bytes: usize,
     pub(super) one_record_per_batch: bool,

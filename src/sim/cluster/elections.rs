@@ -30,9 +30,23 @@ impl World {
             let lag = if self.random.chance(3000) { self.random.below(20) } else { 0 };
             self.elect(&TopicPartition { topic, partition }, next, i64::try_from(lag).unwrap_or(0));
         }
+        let moves: Vec<_> = self.cluster.groups.keys().filter(|group| self.cluster.coordinator(group) == node).cloned().collect();
         let moved = &mut self.cluster.transactions.moved;
         moved.values_mut().filter(|to| **to == node).for_each(|to| *to = next);
         moved.insert(node, next);
+        moves.into_iter().for_each(|group| self.load_group(&group));
+    }
+
+    /// Moves all coordinators to the next broker that is up.
+    pub(in crate::sim) fn move_coordinators(&mut self) {
+        for own in 0..self.cluster.nodes.len() {
+            let at = self.cluster.transactions.moved.get(&own).copied().unwrap_or(own);
+            let next = self.cluster.up_after(at, self.now);
+            self.cluster.transactions.moved.insert(own, next);
+        }
+        for group in self.cluster.groups.keys().cloned().collect::<Vec<_>>() {
+            self.load_group(&group);
+        }
     }
 
     /// Leaves a partition without a leader for a while.

@@ -65,6 +65,23 @@ pub(in crate::sim) struct CommittedOffset {
     pub(in crate::sim) metadata: String,
 }
 
+/// A coordinator that stood still while another took over. Until it learns of that, it answers `OffsetFetch` from what it knew
+/// (`OffsetMetadataManager.fetchOffsets` looks at memory only).
+pub(in crate::sim) struct FormerCoordinator {
+    pub(in crate::sim) offsets: BTreeMap<TopicPartition, CommittedOffset>,
+    pub(in crate::sim) pending_offsets: BTreeMap<Pid, BTreeMap<TopicPartition, CommittedOffset>>,
+    /// When it answers.
+    pub(in crate::sim) times: std::ops::Range<Micros>,
+}
+
+/// The group without its offsets, as its coordinator has last written it to `__consumer_offsets` (`GroupMetadataValue`).
+#[derive(Default)]
+struct StoredGroup {
+    generation: i32,
+    leader: Option<String>,
+    members: Vec<(JoinRequest, Vec<TopicPartition>)>,
+}
+
 pub(super) struct Member {
     pub(super) request: JoinRequest,
     /// True while its `JoinGroup` request waits for the rest of the group.
@@ -86,6 +103,10 @@ pub(in crate::sim) struct Group {
     /// Ids of members that have not joined with them yet.
     pub(super) pending: BTreeSet<String>,
     pub(super) leader: Option<String>,
+    /// What a coordinator finds that loads the group.
+    stored: StoredGroup,
+    /// A former coordinator that still answers, if there is one.
+    pub(in crate::sim) former: Option<FormerCoordinator>,
     /// Counts rebalances, so that an old timeout ends no later rebalance.
     pub(super) rebalance: u64,
     pub(in crate::sim) offsets: BTreeMap<TopicPartition, CommittedOffset>,
@@ -109,6 +130,13 @@ impl Group {
         if member.generation == self.generation { Ok(()) } else { Err(Code::IllegalGeneration) }
     }
 
+    /// Writes the group to `__consumer_offsets`: when its members have an assignment, when a static member was replaced, and when the
+    /// last member is gone.
+    pub(super) fn store(&mut self) {
+        let members = self.members.values().map(|member| (member.request.clone(), member.assignment.clone())).collect();
+        self.stored = StoredGroup { generation: self.generation, leader: self.leader.clone(), members };
+    }
+
     /// The members' ids, in order.
     pub(in crate::sim) fn member_ids(&self) -> Vec<String> {
         self.members.keys().cloned().collect()
@@ -130,6 +158,43 @@ impl Group {
 impl World {
     pub(super) fn group(&mut self, name: &str) -> &mut Group {
         self.cluster.groups.entry(name.to_owned()).or_default()
+    }
+
+    /// Another broker coordinates the group from now on, and knows of it what was stored (`GroupMetadataManager.replay` and `onLoaded`):
+    /// no rebalance is under way, and all sessions begin again. Requests that wait at the former coordinator fail
+    /// (`GroupMetadataManager.onUnloaded`).
+    pub(in crate::sim) fn load_group(&mut self, name: &str) {
+        let now = self.now;
+        let group = self.group(name);
+        let mut waiting = Vec::new();
+        for Member { request, is_joining, syncing, .. } in group.members.values() {
+            waiting.extend(is_joining.then_some((request.client, request.attempt, true)));
+            waiting.extend(syncing.map(|attempt| (request.client, attempt, false)));
+        }
+        group.pending.clear();
+        group.rebalance += 1;
+        (group.generation, group.leader) = (group.stored.generation, group.stored.leader.clone());
+        let stored = group.stored.members.iter().map(|(request, assignment)| {
+            let expires = now + request.session;
+            let member = Member { request: request.clone(), is_joining: false, syncing: None, assignment: assignment.clone(), expires };
+            (request.member_id.clone(), member)
+        });
+        group.members = stored.collect();
+        let instances = group.members.iter().filter_map(|(id, member)| Some((member.request.instance.clone()?, id.clone())));
+        group.instances = instances.collect();
+        group.state = if group.members.is_empty() { GroupState::Empty } else { GroupState::Stable };
+        let (ids, generation) = (group.member_ids(), group.generation);
+        self.trace("group loaded", generation, ids.len());
+        for (client, attempt, joins) in waiting {
+            if joins {
+                self.answer_join(client, attempt, Err(Code::NotCoordinator));
+            } else {
+                self.answer_sync(client, attempt, Err(Code::NotCoordinator));
+            }
+        }
+        for id in ids {
+            self.watch_session(name.to_owned(), id);
+        }
     }
 
     /// A sign of life (`classicGroupHeartbeat`).

@@ -88,6 +88,7 @@ impl World {
         }
         self.watch_session(name.to_owned(), id.clone());
         if state == GroupState::Stable {
+            self.group(name).store();
             // Even the leader gets no members: it must not assign (KIP-814).
             return JoinAnswer::Joined(Joined { generation, member_id: id, members: None });
         }
@@ -191,6 +192,7 @@ impl World {
         group.generation += 1;
         if group.members.is_empty() {
             group.state = GroupState::Empty;
+            group.store();
             return;
         }
         if !group.leader.as_ref().and_then(|leader| group.members.get(leader)).is_some_and(|leader| leader.is_joining) {
@@ -250,6 +252,7 @@ impl World {
                         answers.push((member.request.client, attempt, member.assignment.clone()));
                     }
                 }
+                group.store();
                 self.trace("stable", answers.len(), 0);
                 for (client, attempt, assignment) in answers {
                     self.answer_sync(client, attempt, Ok(assignment));

@@ -9,7 +9,7 @@ mod produce;
 mod topic;
 mod transactions;
 
-pub(super) use group::{CommittedOffset, Group, JoinAnswer, JoinRequest, Joined, MemberRef};
+pub(super) use group::{CommittedOffset, FormerCoordinator, Group, JoinAnswer, JoinRequest, Joined, MemberRef};
 pub(super) use log::{Header, Pid, Producer};
 pub use log::{Isolation, StoredRecord};
 pub(super) use topic::FormerLeader;

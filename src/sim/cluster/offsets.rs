@@ -78,9 +78,13 @@ impl World {
     /// `UNSTABLE_OFFSET_COMMIT`).
     pub(in crate::sim) fn fetch_offsets(&self, name: &str, partitions: &[TopicPartition]) -> Result<Vec<Option<CommittedOffset>>, Code> {
         let Some(group) = self.cluster.groups.get(name) else { return Ok(vec![None; partitions.len()]) };
-        if partitions.iter().any(|partition| group.pending_offsets.values().any(|pending| pending.contains_key(partition))) {
+        let (offsets, pending) = match group.former.as_ref().filter(|former| former.times.contains(&self.now)) {
+            Some(former) => (&former.offsets, &former.pending_offsets),
+            None => (&group.offsets, &group.pending_offsets),
+        };
+        if partitions.iter().any(|partition| pending.values().any(|pending| pending.contains_key(partition))) {
             return Err(Code::UnstableOffsetCommit);
         }
-        Ok(partitions.iter().map(|partition| group.offsets.get(partition).cloned()).collect())
+        Ok(partitions.iter().map(|partition| offsets.get(partition).cloned()).collect())
     }
 }

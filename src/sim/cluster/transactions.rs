@@ -72,6 +72,12 @@ impl Transactions {
         }
     }
 
+    /// Forgets all ids without an open transaction, as after `transactional.id.expiration.ms`
+    /// (`TransactionStateManager.removeExpiredTransactionalIds`). Their producers get `INVALID_PRODUCER_ID_MAPPING`.
+    pub(in crate::sim) fn expire_ids(&mut self) {
+        self.by_id.retain(|_, transaction| matches!(transaction.state, Ongoing | PrepareCommit | PrepareAbort));
+    }
+
     /// The state of a transactional id.
     pub(in crate::sim) fn state(&self, id: &str) -> Option<TransactionState> {
         self.by_id.get(id).map(|transaction| transaction.state)
@@ -197,6 +203,16 @@ impl World {
             let delay = self.marker_delay();
             let id = id.to_owned();
             self.after(delay, move |world| world.write_group_marker(id, (pid, epoch), group));
+        }
+    }
+
+    /// Ends a transaction of a producer that no coordinator knows, in one partition.
+    pub(in crate::sim) fn end_foreign_transaction(&mut self, pid: Pid, of: &TopicPartition, is_commit: bool) {
+        let now = self.broker_clock();
+        if let Ok(partition) = self.cluster.partition_mut(of) {
+            partition.log.end_transaction(pid, 0, is_commit, now);
+            self.trace_on("marker", of, i64::from(is_commit));
+            self.appended(of);
         }
     }
 

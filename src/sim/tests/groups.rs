@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::broker::Error;
+use crate::sim::Ended;
 
 fn read_values(members: &[&Member]) -> BTreeMap<String, u32> {
     counts(members.iter().flat_map(|member| member.read.iter().map(|(_, _, value)| value.clone())))
@@ -194,5 +195,73 @@ fn members_of_different_protocols_do_not_share_a_group() {
         assert!(cooperative.holds(0));
         eager.consumer.close();
         assert!(drive(simulation, &mut [&mut cooperative], |members| members[0].holds(2)));
+    });
+}
+
+/// `max.poll.interval.ms`: the clients' own threads continue while the application does not poll.
+#[test]
+fn member_that_does_not_poll_leaves_and_joins_again_at_its_next_poll() {
+    run(|simulation| {
+        topic(simulation, "in", 4);
+        let consumer = SimConsumer::with_group(simulation, "group", None, false, false, |consumer| consumer.max_poll = 6_000_000);
+        let consumer = consumer.unwrap();
+        consumer.subscribe(&["in"]).unwrap();
+        let mut member = Member { consumer, held: Vec::new(), read: Vec::new(), revocations: Vec::new() };
+        assert!(drive(simulation, &mut [&mut member], |members| members[0].holds(4)));
+        simulation.sleep(5 * SECOND);
+        assert_eq!(simulation.group("group").1, 1);
+        simulation.sleep(25 * SECOND);
+        assert_eq!(simulation.group("group").1, 0, "it has left, and does not join before the next poll");
+        let rejoined = |members: &[&mut Member]| members[0].holds(4) && !members[0].revocations.is_empty();
+        assert!(drive(simulation, &mut [&mut member], rejoined));
+        assert_eq!(member.revocations.iter().map(|(partitions, lost)| (partitions.len(), *lost)).collect::<Vec<_>>(), [(4, true)]);
+    });
+}
+
+#[test]
+fn another_coordinator_knows_the_stored_members_but_no_rebalance() {
+    run(|simulation| {
+        topic(simulation, "in", 4);
+        let (mut first, mut second) = (Member::join(simulation, None, true, &["in"]), Member::join(simulation, None, true, &["in"]));
+        assert!(drive(simulation, &mut [&mut first, &mut second], |members| members.iter().all(|member| member.holds(2))));
+        let (stored, before) = (simulation.group("group"), (first.revocations.len(), second.revocations.len()));
+        simulation.move_all(0);
+        let end = simulation.elapsed() + 15 * SECOND;
+        drive(simulation, &mut [&mut first, &mut second], |_| simulation.elapsed() > end);
+        assert_eq!((simulation.group("group"), (first.revocations.len(), second.revocations.len())), (stored, before));
+        // The rebalance for a third member is forgotten, and begins again.
+        let mut third = Member::join(simulation, None, true, &["in"]);
+        assert!(drive(simulation, &mut [&mut third], |_| simulation.group("group").1 == 3));
+        simulation.move_all(0);
+        assert_eq!(simulation.group("group"), stored);
+        assert!(drive(simulation, &mut [&mut first, &mut second, &mut third], |members| members
+            .iter()
+            .all(|member| !member.held.is_empty())));
+        assert!(simulation.group("group").0 > stored.0);
+    });
+}
+
+#[test]
+fn member_that_is_cut_off_from_its_coordinator_is_replaced_while_it_reads_on() {
+    run(|simulation| {
+        topic(simulation, "in", 3);
+        let own = simulation.clone();
+        let process = simulation.start("cut off", move || {
+            let mut member = Member::join(&own, None, false, &["in"]);
+            let end = own.elapsed() + 40 * SECOND;
+            while own.elapsed() < end {
+                member.turn(SECOND / 10);
+            }
+            (member.revocations.iter().any(|(_, lost)| *lost), member.read.len())
+        });
+        assert!(simulation.wait_for(SECOND, TIMEOUT, || simulation.group("group").1 == 1));
+        simulation.sleep(2 * SECOND);
+        let coordinator = simulation.lock().cluster.coordinator("group");
+        process.cut_off(coordinator, 15 * SECOND);
+        (0..3).for_each(|partition| append(simulation, &at("in", partition), ["1"]));
+        assert!(simulation.wait_for(SECOND, 14 * SECOND, || simulation.group("group").1 == 0), "its session expires");
+        process.wait();
+        let Some(Ended::Returned((was_lost, read))) = process.take_outcome() else { panic!("the process does not return") };
+        assert!(was_lost && read >= 2, "it reads from the other brokers: {read}");
     });
 }

@@ -257,3 +257,26 @@ fn lost_answers_of_writes_write_nothing_twice() {
         assert_eq!(values(simulation, &at("out", 0)), (0..20).map(|number| number.to_string()).collect::<Vec<_>>());
     });
 }
+
+#[test]
+fn producer_whose_transactional_id_expired_aborts_and_gets_another_producer_id() {
+    run(|simulation| {
+        topic(simulation, "out", 1);
+        let producer = producer(simulation, "a");
+        producer.begin_transaction().unwrap();
+        send(&producer, &at("out", 0), "1");
+        producer.commit_transaction(TIMEOUT).unwrap();
+        simulation.sleep(SECOND);
+        simulation.expire_transactional_ids();
+        producer.begin_transaction().unwrap();
+        send(&producer, &at("out", 0), "2");
+        let error = producer.commit_transaction(TIMEOUT).unwrap_err();
+        assert!(error.requires_abort && !error.is_fatal, "{error:?}");
+        while producer.abort_transaction(TIMEOUT).is_err() {}
+        producer.begin_transaction().unwrap();
+        send(&producer, &at("out", 0), "3");
+        producer.commit_transaction(TIMEOUT).unwrap();
+        simulation.sleep(SECOND);
+        assert_eq!(values(simulation, &at("out", 0)), ["1", "3"]);
+    });
+}

@@ -1,15 +1,15 @@
-//! The starting offsets of a group that has committed nothing, if `kafka.start` is `latest`.
+//! The starting offsets of a group that has committed nothing, with `kafka.start = "latest"`.
 //!
-//! Owns the decision whether the group begins now, or has lost its offsets. Must never skip records that the group was about to read, or
-//! let two members commit for one partition.
+//! Owns the decision whether the group is new or has lost its offsets. Must never skip records that the group was about to read, or let two
+//! members commit for one partition.
 //!
-//! The group begins with all partitions of a topic at once. Otherwise, a member that finds some of them committed could not tell a
-//! partition that another member has not begun yet from one that was added later, which is read from its beginning. But an owner commits
-//! as soon as it has read. A member that commits for the partitions of others might therefore set the group back, because brokers cannot
-//! order the commits of two members of one generation. So the owner of partition 0 commits for all partitions, and no member reads the
-//! topic or commits for it before that. A member of an earlier generation cannot commit any more.
+//! A new group starts with all partitions of a topic at once. Otherwise, a member that finds only some of them committed cannot distinguish
+//! a partition that another member has not started yet from a partition that was added later, which must be read from its beginning. A
+//! member must not commit for partitions of other members that are already reading, because this could reset their offsets: brokers do not
+//! order the commits of two members of the same generation. So the owner of partition 0 commits for all partitions, and until then no
+//! member reads the topic or commits for it. Members of earlier generations can no longer commit.
 
-use super::super::SILENCE;
+use super::super::BLOCKED_AFTER;
 use super::super::pending_restore::AssignedPartition;
 use super::{Error, Worker};
 use crate::broker::{self, Broker, ChangelogReader as _, Consumer as _, ReadEnd};
@@ -19,14 +19,14 @@ use crate::runtime;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The pause between two checks for an open transaction in an internal topic.
+/// Time between two checks for an open transaction in an internal topic.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 impl<B: Broker> Worker<B> {
-    /// Takes the partitions out of `all` that wait until the group begins with their topic.
+    /// Removes from `all` the partitions that wait until the group starts with their topic.
     ///
-    /// If a checkpoint, a changelog, or a repartition topic shows that the group began before, its offsets were lost. Then no partition
-    /// waits, and no record is skipped.
+    /// If a checkpoint, a changelog, or a repartition topic shows that the group has started before, its offsets were lost. In that case,
+    /// no partition waits, and no record is skipped.
     pub(super) fn take_unbegun(&mut self, source: &B::Consumer, all: &mut Vec<AssignedPartition>) -> Result<(), Error> {
         if self.shared.config.kafka.start != Start::Latest {
             return Ok(());
@@ -41,17 +41,17 @@ impl<B: Broker> Worker<B> {
             if self.has_begun(source, topic, all)? {
                 tracing::warn!(
                     topic = self.topics[topic].config.input,
-                    "the group has no committed offsets, but it has begun before; reading what nothing is known of from its beginning"
+                    "the group has no committed offsets, but it has read this topic before; partitions without a checkpoint are read from their beginning"
                 );
                 continue;
             }
             if all.iter().any(|assigned| assigned.topic == topic && assigned.partition.partition == 0) {
                 self.find_ends(source, &partitions, all)?;
             }
-            // A checkpoint or changelog of a repartition topic would look as if the group had begun.
+            // Otherwise, a checkpoint or changelog of a repartition topic would make the group look as if it had started.
             let (unbegun, begun) = std::mem::take(all).into_iter().partition(|assigned| self.topics.configured(assigned.topic) == topic);
             *all = begun;
-            tracing::info!(topic = self.topics[topic].config.input, "waiting until the group begins with this topic");
+            tracing::info!(topic = self.topics[topic].config.input, "waiting until the group starts reading this topic");
             self.assignment.unbegun.extend::<Vec<_>>(unbegun);
         }
         Ok(())
@@ -63,7 +63,8 @@ impl<B: Broker> Worker<B> {
         (0..count).map(|partition| TopicPartition { topic: name.clone(), partition }).collect()
     }
 
-    /// Notes the current ends of partitions. The group begins there, unless this worker loses partition 0 before it commits.
+    /// Saves the current ends of partitions. The group starts at these offsets, unless this worker loses partition 0 before it commits
+    /// them.
     fn find_ends(&mut self, source: &B::Consumer, partitions: &[TopicPartition], known: &[AssignedPartition]) -> Result<(), Error> {
         for partition in partitions {
             self.check_stop();
@@ -76,8 +77,8 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Returns true if anything shows that the group has read this topic before: a checkpoint, or records in a topic that only the
-    /// group's workers write. With `repartition`, the checkpoints and the changelog are those of the repartition topic.
+    /// Returns true if there is evidence that the group has read this topic before: a checkpoint, or records in a topic that only the
+    /// group's workers write. With `repartition`, the checkpoints and the changelog belong to the repartition topic.
     fn has_begun(&self, source: &B::Consumer, topic: TopicId, all: &[AssignedPartition]) -> Result<bool, Error> {
         let counted = self.topics[topic].counted;
         let states =
@@ -85,7 +86,7 @@ impl<B: Broker> Worker<B> {
         if states.filter_map(|id| self.assignment.states.get(&id)).any(|state| !state.offsets.is_empty()) {
             return Ok(true);
         }
-        // All records of the changelog may be of another topic of the space. But it may also be all that is left of this one.
+        // The records in the changelog may all belong to other topics of the space. But they may also be all that is left of this topic.
         let own = self.topics.iter().map(|(_, topic)| topic).filter(|topic| topic.counted == counted);
         for name in own.flat_map(|topic| topic.forward.iter().map(|forward| &forward.topic).chain(&topic.changelog)) {
             let count = self.shared.cluster.partitions.get(name).copied().unwrap_or(0).cast_signed();
@@ -99,8 +100,8 @@ impl<B: Broker> Worker<B> {
         Ok(false)
     }
 
-    /// Returns true if the log of an internal topic has a committed record, or had one that was deleted. An aborted transaction leaves
-    /// offsets, but no record: for example that of a seed that was killed.
+    /// Returns true if an internal topic contains a committed record, or contained one that was deleted. An aborted transaction, such as
+    /// that of a killed seed, leaves offsets but no record.
     fn has_committed_record(&self, of: &TopicPartition) -> Result<bool, Error> {
         let reader = self.retry_until_answered(|| self.shared.broker.changelog_reader(&self.shared.config))?;
         let asked = runtime::now();
@@ -108,8 +109,8 @@ impl<B: Broker> Worker<B> {
             match self.retry_until_answered(|| reader.ends(of))? {
                 Some(ends) => break ends,
                 None if self.check_stop() => return Err(broker::Error::Stopped.into()),
-                None if runtime::since(asked) > SILENCE => {
-                    self.shared.stats.block(self.number, format!("waiting for the end of a transaction that is open in {of}"));
+                None if runtime::since(asked) > BLOCKED_AFTER => {
+                    self.shared.stats.block(self.number, format!("waiting for an open transaction in {of} to end"));
                 }
                 None => {}
             }

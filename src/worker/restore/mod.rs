@@ -1,8 +1,8 @@
-//! Restores the state of a partition at the group's committed offset: from a checkpoint, the changelog, and the input.
+//! Restores the state of a partition at the group's committed offset from a checkpoint, the changelog, and the input.
 //!
-//! Owns the choice between them. A restore loads the newest checkpoint that is not past the committed offset. A rebuild applies the
-//! changelog after it, in parallel with the work on other partitions. If the changelog does not reach the committed offset, a warm-up
-//! reads the input again without emitting. Must never start past the committed offset.
+//! Owns the choice between these sources. A restore loads the newest checkpoint that is not past the committed offset. A rebuild applies
+//! the changelog after that checkpoint, while the workers process other partitions. If the changelog does not reach the committed offset, a
+//! warm-up reads the input again without emitting. Must never start past the committed offset.
 
 mod first;
 
@@ -14,7 +14,7 @@ use super::pending_restore::{AssignedPartition, PendingRestore};
 use super::rebuild_job::{Cancellation, Job, Rebuilt};
 use super::{Error, Worker};
 use crate::broker::{Broker, Committed, Consumer as _, Note};
-use crate::config::{ColdStart, OnTruncation, Start};
+use crate::config::{ColdStart, OnTruncation, Start, Topic};
 use crate::fault;
 use crate::record::{Offset, TopicPartition, log_id, log_name};
 use crate::runtime;
@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The offset from which a partition is read, and the end of its warm-up.
+/// The offset at which a partition resumes, and the end of its warm-up.
 struct Resumption {
     start: Offset,
     warm_until: Offset,
@@ -38,7 +38,8 @@ impl Resumption {
 }
 
 impl<B: Broker> Worker<B> {
-    /// Restores the states of newly assigned partitions, or starts to rebuild them. Returns the offset from which to read each partition.
+    /// Restores the states of newly assigned partitions, or starts to rebuild them. Returns the offset at which to start reading each
+    /// partition.
     pub(super) fn restore(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<Vec<(TopicPartition, Offset)>, Error> {
         let began = runtime::now();
         let _span = tracing::debug_span!("restore", partitions = partitions.len()).entered();
@@ -61,7 +62,7 @@ impl<B: Broker> Worker<B> {
             if let (Some(of), Some(id)) = (Note::read(&committed.metadata).id, id)
                 && of != id
             {
-                tracing::warn!(partition = %partition, committed = committed.offset, "the topic was made anew since the group committed that offset; reading it from its beginning");
+                tracing::warn!(partition = %partition, committed = committed.offset, "the topic was recreated after the group committed this offset; reading it from its beginning");
                 committed = Committed::default();
             }
             let Some(topic) = self.topics.find(&partition.topic) else { continue };
@@ -88,7 +89,7 @@ impl<B: Broker> Worker<B> {
                     tracing::warn!(
                         changelog,
                         partition = id.partition,
-                        "the changelog was recreated since the checkpoint was written; it lacks what was logged before"
+                        "the changelog was recreated after the checkpoint was written; it lacks the earlier records"
                     );
                 }
                 self.assignment.states.insert(id, state);
@@ -97,7 +98,7 @@ impl<B: Broker> Worker<B> {
         }
         let unbegun = self.assignment.unbegun.len();
         self.take_unbegun(source, &mut all)?;
-        // Topics of one space share their state. If it is past the committed offset of one topic, none can use it.
+        // The topics of a space share their state. If the state is past the committed offset of one topic, none of them can use it.
         for assigned in &all {
             self.drop_if_ahead(source, assigned)?;
         }
@@ -123,22 +124,22 @@ impl<B: Broker> Worker<B> {
         Ok(starts)
     }
 
-    /// Discovers the topics again if partitions were added, which also adds them to the changelog.
+    /// If partitions were added, reads the cluster metadata again, which also adds partitions to the changelog.
     fn refresh_if_partitions_added(&mut self, partitions: &[TopicPartition]) -> Result<(), Error> {
         let known = |partition: &TopicPartition| self.shared.cluster.partitions.get(&partition.topic).copied().unwrap_or(0);
         let Some(added) = partitions.iter().find(|partition| partition.partition.unsigned_abs() >= known(partition)) else { return Ok(()) };
         let moves_keys = self.topics.iter().all(|(_, topic)| topic.config.input != added.topic || topic.forward.is_none());
-        let what = if moves_keys { ": keys that moved to another partition may be emitted once more within their window" } else { "" };
+        let what = if moves_keys { "; keys that moved to another partition may be emitted again within their window" } else { "" };
         tracing::warn!(topic = added.topic, partition = added.partition, "partitions were added{what}");
         self.refresh_cluster()
     }
 
-    /// Returns true if the state is not at the group's committed offsets, and must be rebuilt from the changelog.
+    /// Returns true if the state is not at the group's committed offsets and must be rebuilt from the changelog.
     fn needs_rebuild(&self, id: StateId, assigned: &[AssignedPartition]) -> bool {
         let is_new = self.assignment.inputs.values().all(|input| input.state != id);
         let has_changelog = self.topics.first_of(id.space).changelog.is_some();
         let Some(state) = self.assignment.states.get(&id).filter(|_| is_new && has_changelog) else { return false };
-        // An empty input does not show that the group is new: the input may have been recreated. Only the changelog knows.
+        // An empty input does not prove that the group is new, because the input may have been recreated. Only the changelog can prove it.
         !assigned.iter().all(|assigned| {
             let offset = state.offset(&assigned.topic_incarnation);
             // A seed commits an offset that a checkpoint from before the seed may also have.
@@ -152,11 +153,11 @@ impl<B: Broker> Worker<B> {
         let (topic_id, epoch) = (state.changelog.topic_id.clone(), state.changelog.epoch);
         let ignores_checkpoint = assigned.iter().all(|assigned| assigned.note().is_seed);
         if ignores_checkpoint {
-            // The checkpoint may be older than the deletion of the group's offsets and of its changelog.
+            // The checkpoint may have been written before the group's offsets and its changelog were deleted.
             state = PartitionState::new(topic.rules);
         }
         let bounds = assigned.iter().filter_map(|assigned| Some((assigned.topic_incarnation.clone(), assigned.committed.offset?)));
-        // Keys that had expired at the last commit are not needed. Topics of a space share their stream time.
+        // Keys that had expired at the last commit are not needed. The topics of a space share their stream time.
         let stream_time = assigned.iter().filter_map(|assigned| assigned.note().stream_time).max();
         let window = topic.rules.window;
         let oldest = stream_time.and_then(|time| window.slice_at(time)).map(|slice| slice.before(window.slices()));
@@ -185,10 +186,10 @@ impl<B: Broker> Worker<B> {
         self.assignment.pending_restores.insert(id, PendingRestore { assigned, began: runtime::now(), cancellation });
     }
 
-    /// Restores assigned partitions again, from what is committed. No transaction may be open.
+    /// Restores assigned partitions again from the committed offsets. No transaction may be open.
     pub(super) fn restore_assigned(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
         tracing::warn!(partitions = %super::partition::names(partitions), "restoring partitions");
-        // Topics of one space share their state, so they are restored together.
+        // The topics of a space share their state, so they are restored together.
         let partitions = self.assignment.with_shared_state(partitions);
         if partitions.is_empty() {
             return Ok(());
@@ -205,7 +206,7 @@ impl<B: Broker> Worker<B> {
             if !self.assignment.pending_restores.get(&id).is_some_and(|pending| Arc::ptr_eq(&pending.cancellation, &cancellation)) {
                 continue;
             }
-            // A rebuild that was told to stop may be incomplete.
+            // When the worker stops, a rebuild may return an incomplete state.
             if self.check_stop() {
                 return Ok(());
             }
@@ -234,7 +235,7 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Makes an assigned partition whose state is restored an input. Returns the offset from which to read it.
+    /// Turns an assigned partition with a restored state into an input. Returns the offset at which to start reading it.
     fn start_input(&mut self, source: &B::Consumer, assigned: AssignedPartition, began: Instant) -> Result<Offset, Error> {
         let resumption = self.resumption(source, &assigned, began)?;
         tracing::info!(
@@ -260,12 +261,12 @@ impl<B: Broker> Worker<B> {
             .get_mut(&id)
             .filter(|state| resumption.is_elsewhere || state.offset(&assigned.topic_incarnation).is_none())
         {
-            // No checkpoint has this topic yet. With one that is taken before the first record, the next owner is exact, even if this
-            // process is killed: it reads the input from here.
+            // No checkpoint contains this topic yet. A checkpoint before the first record lets the next owner read the input from this
+            // offset, even if this process is killed, and still have an exact state.
             state.changed = true;
             state.is_new = true;
             if state.offsets.is_empty() && self.topics.first_of(id.space).changelog.is_some() {
-                // The whole changelog follows it. So a checkpoint of this state cannot be used once the changelog is trimmed.
+                // The whole changelog comes after this state. So a checkpoint of this state cannot be used after the changelog was trimmed.
                 state.changelog.end.get_or_insert(0);
             }
         }
@@ -273,17 +274,20 @@ impl<B: Broker> Worker<B> {
         let mut first = assigned.note().first;
         if group.offset.is_none() || resumption.is_elsewhere {
             let state = self.assignment.states.get(&id).filter(|state| state.offset(&assigned.topic_incarnation).is_some());
-            let stream_time = state.and_then(|state| state.dedup.stream_time());
+            // A state that is to warm up has not come to the stream time of the group.
+            let of_group = assigned.note().stream_time.filter(|_| !fault::defect("truncation_forgets_stream_time"));
+            let stream_time = state.and_then(|state| state.dedup.stream_time()).max(of_group);
             if state.is_none() {
                 first = Some(resumption.start);
             }
             let note = Note { first, stream_time, id: log_id(&assigned.topic_incarnation).map(str::to_owned), epoch: None, is_seed: false };
             group = Committed { offset: None, metadata: note.to_string() };
         } else if assigned.committed.offset.is_some_and(|committed| committed < resumption.warm_until) {
-            // The records in between have expired. A new commit removes the lag, and the error is not reported at each start.
+            // The records in between have expired. A new commit removes the lag, and prevents the error from being reported again at every
+            // start.
             group.offset = None;
         }
-        // An announcement commits this metadata, even if the offset does not change.
+        // An announcement commits this metadata even if the offset does not change.
         if let Some(state) = self.assignment.states.get(&id).filter(|_| self.topics[assigned.topic].changelog.is_some()) {
             group.metadata = Note { epoch: Some(state.epoch), ..Note::read(&group.metadata) }.to_string();
         }
@@ -296,7 +300,7 @@ impl<B: Broker> Worker<B> {
         Ok(resumption.start)
     }
 
-    /// The changelog of the space of a topic that is read.
+    /// Returns the changelog of the topic's space.
     fn changelog_of(&self, topic: &str) -> Option<&str> {
         self.topics[self.topics.find(topic)?].changelog.as_deref()
     }
@@ -312,7 +316,7 @@ impl<B: Broker> Worker<B> {
         };
         if is_beyond && !fault::defect("checkpoint_past_offset_used") {
             tracing::warn!(partition = %assigned.partition, checkpoint = stored, committed = assigned.committed.offset, end = assigned.high,
-                "checkpoint is past what the group has committed (were its offsets reset?); not using it");
+                "the checkpoint is past the group's committed offset, which may have been reset; not using the checkpoint");
             let rules = self.topics[assigned.topic].rules;
             if let Some(state) = self.assignment.states.get_mut(&id) {
                 *state = state.emptied(rules);
@@ -321,13 +325,14 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Returns true if a checkpoint belongs to an earlier topic with the same name, and the brokers report no topic ids. A broker deletes the
-    /// committed offsets along with a topic. If the new topic is longer than the old one, only its records show the difference: below the
-    /// checkpoint's offset, no record can be later than the checkpoint's stream time, except one that was ahead of the clock. In that case,
-    /// the topic is read from its start, because that loses nothing.
+    /// Returns true if a checkpoint belongs to an earlier topic with the same name. Only needed if the brokers report no topic ids. When a
+    /// topic is deleted, the broker also deletes its committed offsets. If the new topic is longer than the old one, only its records show
+    /// the difference: below the checkpoint's offset, no record can be later than the checkpoint's stream time, except one that was ahead
+    /// of the clock. In case of such a record, the topic is read from its start, which loses nothing.
     fn is_of_another_log(&self, source: &B::Consumer, assigned: &AssignedPartition, stored: Offset) -> Result<bool, Error> {
         let stream_time = self.assignment.states.get(&assigned.state(&self.topics)).and_then(|state| state.dedup.stream_time());
-        let Some(stream_time) = stream_time else { return Ok(false) };
+        // Brokers find offsets by Kafka's timestamps only.
+        let Some(stream_time) = stream_time.filter(|_| self.topics[assigned.topic].config.time.is_none()) else { return Ok(false) };
         let later = self.retry_until_answered(|| source.offset_at(&assigned.partition, stream_time.saturating_add(1)))?;
         Ok(later.is_some_and(|later| later < stored))
     }
@@ -346,11 +351,11 @@ impl<B: Broker> Worker<B> {
                     self.resumption(source, &AssignedPartition { low, high, ..assigned.clone() }, began)
                 }
                 Some(stored) if stored >= low => {
-                    // A checkpoint is written at the starting offset and after commits, so the group had committed at least this.
-                    tracing::warn!(partition = %partition, offset = stored, "the group has no committed offset, but a checkpoint does; going on from there");
+                    // Checkpoints are written at the starting offset and after commits, so the group had committed at least this offset.
+                    tracing::warn!(partition = %partition, offset = stored, "the group has no committed offset; resuming from the offset in the checkpoint");
                     Ok(Resumption::at(stored))
                 }
-                // If the group had begun, it must still read the records since then.
+                // If the group had started before, it must still read the records since then.
                 _ => Ok(Resumption::at(low)),
             };
         };
@@ -363,29 +368,29 @@ impl<B: Broker> Worker<B> {
                 committed,
                 oldest = low,
                 records = low - committed,
-                "records expired before they were read, at most this many (aborted records and transaction markers have offsets, too); raise the topic's retention"
+                "records expired before they were read; `records` is an upper bound, because it includes aborted records and transaction markers. Increase the topic's retention"
             );
         }
         let resume = committed.max(low);
         match stored {
-            // No record is missing: the state is up to date, or nothing is judged yet.
+            // No record is missing: the state is up to date, or nothing has been judged yet.
             Some(stored) if stored == committed => Ok(Resumption::at(resume)),
             None if assigned.note().first == Some(committed) => Ok(Resumption::at(resume)),
             _ => self.warm_up(source, assigned, resume),
         }
     }
 
-    /// Handles a log that ends before the position up to which it was read.
+    /// Handles a log that ends before the position up to which the group has read it.
     fn truncated(&self, source: &B::Consumer, assigned: &AssignedPartition, read: Offset) -> Result<Resumption, Error> {
         let (partition, end) = (&assigned.partition, assigned.high);
         if !assigned.has_id() {
-            tracing::error!(partition = %partition, committed = read, end, "committed offset is past the end of the topic; was it made anew? Reading it from its beginning");
+            tracing::error!(partition = %partition, committed = read, end, "the committed offset is past the end of the topic, which may have been recreated; reading the topic from its beginning");
             return Ok(Resumption::at(assigned.low));
         }
         match self.shared.config.kafka.on_truncation {
             OnTruncation::Fail => Err(Error::Truncated { partition: partition.clone(), end, read }),
             OnTruncation::Continue => {
-                tracing::error!(partition = %partition, read, end, "the log became shorter than it was read; going on at its end");
+                tracing::error!(partition = %partition, read, end, "the log was truncated below the position up to which it was read; continuing at its end");
                 Ok(Resumption { is_elsewhere: true, ..self.warm_up(source, assigned, end)? })
             }
         }
@@ -399,24 +404,29 @@ impl<B: Broker> Worker<B> {
             Some(stored) if stored >= resume => Ok(Resumption::at(resume)),
             Some(stored) if fault::defect("resumed_from_checkpoint") && stored >= low => Ok(Resumption::at(stored)),
             Some(stored) if stored >= low => Ok(Resumption { start: stored, warm_until: resume, is_elsewhere: false }),
-            Some(stored) => {
-                self.cold_start(source, assigned, resume, &format!("the log begins at offset {low}, and the checkpoint ends at {stored}"))
-            }
-            None => self.cold_start(source, assigned, resume, "there is none"),
+            Some(stored) => self.cold_start(
+                source,
+                assigned,
+                resume,
+                &format!("the checkpoint ends at offset {stored}, but the log starts at offset {low}"),
+            ),
+            None => self.cold_start(source, assigned, resume, "there is no checkpoint"),
         }
     }
 
-    /// Plans a restore without a checkpoint: by default, reads one window of the input again.
+    /// Plans a restore without a checkpoint. By default, reads one window of the input again.
     fn cold_start(&self, source: &B::Consumer, assigned: &AssignedPartition, resume: Offset, why: &str) -> Result<Resumption, Error> {
         let partition = &assigned.partition;
         let start = match self.shared.config.state.cold_start {
             ColdStart::Fail => return Err(Error::ColdStart { partition: partition.clone(), why: why.to_owned() }),
             ColdStart::Empty => resume,
             ColdStart::Rebuild => {
-                let window = self.topics[assigned.topic].config.window.length_ms();
+                // Brokers find offsets by Kafka's timestamps only. An event may be older or newer than its record, so nothing is skipped.
+                let Topic { window, time, .. } = &self.topics[assigned.topic].config;
+                let window = window.length_ms().filter(|_| time.is_none());
                 let oldest = match assigned.note().first {
                     Some(first) => first.clamp(assigned.low, resume),
-                    // Records that the group may never have read were not emitted, and must not count as seen.
+                    // The group may never have read these records, so they may not have been emitted and must not count as seen.
                     None if self.shared.config.kafka.start == Start::Latest && !self.topics[assigned.topic].is_internal => resume,
                     None => assigned.low,
                 };
@@ -425,13 +435,13 @@ impl<B: Broker> Worker<B> {
                         let first = self.retry_until_answered(|| source.offset_at(partition, stream_time.saturating_sub(window).max(0)))?;
                         first.unwrap_or(resume).clamp(oldest, resume)
                     }
-                    // Without stream time, or with a window by count, the start of the window is unknown.
+                    // If stream time is unknown, the topic has event times, or the window is a count, the start of the window is unknown.
                     _ => oldest,
                 }
             }
         };
         fault::point("restore.cold");
-        tracing::warn!(partition = %partition, why, "no usable checkpoint; reading {} records again to remember them (approximate: keys first emitted before them may come out once more)", resume - start);
+        tracing::warn!(partition = %partition, why, "no usable checkpoint; reading {} records of the input again to restore the state. This is approximate: keys that were first emitted before these records may be emitted again", resume - start);
         Ok(Resumption { start, warm_until: resume, is_elsewhere: false })
     }
 }

@@ -226,7 +226,7 @@ impl Stage<'_> {
         if self.conditions.options.has("on_truncation = \"fail\"") {
             let name = self.members[at].name;
             let log = self.spawn(name, name, "").fails(1);
-            assert!(log.contains("its log became shorter"), "{name} has not said that the log became shorter");
+            assert!(log.contains("the log was truncated"), "{name} did not log that the log was truncated");
             move_offset(&broker, &group, &self.stream.input, partition, offset);
         }
         // Who has the partition says first where it goes on.

@@ -62,10 +62,13 @@ pub const DIMENSIONS: &[&[&str]] = &[
         "records that the output refuses",
     ],
     &["key parts as they are", NORMALIZED],
+    &["Kafka's timestamps", EVENT_TIMES],
 ];
 const NORMALIZED: &str = "normalized key parts, fallbacks, and retraction by value";
+/// The field has another time than Kafka, in any unit. Some records lack it.
+pub const EVENT_TIMES: &str = "event times from a field, optional";
 /// Dimensions at the end whose choices follow from the others. So plans that were reported by their seeds stay the same.
-const DERIVED: usize = 1;
+const DERIVED: usize = 2;
 
 /// One of each dimension.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -79,7 +82,7 @@ impl Options {
             let (drawn, derived) = DIMENSIONS.split_at(DIMENSIONS.len() - DERIVED);
             let mut options = Self(drawn.iter().map(|choices| pick(random, choices).to_owned()).collect());
             let sum: usize = options.numbers().into_iter().map(|(at, choice)| at * choice + choice).sum();
-            options.0.extend(derived.iter().map(|choices| choices[sum % choices.len()].to_owned()));
+            options.0.extend(derived.iter().enumerate().map(|(at, choices)| choices[(sum >> at) % choices.len()].to_owned()));
             if options.is_possible() {
                 return options;
             }
@@ -178,6 +181,7 @@ impl Options {
             capacity,
             adapts: self.has("adapt = true"),
             is_resized: false,
+            has_event_times: self.has(EVENT_TIMES),
         }
     }
 
@@ -262,6 +266,7 @@ pub struct Memory {
     capacity: usize,
     adapts: bool,
     is_resized: bool,
+    has_event_times: bool,
 }
 
 /// A part of the configuration that changes between two runs.
@@ -276,6 +281,8 @@ pub enum Change {
     Slices,
     /// To one twice as long, or half.
     Window,
+    /// From event times to Kafka's timestamps.
+    Time,
 }
 
 impl Memory {
@@ -292,6 +299,7 @@ impl Memory {
             Change::Slices => self.slices = if self.slices == 1 { 4 } else { 1 },
             Change::Window if self.window == options.memory(0).window => self.window *= 2,
             Change::Window => self.window /= 2,
+            Change::Time => self.has_event_times = !self.has_event_times,
         }
     }
 
@@ -330,6 +338,7 @@ impl Memory {
             STABLE => format!("{kind}, memory = \"8MiB\", false_positive_rate = 1e-8"),
             _ => format!("{kind}, slices = {slices}"),
         };
-        format!("window = {window}\nfilter = {{ {filter} }}\n")
+        let time = if self.has_event_times { "time = { field = \"/ts\", optional = true }\n" } else { "" };
+        format!("window = {window}\nfilter = {{ {filter} }}\n{time}")
     }
 }

@@ -3,7 +3,7 @@
 //! As text, a plan is a line for the configuration and one for each fault, so that a failing one can be
 //! made smaller by striking lines out.
 
-use super::options::{Change, Options};
+use super::options::{Change, EVENT_TIMES, Options};
 use super::server::Own;
 use crate::harness::SplitMix;
 use serde::{Deserialize, Serialize};
@@ -271,10 +271,11 @@ impl Fault {
             // Renewals are not all in the changelog.
             Change::Kind => has("state.changelog = true") && has("refresh = false") && !has("kind = \"stable\""),
             Change::Stable => has("state.changelog = true") && conditions.options.is_judged_by_keys(),
-            Change::Slices | Change::Window => has("state.changelog = true") && !conditions.options.rotates(),
+            Change::Slices | Change::Window | Change::Time => has("state.changelog = true") && !conditions.options.rotates(),
         };
         loop {
             let change = pick(random, &[Change::Kind, Change::Kind, Change::Stable, Change::Size, Change::Slices, Change::Window]);
+            let change = if change == Change::Slices && killed && has(EVENT_TIMES) { Change::Time } else { change };
             return match random.below(32) {
                 0..=3 => Self::Kill,
                 4..=8 => Self::KillAt(points(conditions, random, "kill")),
@@ -341,6 +342,7 @@ impl Fault {
             Self::Change(Change::Size) => "another capacity and rate",
             Self::Change(Change::Slices) => "other slices",
             Self::Change(Change::Window) => "a longer or shorter window, where both cover all",
+            Self::Change(Change::Time) => "event times instead of Kafka's timestamps, or the reverse, where the window covers all",
             Self::AddPartitions => "partitions are added",
             Self::LoseOffsets => "the group's offsets are lost",
             Self::ShortLog { .. } => "the log ends before the group's offset",

@@ -1,5 +1,6 @@
 //! What another tool has seen before the plan begins.
 
+use super::options::EVENT_TIMES;
 use super::stage::Stage;
 use super::truth;
 use crate::harness::{News, TestRecord, unseen};
@@ -11,7 +12,15 @@ impl Stage<'_> {
     /// Seeds the group with some of the keys that are to come.
     pub fn seed(&mut self) {
         let some = self.stream.records.iter().filter(|record| truth::is_judged(record)).skip(3).step_by(7);
-        let of_first_time = |record: &TestRecord| TestRecord { timestamp: News::default().start, ..record.clone() };
+        let options = &self.conditions.options;
+        let of_first_time = |record: &TestRecord| {
+            let time = News::default().start;
+            let mut seed = TestRecord { timestamp: time, ..record.clone() };
+            if options.has(EVENT_TIMES) {
+                truth::set_event_time(&mut seed, time, 0);
+            }
+            seed
+        };
         let mut had = BTreeSet::new();
         self.seeds = some.filter(|record| had.insert(truth::id(record))).map(of_first_time).collect();
         let line = |seed: &TestRecord| {

@@ -33,8 +33,8 @@ pub const BEFORE: usize = 500;
 
 /// Why a worker may end by itself while another process has its names.
 const FENCED: [&str; 3] = [
-    "another process that runs as transactional id",
-    "another process runs as transactional id",
+    "another process that uses transactional id",
+    "another process uses transactional id",
     "another process has joined the group as the same member",
 ];
 
@@ -274,11 +274,11 @@ impl<'a> Stage<'a> {
         if self.twinned && FENCED.iter().any(|sentence| log.contains(sentence)) {
             return Some("fenced by another process of its name");
         }
-        if self.broker_failed && log.contains("draining took too long") {
+        if self.broker_failed && log.contains("shutdown timed out") {
             return Some("it could not drain");
         }
         match (status.success(), status.signal()) {
-            (true, _) if log.contains("told to stop") => Some("drained"),
+            (true, _) if log.contains("shutting down") => Some("drained"),
             // Before it listens.
             (_, Some(15)) => Some("terminated"),
             _ => None,
@@ -462,6 +462,7 @@ fn records(conditions: &Conditions) -> Vec<TestRecord> {
     for record in some {
         make_odd(&conditions.options, record, &mut random);
     }
+    truth::move_times(&conditions.options, &mut records, conditions.seed);
     records
 }
 

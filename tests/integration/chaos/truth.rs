@@ -1,8 +1,8 @@
 //! What must come out: by a model that is a list, and by the promises of the plan.
 
-use super::options::Options;
+use super::options::{EVENT_TIMES, Options};
 use super::table::Promise;
-use crate::harness::{RETRACT, TestRecord, assert_same};
+use crate::harness::{RETRACT, SplitMix, TestRecord, assert_same};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The max timestamp: no later record time advances stream time. 2027-01-01.
@@ -13,6 +13,55 @@ pub const LIMIT_BYTES: usize = 20_000;
 /// The id of a record, from its header: its key may be missing.
 pub fn id(record: &TestRecord) -> Vec<u8> {
     record.headers.iter().find(|(name, _)| name == "id").and_then(|(_, value)| value.clone()).unwrap_or_default()
+}
+
+/// The header that has the time of an event for this model. Workers read the field.
+const EVENT_TIME: &str = "event-time";
+/// The most that Kafka's timestamp of an event differs from its time.
+const JITTER_MS: i64 = 10 * 60 * 1_000;
+
+/// Moves the times of records into a field of their values, and gives the records other timestamps, if the options ask for that.
+pub fn move_times(options: &Options, records: &mut [TestRecord], seed: u64) {
+    let mut random = SplitMix(seed ^ 0x7157);
+    for record in records.iter_mut().filter(|_| options.has(EVENT_TIMES)) {
+        set_event_time(record, record.timestamp, random.below(5));
+        if record.timestamp > 0 {
+            let jitter = (random.next() % (2 * JITTER_MS).unsigned_abs()).cast_signed() - JITTER_MS;
+            record.timestamp = (record.timestamp + jitter).max(1);
+        }
+    }
+}
+
+/// Writes the time of an event into a record's value, in one of five forms, or removes it if there is none.
+pub fn set_event_time(record: &mut TestRecord, time: i64, form: usize) {
+    record.headers.retain(|(name, _)| name != EVENT_TIME);
+    let Some(value) = record.value.as_deref().and_then(|value| std::str::from_utf8(value).ok()) else { return };
+    let Some((before, rest)) = value.split_once(",\"ts\":") else { return };
+    let after = rest.find([',', '}']).map_or("", |end| &rest[end..]);
+    let written = match (form, time) {
+        (_, ..=0) => String::new(),
+        // Small numbers would be taken for seconds.
+        (0, _) | (_, ..100_000_000_000) => {
+            let time = std::time::UNIX_EPOCH + std::time::Duration::from_millis(time.unsigned_abs());
+            format!(",\"ts\":\"{}\"", humantime::format_rfc3339_millis(time))
+        }
+        (1, _) => format!(",\"ts\":{}.{:03}", time / 1_000, time % 1_000),
+        (2, _) => format!(",\"ts\":\"{time}\""),
+        (3, _) => format!(",\"ts\":{time}999"),
+        _ => format!(",\"ts\":{time}000001"),
+    };
+    let value = format!("{before}{written}{after}");
+    if time > 0 {
+        record.headers.push((EVENT_TIME.to_owned(), Some(time.to_string().into_bytes())));
+    }
+    record.value = Some(value.into_bytes());
+}
+
+/// The time that the window goes by.
+fn time(record: &TestRecord) -> Option<i64> {
+    let header = record.headers.iter().find(|(name, _)| name == EVENT_TIME).and_then(|(_, value)| value.as_deref());
+    let event = header.map(|time| std::str::from_utf8(time).ok().and_then(|time| time.parse().ok()).expect("a number"));
+    event.or(Some(record.timestamp)).filter(|&time| time >= 0)
 }
 
 fn is_broken(record: &TestRecord) -> bool {
@@ -75,7 +124,7 @@ impl<'o> Model<'o> {
 
     /// Whether the key of a record is remembered at its time.
     fn remembers_when(&mut self, record: &TestRecord) -> bool {
-        self.pass(Some(record.timestamp).filter(|&time| time >= 0));
+        self.pass(time(record));
         self.remembers(&id(record))
     }
 
@@ -98,7 +147,7 @@ impl<'o> Model<'o> {
         if is_broken(record) {
             return false;
         }
-        let (id, time) = (id(record), Some(record.timestamp).filter(|&time| time >= 0));
+        let (id, time) = (id(record), time(record));
         self.pass(time);
         if self.options.has("retract") && record.headers.iter().any(|(name, _)| name == RETRACT) {
             self.keys.remove(&id);

@@ -154,7 +154,7 @@ impl Setup {
             let (_, line) = log.split_once(what).expect("it listens");
             line.split_once("address=").expect("an address").1.split_whitespace().next().expect("an address").to_owned()
         };
-        let addresses = (address("listening for clients of Redis"), address("listening for http"));
+        let addresses = (address("listening for Redis clients"), address("listening for http"));
         (server, addresses.0, addresses.1)
     }
 

@@ -1,13 +1,13 @@
 //! Faults of a plan that take more than a line.
 
-use super::{GROUP, MORE_PARTITIONS, STEP, Stage, at};
+use super::{GROUP, MORE_PARTITIONS, STEP, Stage, at, input_options, new_record};
 use crate::plan::MEMBERS;
 use crate::truth;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use unseen::broker::Note;
 use unseen::record::{Offset, TopicPartition};
-use unseen::sim::{Effect, Isolation, NewRecord, TopicOptions};
+use unseen::sim::{Effect, Isolation, NewRecord};
 
 impl Stage<'_> {
     /// Two processes with the same names, each with the disk of one moment.
@@ -56,6 +56,16 @@ impl Stage<'_> {
         self.start(number);
     }
 
+    /// The same with a group coordinator, which answers what was committed.
+    pub(super) fn ask_former_coordinator(&mut self, number: usize) {
+        let (after, time) = (Duration::from_secs(2), Duration::from_secs(2));
+        self.simulation.answer_from_former_coordinator(GROUP, after, time);
+        self.feed_until_exactly(self.fed + 20);
+        self.simulation.sleep(after);
+        self.terminate(number);
+        self.start(number);
+    }
+
     /// Everything is read; then the input is deleted and created again, empty.
     pub(super) fn recreate_input(&mut self, loses_disks: bool) {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before it is deleted");
@@ -67,7 +77,7 @@ impl Stage<'_> {
                 stage.members.iter().for_each(|member| member.disk.delete());
             }
             stage.simulation.delete_topic("in");
-            stage.simulation.create_topic("in", count, TopicOptions { after_max_ms: i64::MAX, ..TopicOptions::default() });
+            stage.simulation.create_topic("in", count, input_options(stage.plan));
         });
     }
 
@@ -119,13 +129,42 @@ impl Stage<'_> {
 
     pub(super) fn open_transaction(&mut self, partition: i32, ms: u64) {
         let of = at("in", partition);
-        let records = self.records.iter().skip(self.fed).find(|record| record.partition == partition).cloned();
-        let Some(record) = records else { return };
-        let headers = record.headers.into_iter().map(|(name, value)| (name.into_bytes(), value)).collect();
-        let new = NewRecord { time: Some(record.timestamp), key: record.key, value: record.value, headers };
-        let producer = self.simulation.open_transaction(vec![(of.clone(), new)]);
+        let records = self.coming_records(&of, 1);
+        if records.is_empty() {
+            return;
+        }
+        let producer = self.simulation.open_transaction(records);
         self.simulation.sleep(Duration::from_millis(ms));
         self.simulation.end_transaction(producer, &of, false);
+    }
+
+    /// Two transactions of other producers, with records of the stream before, between, and behind their records. They end later, the
+    /// second one first.
+    pub(super) fn mix_transaction(&mut self, partition: i32, ms: u64, committed: bool) {
+        let of = at("in", partition);
+        for (part, is_commit) in [(1, committed), (2, !committed)] {
+            let records = self.coming_records(&of, 3);
+            if !records.is_empty() {
+                self.mixed[partition.unsigned_abs() as usize] += if is_commit { records.len() } else { 0 };
+                let producer = self.simulation.open_transaction(records);
+                self.simulation.end_transaction_in(Duration::from_millis(ms) / part, producer, &of, is_commit);
+            }
+            self.feed_until_exactly(self.fed + 5);
+        }
+    }
+
+    /// Nothing is written for longer than any request is sent again; then the transactional ids expire. An id that expired earlier would
+    /// leave it unknown whether its last transaction was committed.
+    pub(super) fn expire_transactional_ids(&mut self) {
+        self.wait_until_read();
+        self.simulation.sleep(Duration::from_secs(20));
+        self.simulation.expire_transactional_ids();
+    }
+
+    /// Copies of the next records of the stream for a partition of the input.
+    fn coming_records(&self, of: &TopicPartition, count: usize) -> Vec<(TopicPartition, NewRecord)> {
+        let coming = self.records.iter().skip(self.fed).filter(|record| record.partition == of.partition);
+        coming.take(count).cloned().map(|record| (of.clone(), new_record(record))).collect()
     }
 
     /// Everything is read, from the repartition topic too; then that topic is deleted.

@@ -63,7 +63,7 @@ struct Life {
 impl Life {
     /// Why the process is not ready, or which partition lags although everything was read. `None` if all is well.
     fn trouble(&self) -> Option<String> {
-        let identity = Identity { instance: Some("simulated"), time_ms: 0, started_ms: 0, draining: false };
+        let identity = Identity { instance: Some("simulated"), time_ms: 0, started_ms: 0, draining: false, login_trouble: None };
         let process =
             status::Process { resident_bytes: None, cpu_seconds: None, state_disk_available_bytes: None, state_disk_size_bytes: None };
         let status = Status::new(&self.config, &self.stats, &identity, None, process, Vec::new());
@@ -85,6 +85,8 @@ struct Stage<'p> {
     promise: Promise,
     /// Records that the deleted inputs held, by partition.
     former: Vec<Vec<TestRecord>>,
+    /// Records per partition of the input that other producers have committed, or will commit, in transactions.
+    mixed: Vec<usize>,
     has_more_partitions: bool,
     kills: u64,
     other: bool,
@@ -124,6 +126,17 @@ fn simulate(plan: &Plan, defect: Option<&'static str>) -> (u64, (u64, u64)) {
     })
 }
 
+/// A record of the plan, as a producer sends it.
+fn new_record(record: TestRecord) -> NewRecord {
+    let headers = record.headers.into_iter().map(|(name, value)| (name.into_bytes(), value)).collect();
+    NewRecord { time: Some(record.timestamp), key: record.key, value: record.value, headers }
+}
+
+/// The settings of the input.
+fn input_options(plan: &Plan) -> TopicOptions {
+    TopicOptions { after_max_ms: i64::MAX, log_append_time: plan.append_time, ..TopicOptions::default() }
+}
+
 fn at(topic: &str, partition: i32) -> TopicPartition {
     TopicPartition { topic: topic.to_owned(), partition }
 }
@@ -141,6 +154,7 @@ impl<'p> Stage<'p> {
     fn new(plan: &'p Plan, simulation: Simulation, limit: Duration) -> Self {
         let options = &plan.options;
         let endless = TopicOptions { after_max_ms: i64::MAX, ..TopicOptions::default() };
+        let input = input_options(plan);
         let output = TopicOptions {
             is_compacted: options.has("records that the output refuses"),
             max_message_bytes: if options.has("records too large for the output") { LIMIT_BYTES } else { endless.max_message_bytes },
@@ -148,11 +162,11 @@ impl<'p> Stage<'p> {
         };
         let other = options.has("a space that topics share");
         let count = plan.partitions.unsigned_abs();
-        for (name, options) in [("in", &endless), ("out", &output), ("dead", &endless), ("duplicates", &endless)] {
+        for (name, options) in [("in", &input), ("out", &output), ("dead", &endless), ("duplicates", &endless)] {
             simulation.create_topic(name, count, options.clone());
         }
         if other {
-            simulation.create_topic("other", count, endless);
+            simulation.create_topic("other", count, input);
         }
         let member = |((number, name), clock_ahead)| Member {
             name,
@@ -174,6 +188,7 @@ impl<'p> Stage<'p> {
             records: records(plan),
             promise: table::promise(plan.rows()),
             former: vec![Vec::new(); (count + MORE_PARTITIONS) as usize],
+            mixed: vec![0; (count + MORE_PARTITIONS) as usize],
             has_more_partitions: false,
             kills: 0,
             other,
@@ -247,9 +262,7 @@ impl<'p> Stage<'p> {
     // ---- Records ----
 
     fn append(&self, topic: &str, record: TestRecord) {
-        let headers = record.headers.into_iter().map(|(name, value)| (name.into_bytes(), value)).collect();
-        let new = NewRecord { time: Some(record.timestamp), key: record.key, value: record.value, headers };
-        let appended = self.simulation.append(&at(topic, record.partition), new);
+        let appended = self.simulation.append(&at(topic, record.partition), new_record(record));
         assert!(appended.is_some(), "{topic} does not take a record of the plan");
     }
 
@@ -275,15 +288,16 @@ impl<'p> Stage<'p> {
     // ---- Processes ----
 
     fn config(&self, name: &str, more: Vec<String>) -> Arc<Config> {
-        let Plan { options, commit_ms, checkpoint_ms, transaction_ms, transaction_records, session_ms, .. } = self.plan;
+        let Plan { options, max_poll_ms, commit_ms, checkpoint_ms, transaction_ms, transaction_records, session_ms, .. } = self.plan;
         let lines = format!("{}space = \"news\"\n{}", options.key(), self.memory.lines());
         let lines = format!("{lines}{}", options.lines("dead", "duplicates"));
         let topic = |input: &str| format!("[[topics]]\ninput = \"{input}\"\noutput = \"out\"\n{lines}\n");
         let other = if self.other { topic("other") } else { String::new() };
         let text = format!(
             "[kafka]\nbootstrap_servers = \"simulated:1\"\ngroup_id = \"{GROUP}\"\n[kafka.properties]\n\"session.timeout.ms\" = \"{session_ms}\"\n\
-             \"heartbeat.interval.ms\" = \"{}\"\n{}{other}",
+             \"heartbeat.interval.ms\" = \"{}\"\n{}{}{other}",
             session_ms / 5,
+            max_poll_ms.map(|ms| format!("\"max.poll.interval.ms\" = \"{ms}\"\n")).unwrap_or_default(),
             topic("in")
         );
         let mut overrides = options.overrides();
@@ -362,7 +376,7 @@ impl<'p> Stage<'p> {
 
     /// Fails the plan unless a process may end for this reason.
     fn check_reason(error: &str) {
-        let is_wrong = ["cannot be rebuilt from its changelog", "came by another way", "another consumer group or key space writes"];
+        let is_wrong = ["from its changelog: ", "came by another way", "another consumer group or key space writes"];
         assert!(!is_wrong.iter().any(|wrong| error.contains(wrong)), "a process ended: {error}");
         // Whether others are allowed depends on faults that last: the plan fails if the group does not get to the end.
     }
@@ -470,6 +484,7 @@ impl<'p> Stage<'p> {
             }
             Fault::Elect { partition, lag } => self.simulation.elect(&at("in", *partition), *lag),
             Fault::FormerLeader => self.ask_former_leader(number),
+            Fault::FormerCoordinator => self.ask_former_coordinator(number),
             Fault::RecreateInput => self.recreate_input(false),
             Fault::RecreateInputAndDisks => self.recreate_input(true),
             Fault::LateEnd { ms } => self.simulation.set_fate(Api::EndTxn, Fate::Late(Duration::from_millis(*ms))),
@@ -490,6 +505,15 @@ impl<'p> Stage<'p> {
             }
             Fault::Server { killed, ms } => self.disturb_server(*killed, Duration::from_millis(*ms)),
             Fault::OpenTransaction { partition, ms } => self.open_transaction(*partition, *ms),
+            Fault::MixedTransaction { partition, ms, committed } => self.mix_transaction(*partition, *ms, *committed),
+            Fault::CutOff { brokers, ms } => {
+                brokers.iter().for_each(|&broker| self.life(number).process.cut_off(broker, Duration::from_millis(*ms)));
+            }
+            Fault::StallAt { point, count, ms } => {
+                self.life(number).process.arm(named(point), *count, Effect::Stall(Duration::from_millis(*ms)));
+            }
+            Fault::ExpireTransactionalIds => self.expire_transactional_ids(),
+            Fault::MoveAll { lag } => self.simulation.move_all(*lag),
         }
     }
 
@@ -524,7 +548,7 @@ impl<'p> Stage<'p> {
         self.plan.partitions + if self.has_more_partitions { MORE_PARTITIONS.cast_signed() } else { 0 }
     }
 
-    /// True if followers have fetched all of the input, and the group has committed everything that a reader of committed
+    /// True if the input has no open transaction, followers have fetched all of it, and the group has committed everything that a reader of committed
     /// records sees.
     fn is_read(&self) -> bool {
         let topics = std::iter::once("in").chain(self.other.then_some("other"));
@@ -533,10 +557,10 @@ impl<'p> Stage<'p> {
 
     fn is_read_to_end(&self, topic: &str, partition: i32) -> bool {
         let of = at(topic, partition);
-        let is_replicated = self.simulation.offsets(&of).is_none_or(|[.., high_watermark, end]| high_watermark == end);
+        let is_stable = self.simulation.offsets(&of).is_none_or(|[_, last_stable, _, end]| last_stable == end);
         let last = self.simulation.read(&of, Isolation::ReadCommitted).last().map_or(0, |record| record.offset + 1);
         let is_committed = || self.simulation.committed(GROUP, &of).is_some_and(|(offset, _)| offset >= last);
-        is_replicated && (last == 0 || is_committed())
+        is_stable && (last == 0 || is_committed())
     }
 
     fn finish(&mut self) {
@@ -566,6 +590,8 @@ impl<'p> Stage<'p> {
         for number in self.running() {
             self.terminate(number);
         }
+        // The last rebalance may have been the moment for which an election was armed.
+        assert!(self.wait_for(self.limit, is_visible), "a part of the output stays above its last stable offset");
         let before: Vec<_> = self.records[..BEFORE].to_vec();
         truth::check(&self.plan.options, self.promise, (&[], &before), &inputs, &self.output());
         self.check_emitted_again();
@@ -671,6 +697,7 @@ fn records(plan: &Plan) -> Vec<TestRecord> {
             make_odd(&plan.options, record, &mut random);
         }
     }
+    truth::move_times(&plan.options, &mut records, plan.seed);
     records
 }
 

@@ -116,7 +116,10 @@ impl Stage<'_> {
         // A new leader may hide for a moment what a process has read.
         let skipped = if self.plan.options.has("start = \"latest\"") { BEFORE } else { 0 };
         let fed = &self.records[skipped..self.fed.max(skipped)];
-        let count = |partition| fed.iter().filter(|record| record.partition == partition).count();
+        let count = |partition: i32| {
+            let of_stream = fed.iter().filter(|record| record.partition == partition).count();
+            of_stream + self.mixed[partition.unsigned_abs() as usize]
+        };
         let now: Vec<_> = (0..self.partitions()).map(count).collect();
         let is_in_doubt = |partition| {
             let offsets = self.simulation.offsets(&at(&format!("{GROUP}-news-changelog"), partition));

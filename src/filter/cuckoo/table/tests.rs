@@ -15,7 +15,7 @@ fn load_at_first_failure<const B: usize>() -> f64 {
         let mut table = Table::new(layout).unwrap();
         let put = (0..1 << 20).take_while(|&number| table.insert(table.place(key(family, number)), number % 5)).count();
         assert_eq!(table.used(), put as u64);
-        assert!((0..put as u64).all(|number| table.contains(table.place(key(family, number)))), "a failed put loses nothing");
+        assert!((0..put as u64).all(|number| table.contains(table.place(key(family, number)))), "a failed insertion loses nothing");
         put as f64 / layout.slots() as f64
     };
     (0..8).map(load).sum::<f64>() / 8.0
@@ -24,7 +24,7 @@ fn load_at_first_failure<const B: usize>() -> f64 {
 #[test]
 fn published_loads_are_reached() {
     let got = [load_at_first_failure::<1>(), load_at_first_failure::<2>(), load_at_first_failure::<4>(), load_at_first_failure::<8>()];
-    println!("cuckoo: load at the first failed put, 1, 2, 4, 8 slots a bucket: {got:.4?}");
+    println!("cuckoo: load at the first failed insertion, 1, 2, 4, 8 slots per bucket: {got:.4?}");
     // The paper's loads, for tables of all sizes, and the thresholds that no large table exceeds (Fernholz, Ramachandran: "The
     // k-orientability thresholds for G(n,p)", 2007). A small table may exceed them by chance.
     for ((got, published), threshold) in got.into_iter().zip([0.50, 0.84, 0.95, 0.98]).zip([0.5, 0.897, 0.980, 0.999]) {
@@ -33,7 +33,7 @@ fn published_loads_are_reached() {
 }
 
 #[test]
-fn a_failed_put_changes_nothing() {
+fn a_failed_insertion_changes_nothing() {
     let mut table = Table::<4>::new(TableLayout { buckets: 101, fingerprint_bits: 13, tags: 5 }).unwrap();
     let full = (0..1_000).find(|&number| !table.insert(table.place(key(0, number)), number % 5)).unwrap();
     for number in full..full + 200 {
@@ -57,7 +57,7 @@ fn buckets_come_in_pairs() {
 }
 
 #[test]
-fn slots_of_any_width_do_not_touch_each_other() {
+fn slots_of_any_width_do_not_overlap() {
     for (fingerprint_bits, tags) in [(1, 2), (9, 2), (13, 5), (20, 9), (33, 1), (54, 8)] {
         let layout = TableLayout::<4> { buckets: 50, fingerprint_bits, tags };
         let mut table = Table::new(layout).unwrap();

@@ -1,10 +1,8 @@
-//! What the brokers are asked: where a group is, one record, the records of a commit, a changelog.
-//!
-//! Owns how long an answer is waited for. Must never join the group, write, or decide what an answer means.
+//! Reads committed offsets, records, and changelogs from the brokers. Never joins the group or writes.
 
 use super::Error;
-use super::fate::{Occurrence, Occurrences};
 use super::history::{Commit, History, Next, Wanted};
+use super::outcome::{Occurrence, Occurrences};
 use super::state::{InputView, StateView};
 use crate::broker::{ChangelogReader as _, Committed, Logged, Note, ReadEnd, Record as _};
 use crate::changelog::{ChangelogRecord, Cut};
@@ -12,50 +10,51 @@ use crate::checkpoint::Settings;
 use crate::config::{Config, Topic};
 use crate::format::Schemas;
 use crate::kafka::{self, Capture, ChangelogReader, GroupView, Message};
-use crate::key::{Fingerprint, NoKey, Reader, Scratch};
+use crate::key::{Fingerprint, KeyedRecord, NoKey, Reader, Scratch};
 use crate::record::{Invalid, Offset, Record, Timestamp, TopicPartition, log_name};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// How long to wait before asking again.
-const PAUSE: Duration = Duration::from_millis(20);
-/// How often a changelog may be trimmed while it is read.
+/// Pause between two attempts.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+/// Maximum number of times that a changelog may be trimmed while it is read.
 const TRIMS_MAX: usize = 10;
 
-/// How a question to brokers can be given up, and who hears of trouble.
+/// Callbacks for requests to the brokers.
 #[derive(Clone, Copy)]
 pub struct Waiting<'a> {
-    /// Whether to give up.
+    /// Returns true to cancel the request.
     pub stop: &'a dyn Fn() -> bool,
-    /// Hears a sentence about what is waited for.
+    /// Receives messages about problems while a request waits.
     pub report: &'a dyn Fn(&str),
 }
 
-/// Asks brokers.
-pub(super) struct Asker<'a> {
+/// Client for one group and configuration.
+pub(super) struct Client<'a> {
     pub(super) config: &'a Config,
     pub(super) view: GroupView,
     schemas: &'a dyn Schemas,
     waiting: Waiting<'a>,
 }
 
-/// A record that was asked for.
+/// The requested record.
 pub(super) struct FoundRecord {
+    /// The time that the window goes by, or Kafka's timestamp if the record is invalid.
     pub(super) time: Option<Timestamp>,
-    /// Its key, and whether it retracts that.
+    /// The fingerprint of the key, and true if the record retracts the key.
     pub(super) keyed: Result<(Fingerprint, bool), Invalid>,
-    /// The parts of its key.
+    /// The parts of the key.
     pub(super) texts: Vec<String>,
 }
 
-/// A changelog as it was read.
+/// Result of reading a changelog.
 pub(super) struct Scanned<'w> {
     pub(super) history: History<'w>,
-    /// The first offset that it has, and the one up to which it was read.
+    /// The first offset of the changelog, and the offset at which reading stopped.
     pub(super) reach: (Offset, Offset),
 }
 
-/// Takes the keys of one topic's records.
+/// Extracts the keys from the records of a topic.
 struct Keys<'k> {
     topic: &'k Topic,
     reader: Reader,
@@ -64,37 +63,40 @@ struct Keys<'k> {
 }
 
 impl Keys<'_> {
-    fn take(&mut self, message: &Message<'_>) -> Result<(Fingerprint, bool), NoKey> {
+    fn take(&mut self, message: &Message<'_>) -> Result<KeyedRecord, NoKey> {
         let Self { topic, reader, scratch, schemas } = self;
         let headers: Vec<_> = if topic.reads_headers() { message.headers().collect() } else { Vec::new() };
         let record = Record { key: message.key(), value: message.value(), headers: &headers };
-        let fingerprint = reader.fingerprint(&topic.key, &topic.formats, &record, scratch, *schemas)?;
-        Ok((fingerprint, reader.retracts(topic.retract.as_ref(), &topic.formats, &record, scratch, *schemas)?))
+        reader.read(topic.record_spec(), &record, message.timestamp(), scratch, *schemas)
     }
 }
 
-impl<'a> Asker<'a> {
+impl<'a> Client<'a> {
     pub(super) fn connect(config: &'a Config, schemas: &'a dyn Schemas, waiting: Waiting<'a>) -> Result<Self, Error> {
         Ok(Self { config, view: GroupView::connect(config, waiting.stop, waiting.report)?, schemas, waiting })
     }
 
-    /// How many partitions a topic has, which must be there.
+    /// Returns the number of partitions of a topic.
+    ///
+    /// # Errors
+    /// Fails if the topic does not exist.
     pub(super) fn partitions(&self, topic: &str) -> Result<u32, Error> {
         match self.view.partitions(topic)? {
-            0 => {
-                Err(Error::Question(format!("topic {topic:?} does not exist, so no worker of this configuration has run; check the file")))
-            }
+            0 => Err(Error::Question(format!(
+                "topic {topic:?} does not exist, so no worker has run with this configuration; check the configuration file"
+            ))),
             count => Ok(count),
         }
     }
 
-    /// What the group has committed, with the notes beside that.
+    /// Returns the committed offsets of the group with their metadata.
     pub(super) fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<(Option<Offset>, Note)>, Error> {
-        let committed = self.patiently(|| self.view.committed(partitions).map(Some), "the group's offsets are in an open transaction")?;
+        let committed =
+            self.retry_until_answered(|| self.view.committed(partitions).map(Some), "the group's offsets are part of an open transaction")?;
         Ok(committed.into_iter().map(|Committed { offset, metadata }| (offset, Note::read(&metadata))).collect())
     }
 
-    /// The state of that number, of a topic's space.
+    /// Returns the metadata of a partition's state in the space of a topic.
     pub(super) fn state(&self, topic: &'a Topic, partition: i32) -> Result<StateView<'a>, Error> {
         let config = self.config;
         let topics = config.space_of(topic).topics;
@@ -105,7 +107,7 @@ impl<'a> Asker<'a> {
         let committed = self.committed(&places)?;
         let inputs = topics.iter().zip(places).zip(committed).map(|((&topic, read), (committed, note))| {
             let id = ids.get(&read.topic).map(String::as_str);
-            // Of a topic that was made anew since, it says nothing.
+            // If the topic was recreated, the offset belongs to the previous topic.
             let is_of_this = note.id.is_none() || id.is_none() || note.id.as_deref() == id;
             let (committed, note) = if is_of_this { (committed, note) } else { (None, Note::default()) };
             InputView { topic, log: log_name(&read.topic, id), read, committed, note }
@@ -115,8 +117,8 @@ impl<'a> Asker<'a> {
         Ok(StateView { partition, inputs: inputs.collect(), rules, origin })
     }
 
-    /// Asks until there is an answer.
-    fn patiently<T>(&self, ask: impl Fn() -> Result<Option<T>, kafka::Error>, trouble: &str) -> Result<T, Error> {
+    /// Repeats a request until the brokers answer it, up to `kafka.connect_timeout`.
+    fn retry_until_answered<T>(&self, ask: impl Fn() -> Result<Option<T>, kafka::Error>, problem: &str) -> Result<T, Error> {
         let asked = Instant::now();
         loop {
             let answer = ask();
@@ -126,10 +128,10 @@ impl<'a> Asker<'a> {
             let is_late = asked.elapsed() > self.config.kafka.connect_timeout;
             match answer {
                 Ok(Some(answer)) => return Ok(answer),
-                Err(kafka::Error::Fatal(_)) | Ok(None) if !is_late => std::thread::sleep(PAUSE),
+                Err(kafka::Error::Fatal(_)) | Ok(None) if !is_late => std::thread::sleep(RETRY_INTERVAL),
                 Ok(None) => {
                     return Err(Error::Question(format!(
-                        "{trouble} that does not end; look for it with kafka-transactions.sh find-hanging, and ask again"
+                        "{problem} that does not end; find it with `kafka-transactions.sh find-hanging`, abort it, and run the command again"
                     )));
                 }
                 Err(error) => return Err(error.into()),
@@ -137,43 +139,45 @@ impl<'a> Asker<'a> {
         }
     }
 
-    /// The record at an offset of a topic.
+    /// Reads the record at an offset of a topic.
     pub(super) fn record(&self, topic: &Topic, at: &TopicPartition, offset: Offset) -> Result<FoundRecord, Error> {
         let (low, end) = self.view.watermarks(at)?;
         if offset < low {
             return Err(Error::Question(format!(
-                "{at} begins at offset {low} by now: the record is deleted, and its key with it; if you know the key, ask by --key"
+                "{at} now starts at offset {low}, so the record was deleted; if you know its key, use --key"
             )));
         }
         if offset >= end {
-            return Err(Error::Question(format!("{at} ends before offset {end}, so far as it is committed; name a record that is there")));
+            return Err(Error::Question(format!(
+                "{at} has no committed record at offset {offset}: the partition ends before offset {end}; use an existing offset"
+            )));
         }
         let mut found = None;
-        let mut awaited = None;
+        let mut missing_schema = None;
         self.read(topic, at, offset..offset + 1, &mut |message, keys| {
-            let keyed = match keys.take(message) {
-                Ok(keyed) => Ok(keyed),
-                Err(NoKey::Invalid(invalid)) => Err(*invalid),
+            let (time, keyed) = match keys.take(message) {
+                Ok(record) => (record.time, Ok((record.fingerprint, record.retracts))),
+                Err(NoKey::Invalid(invalid)) => (message.timestamp(), Err(*invalid)),
                 Err(NoKey::Awaits(schema)) => {
-                    awaited = Some(schema);
+                    missing_schema = Some(schema);
                     return;
                 }
             };
             let texts = if keyed.is_ok() { keys.scratch.texts() } else { Vec::new() };
-            found = Some(FoundRecord { time: message.timestamp(), keyed, texts });
+            found = Some(FoundRecord { time, keyed, texts });
         })?;
-        if let Some(schema) = awaited {
+        if let Some(schema) = missing_schema {
             let why = self.schemas.trouble().unwrap_or_else(|| "the schema registry has not answered".to_owned());
-            return Err(Error::Question(format!("{at} offset {offset} is of schema {schema}, which is not to be had: {why}")));
+            return Err(Error::Question(format!("{at} offset {offset} needs schema {schema}, which is not available: {why}")));
         }
         found.ok_or_else(|| {
             Error::Question(format!(
-                "{at} has no record at offset {offset}: it was compacted away or aborted, or the offset is a mark of a transaction; name a record that is there"
+                "{at} has no record at offset {offset}: the record was compacted or aborted, or the offset is a transaction marker; use an existing offset"
             ))
         })
     }
 
-    /// Reads records of a topic, as far as they are there.
+    /// Reads the existing records in a range of offsets.
     fn read(
         &self,
         topic: &Topic,
@@ -193,41 +197,41 @@ impl<'a> Asker<'a> {
         if is_whole { Ok(()) } else { Err(kafka::Error::Stopped.into()) }
     }
 
-    /// Whether an input has a record from an offset on. Marks of transactions have offsets, too.
+    /// True if an input has a record at or after an offset. Transaction markers also take offsets, so the end offset is not enough.
     pub(super) fn has_records(&self, input: &InputView<'_>, from: Offset) -> Result<bool, Error> {
         let mut has = false;
         self.read(input.topic, &input.read, from..Offset::MAX, &mut |_, _| has = true)?;
         Ok(has)
     }
 
-    /// The records of a commit that have a key.
+    /// Reads the records of a commit with a key.
     pub(super) fn occurrences(&self, state: &StateView<'_>, commit: &Commit, fingerprint: Fingerprint) -> Result<Occurrences, Error> {
         let mut found = Occurrences::default();
         for (span, (log, offsets)) in commit.spans.iter().enumerate() {
             let Some(input) = state.inputs.iter().find(|input| input.log == *log) else {
-                found.may_lack_some = true;
+                found.may_be_incomplete = true;
                 continue;
             };
-            found.may_lack_some |= self.view.watermarks(&input.read)?.0 > offsets.start;
+            found.may_be_incomplete |= self.view.watermarks(&input.read)?.0 > offsets.start;
             self.read(input.topic, &input.read, offsets.clone(), &mut |message, keys| match keys.take(message) {
-                Ok((other, retracts)) if other == fingerprint => {
-                    found.push(Occurrence { span, offset: message.offset(), time: message.timestamp(), retracts });
+                Ok(KeyedRecord { fingerprint: other, retracts, time }) if other == fingerprint => {
+                    found.push(Occurrence { span, offset: message.offset(), time, retracts });
                 }
                 Ok(_) | Err(NoKey::Invalid(_)) => {}
-                Err(NoKey::Awaits(_)) => found.may_lack_some = true,
+                Err(NoKey::Awaits(_)) => found.may_be_incomplete = true,
             })?;
         }
         Ok(found)
     }
 
-    /// Reads a state's changelog for a key.
+    /// Reads the history of a key from the changelog of a state.
     pub(super) fn scan<'w>(&self, state: &'w StateView<'_>, changelog: &TopicPartition, wanted: &'w Wanted) -> Result<Scanned<'w>, Error> {
         self.partitions(&changelog.topic)?;
         let reader = ChangelogReader::new(self.config)?;
         let mut cuts: Vec<Cut> = Vec::new();
         let mut trims = 0;
         loop {
-            let reach = self.patiently(|| reader.ends(changelog), "the changelog has an open transaction")?;
+            let reach = self.retry_until_answered(|| reader.ends(changelog), "the changelog has an open transaction")?;
             let mut history = History::new(wanted, &state.rules, state.origin, state.bounds(), reach.0);
             let mut cut = None;
             let mut take = |logged: Logged<'_>| take(&mut history, &logged, &cuts, changelog, &mut cut);
@@ -238,13 +242,15 @@ impl<'a> Asker<'a> {
             }
             match cut {
                 Some(_) if cuts.len() == Cut::MAX => {
-                    return Err(Error::Question(format!("the group was set back too often for {changelog} to be followed")));
+                    return Err(Error::Question(format!("the group's offsets were reset too often to follow {changelog}")));
                 }
-                Some(cut) => cuts.push(cut),
+                Some(cut) => cut.add_to(&mut cuts),
                 None if ended == ReadEnd::Reached => return Ok(Scanned { history, reach }),
-                None if ended == ReadEnd::Failed => return Err(Error::Question(format!("{changelog} cannot be read; the log says why"))),
+                None if ended == ReadEnd::Failed => {
+                    return Err(Error::Question(format!("{changelog} cannot be read; see the log for the reason")));
+                }
                 None if trims == TRIMS_MAX => {
-                    return Err(Error::Question(format!("{changelog} is trimmed faster than it can be read; ask again")));
+                    return Err(Error::Question(format!("{changelog} is trimmed faster than it can be read; run the command again")));
                 }
                 None => trims += 1,
             }
@@ -252,7 +258,7 @@ impl<'a> Asker<'a> {
     }
 }
 
-/// Takes a record of a changelog in. Returns whether to read on.
+/// Adds a changelog record to the history. Returns true to continue reading.
 fn take(
     history: &mut History<'_>,
     logged: &Logged<'_>,
@@ -264,17 +270,17 @@ fn take(
         Error::Question(format!("{changelog} offset {}: {error}; use the version of unseen that wrote it", logged.offset))
     })?;
     match history.take(logged.offset, logged.time, &record, cuts) {
-        Next::On => Ok(true),
-        Next::Again(found) => {
+        Next::Continue => Ok(true),
+        Next::Restart(found) => {
             *cut = Some(found);
             Ok(false)
         }
         Next::Foreign => Err(Error::Question(format!(
-            "{changelog} offset {}: another consumer group or key space writes to this changelog; is kafka.group_id the worker's?",
+            "{changelog} offset {}: another consumer group or key space writes to this changelog; check that kafka.group_id is the worker's",
             logged.offset
         ))),
         Next::Lost => {
-            Err(Error::Question(format!("{changelog} offset {}: the group was set back, and to where is not known", logged.offset)))
+            Err(Error::Question(format!("{changelog} offset {}: the group's offsets were reset to an unknown position", logged.offset)))
         }
     }
 }

@@ -1,0 +1,232 @@
+//! Bearer tokens: one thread per source obtains them, and renews them for every client of the process.
+//!
+//! Owns when a token is renewed, and who gets it. Must never show a token or a client secret, nor take a token away because its
+//! successor is late: only the broker knows what it still accepts.
+
+mod aws;
+mod request;
+mod sigv4;
+mod token;
+
+pub(crate) use request::agent;
+pub(crate) use token::Token;
+
+use crate::config::{OAuth, TokenSource};
+use request::Requests;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Waits between failed attempts: the first, and the longest.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+
+/// Least time between two successful attempts, however short-lived tokens are.
+const INTERVAL_MIN: Duration = Duration::from_secs(1);
+
+/// How often a file is read again.
+const FILE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How long a token of unknown lifetime is used.
+const UNKNOWN_LIFETIME: Duration = Duration::from_secs(5 * 60);
+
+/// A client that uses tokens. It is called by the thread that renews them, and must not block.
+pub(crate) trait Subscriber: Send {
+    /// There is a new token.
+    fn renewed(&self, token: &Token);
+    /// There is no valid token, for this reason.
+    fn failed(&self, reason: &str);
+}
+
+/// Tokens of one source.
+pub(crate) struct Tokens {
+    source: TokenSource,
+    state: Mutex<State>,
+    /// A token is wanted, was renewed, or could not be.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    token: Option<Arc<Token>>,
+    /// Why the last attempt failed.
+    trouble: Option<Arc<str>>,
+    /// Number of attempts.
+    attempts: u64,
+    next_attempt: Option<Instant>,
+    subscribers: Vec<(u64, Box<dyn Subscriber>)>,
+    next_id: u64,
+    /// Calls of [`Tokens::get`] that wait.
+    waiting: usize,
+}
+
+impl State {
+    fn valid(&self) -> Option<Arc<Token>> {
+        self.token.as_ref().filter(|token| !token.is_expired()).cloned()
+    }
+}
+
+/// All sources of this process. Their threads end with it.
+static ALL: Mutex<Vec<Arc<Tokens>>> = Mutex::new(Vec::new());
+
+fn all() -> MutexGuard<'static, Vec<Arc<Tokens>>> {
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Why the last attempt to obtain a token for the brokers failed; `None` if it did not.
+pub(crate) fn trouble(login: &OAuth) -> Option<String> {
+    let tokens = all().iter().find(|tokens| tokens.source == login.source).cloned()?;
+    let trouble = tokens.lock().trouble.clone();
+    trouble.map(|why| why.to_string())
+}
+
+impl Tokens {
+    /// The tokens of a source, which all clients of the process share.
+    pub(crate) fn of(source: &TokenSource) -> Arc<Self> {
+        let mut all = all();
+        if let Some(known) = all.iter().find(|tokens| tokens.source == *source) {
+            return Arc::clone(known);
+        }
+        let tokens = Arc::new(Self { source: source.clone(), state: Mutex::default(), changed: Condvar::new() });
+        let renewing = Arc::clone(&tokens);
+        if let Err(error) = std::thread::Builder::new().name("tokens".to_owned()).spawn(move || renewing.renew()) {
+            tokens.lock().trouble = Some(format!("cannot start a thread: {error}").into());
+        }
+        all.push(Arc::clone(&tokens));
+        tokens
+    }
+
+    /// Gives a client every token from now on, beginning with the current one, until the subscription is dropped.
+    pub(crate) fn subscribe(self: &Arc<Self>, subscriber: Box<dyn Subscriber>) -> Subscription {
+        let mut state = self.lock();
+        match (&state.token, &state.trouble) {
+            (Some(token), _) => subscriber.renewed(token),
+            (None, Some(why)) => subscriber.failed(why),
+            (None, None) => {}
+        }
+        let id = state.next_id;
+        state.next_id += 1;
+        state.subscribers.push((id, subscriber));
+        drop(state);
+        self.changed.notify_all();
+        Subscription { tokens: Arc::clone(self), id }
+    }
+
+    /// Returns the current token. If it has expired, waits for the next attempt to renew it, for at most `timeout`.
+    ///
+    /// # Errors
+    /// When there is none: the reason.
+    pub(crate) fn get(&self, timeout: Duration) -> Result<Arc<Token>, String> {
+        let mut state = self.lock();
+        if let Some(token) = state.valid() {
+            return Ok(token);
+        }
+        let before = state.attempts;
+        state.waiting += 1;
+        self.changed.notify_all();
+        let waited = self.changed.wait_timeout_while(state, timeout, |state| state.attempts == before);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.waiting -= 1;
+        let reason = || state.trouble.as_ref().map_or_else(|| format!("{} did not answer in time", self.source), ToString::to_string);
+        state.valid().ok_or_else(reason)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Renews the token for as long as anybody uses it.
+    fn renew(&self) {
+        let (mut requests, mut backoff) = (Requests::default(), BACKOFF.0);
+        loop {
+            self.wait_until_due();
+            let answer = requests.token(&self.source);
+            let mut state = self.lock();
+            state.attempts += 1;
+            let answer = answer.and_then(|token| {
+                let wait = renew_in(&token, matches!(self.source, TokenSource::File(_)));
+                let is_expired = token.is_expired();
+                self.take(&mut state, token);
+                // The broker may still accept the token: this machine's clock may be wrong.
+                if is_expired { Err(format!("the token of {} has expired, by this machine's clock", self.source)) } else { Ok(wait) }
+            });
+            let wait = match answer {
+                Ok(wait) => {
+                    if state.trouble.take().is_some() {
+                        tracing::info!(source = %self.source, "the token for the login is renewed again");
+                    }
+                    backoff = BACKOFF.0;
+                    wait
+                }
+                Err(why) => {
+                    self.fail(&mut state, &why);
+                    let wait = backoff;
+                    backoff = (wait * 2).min(BACKOFF.1);
+                    wait
+                }
+            };
+            state.next_attempt = Some(Instant::now() + wait);
+            drop(state);
+            self.changed.notify_all();
+        }
+    }
+
+    fn wait_until_due(&self) {
+        let mut state = self.lock();
+        loop {
+            let left = state.next_attempt.map_or(Duration::ZERO, |next| next.saturating_duration_since(Instant::now()));
+            let is_used = !state.subscribers.is_empty() || state.waiting > 0;
+            if is_used && left.is_zero() {
+                return;
+            }
+            state = if is_used {
+                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+            } else {
+                self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+            };
+        }
+    }
+
+    fn take(&self, state: &mut State, token: Token) {
+        if state.token.as_ref().is_some_and(|current| current.is_same(&token)) {
+            // A file that was not renewed yet.
+            return;
+        }
+        tracing::debug!(source = %self.source, valid_seconds = token.left().map(|left| left.as_secs()), "token for the login renewed");
+        let token = Arc::new(token);
+        state.subscribers.iter().for_each(|(_, subscriber)| subscriber.renewed(&token));
+        state.token = Some(token);
+    }
+
+    fn fail(&self, state: &mut State, why: &str) {
+        let left = state.token.as_ref().map(|token| token.left().unwrap_or(UNKNOWN_LIFETIME));
+        if state.trouble.as_deref() != Some(why) {
+            let valid_seconds = left.map(|left| left.as_secs());
+            tracing::warn!(valid_seconds, "cannot renew the token for the login; still trying: {why}");
+        }
+        state.trouble = Some(why.into());
+        if left.is_none_or(|left| left.is_zero()) {
+            state.subscribers.iter().for_each(|(_, subscriber)| subscriber.failed(why));
+        }
+    }
+}
+
+/// How long to wait before a token is renewed. librdkafka logs in again after 90% of a token's lifetime.
+fn renew_in(token: &Token, is_file: bool) -> Duration {
+    let by_lifetime = token.left().unwrap_or(UNKNOWN_LIFETIME).mul_f64(0.8);
+    let wait = if is_file { by_lifetime.min(FILE_INTERVAL) } else { by_lifetime };
+    wait.max(INTERVAL_MIN)
+}
+
+/// Ends when it is dropped: the subscriber is not called after that.
+pub(crate) struct Subscription {
+    tokens: Arc<Tokens>,
+    id: u64,
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.tokens.lock().subscribers.retain(|(id, _)| *id != self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests;

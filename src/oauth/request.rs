@@ -1,0 +1,155 @@
+//! Requests for tokens: to a token endpoint, or of a file.
+//!
+//! Owns the HTTP client. Must never put a token, a client secret, or the text of an unexpected answer into an error.
+
+use super::aws::Signer;
+use super::token::Token;
+use crate::config::{TokenEndpoint, TokenSource};
+use data_encoding::BASE64;
+use serde::Deserialize;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+use ureq::config::ConfigBuilder;
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
+use ureq::typestate::AgentScope;
+
+/// How long an answer may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The same for an answer of this host, such as of the metadata service of AWS. Elsewhere, nobody answers there.
+const LOCAL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long to wait for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Largest answer, and largest file with a token.
+const ANSWER_MAX: u64 = 1 << 20;
+
+/// Most characters of an error description that are shown.
+const DESCRIPTION_MAX: usize = 200;
+
+/// The answer of a token endpoint, by RFC 6749.
+#[derive(Deserialize)]
+struct Answer {
+    access_token: String,
+    #[serde(default)]
+    expires_in: Option<serde_json::Value>,
+}
+
+/// The error of a token endpoint, by RFC 6749.
+#[derive(Deserialize)]
+struct Refusal {
+    error: String,
+    #[serde(default)]
+    error_description: String,
+}
+
+/// Requests tokens.
+#[derive(Default)]
+pub(super) struct Requests {
+    agent: Option<ureq::Agent>,
+    local_agent: Option<ureq::Agent>,
+}
+
+impl Requests {
+    /// Requests a token of a source.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub(super) fn token(&mut self, source: &TokenSource) -> Result<Token, String> {
+        match source {
+            TokenSource::Endpoint(endpoint) => self.of_endpoint(endpoint),
+            TokenSource::File(path) => of_file(path),
+            TokenSource::Aws { region } => self.of_aws(region.as_deref()),
+        }
+    }
+
+    fn of_aws(&mut self, region: Option<&str>) -> Result<Token, String> {
+        let agent = match &self.agent {
+            Some(agent) => agent,
+            None => self.agent.insert(agent(None, TIMEOUT)?),
+        };
+        let local_agent = self.local_agent.get_or_insert_with(|| local_agent(LOCAL_TIMEOUT));
+        Signer { agent, local_agent, environment: &|name| std::env::var(name).ok() }.token(region, SystemTime::now())
+    }
+
+    fn of_endpoint(&mut self, endpoint: &TokenEndpoint) -> Result<Token, String> {
+        let TokenEndpoint { url, client_id, client_secret, scope, ca_location } = endpoint;
+        let agent = match &self.agent {
+            Some(agent) => agent,
+            None => self.agent.insert(agent(ca_location.as_deref(), TIMEOUT)?),
+        };
+        let credentials = BASE64.encode(format!("{client_id}:{client_secret}").as_bytes());
+        let mut form = vec![("grant_type", "client_credentials")];
+        form.extend(scope.as_deref().map(|scope| ("scope", scope)));
+        let request = agent.post(url).header("Accept", "application/json").header("Authorization", format!("Basic {credentials}"));
+        let mut response = request.send_form(form).map_err(|error| format!("{url} cannot be asked for a token: {error}"))?;
+        let status = response.status();
+        let body = response.body_mut().with_config().limit(ANSWER_MAX).read_to_vec();
+        let body = body.map_err(|error| format!("{url} broke off its answer: {error}"))?;
+        if !status.is_success() {
+            return Err(match serde_json::from_slice::<Refusal>(&body) {
+                Ok(Refusal { error, error_description }) => {
+                    let text = format!("{error} {error_description}").replace(client_secret, "(hidden)");
+                    let text: String = text.trim().chars().filter(|letter| !letter.is_control()).take(DESCRIPTION_MAX).collect();
+                    format!("{url} answered {status}: {text}")
+                }
+                Err(_) => format!("{url} answered {status}"),
+            });
+        }
+        let answer: Answer =
+            serde_json::from_slice(&body).map_err(|_| format!("{url} answered {status}, but not with a token as RFC 6749 describes it"))?;
+        // Some providers write the number as text.
+        let seconds = answer.expires_in.and_then(|seconds| seconds.as_f64().or_else(|| seconds.as_str()?.parse().ok()));
+        let lifetime = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        Token::new(&answer.access_token, lifetime).map_err(|error| format!("{url} answered with {error}"))
+    }
+}
+
+fn of_file(path: &Path) -> Result<Token, String> {
+    let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let file = std::fs::File::open(path).map_err(|error| failed(&error))?;
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut std::io::Read::take(file, ANSWER_MAX), &mut text).map_err(|error| failed(&error))?;
+    Token::new(text.trim(), None).map_err(|error| format!("{} has {error}", path.display()))
+}
+
+/// An HTTP client that trusts the CA certificates of a PEM file; without one, those of the system.
+///
+/// # Errors
+/// If the file cannot be used.
+pub(crate) fn agent(ca_location: Option<&Path>, timeout: Duration) -> Result<ureq::Agent, String> {
+    let roots = ca_location.map_or(Ok(RootCerts::PlatformVerifier), certificates)?;
+    let tls = TlsConfig::builder().provider(TlsProvider::NativeTls).root_certs(roots).build();
+    Ok(options(timeout).tls_config(tls).build().into())
+}
+
+/// An HTTP client for what runs on this host: it uses no proxy.
+pub(super) fn local_agent(timeout: Duration) -> ureq::Agent {
+    options(timeout).proxy(None).build().into()
+}
+
+fn options(timeout: Duration) -> ConfigBuilder<AgentScope> {
+    ureq::Agent::config_builder()
+        .timeout_global(Some(timeout))
+        .timeout_connect(Some(timeout.min(CONNECT_TIMEOUT)))
+        .http_status_as_error(false)
+        .user_agent(concat!("unseen/", env!("CARGO_PKG_VERSION")))
+}
+
+fn certificates(file: &Path) -> Result<RootCerts, String> {
+    let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
+    let pem = std::fs::read(file).map_err(|error| failed(&error))?;
+    let items = parse_pem(&pem).collect::<Result<Vec<_>, _>>().map_err(|error| failed(&error))?;
+    let all: Vec<Certificate<'static>> = items
+        .into_iter()
+        .filter_map(|item| match item {
+            PemItem::Certificate(certificate) => Some(certificate),
+            _ => None,
+        })
+        .collect();
+    if all.is_empty() {
+        return Err(failed(&"there is no certificate in it; it must be in PEM"));
+    }
+    Ok(RootCerts::new_with_certs(&all))
+}

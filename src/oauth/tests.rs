@@ -1,0 +1,142 @@
+//! When tokens are requested, who gets them, and what errors show.
+
+use super::*;
+use crate::config::TokenEndpoint;
+use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::net::TcpListener;
+use std::sync::mpsc;
+
+/// A token endpoint that gives these answers, one after the other, and then no more. What it was asked for comes from the
+/// channel.
+fn endpoint(answers: Vec<(u16, &'static str)>) -> (TokenSource, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/token", listener.local_addr().unwrap());
+    let (sender, requests) = mpsc::channel();
+    std::thread::spawn(move || {
+        for (stream, (status, body)) in listener.incoming().map_while(Result::ok).zip(answers) {
+            let (mut stream, mut reader) = (stream.try_clone().unwrap(), BufReader::new(stream));
+            let (mut request, mut length) = (String::new(), 0);
+            loop {
+                let mut line = String::new();
+                reader.read_line(&mut line).unwrap();
+                if line.trim().is_empty() {
+                    break;
+                }
+                if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                    length = value.trim().parse().unwrap();
+                }
+                request += &line;
+            }
+            let mut form = vec![0; length];
+            reader.read_exact(&mut form).unwrap();
+            let head = format!("HTTP/1.1 {status} -\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+            stream.write_all((head + body).as_bytes()).unwrap();
+            sender.send(request + &String::from_utf8(form).unwrap()).unwrap();
+        }
+    });
+    let (client_id, client_secret) = ("ann".to_owned(), "hunter2".to_owned());
+    (TokenSource::Endpoint(TokenEndpoint { url, client_id, client_secret, scope: Some("a b".to_owned()), ca_location: None }), requests)
+}
+
+const WAIT: Duration = Duration::from_secs(60);
+
+/// Passes on what it is called with.
+struct Listener(mpsc::Sender<Result<String, String>>);
+
+impl Subscriber for Listener {
+    fn renewed(&self, token: &Token) {
+        let _ = self.0.send(Ok(token.value().to_owned()));
+    }
+
+    fn failed(&self, reason: &str) {
+        let _ = self.0.send(Err(reason.to_owned()));
+    }
+}
+
+#[test]
+fn client_credentials_are_sent_as_rfc_6749_describes_them() {
+    let (source, requests) = endpoint(vec![(200, r#"{"access_token": "t1", "token_type": "Bearer", "expires_in": 60}"#)]);
+    let tokens = Tokens::of(&source);
+    assert_eq!(tokens.get(WAIT).unwrap().value(), "t1");
+    let request = requests.recv().unwrap();
+    assert!(request.starts_with("POST /token HTTP/1.1\r\n"), "{request}");
+    assert!(request.to_ascii_lowercase().contains("authorization: basic yw5uomh1bnrlcji=\r\n"), "{request}");
+    assert!(request.ends_with("grant_type=client_credentials&scope=a+b"), "{request}");
+    // It is valid, so nobody asks for another.
+    assert_eq!(Tokens::of(&source).get(WAIT).unwrap().value(), "t1");
+}
+
+#[test]
+fn a_client_gets_the_current_token_and_each_new_one_until_it_ends() {
+    let answers =
+        vec![(200, r#"{"access_token": "t1", "expires_in": 1}"#), (503, ""), (200, r#"{"access_token": "t2", "expires_in": "3600"}"#)];
+    let (source, _requests) = endpoint(answers);
+    let tokens = Tokens::of(&source);
+    let (sender, called) = mpsc::channel();
+    let subscription = tokens.subscribe(Box::new(Listener(sender.clone())));
+    let next = || called.recv_timeout(WAIT).unwrap();
+    assert_eq!(next(), Ok("t1".to_owned()));
+    let failure = next().unwrap_err();
+    assert!(failure.ends_with("/token answered 503 Service Unavailable"), "{failure}");
+    assert_eq!(next(), Ok("t2".to_owned()));
+    let second = tokens.subscribe(Box::new(Listener(sender)));
+    assert_eq!(next(), Ok("t2".to_owned()));
+    drop((subscription, second));
+    assert!(tokens.lock().subscribers.is_empty());
+}
+
+#[test]
+fn the_reason_for_a_missing_token_shows_no_secret() {
+    for (status, body, words) in [
+        (401, r#"{"error": "invalid_client", "error_description": "no client has hunter2"}"#, "401 Unauthorized: invalid_client no client"),
+        (500, "hunter2", "answered 500 Internal Server Error"),
+        (200, "hunter2", "not with a token as RFC 6749 describes it"),
+        (200, r#"{"access_token": "hunter2 hunter2"}"#, "answered with no bearer token"),
+    ] {
+        let (source, _requests) = endpoint(vec![(status, body)]);
+        let reason = Tokens::of(&source).get(WAIT).unwrap_err();
+        assert!(reason.contains(words) && !reason.contains("hunter2"), "{reason}");
+        let login = OAuth { source, extensions: Vec::new() };
+        assert_eq!(trouble(&login), Some(reason));
+        assert!(!format!("{login:?}").contains("hunter2"), "{login:?}");
+    }
+}
+
+#[test]
+fn a_token_is_read_from_a_file_without_the_line_break() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("token");
+    let tokens = Tokens::of(&TokenSource::File(path.clone()));
+    let reason = tokens.get(WAIT).unwrap_err();
+    assert!(reason.starts_with(&format!("{}: No such file", path.display())), "{reason}");
+    std::fs::write(&path, "from-a-file\n").unwrap();
+    let (sender, called) = mpsc::channel();
+    let _subscription = tokens.subscribe(Box::new(Listener(sender)));
+    let token = std::iter::from_fn(|| called.recv_timeout(WAIT).ok()).find_map(Result::ok);
+    assert_eq!(token.as_deref(), Some("from-a-file"));
+}
+
+#[test]
+fn an_expired_token_is_handed_over_with_the_reason_for_a_refusal() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("token");
+    // It expired in 1970.
+    let token = format!("e30.{}.c2ln", data_encoding::BASE64URL_NOPAD.encode(b"{\"exp\": 1}"));
+    std::fs::write(&path, &token).unwrap();
+    let tokens = Tokens::of(&TokenSource::File(path.clone()));
+    let (sender, called) = mpsc::channel();
+    let _subscription = tokens.subscribe(Box::new(Listener(sender)));
+    let next = || called.recv_timeout(WAIT).unwrap();
+    assert_eq!(next(), Ok(token));
+    assert_eq!(next(), Err(format!("the token of {} has expired, by this machine's clock", path.display())));
+}
+
+#[test]
+fn tokens_are_renewed_before_they_expire() {
+    let token = |seconds| Token::new("t", Some(Duration::from_secs(seconds))).unwrap();
+    let about = |wait: Duration, seconds: u64| (Duration::from_secs(seconds - 1)..=Duration::from_secs(seconds)).contains(&wait);
+    assert!(about(renew_in(&token(100), false), 80));
+    assert_eq!(renew_in(&token(100), true), FILE_INTERVAL);
+    assert_eq!(renew_in(&token(0), false), INTERVAL_MIN);
+    assert_eq!(renew_in(&Token::new("opaque", None).unwrap(), false), UNKNOWN_LIFETIME.mul_f64(0.8));
+}

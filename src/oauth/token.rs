@@ -1,0 +1,115 @@
+//! A bearer token, and what can be read in it.
+//!
+//! Must never be shown. Must never trust what it reads: only the broker verifies a token.
+
+use data_encoding::BASE64URL_NOPAD;
+use serde::Deserialize;
+use std::fmt;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// A bearer token. Its `Debug` does not show it.
+pub(crate) struct Token {
+    value: String,
+    principal: String,
+    expires: Option<Instant>,
+}
+
+/// Claims of a JSON Web Token.
+#[derive(Default, Deserialize)]
+struct Claims {
+    #[serde(default)]
+    sub: Option<String>,
+    #[serde(default)]
+    exp: Option<f64>,
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token").field("principal", &self.principal).finish_non_exhaustive()
+    }
+}
+
+impl Token {
+    /// Takes a token that is valid for `lifetime`. Without `lifetime`, its own expiry time counts, by this machine's clock.
+    ///
+    /// # Errors
+    /// If it cannot be a bearer token.
+    pub(super) fn new(value: &str, lifetime: Option<Duration>) -> Result<Self, String> {
+        let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
+        if value.is_empty() || !value.bytes().all(is_token) {
+            return Err("no bearer token: a token consists of letters, digits, and - . _ ~ + / =".to_owned());
+        }
+        let claims = claims(value);
+        let by_clock = || {
+            let expires = UNIX_EPOCH + Duration::try_from_secs_f64(claims.exp?).ok()?;
+            Some(expires.duration_since(SystemTime::now()).unwrap_or_default())
+        };
+        let expires = lifetime.or_else(by_clock).and_then(|lifetime| Instant::now().checked_add(lifetime));
+        Ok(Self { value: value.to_owned(), principal: claims.sub.unwrap_or_default(), expires })
+    }
+
+    /// The token itself: a secret.
+    pub(crate) fn value(&self) -> &str {
+        &self.value
+    }
+
+    /// The subject of the token; empty if it does not name one.
+    pub(crate) fn principal(&self) -> &str {
+        &self.principal
+    }
+
+    /// How long the token is still valid; `None` if that is not known.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        Some(self.expires?.saturating_duration_since(Instant::now()))
+    }
+
+    pub(super) fn is_expired(&self) -> bool {
+        self.left().is_some_and(|left| left.is_zero())
+    }
+
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.value == other.value
+    }
+}
+
+/// The claims of a token, if it is a JSON Web Token.
+fn claims(token: &str) -> Claims {
+    let payload = token.split('.').nth(1).and_then(|payload| BASE64URL_NOPAD.decode(payload.trim_end_matches('=').as_bytes()).ok());
+    payload.and_then(|payload| serde_json::from_slice(&payload).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subject_and_expiry_are_read() {
+        let exp = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 1000;
+        let jwt = |claims: String| format!("e30.{}.c2ln", BASE64URL_NOPAD.encode(claims.as_bytes()));
+        let token = Token::new(&jwt(format!("{{\"sub\": \"ann\", \"exp\": {exp}}}")), None).unwrap();
+        assert_eq!(token.principal(), "ann");
+        let left = token.left().unwrap().as_secs();
+        assert!((900..=1000).contains(&left), "{left}");
+        // What the provider says prevails: this machine's clock may be wrong.
+        let token = Token::new(&jwt(format!("{{\"exp\": {exp}}}")), Some(Duration::from_secs(60))).unwrap();
+        assert!(token.left().unwrap() <= Duration::from_secs(60));
+        let expired = Token::new(&jwt("{\"exp\": 1}".to_owned()), None).unwrap();
+        assert!(expired.is_expired());
+    }
+
+    #[test]
+    fn tokens_that_are_opaque_have_no_known_lifetime() {
+        let token = Token::new("opaque+/~=", None).unwrap();
+        assert_eq!((token.principal(), token.left()), ("", None));
+        assert!(!token.is_expired());
+    }
+
+    #[test]
+    fn text_that_is_no_token_is_refused_and_not_shown() {
+        for text in ["", "hunter2 hunter2", "hunter2\n", "hünter2"] {
+            let error = Token::new(text, None).unwrap_err();
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+        assert!(!format!("{:?}", Token::new("hunter2", None).unwrap()).contains("hunter2"));
+    }
+}

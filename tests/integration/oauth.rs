@@ -1,0 +1,139 @@
+//! Promise: a worker that logs in by bearer token always has a valid one, loses nothing without one, and shows none.
+
+use crate::harness::{PATIENCE, SCOPE, SUBJECT, SecureBroker, Setup, TokenProvider, secure_broker, wait_until};
+use crate::observed::{address, ask};
+use crate::security::{TELL_ALL, allow, hold_nothing, listener};
+use crate::stream::{LIMIT, Stream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const USER: &str = "User:unseen";
+
+fn provider(broker: &SecureBroker, lifetime: Duration) -> TokenProvider {
+    TokenProvider::start(&broker.read("issuer.key"), lifetime)
+}
+
+/// A stream whose workers log in with these properties.
+fn stream(hint: &str, count: usize, properties: &[(&str, &str)]) -> Stream {
+    let broker = secure_broker();
+    let (address, _) = listener(broker, "sasl_plaintext");
+    let common = [("security.protocol", "sasl_plaintext"), ("sasl.mechanism", "OAUTHBEARER")];
+    let add = |setup: Setup, (name, value): &(&str, &str)| setup.properties(&format!("{name:?} = {value:?}"));
+    Stream::remembered(broker.address(), hint, count).with(|setup| common.iter().chain(properties).fold(setup, add).servers(&address))
+}
+
+/// A stream whose workers get their tokens from a provider.
+fn stream_of(provider: &TokenProvider, hint: &str, count: usize) -> Stream {
+    let properties = [
+        ("sasl.oauthbearer.method", "oidc"),
+        ("sasl.oauthbearer.token.endpoint.url", provider.url()),
+        ("sasl.oauthbearer.client.id", SUBJECT),
+        ("sasl.oauthbearer.client.secret", "${CLIENT_SECRET}"),
+        ("sasl.oauthbearer.scope", SCOPE),
+        ("sasl.oauthbearer.extensions", "logicalCluster=lkc-1,identityPoolId=pool-1"),
+    ];
+    stream(hint, count, &properties).with(|setup| setup.environment("CLIENT_SECRET", provider.secret()))
+}
+
+/// What must not be shown.
+fn secrets(provider: &TokenProvider) -> Vec<String> {
+    // The signature of each token, and its claims.
+    let tokens = provider.tokens();
+    let parts = tokens.iter().flat_map(|token| token.split('.').skip(1)).map(str::to_owned);
+    parts.chain([provider.secret().to_owned()]).collect()
+}
+
+#[test]
+fn tokens_are_renewed_for_clients_that_are_idle_and_never_shown() {
+    let provider = provider(secure_broker(), Duration::from_secs(5));
+    let stream = stream_of(&provider, "oauth", 5_000);
+    allow(&stream, USER, None);
+    let mut worker = stream.setup.start_with("a", &TELL_ALL);
+    let before = provider.tokens().len();
+    wait_until("tokens are renewed while no record comes", PATIENCE, || {
+        assert!(worker.runs(), "the worker ended");
+        (provider.tokens().len() > before + 4).then_some(())
+    });
+    let feed = stream.feed(8);
+    feed.join();
+    let log = stream.check(worker);
+    assert!(!log.contains("the broker refuses the token"), "a token was used for too long:\n{log}");
+    hold_nothing([("the log", log)], &secrets(&provider));
+}
+
+#[test]
+fn no_record_is_lost_while_no_token_can_be_had() {
+    let provider = provider(secure_broker(), Duration::from_secs(5));
+    let stream = stream_of(&provider, "oauth-down", 20_000);
+    allow(&stream, USER, None);
+    stream.produce(..10_000);
+    let mut worker = stream.setup.start("a");
+    stream.wait_until_read(10_000, &mut worker);
+    provider.set_down(true);
+    let address = address(&mut worker);
+    stream.produce(10_000..);
+    wait_until("the reason is shown", LIMIT, || {
+        assert!(worker.runs(), "the worker ended");
+        let (status, _, body) = ask(&address, "/readyz");
+        (status == 503 && body.contains("the token for the login cannot be renewed: ") && body.contains(provider.url())).then_some(())
+    });
+    provider.set_down(false);
+    stream.wait_until_read(20_000, &mut worker);
+    let log = stream.check(worker);
+    assert!(log.contains("cannot renew the token for the login; still trying: "), "{log}");
+    hold_nothing([("the log", log)], &secrets(&provider));
+}
+
+/// Replaces a file as Kubernetes does.
+fn replace(file: &Path, text: &str) {
+    let new = file.with_extension("new");
+    std::fs::write(&new, text).expect("a file");
+    std::fs::rename(new, file).expect("a file that can be renamed");
+}
+
+#[test]
+fn a_token_in_a_file_is_read_again() {
+    let provider = provider(secure_broker(), Duration::ZERO);
+    let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let file = dir.path().join("token");
+    let url = format!("file://{}", file.display());
+    let stream = stream("oauth-file", 5_000, &[("sasl.oauthbearer.token.endpoint.url", &url)]);
+    let lifetime = Duration::from_secs(25);
+    replace(&file, &provider.issue(lifetime));
+    let issued = Instant::now();
+    allow(&stream, USER, None);
+    let mut worker = stream.setup.start("a");
+    stream.produce(..2_500);
+    stream.wait_until_read(2_500, &mut worker);
+    replace(&file, &format!("{}\n", provider.issue(Duration::from_secs(3600))));
+    wait_until("the first token has expired", LIMIT, || (issued.elapsed() > lifetime).then_some(()));
+    stream.produce(2_500..);
+    let log = stream.check(worker);
+    assert!(!log.contains("the broker refuses the token"), "the token was not renewed:\n{log}");
+    hold_nothing([("the log", log)], &secrets(&provider));
+}
+
+/// `unseen check --connect` reports this, and no secret.
+fn refused(stream: &Stream, provider: &TokenProvider, overrides: &[&str], words: &[&str]) {
+    let (code, stdout, stderr) = stream.setup.check_with("a", &[overrides, &TELL_ALL].concat());
+    assert_eq!(code, Some(78), "{stderr}");
+    for word in words {
+        assert!(stderr.contains(word), "`check` does not report {word:?}:\n{stderr}");
+    }
+    hold_nothing([("stdout of `check`", stdout), ("stderr of `check`", stderr)], &secrets(provider));
+}
+
+#[test]
+fn what_keeps_a_login_by_token_from_working_is_reported() {
+    let provider = provider(secure_broker(), Duration::from_secs(3600));
+    let stream = stream_of(&provider, "oauth-wrong", 1);
+    let no_token = "there is no token for the login; check sasl.oauthbearer.* in kafka.properties";
+    let wrong = "kafka.properties.sasl.oauthbearer.client.secret=wrong";
+    refused(&stream, &provider, &[wrong], &[no_token, "answered 401 Unauthorized: invalid_client as the test wants it"]);
+    let wrong = "kafka.properties.sasl.oauthbearer.scope=other";
+    refused(&stream, &provider, &[wrong], &[no_token, "answered 400 Bad Request: invalid_scope"]);
+    let wrong = "kafka.properties.sasl.oauthbearer.token.endpoint.url=http://127.0.0.1:1/token";
+    refused(&stream, &provider, &[wrong], &[no_token, "http://127.0.0.1:1/token cannot be asked for a token"]);
+    provider.set_audience("another");
+    refused(&stream, &provider, &[], &["the broker refuses the token; check the scope, audience, and issuer"]);
+}
