@@ -106,7 +106,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         return super::print(&text);
     }
     let mut file = File::create_new(&args.output_file).with_context(|| format!("cannot create {}", args.output_file.display()))?;
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).with_context(|| format!("cannot write {}", args.output_file.display()))?;
+    file.write_all(text.as_bytes())
+        .and_then(|()| file.sync_all())
+        .with_context(|| format!("cannot write {}", args.output_file.display()))?;
     let file = args.output_file.display();
     eprintln!("Wrote {file}. Next:\n  unseen check -c {file} --connect\n  unseen run -c {file}");
     Ok(())
@@ -191,7 +193,8 @@ fn configuration(args: &Args, proposal: Option<&Proposal>) -> anyhow::Result<Str
         for reason in &proposal.reasons {
             let _ = writeln!(more, "# - {reason}");
         }
-        let _ = writeln!(more, "# Report duplicates that differ from the first record with their key.\nkey_conflicts = {}", conflicts(args));
+        let _ =
+            writeln!(more, "# Report duplicates that differ from the first record with their key.\nkey_conflicts = {}", conflicts(args));
     }
     Ok(render(args, &key, window.as_deref().unwrap_or("24h"), capacity.unwrap_or(10_000_000), &more))
 }
@@ -205,7 +208,8 @@ fn conflicts(args: &Args) -> String {
 fn render(args: &Args, key: &str, window: &str, capacity: u64, more: &str) -> String {
     let group = args.group_id.clone().unwrap_or_else(|| format!("unseen-{}", args.input));
     let properties = match args.property.as_slice() {
-        [] => "# Properties of librdkafka, for example for TLS and SASL:\n# [kafka.properties]\n# \"security.protocol\" = \"SASL_SSL\"\n".to_owned(),
+        [] => "# Properties of librdkafka, for example for TLS and SASL:\n# [kafka.properties]\n# \"security.protocol\" = \"SASL_SSL\"\n"
+            .to_owned(),
         all => {
             let lines = all.iter().map(|(name, value)| format!("{} = {}\n", quoted(name), quoted(value)));
             format!("[kafka.properties]\n{}", lines.collect::<String>())
