@@ -145,7 +145,7 @@ fn copy(
     Ok(Some(partitions))
 }
 
-fn write(message: &Message<'_>, output: impl Write) -> io::Result<()> {
+pub(super) fn write(message: &Message<'_>, output: impl Write) -> io::Result<()> {
     let headers: Vec<_> = message.all_headers().collect();
     let record = Captured {
         topic: message.topic(),

@@ -5,6 +5,7 @@ mod check;
 mod completions;
 mod demo;
 mod explain;
+mod init;
 mod inspect;
 mod interrupt;
 mod log;
@@ -44,7 +45,7 @@ struct Cli {
 /// Commands by purpose, as `unseen --help` lists them. All others are hidden.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Deduplicate", &["run", "serve", "seed"]),
-    ("Configure and test", &["check", "test", "plan", "capture", "replay"]),
+    ("Configure and test", &["init", "check", "test", "plan", "capture", "replay"]),
     ("Diagnose", &["explain", "inspect"]),
     ("Try", &["demo"]),
 ];
@@ -57,6 +58,8 @@ enum Command {
     Serve(serve::Args),
     /// Initialize a consumer group with the keys that another tool has already emitted
     Seed(seed::Args),
+    /// Write a minimal configuration file, from flags or from the records of a topic
+    Init(Box<init::Args>),
     /// Validate a configuration file
     Check(check::Args),
     /// Test a configuration: run sample records and compare the results
@@ -162,6 +165,7 @@ pub fn main(commit: &str) -> ExitCode {
     let result = match Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command {
         Command::Run(args) => run::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Init(args) => init::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Schema => schema::run(),
         Command::Capture(args) => capture::run(&args),

@@ -178,7 +178,7 @@ fn check(config: &Config, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn admin(config: &Config) -> Result<(LoggedIn<AdminClient<Observer>>, AdminOptions), KafkaError> {
+pub(super) fn admin(config: &Config) -> Result<(LoggedIn<AdminClient<Observer>>, AdminOptions), KafkaError> {
     let admin = client::create(&client::observer(&config.kafka), &config.kafka, Observer::new(config))?;
     Ok((admin, AdminOptions::new().request_timeout(Some(CALL_TIMEOUT)).operation_timeout(Some(CALL_TIMEOUT))))
 }

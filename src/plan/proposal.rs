@@ -77,6 +77,12 @@ impl Proposal {
         Ok(propose(&table, compare))
     }
 
+    /// Returns the proposed window, as in the configuration.
+    #[must_use]
+    pub fn window(&self) -> Option<String> {
+        self.window_ms.map(duration)
+    }
+
     /// Renders the proposal as text.
     #[must_use]
     pub fn text(&self) -> String {

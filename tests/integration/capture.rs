@@ -176,3 +176,33 @@ fn a_replay_of_a_capture_gives_the_verdicts_of_the_worker() {
     worker.drain();
     assert_eq!(live, replayed);
 }
+
+/// Without a key or a sample, `unseen init` examines the topic itself.
+#[test]
+fn init_proposes_a_key_from_the_topic_and_creates_the_output() {
+    let input = topic(broker(), "init", 2);
+    let output = format!("{input}-unseen");
+    let order = |number: usize, second: usize| {
+        let timestamp = START + i64::try_from(second).expect("few") * 1000;
+        let value = format!("{{\"id\":{number},\"kind\":\"k{}\"}}", number % 3);
+        let partition = i32::from(number.is_multiple_of(2));
+        TestRecord { partition, key: None, value: Some(value.into_bytes()), headers: Vec::new(), timestamp }
+    };
+    // Every third order is delivered again after 40 s.
+    let again = |second: usize| second.checked_sub(40).filter(|number| number.is_multiple_of(3)).map(|number| order(number, second));
+    produce(broker(), &input, (0..500).flat_map(|second| std::iter::once(order(second, second)).chain(again(second))).collect());
+    let (code, text, error) = unseen(["init", &input, &output, "-b", broker(), "--create-topics"]);
+    assert_eq!(code, Some(0), "{error}");
+    assert_eq!(error, format!("Created topic {output} with 2 partitions.\n"));
+    for line in ["key = { field = \"/id\" }", "window = \"5m\"", "key_conflicts = true"] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("unseen.toml");
+    fs::write(&file, text).expect("a file");
+    let (code, _, error) = unseen(["check", "--connect", "-c", file.to_str().expect("UTF-8")]);
+    assert_eq!(code, Some(0), "{error}");
+    // The topics exist now.
+    let (code, _, error) = unseen(["init", &input, &output, "-b", broker(), "--create-topics", "--key", "/id"]);
+    assert_eq!((code, &*error), (Some(0), ""));
+}

@@ -1,0 +1,31 @@
+//! Creates the topics that a configuration names, for `unseen init --create-topics`. A worker never does.
+
+use super::Error;
+use super::admin::block_on;
+use super::changelog::admin;
+use crate::config::Config;
+use rdkafka::admin::{NewTopic, TopicReplication};
+use rdkafka::error::RDKafkaErrorCode;
+
+/// Creates the topics that do not exist, with the brokers' default replication and settings. Returns the names of those that it created.
+///
+/// # Errors
+/// [`Error::Fatal`] if the brokers refuse a topic.
+pub fn create_topics(config: &Config, names: &[&str], partitions: u32) -> Result<Vec<String>, Error> {
+    let failure = |name: &str, error: &dyn std::fmt::Display| {
+        Error::Fatal(format!("topic {name:?} could not be created: {error}; create it with {partitions} partitions"))
+    };
+    let (admin, options) = admin(config).map_err(|error| failure(names[0], &error))?;
+    let count = i32::try_from(partitions).unwrap_or(i32::MAX);
+    let mut created = Vec::new();
+    for name in names {
+        let topic = NewTopic::new(name, count, TopicReplication::Fixed(-1));
+        let answer = block_on(admin.create_topics([&topic], &options)).map_err(|error| failure(name, &error))?;
+        match answer.into_iter().next() {
+            Some(Err((_, RDKafkaErrorCode::TopicAlreadyExists))) => {}
+            Some(Err((_, code))) => return Err(failure(name, &code)),
+            _ => created.push((*name).to_owned()),
+        }
+    }
+    Ok(created)
+}

@@ -1,0 +1,98 @@
+//! Promise: `unseen init` writes a configuration that `unseen check` accepts, from flags or from records, or says what is missing.
+
+use assert_cmd::Command;
+use assert_cmd::cargo::cargo_bin_cmd;
+use std::fs;
+use std::path::Path;
+
+/// A command that none of this machine's settings reach.
+fn init(args: &[&str]) -> Command {
+    let mut command = cargo_bin_cmd!("unseen");
+    command.env_clear().args(["init", "news.events", "news.unseen"]).args(args);
+    command
+}
+
+fn printed(command: &mut Command) -> String {
+    let output = command.assert().success().get_output().clone();
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+fn refused(command: &mut Command) -> String {
+    let output = command.assert().failure().get_output().clone();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+    String::from_utf8(output.stderr).expect("UTF-8")
+}
+
+fn check(file: &Path) {
+    cargo_bin_cmd!("unseen").env_clear().args(["check", "-c"]).arg(file).assert().success();
+}
+
+/// Orders at one per second. Every third is delivered again after 40 s.
+fn orders() -> String {
+    let line =
+        |order: u64, second: u64| format!("{{\"id\":{order},\"kind\":\"k{}\",\"at\":{}}}\n", order % 3, 1_700_000_000_000 + second * 1000);
+    let again = |second: u64| second.checked_sub(40).filter(|order| order.is_multiple_of(3)).map(|order| line(order, second));
+    (0..1000).flat_map(|second| std::iter::once(line(second, second)).chain(again(second))).collect()
+}
+
+/// The configuration of docs/tutorial.md.
+#[test]
+fn the_minimal_configuration_is_what_init_writes() {
+    let args = ["--group-id", "news", "--key", "key", "--key", "/news_id", "--dead-letters", "news.dead"];
+    assert_eq!(fs::read_to_string("config/minimal.toml").expect("the file"), printed(&mut init(&args)));
+}
+
+#[test]
+fn flags_become_a_valid_configuration() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("unseen.toml");
+    let args = ["--key", "header:x \"y\"", "--window", "2h", "--capacity", "1234567", "-X", "security.protocol=SSL", "-o"];
+    init(&args).arg(&file).assert().success();
+    check(&file);
+    let text = fs::read_to_string(&file).expect("the file");
+    for line in [
+        "group_id = \"unseen-news.events\"",
+        "key = { header = \"x \\\"y\\\"\" }",
+        "window = \"2h\"",
+        "filter = { capacity = 1234567, false_positive_rate = 1e-4 }",
+        "\"security.protocol\" = \"SSL\"",
+        "on_invalid = \"fail\"",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+    // The file is not overwritten.
+    assert!(refused(init(&args).arg(&file)).contains("exists; name another file with -o"));
+}
+
+#[test]
+fn a_sample_becomes_a_configuration_that_deduplicates_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (sample, file) = (dir.path().join("orders.ndjson"), dir.path().join("unseen.toml"));
+    fs::write(&sample, orders()).expect("a file");
+    let text = printed(init(&["--ignore", "/at", "--sample"]).arg(&sample));
+    assert_eq!(text, printed(init(&["--ignore", "/at", "--sample", "-"]).write_stdin(orders())));
+    for line in ["key = { field = \"/id\" }", "window = \"5m\"", "key_conflicts = { except = [\"/at\"] }"] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+    fs::write(&file, &text).expect("a file");
+    check(&file);
+    let mut replay = cargo_bin_cmd!("unseen");
+    let replay = replay.env_clear().args(["replay", "--truth", "--time", "/at", "-c"]).arg(&file).arg(&sample).assert().success();
+    assert_eq!(String::from_utf8_lossy(&replay.get_output().stdout).lines().count(), 1000);
+    // A flag wins over the proposal.
+    assert!(printed(init(&["--ignore", "/at", "--window", "1h", "--capacity", "2M", "--sample"]).arg(&sample)).contains("window = \"1h\""));
+}
+
+#[test]
+fn an_error_says_what_is_missing() {
+    let message = refused(init(&["--sample", "-"]).write_stdin("{\"id\":1}\n{\"id\":2}\n"));
+    assert!(message.starts_with("error: no key fits the records; name one with --key\n"), "{message}");
+    let message = refused(init(&["--sample", "-"]).write_stdin("{\"id\":1,\"x\":2}\n{\"id\":1,\"x\":2}\n"));
+    assert!(message.starts_with("error: the records have no times to propose a window from; set --window"), "{message}");
+    let message = refused(&mut init(&["--key", "id"]));
+    assert!(message.contains("expected a JSON pointer such as /order/id, `key`, or `header:NAME`"), "{message}");
+    let message = refused(&mut init(&["--key", "/id", "--dead-letters", "news.events"]));
+    assert!(message.starts_with("error: the flags do not make a valid configuration: topics[0]"), "{message}");
+    let message = refused(&mut init(&["--key", "/id", "--window", "0s"]));
+    assert!(message.contains("window"), "{message}");
+}
