@@ -126,7 +126,7 @@ impl Broker {
         let config = parse(&render(args, "{ record = \"key\" }", "24h", 1, ""))?;
         kafka::check_properties(&config).map_err(|errors| anyhow!("--property: {}", join(&errors)))?;
         let wanted = Wanted { topic: args.input.clone(), ..Wanted::default() };
-        let capture = Capture::start(&config, &wanted, &|| interrupt.came(), &|trouble| eprintln!("{trouble}"))?;
+        let capture = Capture::start(&config, &wanted, &|| interrupt.received(), &|trouble| eprintln!("{trouble}"))?;
         let partitions = capture.partitions();
         Ok(Self { capture, partitions })
     }
@@ -139,8 +139,8 @@ impl Broker {
             count += 1;
             Ok(count < SAMPLE_RECORDS_MAX && lines.len() < SAMPLE_BYTES_MAX)
         };
-        self.capture.read(&|| interrupt.came(), &|trouble| eprintln!("{trouble}"), &mut take)?;
-        ensure!(!interrupt.came(), "interrupted; nothing is written");
+        self.capture.read(&|| interrupt.received(), &|trouble| eprintln!("{trouble}"), &mut take)?;
+        ensure!(!interrupt.received(), "interrupted; nothing is written");
         ensure!(count > 0, "topic {:?} has no records to propose a key from; name the key with --key", args.input);
         usable(Proposal::new(&*lines, Format::Kcat, None, &compare(args)?).with_context(|| args.input.clone())?)
     }
@@ -220,7 +220,7 @@ fn render(args: &Args, key: &str, window: &str, capacity: u64, more: &str) -> St
         None => "# Records without a key stop the worker. Alternatives: \"drop\", \"emit\", { topic = \"a dead-letter topic\" }\non_invalid = \"fail\"\n"
             .to_owned(),
     };
-    let capacity = if capacity % 1_000_000 == 0 { format!("\"{}M\"", capacity / 1_000_000) } else { capacity.to_string() };
+    let capacity = if capacity.is_multiple_of(1_000_000) { format!("\"{}M\"", capacity / 1_000_000) } else { capacity.to_string() };
     format!(
         "\
 # Written by `unseen init`. config/example.toml documents every option.

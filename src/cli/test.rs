@@ -23,7 +23,7 @@ pub struct Args {
     /// Run only the tests whose names contain this text
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Also write the results to a file as JUnit XML
+    /// Also write the results to a file as `JUnit` XML
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
     /// Test files, in TOML or YAML [default: `NAME.test.toml` or `NAME.test.yaml` next to the configuration file `NAME.toml`]

@@ -45,7 +45,8 @@ fn fill(schema: &Value, tree: &mut Value) {
         }
         Value::Object(table) => {
             for (name, option) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
-                if option.get("required").is_some_and(|required| required != &json!([])) && !table.contains_key(name) {
+                let needs_more = option.get("required").is_some_and(|required| required != &json!([])) || option.get("oneOf").is_some();
+                if needs_more && !table.contains_key(name) {
                     // A table that says nothing would be refused.
                 } else if option.get("properties").is_some() {
                     fill(option, table.entry(name).or_insert_with(|| json!({})));

@@ -151,9 +151,9 @@ pub(super) fn time(value: &Value) -> Result<EventTime, String> {
     let mut table = value.as_object().ok_or_else(unknown)?.clone();
     let optional = take_switch(&mut table, "optional")?;
     let unit = |unit: Value| {
-        let named = unit.as_str().and_then(TimeUnit::named);
+        let known = unit.as_str().and_then(TimeUnit::named);
         let names = TimeUnit::NAMES.map(|name| format!("{name:?}")).join(", ");
-        named.ok_or_else(|| expected(&format!("one of {names} for unit"), &unit))
+        known.ok_or_else(|| expected(&format!("one of {names} for unit"), &unit))
     };
     let unit = table.remove("unit").map(unit).transpose()?;
     let place = match table.iter().next().filter(|_| table.len() == 1).map(|(name, value)| (&**name, value)) {

@@ -24,7 +24,7 @@ pub enum TokenSource {
     },
 }
 
-/// A token endpoint of an OAuth 2.0 or OpenID Connect provider.
+/// A token endpoint of an OAuth 2.0 or `OpenID` Connect provider.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TokenEndpoint {
     /// The URL.

@@ -170,12 +170,11 @@ fn millis(unit: Option<TimeUnit>, mantissa: i128, exponent: i32) -> Option<Times
     if unit == Some(TimeUnit::Rfc3339) || mantissa < 0 {
         return None;
     }
-    let unit = match unit {
-        Some(unit) => unit,
-        None => {
-            let whole = scaled(mantissa, exponent)?;
-            LEAST.into_iter().find(|&(least, _)| whole >= least).map_or(TimeUnit::Seconds, |(_, unit)| unit)
-        }
+    let unit = if let Some(unit) = unit {
+        unit
+    } else {
+        let whole = scaled(mantissa, exponent)?;
+        LEAST.into_iter().find(|&(least, _)| whole >= least).map_or(TimeUnit::Seconds, |(_, unit)| unit)
     };
     i64::try_from(scaled(mantissa, exponent.checked_add(unit.to_millis())?)?).ok().filter(|&time| time > 0)
 }

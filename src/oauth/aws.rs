@@ -198,7 +198,8 @@ mod tests {
                     reader.read_line(&mut line).unwrap();
                     let line = line.trim_end().to_ascii_lowercase();
                     length = line.strip_prefix("content-length: ").map_or(length, |value| value.parse().unwrap());
-                    request += &format!("{line}\n");
+                    request.push_str(&line);
+                    request.push('\n');
                     if line.is_empty() {
                         break;
                     }

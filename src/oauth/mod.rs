@@ -157,7 +157,7 @@ impl Tokens {
                     wait
                 }
                 Err(why) => {
-                    self.fail(&mut state, &why);
+                    Self::fail(&mut state, &why);
                     let wait = backoff;
                     backoff = (wait * 2).min(BACKOFF.1);
                     wait
@@ -196,7 +196,7 @@ impl Tokens {
         state.token = Some(token);
     }
 
-    fn fail(&self, state: &mut State, why: &str) {
+    fn fail(state: &mut State, why: &str) {
         let left = state.token.as_ref().map(|token| token.left().unwrap_or(UNKNOWN_LIFETIME));
         if state.trouble.as_deref() != Some(why) {
             let valid_seconds = left.map(|left| left.as_secs());

@@ -341,7 +341,7 @@ mod tests {
         for line in ["authorization: bearer s3cret", "target-sr-cluster: lsrc-1"] {
             assert!(head.iter().any(|sent| sent == line), "{head:?}");
         }
-        assert!(failure.contains("look at schema_registry.oauth") && !failure.contains("s3cret"), "{failure}");
+        assert!(failure.contains("check schema_registry.oauth") && !failure.contains("s3cret"), "{failure}");
     }
 
     fn knows(_: &str) -> (u16, String) {

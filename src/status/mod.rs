@@ -296,7 +296,7 @@ impl Status {
         let reports = stats.reports();
         let contact = stats.broker_contact.age();
         let rounds: Vec<_> = stats.rounds.iter().map(LastTime::age).collect();
-        let (state, reason) = state::determine(config, identity, &reports, contact, &rounds, registry);
+        let (condition, reason) = state::determine(config, identity, &reports, contact, &rounds, registry);
         let checkpoint_at = stats.checkpoint_at.load(Ordering::Relaxed);
         let written = get(&stats.checkpoints);
         Self {
@@ -305,7 +305,7 @@ impl Status {
             group_id: config.kafka.group_id.clone(),
             delivery: config.worker.delivery.name().to_owned(),
             workers: config.worker.workers,
-            state,
+            state: condition,
             reason,
             time_ms: identity.time_ms,
             started_ms: identity.started_ms,

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
     /// One byte per verdict, because a transaction may have millions of records.
-    verdicts: Vec<Verdict>,
+    decided: Vec<Verdict>,
     /// The offsets of the verdicts.
     runs: Vec<VerdictRun>,
     /// The number of verdicts whose records are in the open transaction. It is less than the total only after an abort.
@@ -43,7 +43,7 @@ impl Verdicts {
     /// Recalls the verdict of the next record.
     #[inline]
     pub(super) fn recall(&self, offset: Offset) -> Recall {
-        let Some(&verdict) = self.verdicts.get(self.in_transaction) else { return Recall::New };
+        let Some(&verdict) = self.decided.get(self.in_transaction) else { return Recall::New };
         match self.offset(self.in_transaction) {
             decided if decided == offset => Recall::Decided(verdict),
             decided => Recall::Gap(decided),
@@ -53,12 +53,12 @@ impl Verdicts {
     /// Adds consecutive records to the open transaction. Either all of them are new, or all of them already have a verdict.
     #[inline]
     pub(super) fn remember(&mut self, first: Offset, verdicts: &[Verdict]) {
-        let end = self.verdicts.len();
+        let end = self.decided.len();
         if self.in_transaction == end {
             if self.runs.last().is_none_or(|run| run.at(end) != first) {
                 self.runs.push(VerdictRun { start: first, first: end });
             }
-            self.verdicts.extend_from_slice(verdicts);
+            self.decided.extend_from_slice(verdicts);
         }
         self.in_transaction += verdicts.len();
     }
@@ -70,13 +70,13 @@ impl Verdicts {
 
     /// Returns the verdict of a record.
     pub(super) fn verdict(&self, offset: Offset) -> Option<Verdict> {
-        self.index(offset).map(|index| self.verdicts[index])
+        self.index(offset).map(|index| self.decided[index])
     }
 
     /// Changes the verdict of a record that a broker rejected.
     pub(super) fn refuse(&mut self, offset: Offset, invalid: Invalid) {
         if let Some(index) = self.index(offset) {
-            self.verdicts[index] = Verdict::Invalid(invalid.reason);
+            self.decided[index] = Verdict::Invalid(invalid.reason);
             self.refused.insert(offset, invalid);
         }
     }
@@ -100,15 +100,15 @@ impl Verdicts {
 
     fn index(&self, offset: Offset) -> Option<usize> {
         let run = self.runs.partition_point(|run| run.start <= offset).checked_sub(1)?;
-        let end = self.runs.get(run + 1).map_or(self.verdicts.len(), |next| next.first);
+        let end = self.runs.get(run + 1).map_or(self.decided.len(), |next| next.first);
         let VerdictRun { start, first } = self.runs[run];
         Some(first + usize::try_from(offset - start).ok()?).filter(|&index| index < end)
     }
 
     /// Drops the verdicts of the records in the open transaction after it was committed.
     pub(super) fn committed(&mut self) {
-        let left = self.verdicts.get(self.in_transaction).map(|_| self.offset(self.in_transaction));
-        self.verdicts.drain(..self.in_transaction);
+        let left = self.decided.get(self.in_transaction).map(|_| self.offset(self.in_transaction));
+        self.decided.drain(..self.in_transaction);
         self.refused = left.map_or_else(BTreeMap::new, |left| self.refused.split_off(&left));
         self.runs.retain_mut(|run| {
             let is_left = run.first >= self.in_transaction;
@@ -129,12 +129,12 @@ impl Verdicts {
 
     /// True if the open transaction contains all records that have a verdict.
     pub(super) const fn replay_complete(&self) -> bool {
-        self.in_transaction == self.verdicts.len()
+        self.in_transaction == self.decided.len()
     }
 
     /// True if every record with a verdict is committed. Only then may a checkpoint be taken.
     pub(super) const fn is_empty(&self) -> bool {
-        self.verdicts.is_empty()
+        self.decided.is_empty()
     }
 }
 

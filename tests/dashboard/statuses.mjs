@@ -55,7 +55,7 @@ export const spaces = {
 /** What is due to each, and the colour's name. */
 export const verdicts = {
   above: ['above target', 'bad'],
-  perhaps: ['perhaps above target', 'warn'],
+  perhaps: ['possibly above target', 'warn'],
   estimated: ['estimated above target', 'warn'],
   within: ['within target', 'good'],
   unchecked: ['nothing checked yet', null],

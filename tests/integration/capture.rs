@@ -190,7 +190,7 @@ fn init_proposes_a_key_from_the_topic_and_creates_the_output() {
     };
     // Every third order is delivered again after 40 s.
     let again = |second: usize| second.checked_sub(40).filter(|number| number.is_multiple_of(3)).map(|number| order(number, second));
-    produce(broker(), &input, (0..500).flat_map(|second| std::iter::once(order(second, second)).chain(again(second))).collect());
+    produce(broker(), &input, (0..500).flat_map(|second| std::iter::once(order(second, second)).chain(again(second))).collect::<Vec<_>>());
     let (code, text, error) = unseen(["init", &input, &output, "-b", broker(), "--create-topics"]);
     assert_eq!(code, Some(0), "{error}");
     assert_eq!(error, format!("Created topic {output} with 2 partitions.\n"));

@@ -54,7 +54,7 @@ fn event_times_move_the_window_and_record_times_are_kept() {
         produce(broker(), &input, &events);
         let mut worker = setup.start("a");
         let first: Vec<_> = [0, 1, 3, 4, 8].map(|number| events[number].clone()).to_vec();
-        assert_same(&[first.clone()], &wait_for_output(broker(), &output, first.len(), 1, LIMIT, &mut worker));
+        assert_same(std::slice::from_ref(&first), &wait_for_output(broker(), &output, first.len(), 1, LIMIT, &mut worker));
         worker.kill9();
         std::fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
         // 3 and 1 are in the window, and 2 is not.

@@ -313,7 +313,8 @@ impl Plan {
         Ok(plan)
     }
 
-    fn has(&self, fault: &Fault) -> bool {
+    /// True if a step has this fault.
+    pub fn has(&self, fault: &Fault) -> bool {
         self.steps.iter().any(|step| step.fault == *fault)
     }
 

@@ -5,7 +5,7 @@ use super::super::faults::Api;
 use super::super::network::Code;
 use super::super::{ClientId, World, micros};
 use super::super::{Simulation, TIMEOUT};
-use super::consumer::unanswered;
+use super::error::unanswered;
 use super::fetcher::{Event, Fetcher};
 use super::{Asking, Client};
 use crate::broker::{ChangelogEnds, ChangelogReader, ChangelogTail, Error, Logged, TailEvent};

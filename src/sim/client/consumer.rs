@@ -8,7 +8,7 @@ use super::super::{ClientId, World, micros};
 use super::super::{Simulation, TIMEOUT};
 use super::Client;
 use super::changelog::list_offsets;
-use super::error::{client_error, seen};
+use super::error::{client_error, seen, unanswered};
 use super::fetcher::Event;
 use super::membership::{ConsumerState, JoinState};
 use super::record::SimRecord;
@@ -45,10 +45,6 @@ impl SimMembership {
 
 fn killed() -> Error {
     Error::Fatal("the process was killed".to_owned())
-}
-
-pub(super) fn unanswered(what: &str, code: &Code) -> Error {
-    Error::Fatal(format!("cannot {what}: {code:?}"))
 }
 
 impl SimConsumer {

@@ -1,7 +1,7 @@
 //! Errors as librdkafka reports them to the application.
 
 use super::super::network::Code;
-use crate::broker::{ClientError, ErrorCode};
+use crate::broker::{ClientError, Error, ErrorCode};
 
 pub(super) const fn client_error(code: ErrorCode, message: String) -> ClientError {
     ClientError { code, message, missing_permission: None, is_fatal: false, is_retriable: false, requires_abort: false }
@@ -26,4 +26,8 @@ pub(super) fn seen(code: &Code) -> ErrorCode {
         Code::InvalidCommitOffsetSize => ErrorCode::Unknown,
         _ => ErrorCode::Other,
     }
+}
+
+pub(super) fn unanswered(what: &str, code: &Code) -> Error {
+    Error::Fatal(format!("cannot {what}: {code:?}"))
 }

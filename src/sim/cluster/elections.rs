@@ -30,11 +30,13 @@ impl World {
             let lag = if self.random.chance(3000) { self.random.below(20) } else { 0 };
             self.elect(&TopicPartition { topic, partition }, next, i64::try_from(lag).unwrap_or(0));
         }
-        let moves: Vec<_> = self.cluster.groups.keys().filter(|group| self.cluster.coordinator(group) == node).cloned().collect();
+        let groups: Vec<_> = self.cluster.groups.keys().filter(|group| self.cluster.coordinator(group) == node).cloned().collect();
         let moved = &mut self.cluster.transactions.moved;
         moved.values_mut().filter(|to| **to == node).for_each(|to| *to = next);
         moved.insert(node, next);
-        moves.into_iter().for_each(|group| self.load_group(&group));
+        for group in groups {
+            self.load_group(&group);
+        }
     }
 
     /// Moves all coordinators to the next broker that is up.

@@ -257,6 +257,7 @@ impl Options {
 
 /// What a topic's memory is configured as, which may change between two runs.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct Memory {
     kind: usize,
     by_count: bool,

@@ -103,10 +103,10 @@ impl Shared {
             "iss": "https://idp.example", "sub": SUBJECT, "aud": self.audience, "scope": SCOPE,
             "iat": now, "exp": now + lifetime.as_secs(), "jti": unique("token"),
         });
-        let signed = [header, claims].map(|part| BASE64URL_NOPAD.encode(part.to_string().as_bytes())).join(".");
+        let content = [header, claims].map(|part| BASE64URL_NOPAD.encode(part.to_string().as_bytes())).join(".");
         let mut signer = Signer::new(MessageDigest::sha256(), &self.key).expect("a key that signs");
-        let signature = signer.sign_oneshot_to_vec(signed.as_bytes()).expect("a signature");
-        let token = format!("{signed}.{}", BASE64URL_NOPAD.encode(&signature));
+        let signature = signer.sign_oneshot_to_vec(content.as_bytes()).expect("a signature");
+        let token = format!("{content}.{}", BASE64URL_NOPAD.encode(&signature));
         self.tokens.push(token.clone());
         token
     }

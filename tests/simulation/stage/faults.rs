@@ -1,7 +1,7 @@
 //! Faults of a plan that take more than a line.
 
 use super::{GROUP, MORE_PARTITIONS, STEP, Stage, at, input_options, new_record};
-use crate::plan::MEMBERS;
+use crate::plan::{Fault, MEMBERS};
 use crate::truth;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,6 +10,18 @@ use unseen::record::{Offset, TopicPartition};
 use unseen::sim::{Effect, Isolation, NewRecord};
 
 impl Stage<'_> {
+    pub(super) fn step_clock(&mut self, number: usize, ms: i64) {
+        self.members[number].clock_ahead += ms;
+        let ahead = self.members[number].clock_ahead;
+        self.life(number).process.set_clock_ahead(ahead);
+    }
+
+    pub(super) fn cut_off(&mut self, number: usize, brokers: &[usize], time: Duration) {
+        for &broker in brokers {
+            self.life(number).process.cut_off(broker, time);
+        }
+    }
+
     /// Two processes with the same names, each with the disk of one moment.
     pub(super) fn twin(&mut self, number: usize, killed: bool) {
         self.kill(number);
@@ -198,6 +210,10 @@ impl Stage<'_> {
                 stage.again.extend(emitted.get(&id).map(|times| (id, times + 1)));
             }
         });
+        if self.plan.has(&Fault::LoseOffsets) {
+            // A group that loses its offsets before it has committed anything resumes at its checkpoints, and so loses the reset, too.
+            self.wait_until_read();
+        }
     }
 
     fn times_emitted(&self) -> BTreeMap<Vec<u8>, usize> {

@@ -498,17 +498,11 @@ impl<'p> Stage<'p> {
             Fault::DeleteRepartitionTopic => self.delete_repartition_topic(),
             Fault::ResetOffset { partition, back } => self.reset_offset(&at("in", *partition), *back),
             Fault::ElectAfterRestore { lag } => self.elect_after_restore(number, *lag),
-            Fault::StepClock { ms } => {
-                self.members[number].clock_ahead += ms;
-                let ahead = self.members[number].clock_ahead;
-                self.life(number).process.set_clock_ahead(ahead);
-            }
+            Fault::StepClock { ms } => self.step_clock(number, *ms),
             Fault::Server { killed, ms } => self.disturb_server(*killed, Duration::from_millis(*ms)),
             Fault::OpenTransaction { partition, ms } => self.open_transaction(*partition, *ms),
             Fault::MixedTransaction { partition, ms, committed } => self.mix_transaction(*partition, *ms, *committed),
-            Fault::CutOff { brokers, ms } => {
-                brokers.iter().for_each(|&broker| self.life(number).process.cut_off(broker, Duration::from_millis(*ms)));
-            }
+            Fault::CutOff { brokers, ms } => self.cut_off(number, brokers, Duration::from_millis(*ms)),
             Fault::StallAt { point, count, ms } => {
                 self.life(number).process.arm(named(point), *count, Effect::Stall(Duration::from_millis(*ms)));
             }

@@ -1,0 +1,105 @@
+use super::*;
+
+fn proposal(lines: impl Iterator<Item = String>) -> Proposal {
+    let text: Vec<_> = lines.collect();
+    let compare = CompareContent::new(vec!["/attempt".to_owned(), "/sent".to_owned()]).unwrap();
+    Proposal::new(text.join("\n").as_bytes(), Format::Ndjson, None, &compare).unwrap()
+}
+
+/// Orders with retried webhooks: every third is sent again 40 s later, with a different attempt number.
+fn webhooks(row: u64, version: impl Fn(u64, u64) -> u64) -> Vec<(u64, String)> {
+    let line = |attempt: u64, second: u64| {
+        let (kind, version) = (row % 3, version(row, attempt));
+        let time = 1_700_000_000_000 + second * 1000;
+        (
+            time,
+            format!(
+                "{{\"sent\":{time},\"attempt\":{attempt},\"kind\":\"k{kind}\",\"order\":{{\"id\":\"o-{row}\",\"version\":{version}}}}}"
+            ),
+        )
+    };
+    let again = row.is_multiple_of(3).then(|| line(2, row + 40));
+    std::iter::once(line(1, row)).chain(again).collect()
+}
+
+fn stream(rows: u64, version: impl Fn(u64, u64) -> u64 + Copy) -> Proposal {
+    let mut lines: Vec<_> = (0..rows).flat_map(|row| webhooks(row, version)).collect();
+    lines.sort();
+    proposal(lines.into_iter().map(|(_, line)| line))
+}
+
+#[test]
+fn the_key_with_equal_duplicates_is_proposed() {
+    let proposal = stream(3_000, |_, _| 1);
+    assert_eq!((proposal.time.as_deref(), proposal.parts.as_slice()), (Some("/sent"), &[Part::Field("/order/id".into())][..]));
+    let best = &proposal.candidates[0];
+    assert_eq!((best.distinct, best.repeats, best.conflicts), (3_000, 1_000, 0));
+    // All duplicates arrive after 40 s, and twice that is less than five minutes. 3,000 s have 300 keys each.
+    assert_eq!((proposal.window_ms, proposal.capacity), (Some(300_000), Some(1_000)));
+    let configuration = proposal.configuration.as_deref().unwrap();
+    assert!(configuration.contains("key = { field = \"/order/id\" }\nwindow = \"5m\"\nfilter = { capacity = 1000 }"), "{configuration}");
+    assert!(proposal.text().contains("1000 of 4000 records are duplicates with this key, and none of them differs"), "{}", proposal.text());
+}
+
+/// An order that changes is not a duplicate: its version is part of the key.
+#[test]
+fn a_field_in_which_duplicates_differ_becomes_a_part_of_the_key() {
+    let proposal = stream(3_000, |row, attempt| if row.is_multiple_of(30) { attempt } else { 1 });
+    assert_eq!(proposal.parts, [Part::Field("/order/id".into()), Part::Field("/order/version".into())]);
+    let alone = proposal.candidates.iter().find(|candidate| candidate.key == "{ field = \"/order/id\" }").unwrap();
+    assert_eq!((alone.conflicts, alone.differ_in.as_slice()), (100, &["/order/version".to_owned()][..]));
+    assert_eq!(proposal.candidates[0].repeats, 900);
+}
+
+#[test]
+fn no_key_is_proposed_without_equal_duplicates() {
+    let unlike = proposal((0..100).map(|row| format!("{{\"kind\":{},\"amount\":{row}}}", row % 5)));
+    assert_eq!((unlike.configuration.as_deref(), unlike.parts.len()), (None, 0));
+    assert!(unlike.reasons[0].starts_with("No key fits"), "{:?}", unlike.reasons);
+    // Fields without a column of their own are still compared.
+    let fields: Vec<_> = (0..40).map(|field| format!("\"f{field}\":1")).collect();
+    let wide = |row: u64| format!(",{},\"last\":{row}", fields.join(","));
+    let many = proposal((0..100).map(|row| format!("{{\"id\":{}{}}}", row % 50, wide(row))));
+    assert_eq!((many.parts.len(), many.candidates[0].differ_in.as_slice()), (0, &["the rest of the value".to_owned()][..]));
+    let captured = |row: u64| format!("{{\"partition\":0,\"key\":\"k{}\",\"payload\":\"[{row}]\"}}", row % 10);
+    let captured: Vec<_> = (0..100).map(captured).collect();
+    let opaque = Proposal::new(captured.join("\n").as_bytes(), Format::Kcat, None, &CompareContent::default()).unwrap();
+    assert_eq!((opaque.configuration.as_deref(), opaque.candidates[0].conflicts), (None, 90));
+    let status = proposal((0..90).map(|row| format!("{{\"order\":{},\"customer\":7,\"status\":\"s{}\"}}", row / 3, row % 3)));
+    assert_eq!(status.configuration, None);
+    assert!(!opaque.text().contains("differ in :"), "{}", opaque.text());
+    let unique = proposal((0..100).map(|row| format!("{{\"id\":{row}}}")));
+    assert!(unique.reasons[0].starts_with("There are no duplicates in 100 records"), "{:?}", unique.reasons);
+}
+
+/// The rest of a record, without the ignored fields, may be the whole key.
+#[test]
+fn a_record_may_consist_of_its_key_only() {
+    let review = |row: u64| {
+        let sent = 1_700_000_000_000 + row * 1000;
+        format!("{{\"reviewer\":\"r{}\",\"vendor\":\"v{}\",\"attempt\":{row},\"sent\":{sent}}}", row % 50, row % 7)
+    };
+    let proposal = proposal((0..2_000).map(review));
+    assert_eq!(proposal.parts, [Part::Field("/reviewer".into()), Part::Field("/vendor".into())]);
+    assert_eq!(proposal.candidates[0].distinct, 350);
+}
+
+/// The printed section makes the worker ignore the same fields as `--ignore`.
+#[test]
+fn duplicates_are_compared_as_in_a_worker() {
+    let row = |row: u64, attempt: u64| {
+        let fields: Vec<_> = (10..45).map(|field| format!("\\\"f{field}\\\":1")).collect();
+        let value = format!("{{\\\"id\\\":{row},\\\"x\\\":null,{},\\\"zmeta\\\":{{\\\"attempt\\\":{attempt}}}}}", fields.join(","));
+        format!("{{\"partition\":0,\"key\":\"k{row}\",\"headers\":[\"attempt\",\"{attempt}\"],\"payload\":\"{value}\"}}")
+    };
+    let lines: Vec<_> = (0..200).map(|number| row(number / 2, number % 2)).collect();
+    let propose = |except: &[&str]| {
+        let compare = CompareContent::new(except.iter().map(|&pointer| pointer.to_owned()).collect()).unwrap();
+        Proposal::new(lines.join("\n").as_bytes(), Format::Kcat, None, &compare).unwrap()
+    };
+    assert_eq!(propose(&[]).configuration, None);
+    let proposal = propose(&["/zmeta"]);
+    assert_eq!(proposal.parts, [Part::RecordKey]);
+    let text = proposal.text();
+    assert!(text.contains("- Duplicates differ in header attempt, which is not compared"), "{text}");
+}
