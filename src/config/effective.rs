@@ -45,11 +45,14 @@ fn fill(schema: &Value, tree: &mut Value) {
         }
         Value::Object(table) => {
             for (name, option) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
-                let needs_more = option.get("required").is_some_and(|required| required != &json!([])) || option.get("oneOf").is_some();
-                if needs_more && !table.contains_key(name) {
+                if option.get("required").is_some_and(|required| required != &json!([])) && !table.contains_key(name) {
                     // A table that says nothing would be refused.
                 } else if option.get("properties").is_some() {
-                    fill(option, table.entry(name).or_insert_with(|| json!({})));
+                    let mut inner = table.remove(name).unwrap_or_else(|| json!({}));
+                    fill(option, &mut inner);
+                    if inner != json!({}) {
+                        table.insert(name.clone(), inner);
+                    }
                 } else if let Some(default) = option.get("default") {
                     table.entry(name).or_insert_with(|| default.clone());
                 } else if let Some(list) = table.get_mut(name) {
