@@ -43,8 +43,8 @@ fn pointer(tokens: &[String]) -> String {
     tokens.iter().map(|token| format!("/{}", token.replace('~', "~0").replace('/', "~1"))).collect()
 }
 
-fn part(part: AnyPart) -> Part {
-    match part {
+fn part(any: AnyPart) -> Part {
+    match any {
         AnyPart::RecordKey => Part::RecordKey,
         AnyPart::RecordValue => Part::RecordValue,
         AnyPart::Header(name) => Part::Header(name),
