@@ -183,7 +183,7 @@ pub enum Error {
     Corrupt {
         /// The directory.
         dir: PathBuf,
-        /// What was expected, where, and what was found.
+        /// The expected and the actual content, and its place.
         what: String,
     },
     /// The stored state of a partition was lost.

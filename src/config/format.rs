@@ -114,7 +114,7 @@ fn read(file: &str) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Whether the schema can be read, and has the fields that the key is made of, and the time.
+/// Checks that the schema is readable, and that it has the fields of the key and of the event time.
 #[cfg(feature = "formats")]
 fn check(local: &LocalSchema, (spec, time): Wanted<'_>, is_key: bool) -> Result<(), String> {
     let is_second_there = || Extractor::compile(&local.schema, Message::Indexes(&[1]), &Places::default()).is_ok();

@@ -20,7 +20,7 @@ pub(super) fn resolve(raw: &Value, path: &str, diagnostics: &mut Diagnostics) ->
         part.map_err(|message| diagnostics.add(place, message)).ok()
     };
     let parts: Vec<_> = match raw {
-        // What identifies an event, by the specification.
+        // The attributes that identify an event according to the specification.
         Value::String(preset) if preset == "cloudevents" => ["source", "id"].map(|name| Some(Part::CloudEvent(name.to_owned()))).into(),
         Value::Array(list) => {
             let parts = list.iter().enumerate();

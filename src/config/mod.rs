@@ -338,11 +338,11 @@ pub struct Topic {
     pub window: Window,
     /// What remembers keys.
     pub filter: Filter,
-    /// How a record retracts its key, if it can.
+    /// The rule by which a record retracts its key, if there is one.
     pub retract: Option<Retract>,
     /// Whether a duplicate renews its key's window.
     pub refresh: bool,
-    /// Where its records have the time of their events, or `None` for Kafka's timestamps.
+    /// The place of the event time in its records, or `None` for Kafka's timestamps.
     pub time: Option<EventTime>,
     /// How far ahead of this machine's clock a record may be and still advance stream time.
     pub max_future: Duration,

@@ -1,4 +1,4 @@
-//! How bearer tokens are obtained: for the brokers by SASL, and for a schema registry.
+//! Sources of bearer tokens, for SASL logins to brokers and for schema registries.
 //!
 //! The names of the properties are those of librdkafka. A URL of a file is what Kafka's Java clients take for a token in a file.
 //! Must never show a secret.
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where tokens come from. Its `Debug` shows no secret.
+/// A source of tokens. Its `Debug` output contains no secret.
 #[derive(Clone, PartialEq, Eq)]
 pub enum TokenSource {
     /// A token endpoint that issues tokens for client credentials.
@@ -58,7 +58,7 @@ impl fmt::Display for TokenSource {
 /// A login to the brokers by bearer token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OAuth {
-    /// Where its tokens come from.
+    /// The source of its tokens.
     pub source: TokenSource,
     /// SASL extensions, by name.
     pub extensions: Vec<(String, String)>,
@@ -133,7 +133,7 @@ fn source(values: [Option<String>; 5], names: [&str; 5], report: &mut dyn FnMut(
         return Some(TokenSource::File(path.into()));
     }
     let host = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
-    // What is wrong is not shown: it may have a password.
+    // The error does not show the value, because it may contain a password.
     match host.map(|rest| rest.split(['/', '?']).next().unwrap_or_default()) {
         None | Some("") => report(names[0], EXPECTED_URL),
         Some(host) if host.contains('@') => report(names[0], "must have no user or password: set the client's ID and secret"),
@@ -179,7 +179,7 @@ fn extensions_of(text: &str) -> Result<Vec<(String, String)>, &'static str> {
 /// A login to a schema registry by bearer token, and the headers that go with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegistryOAuth {
-    /// Where its tokens come from.
+    /// The source of its tokens.
     pub source: TokenSource,
     /// Further headers of each request.
     pub headers: Vec<(&'static str, String)>,

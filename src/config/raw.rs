@@ -315,7 +315,7 @@ pub(super) struct Topic {
     pub(super) filter: Filter,
     /// Whether a duplicate begins its key's window anew; a key that repeats for ever is then never emitted again.
     pub(super) refresh: Switch,
-    /// Where a record has the time of its event, by which the window moves: `{ field = "/ts" }` or `{ header = "ts" }`, with its
+    /// The place of a record's event time, which moves the window: `{ field = "/ts" }` or `{ header = "ts" }`, with its
     /// `unit`, and `optional = true` to use Kafka's timestamp for records without a usable time. Kafka's timestamp by default.
     #[schemars(schema_with = "key::time_schema")]
     pub(super) time: Option<Value>,

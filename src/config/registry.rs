@@ -52,7 +52,7 @@ pub(super) fn resolve(mut raw: raw::SchemaRegistry, diagnostics: &mut Diagnostic
     let urls: Vec<_> = url.split(',').map(|url| url.trim().trim_end_matches('/').to_owned()).collect();
     for url in &urls {
         let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
-        // What is wrong is not shown: it may have a password.
+        // The error does not show the value, because it may contain a password.
         match host {
             Some(rest) if rest.contains(['@', '?', '#']) => {
                 report("url", "must have no user, password or parameters: set schema_registry.username and .password");

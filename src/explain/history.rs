@@ -59,7 +59,7 @@ pub(super) struct KeyState {
     pub(super) is_wrongly_renewed: bool,
 }
 
-/// Whether a key is still seen.
+/// The current state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Memory {
     Seen,

@@ -15,7 +15,7 @@ pub enum PointerError {
     Malformed {
         /// The pointer as it was given.
         pointer: String,
-        /// What to write.
+        /// How to write the pointer.
         advice: String,
     },
     /// A pointer that is deeper than values are read.

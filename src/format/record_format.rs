@@ -5,9 +5,9 @@ use super::{Format, Message, Schema};
 use std::fmt;
 use std::sync::Arc;
 
-/// Who has schemas.
+/// A source of schemas.
 pub trait Schemas: fmt::Debug + Send + Sync {
-    /// What is known of a schema. Must not block for long: it is asked for each record whose schema was not seen yet.
+    /// Looks a schema up. Must not block for long, because the worker asks for every record whose schema is new.
     fn get(&self, id: SchemaId) -> Lookup;
 
     /// Why schemas are still being asked for, as a sentence.
@@ -16,18 +16,18 @@ pub trait Schemas: fmt::Debug + Send + Sync {
     }
 }
 
-/// What is known of a schema.
+/// The result of a schema lookup.
 #[derive(Clone, Debug)]
 pub enum Lookup {
     /// This is it.
     Known(Arc<Schema>),
-    /// There is none, or it cannot be used, as a sentence.
+    /// The schema does not exist or cannot be used, with an error message.
     Unknown(Arc<str>),
     /// It is being asked for.
     Awaited,
 }
 
-/// Where there is no registry: knows none.
+/// Without a registry: has no schemas.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoSchemas;
 
@@ -49,7 +49,7 @@ pub struct RecordFormat {
 /// A schema out of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalSchema {
-    /// What the file says.
+    /// The content of the file.
     pub schema: Schema,
     /// Which message of it a record is, for Protobuf.
     pub message: Option<String>,

@@ -21,7 +21,7 @@ const LEAST: [(i128, TimeUnit); 3] = [
 /// Digits behind the decimal point are ignored beyond this mantissa.
 const MANTISSA_MAX: i128 = 10_i128.pow(30);
 
-/// Where a record has the time of its event, and how the time is written.
+/// The place and the unit of a record's event time.
 #[derive(Clone, Debug)]
 pub struct EventTime {
     /// The field or header.

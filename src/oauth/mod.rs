@@ -9,6 +9,7 @@ mod sigv4;
 mod token;
 
 pub(crate) use request::agent;
+pub(crate) use sigv4::escaped;
 pub(crate) use token::Token;
 
 use crate::config::{OAuth, TokenSource};

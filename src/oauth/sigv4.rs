@@ -73,7 +73,7 @@ fn hmac(key: &[u8], text: &str) -> Vec<u8> {
 }
 
 /// Escapes everything that RFC 3986 does not leave as it is.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

@@ -4,12 +4,11 @@
 
 use crate::config::{RegistryOAuth, SchemaRegistry};
 use crate::format::{Body, Format, Reference, Schema, SchemaId};
-use crate::oauth::{self, Tokens};
+use crate::oauth::{self, Tokens, escaped};
 use data_encoding::BASE64;
 use serde::Deserialize;
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 use ureq::http::StatusCode;
@@ -269,20 +268,6 @@ fn too_large() -> Failure {
 /// Shortens an error message of the registry, which may have any length.
 fn shorten(words: &str) -> String {
     words.chars().take(MESSAGE_MAX).collect()
-}
-
-/// Escapes a subject for use in a path.
-fn escaped(subject: &str) -> String {
-    let mut escaped = String::new();
-    for byte in subject.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            escaped.push(byte.into());
-        } else {
-            // Writing to a string cannot fail.
-            let _ = write!(escaped, "%{byte:02X}");
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ fn id() -> PartitionId {
 
 fn rules(slices: u32, filter: bool, exact: bool) -> Rules {
     let window = Window::Time { slice_ms: 100, slices };
-    // The filter has many pages, of which few change.
+    // The filter has many pages, and only a few of them change.
     let filter = filter.then(|| Spec::Aging(AgingSizing::new(window, 200_000, 1e-3)));
     Rules { window, filter, exact, refresh: false, late: Late::Emit }
 }

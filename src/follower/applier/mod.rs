@@ -241,7 +241,7 @@ impl<'a> PartitionApplier<'a> {
         self.reading = Reading::Reload;
     }
 
-    /// Publishes the loading progress, and the time as of which the state is up to date.
+    /// Publishes the loading progress, and the time up to which the state is current.
     fn update_progress(&mut self) {
         if matches!(self.reading, Reading::Reload | Reading::Failed) {
             return;

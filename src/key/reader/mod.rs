@@ -39,7 +39,7 @@ impl From<Box<Invalid>> for NoKey {
 pub struct RecordSpec<'t> {
     /// The key.
     pub key: &'t KeySpec,
-    /// How a record retracts its key, if it can.
+    /// The rule by which a record retracts its key, if there is one.
     pub retract: Option<&'t Retract>,
     /// The time of the event, or `None` for Kafka's timestamp.
     pub time: Option<&'t EventTime>,

@@ -350,8 +350,9 @@ impl<B: Broker> Worker<B> {
         let (low, high) = (*low, *high);
         let stored = self.assignment.states.get(&assigned.state(&self.topics)).and_then(|state| state.offset(&assigned.topic_incarnation));
         let Some(committed) = assigned.committed.offset else {
-            return match stored {
-                Some(stored) if stored > high => {
+            let reached = self.reached(assigned).filter(|&reached| reached <= high && Some(reached) > stored);
+            return match (stored, reached) {
+                (Some(stored), _) if stored > high => {
                     let (low, high) = self.watermarks(source, partition, Some(stored), began)?;
                     if stored > high {
                         return self.truncated(source, assigned, stored);
@@ -359,12 +360,11 @@ impl<B: Broker> Worker<B> {
                     self.resumption(source, &AssignedPartition { low, high, ..assigned.clone() }, began)
                 }
                 // A transaction commits offsets and changelog together, so the group had committed what its changelog has.
-                Some(stored) if self.reached(assigned).is_some_and(|reached| (stored + 1..=high).contains(&reached)) => {
-                    let reached = self.reached(assigned).unwrap_or(stored);
+                (Some(_), Some(reached)) => {
                     tracing::warn!(partition = %partition, offset = reached, "the group has no committed offset, but its changelog does; resuming from there");
                     self.warm_up(source, assigned, reached)
                 }
-                Some(stored) if stored >= low => {
+                (Some(stored), None) if stored >= low => {
                     // Checkpoints are written at the starting offset and after commits, so the group had committed at least this offset.
                     tracing::warn!(partition = %partition, offset = stored, "the group has no committed offset; resuming from the offset in the checkpoint");
                     Ok(Resumption::at(stored))
