@@ -137,16 +137,7 @@ impl Assignment {
     /// record commits its current offset again, because the broker checks the group membership of the worker only when offsets are
     /// committed.
     pub(super) fn offsets(&self, topics: &Topics) -> Vec<(TopicPartition, Offset, String)> {
-        let ahead = self.inputs.values().filter(|input| input.is_ahead()).map(|input| {
-            // If some decided records are not in this transaction, stream time is left out. Otherwise the next owner would start with their
-            // stream time.
-            let is_whole = inputs_of(topics, &self.inputs, input.state).all(Input::replay_complete);
-            let state = self.states.get(&input.state);
-            let stream_time = state.filter(|_| is_whole).and_then(|state| state.dedup.stream_time());
-            let (id, epoch) = (log_id(&input.topic_incarnation).map(str::to_owned), state.map(|state| state.epoch));
-            let note = Note { first: input.group_start(), stream_time, id, epoch, is_seed: false };
-            (input.partition.clone(), input.position(), note.to_string())
-        });
+        let ahead = self.inputs.values().filter(|input| input.is_ahead()).map(|input| self.reached(topics, input));
         let announces = |input: &Input| self.states.get(&input.state).is_some_and(|state| state.announced != Announced::Complete);
         let is_noted = |input: &&Input| !input.is_ahead() && (input.has_unlogged() || input.group().offset.is_none() || announces(input));
         let unmoved = self.inputs.values().filter(is_noted);
@@ -158,6 +149,31 @@ impl Assignment {
         // the requests of one commit take effect in order.
         let beginnings = self.beginnings.iter().rev().map(|(partition, &offset)| (partition.clone(), offset, begun_at(offset)));
         ahead.chain(unmoved).chain(beginnings).collect()
+    }
+
+    /// Returns the position of an input, with its metadata, to be committed.
+    fn reached(&self, topics: &Topics, input: &Input) -> (TopicPartition, Offset, String) {
+        // If some decided records are not in this transaction, stream time is left out. Otherwise the next owner would start with their
+        // stream time.
+        let is_whole = inputs_of(topics, &self.inputs, input.state).all(Input::replay_complete);
+        let state = self.states.get(&input.state);
+        let stream_time = state.filter(|_| is_whole).and_then(|state| state.dedup.stream_time());
+        let (id, epoch) = (log_id(&input.topic_incarnation).map(str::to_owned), state.map(|state| state.epoch));
+        let note = Note { first: input.group_start(), stream_time, id, epoch, is_seed: false };
+        (input.partition.clone(), input.position(), note.to_string())
+    }
+
+    /// Returns the offsets to commit of the inputs whose records are only forwarded.
+    pub(super) fn forwarded(&self, topics: &Topics) -> Vec<(TopicPartition, Offset, String)> {
+        let is_forwarded = |input: &&Input| input.is_ahead() && topics[input.topic].forward.is_some();
+        self.inputs.values().filter(is_forwarded).map(|input| self.reached(topics, input)).collect()
+    }
+
+    /// Records that the offsets from [`Assignment::forwarded`] were committed.
+    pub(super) fn note_forwarded(&mut self, offsets: Vec<(TopicPartition, Offset, String)>) {
+        for (partition, _, note) in offsets {
+            self.inputs.values_mut().filter(|input| input.partition == partition).for_each(|input| input.note_commit(note.clone()));
+        }
     }
 
     /// Returns the committed offsets of partitions whose owner has not announced itself in the changelog.

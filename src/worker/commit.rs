@@ -210,7 +210,8 @@ impl<B: Broker> Worker<B> {
                 self.diagnose_aborts(&reason);
                 None
             }
-            SinkError::Refused(refused) => {
+            SinkError::Refused(mut refused) => {
+                self.keep_forwarded(source, &mut refused);
                 Some(self.writer.sink.batch_bytes() / if self.isolate_rejected(refused)? { 1 } else { SHRINK_DIVISOR })
             }
         };
@@ -229,6 +230,31 @@ impl<B: Broker> Worker<B> {
         self.rewind(source)?;
         self.back_off();
         Ok(())
+    }
+
+    /// Commits the offsets of forwarded records after other records were rejected. Without transactions, an abort does not undo what was
+    /// written, so each attempt would add copies to the repartition topic. If copies are rejected, too, the attempts might never end.
+    /// Adds the records that are rejected meanwhile.
+    fn keep_forwarded(&mut self, source: &B::Consumer, refused: &mut Vec<Refused>) {
+        if self.writer.sink.transactional() || fault::defect("forwarded_again") {
+            return;
+        }
+        let offsets = self.assignment.forwarded(&self.topics);
+        while !offsets.is_empty() {
+            let has_failed = |partition: &TopicPartition| {
+                let failed = refused.iter().filter_map(|refused| self.writer.in_flight.origin(refused.origin));
+                failed.filter_map(|(of, _)| self.assignment.inputs.get(&of)).any(|input| input.partition == *partition)
+            };
+            if offsets.iter().any(|(partition, ..)| has_failed(partition)) {
+                return;
+            }
+            match self.writer.sink.commit(&offsets, source, None) {
+                Ok(()) => return self.assignment.note_forwarded(offsets),
+                // Each time, at least one more of the sent records is known to be rejected.
+                Err(SinkError::Refused(more)) if !more.is_empty() => refused.extend(more),
+                Err(_) => return,
+            }
+        }
     }
 
     /// Changes the verdicts of records that their topics rejected. Returns false if the broker did not name the records. The caller then

@@ -73,8 +73,9 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// Creates an input that reads from `start`. Records from `start` up to `warm_until` are a warm-up. `group` is the group's committed
-    /// offset, and `first` is the offset at which the group started.
+    /// Creates an input that reads from `start`. Records from `start` up to `warm_until` are a warm-up. If `warm_until` is less than
+    /// `start`, the state ends there, and the records in between have expired. `group` is the group's committed offset, and `first` is the
+    /// offset at which the group started.
     pub(super) fn new(
         assigned: AssignedPartition,
         state: StateId,
@@ -95,7 +96,12 @@ impl Input {
             group,
             warm_until,
             warming_up: start < warm_until,
-            logged: if has_changelog { start } else { Offset::MAX },
+            // A changelog record starts where the state ends, or the next rebuild would miss the expired records in between.
+            logged: match has_changelog {
+                true if fault::defect("expired_records_not_logged") => start,
+                true => start.min(warm_until),
+                false => Offset::MAX,
+            },
             counted: start,
             verdicts: Verdicts::default(),
             wait: Wait::No,

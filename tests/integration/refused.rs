@@ -1,7 +1,7 @@
 //! Promise: `on_invalid` decides about a record that its topic permanently rejects, because of its time or a missing key. Its neighbors
 //! in the batch are emitted once each.
 
-use crate::harness::{Setup, TestRecord, Worker, broker, committed_offset, logged, produce, read_committed, topic_with, wait_until};
+use crate::harness::{Group, Setup, TestRecord, Worker, broker, committed_offset, logged, produce, read_committed, topic_with, wait_until};
 use crate::stream::LIMIT;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -179,6 +179,31 @@ fn a_batch_of_refused_records_loses_nothing() {
         worker.drain();
         case.check_output(true);
     }
+}
+
+/// Without transactions, an abort does not undo what was forwarded. If forwarded records are rejected later, copies of them would be, too.
+#[test]
+fn records_are_forwarded_once_while_others_are_rejected() {
+    let mut case = Case::new(Refusal::NoKey, "at_least_once", "repartition = true\non_invalid = \"drop\"");
+    let mut worker = case.setup.start("a");
+    for _ in 0..5 {
+        case.send(100, |number| number % 10 == 3);
+        case.wait(&mut worker);
+    }
+    let repartitioned = format!("{}-{}-repartition", case.setup.group(), case.input);
+    let group = Group::new(broker(), case.setup.group(), &repartitioned, 2);
+    wait_until("the repartition topic is read", LIMIT, || group.has_read_all().then_some(()));
+    let log = worker.drain();
+    assert!(log.contains("a topic rejected records"), "{log}");
+    let sent: usize = case.good.values().map(|ids| ids.len() * 2).chain(case.bad.values().map(Vec::len)).sum();
+    let forwarded: i64 = group.committed().expect("the broker answers").into_iter().sum();
+    assert_eq!(usize::try_from(forwarded), Ok(sent));
+    let mut emitted: Vec<_> = ids(&case.output).into_values().flatten().collect();
+    emitted.sort_unstable();
+    emitted.dedup();
+    let mut good: Vec<_> = case.good.into_values().flatten().collect();
+    good.sort_unstable();
+    assert_eq!(emitted, good);
 }
 
 #[test]

@@ -448,3 +448,18 @@ fn lost_offsets_are_found_in_a_changelog_that_starts_after_the_checkpoint() {
     check(&plan);
     assert!(matches!(run(&plan, Some("gap_forgets_group_offsets")), Outcome::Failed(_)), "the simulation does not notice the defect");
 }
+
+/// Records expire while the group is stopped. A process that is killed before its next checkpoint has logged where the state continues.
+#[test]
+fn a_kill_after_records_expired_forgets_no_key() {
+    let plan = Plan::parse(include_str!("seeds/killed_after_expiry.txt")).expect("a plan");
+    check(&plan);
+    assert!(matches!(run(&plan, Some("expired_records_not_logged")), Outcome::Failed(_)), "the simulation does not notice the defect");
+}
+
+#[test]
+fn rejected_records_are_not_forwarded_without_end() {
+    let plan = Plan::parse(include_str!("seeds/forwarded_and_rejected.txt")).expect("a plan");
+    check(&plan);
+    assert!(matches!(run(&plan, Some("forwarded_again")), Outcome::Failed(_)), "the simulation does not notice the defect");
+}

@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 /// The offset at which a partition resumes, and the end of its warm-up.
 struct Resumption {
     start: Offset,
+    /// If there is no warm-up, the offset of the state: `start`, or less if the records in between have expired.
     warm_until: Offset,
     /// True if the group's committed offset is past the end of the log.
     is_elsewhere: bool,
@@ -239,7 +240,7 @@ impl<B: Broker> Worker<B> {
     fn start_input(&mut self, source: &B::Consumer, assigned: AssignedPartition, began: Instant) -> Result<Offset, Error> {
         let resumption = self.resumption(source, &assigned, began)?;
         tracing::info!(
-            partition = %assigned.partition, committed = assigned.committed.offset, start = resumption.start, warm_up_records = resumption.warm_until - resumption.start,
+            partition = %assigned.partition, committed = assigned.committed.offset, start = resumption.start, warm_up_records = (resumption.warm_until - resumption.start).max(0),
             elapsed_ms = runtime::since(began).as_millis(), "partition restored"
         );
         self.shared.stats.restore_time.observe(runtime::since(began));
@@ -283,7 +284,7 @@ impl<B: Broker> Worker<B> {
             }
             let note = Note { first, stream_time, id: log_id(&assigned.topic_incarnation).map(str::to_owned), epoch: None, is_seed: false };
             group = Committed { offset: None, metadata: note.to_string() };
-        } else if assigned.committed.offset.is_some_and(|committed| committed < resumption.warm_until) {
+        } else if assigned.committed.offset.is_some_and(|committed| committed < resumption.start) {
             // The records in between have expired. A new commit removes the lag, and prevents the error from being reported again at every
             // start.
             group.offset = None;
@@ -370,7 +371,7 @@ impl<B: Broker> Worker<B> {
                     Ok(Resumption::at(stored))
                 }
                 // If the group had started before, it must still read the records since then.
-                _ => Ok(Resumption::at(low)),
+                _ => Ok(Resumption { warm_until: stored.unwrap_or(low), ..Resumption::at(low) }),
             };
         };
         if committed > high {
@@ -388,7 +389,7 @@ impl<B: Broker> Worker<B> {
         let resume = committed.max(low);
         match stored {
             // No record is missing: the state is up to date, or nothing has been judged yet.
-            Some(stored) if stored == committed => Ok(Resumption::at(resume)),
+            Some(stored) if stored == committed => Ok(Resumption { warm_until: stored, ..Resumption::at(resume) }),
             None if assigned.note().first == Some(committed) => Ok(Resumption::at(resume)),
             _ => self.warm_up(source, assigned, resume),
         }

@@ -68,8 +68,8 @@ fn is_broken(record: &TestRecord) -> bool {
     record.value.as_ref().is_some_and(|value| !value.ends_with(b"}"))
 }
 
-/// Whether the output does not take it.
-fn is_refused(options: &Options, record: &TestRecord) -> bool {
+/// True if the output rejects the record.
+pub fn is_refused(options: &Options, record: &TestRecord) -> bool {
     let is_compacted = options.has("records that the output refuses");
     is_compacted && record.key.is_none() || record.value.as_ref().is_some_and(|value| value.len() > LIMIT_BYTES)
 }

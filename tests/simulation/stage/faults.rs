@@ -189,7 +189,8 @@ impl Stage<'_> {
         self.while_all_are_down(|stage| topics.iter().for_each(|topic| stage.simulation.delete_topic(topic)));
     }
 
-    /// Everything is read; then the group's offset is set back. Keys that no earlier record has must be emitted again.
+    /// Everything is read; then the group's offset is set back. Keys that no earlier record has must be emitted again, unless the output
+    /// rejects a record of the key: it makes the key seen.
     pub(super) fn reset_offset(&mut self, of: &TopicPartition, back: Offset) {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before its offset is set back");
         self.while_all_are_down(|stage| {
@@ -204,7 +205,8 @@ impl Stage<'_> {
             let before = records.iter().filter(|record| record.offset < to).count();
             let records = stage.read(&of.topic, of.partition, Isolation::ReadCommitted);
             let former = &stage.former[of.partition.unsigned_abs() as usize];
-            let known: BTreeSet<_> = truth::ids(former).chain(truth::ids(&records[..before])).collect();
+            let refused: Vec<_> = records.iter().filter(|record| truth::is_refused(&stage.plan.options, record)).cloned().collect();
+            let known: BTreeSet<_> = truth::ids(former).chain(truth::ids(&records[..before])).chain(truth::ids(&refused)).collect();
             let emitted = stage.times_emitted();
             for id in truth::ids(&records[before..]).filter(|id| !known.contains(id)) {
                 stage.again.extend(emitted.get(&id).map(|times| (id, times + 1)));
