@@ -457,6 +457,14 @@ fn a_kill_after_records_expired_forgets_no_key() {
     assert!(matches!(run(&plan, Some("expired_records_not_logged")), Outcome::Failed(_)), "the simulation does not notice the defect");
 }
 
+/// One member commits where the group begins while another one asks for it.
+#[test]
+fn a_member_that_asks_too_early_begins_with_the_group() {
+    let plan = Plan::parse(include_str!("seeds/begun_meanwhile.txt")).expect("a plan");
+    check(&plan);
+    assert!(matches!(run(&plan, Some("stale_beginning_used")), Outcome::Failed(_)), "the simulation does not notice the defect");
+}
+
 #[test]
 fn rejected_records_are_not_forwarded_without_end() {
     let plan = Plan::parse(include_str!("seeds/forwarded_and_rejected.txt")).expect("a plan");

@@ -12,9 +12,10 @@
 use super::super::BLOCKED_AFTER;
 use super::super::pending_restore::AssignedPartition;
 use super::{Error, Worker};
-use crate::broker::{self, Broker, ChangelogReader as _, Consumer as _, ReadEnd};
+use crate::broker::{self, Broker, ChangelogReader as _, Committed, Consumer as _, Note, ReadEnd};
 use crate::config::Start;
-use crate::record::{TopicId, TopicPartition};
+use crate::fault;
+use crate::record::{TopicId, TopicPartition, log_id};
 use crate::runtime;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -35,17 +36,24 @@ impl<B: Broker> Worker<B> {
         let topics: BTreeSet<_> = new.map(|assigned| self.topics.configured(assigned.topic)).collect();
         for topic in topics {
             let partitions = self.input_partitions(topic);
-            if self.retry_until_answered(|| source.committed(&partitions))?.iter().any(|committed| committed.offset.is_some()) {
+            let committed = self.retry_until_answered(|| source.committed(&partitions))?;
+            let (is_first, is_any) = (committed.first().is_some_and(has_offset), committed.iter().any(has_offset));
+            let owns_first = all.iter().any(|assigned| assigned.topic == topic && assigned.partition.partition == 0);
+            if is_first || is_any && owns_first {
+                if !fault::defect("stale_beginning_used") {
+                    take_offsets(all, &partitions, committed);
+                }
                 continue;
             }
-            if self.has_begun(source, topic, all)? {
+            // If some partitions have an offset, the owner of partition 0 is committing, or has not been replaced yet.
+            if !is_any && self.has_begun(source, topic, all)? {
                 tracing::warn!(
                     topic = self.topics[topic].config.input,
                     "the group has no committed offsets, but it has read this topic before; partitions without a checkpoint are read from their beginning"
                 );
                 continue;
             }
-            if all.iter().any(|assigned| assigned.topic == topic && assigned.partition.partition == 0) {
+            if owns_first {
                 self.find_ends(source, &partitions, all)?;
             }
             // Otherwise, a checkpoint or changelog of a repartition topic would make the group look as if it had started.
@@ -129,5 +137,21 @@ impl<B: Broker> Worker<B> {
             has_record |= ended != ReadEnd::Reached;
         }
         Ok(has_record)
+    }
+}
+
+fn has_offset(committed: &Committed) -> bool {
+    committed.offset.is_some()
+}
+
+/// Takes over the offsets that the owner of partition 0 has committed since the offsets in `all` were read.
+fn take_offsets(all: &mut [AssignedPartition], partitions: &[TopicPartition], committed: Vec<Committed>) {
+    for (partition, committed) in partitions.iter().zip(committed) {
+        // A different id belongs to an earlier topic of this name.
+        let is_of = |assigned: &AssignedPartition| {
+            Note::read(&committed.metadata).id.is_none_or(|id| log_id(&assigned.topic_incarnation).is_none_or(|own| own == id))
+        };
+        let unread = all.iter_mut().filter(|assigned| assigned.partition == *partition && assigned.committed.offset.is_none());
+        unread.filter(|assigned| is_of(assigned)).for_each(|assigned| assigned.committed = committed.clone());
     }
 }

@@ -1,6 +1,7 @@
 //! Faults of a plan that take more than a line.
 
 use super::{GROUP, MORE_PARTITIONS, STEP, Stage, at, input_options, new_record};
+use crate::harness::TestRecord;
 use crate::plan::{Fault, MEMBERS};
 use crate::truth;
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,11 +79,18 @@ impl Stage<'_> {
         self.start(number);
     }
 
+    /// Reads a partition of the input. After an election, the new leader may show less than the group has read, until followers fetch.
+    fn read_whole(&self, partition: i32) -> Vec<TestRecord> {
+        let is_visible = || self.simulation.offsets(&at("in", partition)).is_none_or(|[_, last_stable, _, end]| last_stable == end);
+        assert!(self.simulation.wait_for(STEP, self.limit, is_visible), "a part of the input stays above its last stable offset");
+        self.read("in", partition, Isolation::ReadCommitted)
+    }
+
     /// Everything is read; then the input is deleted and created again, empty.
     pub(super) fn recreate_input(&mut self, loses_disks: bool) {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before it is deleted");
         self.while_all_are_down(|stage| {
-            let read: Vec<_> = (0..stage.partitions()).map(|partition| stage.read("in", partition, Isolation::ReadCommitted)).collect();
+            let read: Vec<_> = (0..stage.partitions()).map(|partition| stage.read_whole(partition)).collect();
             stage.former.iter_mut().zip(read).for_each(|(former, read)| former.extend(read));
             let count = stage.partitions().unsigned_abs();
             if loses_disks {
@@ -110,7 +118,7 @@ impl Stage<'_> {
     /// Aborts a transaction, and has the input expire. So the group's offset is below all that is left.
     pub(super) fn expire_input(&mut self) {
         for partition in 0..self.partitions() {
-            let (of, read) = (at("in", partition), self.read("in", partition, Isolation::ReadCommitted));
+            let (of, read) = (at("in", partition), self.read_whole(partition));
             self.former[partition.unsigned_abs() as usize].extend(read);
             let producer = self.simulation.open_transaction(vec![(of.clone(), NewRecord::default())]);
             self.simulation.end_transaction(producer, &of, false);
