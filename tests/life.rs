@@ -395,7 +395,7 @@ impl Life {
                 match step {
                     Outcome::Taken => assert!(live.progress.logged(live.dedup.clock(), offset)),
                     Outcome::Passed => {}
-                    other => return Err(format!("the changelog at {offset} does not go on: {other:?}")),
+                    other => return Err(format!("the changelog at {offset} does not continue: {other:?}")),
                 }
             }
             offsets = applier.offsets;

@@ -88,6 +88,8 @@ struct FileArgs {
 enum LineFormat {
     Ndjson,
     Csv,
+    // The same format, as for `replay`.
+    #[value(alias = "kcat")]
     Capture,
 }
 

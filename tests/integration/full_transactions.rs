@@ -21,13 +21,13 @@ fn full_transaction_is_committed_before_the_interval_ends() {
     let mut worker = stream.setup.start_with("a", &["worker.commit_interval=7m", "worker.transaction_timeout=15m"]);
     // Without the limit, nothing would be visible before the commit interval, which is longer than this wait.
     let mut reader = Reader::new(&stream.broker, &stream.output, PARTITIONS);
-    wait_until("a part came out", LIMIT, || {
-        assert!(worker.runs(), "the worker ended before anything came out");
+    wait_until("a part of the records is visible", LIMIT, || {
+        assert!(worker.runs(), "the worker exited before any record was visible");
         reader.poll(Duration::from_millis(100));
         (reader.count() > 0).then_some(())
     });
     let visible: usize = reader.records.iter().flatten().map(|record| record.text().len()).sum();
-    assert!(visible < bytes, "all of it came out at once");
+    assert!(visible < bytes, "all records became visible at once");
     // The worker may not have read everything yet.
     worker.drain();
     stream.check(stream.setup.start("a"));

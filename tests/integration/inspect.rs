@@ -58,7 +58,7 @@ fn joined(hint: &str, filter: &str) {
     stream.produce(..);
     wait_until_read(&stream, other.group(), 4 * COUNT, &mut worker);
     worker.drain();
-    assert!(read_committed(broker(), &other_output, PARTITIONS) == before, "something came out that one of both had seen");
+    assert!(read_committed(broker(), &other_output, PARTITIONS) == before, "a key was emitted that one of the two states had seen");
 }
 
 #[test]

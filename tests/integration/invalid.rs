@@ -129,7 +129,7 @@ fn invalid_record_stops_the_worker_by_default() {
         assert_prefix(&stream.expected, &output);
         let at = usize::try_from(partition).expect("a partition");
         let good = Oracle::new(WINDOW, 4).expected(&before[at], PARTITIONS)[at].len();
-        assert_eq!(output[at].len(), good, "not all that came before the bad record came out");
+        assert_eq!(output[at].len(), good, "not all records before the invalid record were emitted");
 
         // A retry does not help: the worker stops at the same record.
         let again = stream.setup.start_with("a", &[TOMBSTONES]).fails(1);

@@ -126,7 +126,7 @@ fn records_from_the_future_do_not_affect_a_group_without_offsets() {
     for (before, after) in before.iter().zip(&output) {
         assert_eq!(before[..], after[..before.len()], "what was there before is not any more");
         let ids: BTreeSet<_> = after.iter().map(|record| &record.key).collect();
-        assert_eq!(ids.len(), after.len(), "something came out twice");
+        assert_eq!(ids.len(), after.len(), "a record was emitted twice");
     }
     let keys = |records: &[TestRecord]| records.iter().map(|record| record.key.clone()).collect::<BTreeSet<_>>();
     assert_eq!(keys(&output.concat()), keys(&stream.records), "an unseen key did not come out");

@@ -61,7 +61,7 @@ impl Case {
         assert_prefix(&self.stream.expected, &output);
         let at = usize::try_from(large.partition).expect("a partition");
         let before = self.stream.expected[at].iter().filter(|record| offset_of(record, &self.stream.records) < offset);
-        assert_eq!(output[at].len(), before.count(), "not all that came before the record came out");
+        assert_eq!(output[at].len(), before.count(), "not all records before the oversized record were emitted");
     }
 
     /// Checks the end of every case: everything was emitted, and the large records are dead letters.
@@ -101,7 +101,7 @@ fn oversized_records_become_dead_letters() {
     case.stream.produce(..);
     let log = case.check(&topic(broker(), "oversize-dead", 4));
     assert!(logged(&log, "aborts") > 1, "no transaction was aborted, so nothing was tried");
-    assert!(log.contains("is more than the output topic accepts"), "the log does not contain why");
+    assert!(log.contains("is more than the output topic accepts"), "the log does not explain why");
 }
 
 #[test]

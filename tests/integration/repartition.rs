@@ -50,7 +50,7 @@ fn each_key_is_emitted_once_from_any_partition() {
     // The worker is killed, and its disk is lost, while records are in both hops.
     for share in [8, 4, 2] {
         let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
-        wait_until("a part of the keys came out", LIMIT, || {
+        wait_until("a part of the keys is emitted", LIMIT, || {
             assert!(worker.runs(), "the worker has ended");
             (out().len() >= (KEYS / share) as usize).then_some(())
         });
@@ -59,11 +59,11 @@ fn each_key_is_emitted_once_from_any_partition() {
     }
     let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
     wait_until_read(&setup, &input, &mut worker);
-    wait_until("every key came out", LIMIT, || (out().len() >= KEYS as usize).then_some(()));
+    wait_until("every key is emitted", LIMIT, || (out().len() >= KEYS as usize).then_some(()));
     let log = worker.drain();
     let out = out();
     let keys: HashSet<_> = out.iter().map(|record| record.key.clone()).collect();
-    assert_eq!((out.len(), keys.len()), (KEYS as usize, KEYS as usize), "some key came out twice");
+    assert_eq!((out.len(), keys.len()), (KEYS as usize, KEYS as usize), "a key was emitted twice");
     let all = records();
     for record in &out {
         let number = record.value.as_ref().and_then(|value| String::from_utf8_lossy(value).parse::<usize>().ok()).expect("a number");
@@ -100,14 +100,14 @@ fn adding_partitions_to_the_input_moves_no_key() {
     let out = || read_committed(broker(), &output, PARTITIONS).concat();
     // There are more members than new partitions, so that some members get none.
     let mut workers: Vec<_> = ["a", "b", "c"].iter().map(|name| setup.start(name)).collect();
-    wait_until("a part of the keys came out", LIMIT, || {
+    wait_until("a part of the keys is emitted", LIMIT, || {
         assert!(workers.iter_mut().all(Worker::runs), "a worker has ended");
         (out().len() >= (KEYS / 8) as usize).then_some(())
     });
     add_partitions(broker(), &input, 4);
     produce(broker(), &input, &rest);
     wait_until_read(&setup, &input, &mut workers[0]);
-    wait_until("every key came out", LIMIT, || (out().len() >= KEYS as usize).then_some(()));
+    wait_until("every key is emitted", LIMIT, || (out().len() >= KEYS as usize).then_some(()));
     // Each key again, so that a member without its state would show.
     produce(broker(), &input, &rest);
     wait_until("all is read again", LIMIT, || {
@@ -131,7 +131,7 @@ fn adding_partitions_to_the_input_moves_no_key() {
     worker.drain();
     let out = out();
     let keys: HashSet<_> = out.iter().map(|record| record.key.clone()).collect();
-    assert_eq!((out.len(), keys.len()), (KEYS as usize, KEYS as usize), "some key came out twice");
+    assert_eq!((out.len(), keys.len()), (KEYS as usize, KEYS as usize), "a key was emitted twice");
 }
 
 /// Records with distinct keys, for an input of one partition.

@@ -166,13 +166,13 @@ fn partitions_of_a_space_are_assigned_to_one_worker() {
     stream.wait_until_read(RECORDS, &mut first_worker);
     let keys: HashSet<_> = stream.records.iter().map(|record| &record.key).collect();
     let count = |topic| read_committed(broker(), topic, PARTITIONS).into_iter().flatten();
-    wait_until("every key came out of one topic or the other", LIMIT, || {
+    wait_until("every key is emitted by one of the topics", LIMIT, || {
         (count(&stream.output).chain(count(&second_out)).count() >= keys.len()).then_some(())
     });
     first_worker.drain();
     second_worker.drain();
     let emitted: Vec<_> = count(&stream.output).chain(count(&second_out)).map(|record| record.key).collect();
-    assert_eq!(emitted.len(), keys.len(), "a key came out twice, or not at all");
+    assert_eq!(emitted.len(), keys.len(), "a key was emitted twice, or not at all");
     assert_eq!(emitted.iter().collect::<HashSet<_>>(), keys);
 }
 

@@ -33,8 +33,8 @@ fn check(stream: &Stream, count: usize, address: &str, status: &str, what: &str)
     let (said, known) = (answers(stream, address), stream.oracle.seen(&stream.records[..count], PARTITIONS));
     let text = |keys: Vec<&Vec<u8>>| keys.into_iter().take(3).map(|key| String::from_utf8_lossy(key).into_owned()).collect::<Vec<_>>();
     let (denied, invented): (Vec<_>, Vec<_>) = (known.difference(&said).collect(), said.difference(&known).collect());
-    assert!(denied.is_empty(), "{what}: {} seen keys are denied, such as {:?}", denied.len(), text(denied));
-    assert!(invented.is_empty(), "{what}: {} keys are said to be seen wrongly, such as {:?}", invented.len(), text(invented));
+    assert!(denied.is_empty(), "{what}: {} seen keys are reported as unseen, such as {:?}", denied.len(), text(denied));
+    assert!(invented.is_empty(), "{what}: {} unseen keys are reported as seen, such as {:?}", invented.len(), text(invented));
 }
 
 fn is_loading(reply: &Reply) -> bool {

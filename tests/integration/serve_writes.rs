@@ -120,7 +120,7 @@ fn keys_written_by_clients_are_emitted_once() {
     for (_, _, status) in &servers {
         wait_until_fresh(status, LIMIT);
     }
-    assert_eq!(number(&mut first, &["BF.ADD", "orders", "o-1"]), 0, "it came out");
+    assert_eq!(number(&mut first, &["BF.ADD", "orders", "o-1"]), 0, "the key was emitted already");
     wait_until("the key of two parts is seen", LIMIT, || (number(&mut first, &["BF.EXISTS", "sessions:{u1}", "login"]) == 1).then_some(()));
     // A retracted key can be emitted again.
     assert_eq!(number(&mut second, &["CF.DEL", "orders", "o-1"]), 1);

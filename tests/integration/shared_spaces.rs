@@ -72,7 +72,7 @@ fn topic_waits_for_the_warm_up_of_another_topic() {
     two.wait_until_read([2 * KEYS + 10, 2 * KEYS + 20], &mut worker);
     worker.drain();
     let total = i64::try_from(read_committed(broker(), &two.output, 1)[0].len()).expect("few");
-    assert_eq!(total, KEYS + 20, "keys that one topic had emitted came out of the other");
+    assert_eq!(total, KEYS + 20, "keys that one topic had emitted were emitted again by the other");
 }
 
 /// The end of a warm-up may consist of transaction markers and aborted records, after which no record follows.

@@ -42,7 +42,7 @@ fn an_unresponsive_broker_is_reported() {
     let contact = "unseen_broker_last_contact_timestamp_seconds";
     let before = metric(&address, contact);
     // Nothing is read, but the brokers still answer.
-    wait_until("an idle worker hears of its brokers", LIMIT, || (metric(&address, contact) > before + 5.0).then_some(()));
+    wait_until("an idle worker has contact with its brokers", LIMIT, || (metric(&address, contact) > before + 5.0).then_some(()));
     assert_eq!(ask(&address, "/readyz").0, 200);
     broker.pause();
     let lost = wait_until("its partitions are lost", LIMIT, || Some(status(&address)).filter(|status| status["partitions"] == json!([])));

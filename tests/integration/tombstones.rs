@@ -54,14 +54,14 @@ fn tombstones_bypass_the_repartition_topic() {
     let mut worker = stream.setup.start_with("a", &["topics[0].repartition=true"]);
     stream.wait_until_read(stream.records.len(), &mut worker);
     let all = stream.expected.iter().map(Vec::len).sum::<usize>();
-    wait_until("everything came out", LIMIT, || {
+    wait_until("everything is emitted", LIMIT, || {
         assert!(worker.runs(), "the worker has ended");
         (stream.output().concat().len() >= all).then_some(())
     });
     worker.drain();
     assert!(committed_offset(broker(), stream.setup.group(), &stream.input, 0).is_some());
     let output = stream.output();
-    assert_eq!(output.concat().len(), all, "something came out twice");
+    assert_eq!(output.concat().len(), all, "a record was emitted twice");
     for (at, records) in (0..).zip(&output) {
         let expected = stream.records.iter().filter(|record| record.partition == at && record.value.is_none()).collect::<Vec<_>>();
         assert_eq!(records.iter().filter(|record| record.value.is_none()).collect::<Vec<_>>(), expected, "of partition {at}");

@@ -115,7 +115,7 @@ fn an_open_transaction_is_reported() {
     let held: Vec<_> = partitions.iter().map(|partition| partition["open_transaction_since_ms"].is_number()).collect();
     assert_eq!(held, [false, true]);
     producer.commit_transaction(LIMIT).expect("it is committed");
-    wait_until("nothing holds it back any more", LIMIT, || (ask(&address, "/readyz").2 == "ready\n").then_some(()));
+    wait_until("no transaction blocks the partition", LIMIT, || (ask(&address, "/readyz").2 == "ready\n").then_some(()));
     assert!(status()["partitions"].as_array().expect("a list").iter().all(|partition| partition["open_transaction_since_ms"].is_null()));
     worker.drain();
 }

@@ -343,7 +343,7 @@ impl Stage<'_> {
             let most = expected + 6.0 * (expected * (1.0 - answer.rate)).sqrt();
             assert!(
                 count(invented) <= most,
-                "the server, {when}, said of {invented} of {unseen} keys that they were seen, of which none was; {most} may be"
+                "the server, {when}, reported {invented} of {unseen} unseen keys as seen; at most {most} are allowed"
             );
             self.story.judged();
         }

@@ -300,7 +300,7 @@ impl<'a> Stage<'a> {
                     member.resume = None;
                     member.armed.clear();
                     worker.sigcont();
-                    self.story.tell(format_args!("{name} goes on"));
+                    self.story.tell(format_args!("{name} continues"));
                 }
             } else if member.armed.ends_with(":stop") && worker.log().contains("action=Stop") {
                 member.resume = Some(Instant::now() + member.standstill);
@@ -412,7 +412,7 @@ impl<'a> Stage<'a> {
         }
         self.finish_server();
         let output = self.stream.output();
-        self.story.tell(format_args!("{} records came out", output.iter().map(Vec::len).sum::<usize>()));
+        self.story.tell(format_args!("{} records were emitted", output.iter().map(Vec::len).sum::<usize>()));
         truth::check(&self.conditions.options, self.promise, (&self.seeds, &self.stream.records[..BEFORE]), &inputs, &output);
         self.judge_server(&inputs);
         self.delete_topics();

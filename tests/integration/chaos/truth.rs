@@ -287,21 +287,21 @@ pub fn check(
     if promise.exact && options.is_ordered() {
         return assert_same(&expected(options, seeds, &inputs[0]), &output);
     }
-    assert!(options.is_judged_by_keys(), "nobody can tell what is to come out of {options:?}");
+    assert!(options.is_judged_by_keys(), "the output of {options:?} cannot be predicted");
     let before = || before.iter().filter(|_| !promise.exact);
     let known: BTreeSet<_> = inputs.iter().flatten().flatten().chain(before()).filter(|record| is_judged(record)).map(id).collect();
     let mut times: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
     for record in output.iter().flatten().filter(|record| is_judged(record)) {
-        assert!(known.contains(&id(record)), "a key came out that never came in: {record:?}");
+        assert!(known.contains(&id(record)), "the output has a key that the input does not have: {record:?}");
         *times.entry(id(record)).or_default() += 1;
     }
     let seeded = seeds.iter().map(id).find(|id| times.contains_key(id)).map(|id| String::from_utf8_lossy(&id).into_owned());
-    assert!(!promise.nothing_twice || seeded.is_none(), "key {seeded:?} was seeded, and came out");
+    assert!(!promise.nothing_twice || seeded.is_none(), "key {seeded:?} was seeded, but was emitted");
     // A rejected record from before the group's start still makes its key seen.
     let refused: BTreeSet<_> = before().filter(|record| is_refused(options, record)).map(id).collect();
     let lost = keys(options, seeds, inputs).into_iter().find(|id| !times.contains_key(id) && !refused.contains(id));
     let lost = lost.map(|id| String::from_utf8_lossy(&id).into_owned());
     let twice = times.iter().find(|(_, times)| **times > 1).map(|(id, times)| (String::from_utf8_lossy(id), times));
     assert!(!promise.nothing_lost || lost.is_none(), "key {lost:?} was lost");
-    assert!(!promise.nothing_twice || twice.is_none(), "{twice:?}: a key came out several times");
+    assert!(!promise.nothing_twice || twice.is_none(), "{twice:?}: a key was emitted several times");
 }

@@ -295,7 +295,8 @@ impl OwnBroker {
 
     fn update_ready(&mut self) {
         while let Ok(line) = self.lines.try_recv() {
-            let (at, address) = numbered(line.strip_prefix("ready ").unwrap_or_else(|| panic!("scripts/kafka said `{line}`")));
+            let (at, address) =
+                numbered(line.strip_prefix("ready ").unwrap_or_else(|| panic!("unexpected output of scripts/kafka: `{line}`")));
             assert_eq!(address, self.addresses[at], "a broker came back elsewhere");
             self.ready[at] = true;
         }
@@ -383,7 +384,7 @@ fn said(lines: &Lines, word: &str) -> String {
         panic!("scripts/kafka did not start a broker; it says why above (run it by hand to see it again)");
     };
     let rest = line.strip_prefix(word).and_then(|rest| rest.strip_prefix(' '));
-    rest.unwrap_or_else(|| panic!("scripts/kafka said `{line}`")).to_owned()
+    rest.unwrap_or_else(|| panic!("unexpected output of scripts/kafka: `{line}`")).to_owned()
 }
 
 impl Drop for Script {

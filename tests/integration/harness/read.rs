@@ -33,9 +33,13 @@ pub fn wait_for_output(
         reader.poll(Duration::from_millis(100));
         if !worker.runs() {
             reader.read_to_end(PATIENCE);
-            assert!(reader.count() >= total, "{} of {total} records came out before the worker ended", reader.count());
+            assert!(reader.count() >= total, "{} of {total} records were emitted before the worker exited", reader.count());
         }
-        assert!(Instant::now() < deadline || reader.count() >= total, "{} of {total} records came out within {timeout:?}", reader.count());
+        assert!(
+            Instant::now() < deadline || reader.count() >= total,
+            "{} of {total} records were emitted within {timeout:?}",
+            reader.count()
+        );
     }
     reader.read_to_end(PATIENCE);
     reader.records

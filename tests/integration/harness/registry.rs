@@ -30,7 +30,7 @@ impl SchemaRegistry {
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let line = lines.recv_timeout(START_PATIENCE).expect("scripts/registry says above why it does not start");
-        let url = line.strip_prefix("ready ").unwrap_or_else(|| panic!("scripts/registry said `{line}`")).to_owned();
+        let url = line.strip_prefix("ready ").unwrap_or_else(|| panic!("unexpected output of scripts/registry: `{line}`")).to_owned();
         Self { child, url }
     }
 
