@@ -12,10 +12,10 @@ set -euo pipefail
 readonly RUST_MIN=88 # of 1.x: `rust-version` in Cargo.toml
 readonly JAVA_MIN=17
 
-missing=()  # what to install, in words
-packages=() # the same as Debian packages
+missing=()  # descriptions
+packages=() # Debian packages
 
-# Unless the command that follows succeeds, $1 is missing, and the Debian package $2 has it.
+# Runs a command that checks for $1. If it fails, records that $1 is missing, and that the Debian package $2 provides it.
 need() {
     local what=$1 package=$2
     shift 2
@@ -30,7 +30,7 @@ compiles() {
     echo '#include <cstdlib>' | c++ -x c++ -fsyntax-only -
 }
 
-# Where LLVM is without Clang, there are llvm-config and a libclang-cpp, which is another.
+# An LLVM without Clang has llvm-config and libclang-cpp, but not libclang.
 has_libclang() {
     local directory
     [[ -n ${LIBCLANG_PATH:-} ]] || xcrun --find clang && return
@@ -58,7 +58,7 @@ has_helm() {
     has helm || has go || [[ -x /usr/local/go/bin/go ]] || compgen -G "${XDG_CACHE_HOME:-$HOME/.cache}/unseen/helm-*/helm"
 }
 
-# The package of a Java that is not older than JAVA_MIN; each release has its own.
+# Prints the package of a Java that is not older than JAVA_MIN. Every Debian release has a different one.
 java_package() {
     local version
     for version in 17 21 25; do
@@ -79,7 +79,7 @@ install_packages() {
     fi
     echo "Installing ${packages[*]}"
     "${as_root[@]}" apt-get update -q
-    # Which Java there is, is known only now.
+    # Only the updated package lists show which Java versions are available.
     packages=("${packages[@]/%java/$(java_package)}")
     packages=("${packages[@]/%jdk/$(java_package | sed s/jre/jdk/)}")
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${packages[@]}"
@@ -134,16 +134,16 @@ if ((${#missing[@]})); then
     printf '  - %s\n' "${missing[@]}" >&2
     if ((${#packages[@]})); then
         echo "On Debian and Ubuntu: apt-get install $(sed 's/\<java\>/default-jre-headless/; s/\<jdk\>/default-jdk-headless/' <<<"${packages[*]}")" >&2
-        [[ -n ${UNSEEN_INSTALL:-} ]] || echo "Or have it installed: $0 --install" >&2
+        [[ -n ${UNSEEN_INSTALL:-} ]] || echo "To let the script install them: $0 --install" >&2
     fi
     exit 1
 fi
 
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/unseen/target}
 
-# A word about the wait, for the first build on a machine.
-say_what_takes_long() {
+# Announces a long first build.
+announce_long_build() {
     if ! compgen -G "$CARGO_TARGET_DIR/release/deps/librocksdb-*.rlib" >/dev/null; then
-        echo 'Building RocksDB and librdkafka, the first time only: 32 minutes of CPU time.'
+        echo 'Building RocksDB and librdkafka, which takes 32 minutes of CPU time. This happens only once.'
     fi
 }

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 /// The commit of an archive. In a clone, it is still a placeholder.
 const ARCHIVED: &str = include_str!("cli/commit.txt").trim_ascii_end();
 
-/// It is that of the C libraries, too. librdkafka allocates a record in one thread and frees it in another, which the
-/// system's allocator has a lock for: docs/contributing/performance.md says what that took.
+/// The allocator of the whole binary, including the C libraries. librdkafka allocates a record in one thread and frees it in another, for
+/// which the system's allocator takes a lock. docs/contributing/performance.md has the measurements.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// What it is told, read as a C string before `main`: an arena a core instead of four, for each keeps memory of its own.
+/// The allocator's options, which it reads before `main`: one arena per core instead of four, because every arena keeps unused memory.
 #[allow(unsafe_code)]
-// SAFETY: nothing but jemalloc looks for this name, and it reads there a pointer to a C string, which this is.
+// SAFETY: only jemalloc uses this symbol, and it expects a pointer to a C string.
 #[unsafe(export_name = "malloc_conf")]
 static MALLOC_CONF: &[u8; 16] = b"narenas_ratio:1\0";
 
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     unseen::cli::main(commit(option_env!("UNSEEN_COMMIT"), ARCHIVED))
 }
 
-/// Returns the commit that the builder names, or else that of the archive.
+/// Returns the commit that the builder set, or else the commit of the archive.
 fn commit<'a>(built: Option<&'a str>, archived: &'a str) -> &'a str {
     match built {
         Some(commit) if !commit.is_empty() => commit,
@@ -37,20 +37,20 @@ mod tests {
     const PLACEHOLDER: &str = concat!("$", "Format:%H$");
 
     #[test]
-    fn the_builder_knows_the_commit_best() {
+    fn commit_of_the_builder_takes_precedence() {
         assert_eq!(commit(Some("abc with changes"), "def"), "abc with changes");
         assert_eq!(commit(Some("abc"), PLACEHOLDER), "abc");
     }
 
     #[test]
-    fn an_archive_knows_its_commit() {
+    fn archive_contains_its_commit() {
         assert_eq!(commit(None, "def"), "def");
-        // A build argument that nobody gives is empty.
+        // A build argument without a value is empty.
         assert_eq!(commit(Some(""), "def"), "def");
     }
 
     #[test]
-    fn a_clone_without_a_builder_that_says_it_is_unknown() {
+    fn commit_of_a_clone_is_unknown_without_the_builder() {
         for built in [None, Some("")] {
             assert!(commit(built, PLACEHOLDER).starts_with("unknown"), "{built:?}");
         }

@@ -42,9 +42,9 @@ impl fmt::Display for TopicPartition {
     }
 }
 
-/// The name of a topic's log. A topic that is deleted and made anew is another log under the same name, and offsets of one
-/// mean nothing in the other. Kafka gives each an id: so it is the topic, a colon, and the id, or, where brokers give no
-/// ids, the topic alone.
+/// The identity of a topic's log. A topic that is deleted and recreated has another log with the same name, and offsets of one log have no
+/// meaning in the other. The text consists of the topic, a colon, and the topic's id. If the brokers have no topic ids, it is the topic
+/// alone.
 #[must_use]
 pub fn log_name(topic: &str, id: Option<&str>) -> String {
     id.map_or_else(|| topic.to_owned(), |id| format!("{topic}:{id}"))
@@ -150,7 +150,7 @@ impl Reason {
     }
 }
 
-/// An invalid record: the reason, and one sentence for the person who has to mend it.
+/// An invalid record: the reason, and a message for the person who fixes the producer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Invalid {

@@ -1,10 +1,10 @@
-//! The invariants that ARCHITECTURE.md states of the source itself.
+//! The invariants of the source code that ARCHITECTURE.md states.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The parts in reading order: each may use only those before it.
+/// The parts in reading order. Each may use only earlier parts.
 const PARTS: [&str; 31] = [
     "record",
     "format",
@@ -38,12 +38,12 @@ const PARTS: [&str; 31] = [
     "sim",
     "cli",
 ];
-/// The parts whose files also call each other in one direction only.
+/// The parts whose files also call each other in only one direction.
 const UNTANGLED: [&str; 8] = ["dedup", "changelog", "replay", "stats", "registry", "follower", "seed", "worker"];
-/// The parts that decide: no I/O, no clock, no randomness, no concurrency.
+/// The pure parts: no I/O, no clock, no randomness, no concurrency.
 const PURE: [&str; 8] = ["record", "format", "key", "values", "content", "filter", "dedup", "changelog"];
 
-/// Every Rust file with its path below `src`, comments left out.
+/// All Rust files without comments, with their paths below `src`.
 fn sources() -> Vec<(String, String)> {
     fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).expect("src can be read") {
@@ -67,7 +67,7 @@ fn sources() -> Vec<(String, String)> {
     found.into_iter().map(read).collect()
 }
 
-/// The part that a file belongs to: `filter` for `filter/bloom.rs`.
+/// The part of a file, such as `filter` for `filter/bloom.rs`.
 fn part(file: &str) -> &str {
     file.split(['/', '.']).next().unwrap_or(file)
 }
@@ -76,24 +76,24 @@ fn is_test(file: &str) -> bool {
     file.ends_with("tests.rs")
 }
 
-/// Files outside of `allowed` that name `word`.
+/// Returns the files outside of `allowed` that contain `word`.
 fn named_outside(word: &str, allowed: &[&str]) -> Vec<String> {
     let files = sources().into_iter().filter(|(file, code)| !allowed.contains(&part(file)) && code.contains(word));
     files.map(|(file, _)| file).collect()
 }
 
 #[test]
-fn rdkafka_is_named_only_in_kafka() {
+fn only_kafka_uses_rdkafka() {
     assert_eq!(named_outside("rdkafka::", &["kafka"]), [""; 0]);
 }
 
 #[test]
-fn rocksdb_is_named_only_in_checkpoint() {
+fn only_checkpoint_uses_rocksdb() {
     assert_eq!(named_outside("rocksdb::", &["checkpoint"]), [""; 0]);
 }
 
 #[test]
-fn clap_and_anyhow_are_named_only_in_the_command_line() {
+fn only_the_command_line_uses_clap_and_anyhow() {
     assert_eq!(named_outside("clap", &["cli", "main"]), [""; 0]);
     assert_eq!(named_outside("anyhow", &["cli", "main"]), [""; 0]);
 }
@@ -117,8 +117,8 @@ fn the_core_is_pure() {
     ];
     for (file, code) in sources() {
         if PURE.contains(&part(&file)) && !is_test(&file) {
-            // A hint that is atomic is no concurrency: it lets many read one filter. Neither is a schema that is shared, or that is
-            // linked once.
+            // Atomic hints are not concurrency: they let several readers share a filter. Neither are schemas that are shared, or linked
+            // once.
             let code = ["std::sync::atomic", "std::sync::Arc", "std::sync::Once"].iter().fold(code, |code, word| code.replace(word, ""));
             for word in impure {
                 assert!(!code.contains(word), "{file} is of the pure core and names {word}");
@@ -127,11 +127,11 @@ fn the_core_is_pure() {
     }
 }
 
-/// What a simulation cannot control. Threads are started by the standard library, but each runs as a `runtime::Task`.
+/// A simulation controls neither clocks nor Kafka. Threads are created by the standard library, but each runs as a `runtime::Task`.
 #[test]
-fn the_worker_meets_kafka_clocks_and_threads_only_through_the_seam() {
+fn worker_uses_kafka_clocks_and_threads_only_through_traits() {
     let outside = ["rdkafka::", "Instant::now(", "SystemTime", "thread::sleep", ".elapsed(", "crate::kafka"];
-    // The id of a state directory is drawn once, and a follower is started on librdkafka.
+    // The id of a state directory is generated once, and a follower starts librdkafka.
     let exempt = [("checkpoint/store/instance.rs", "SystemTime"), ("follower/mod.rs", "crate::kafka")];
     for (file, code) in sources() {
         let is_behind = ["broker", "changelog", "checkpoint", "follower", "worker"].contains(&part(&file));
@@ -147,7 +147,7 @@ fn the_worker_meets_kafka_clocks_and_threads_only_through_the_seam() {
 }
 
 #[test]
-fn parts_use_only_those_above_them() {
+fn parts_use_only_earlier_parts() {
     for (file, code) in sources() {
         let Some(own) = PARTS.iter().position(|&name| name == part(&file)) else { continue };
         for below in &PARTS[own + 1..] {
@@ -165,7 +165,7 @@ fn the_library_lists_its_parts_in_reading_order() {
 }
 
 #[test]
-fn fault_points_are_those_listed() {
+fn all_fault_points_are_listed() {
     let passed = |code: &str, call: &str| {
         let call = format!("fault::{call}(\"");
         let names = code.split(&call).skip(1).filter_map(|rest| rest.split('"').next());
@@ -179,7 +179,7 @@ fn fault_points_are_those_listed() {
 }
 
 #[test]
-fn defects_are_those_that_the_simulation_must_notice() {
+fn simulation_must_detect_every_defect() {
     let read = |name| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulation").join(name)).expect("a test");
     let quoted = |text: &str, before: &str| {
         let names = text.split(before).skip(1).filter_map(|rest| rest.split('"').next());
@@ -191,7 +191,7 @@ fn defects_are_those_that_the_simulation_must_notice() {
 }
 
 #[test]
-fn what_ships_has_no_fault_points() {
+fn release_has_no_fault_points() {
     let read = |name| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).expect("a file of the repository");
     let metadata = read("Cargo.toml");
     assert!(metadata.contains("\ndefault = [\"cli\"]\n"), "the default features are others");
@@ -205,7 +205,7 @@ fn what_ships_has_no_fault_points() {
 }
 
 #[test]
-fn every_module_says_what_it_owns() {
+fn every_module_documents_its_responsibility() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     for (file, _) in sources() {
         let text = fs::read_to_string(root.join(&file)).expect("a source file can be read");
@@ -221,7 +221,7 @@ fn files_stay_small() {
     }
 }
 
-/// A module's path from the root of the library: `key`, `lookup` for `key/lookup.rs`, `key` for `key/mod.rs`.
+/// The path of a module from the library's root: `key` for `key/mod.rs`, and `key`, `lookup` for `key/lookup.rs`.
 type Module = Vec<String>;
 
 fn module(file: &str) -> Module {
@@ -229,7 +229,7 @@ fn module(file: &str) -> Module {
     path.split('/').map(str::to_owned).collect()
 }
 
-/// The paths of a tree of `use`: `a::b` and `a::c` for `a::{b, c}`.
+/// Expands a `use` tree: `a::{b, c}` becomes `a::b` and `a::c`.
 fn paths(tree: &str) -> Vec<String> {
     let Some((head, rest)) = tree.split_once('{') else {
         return vec![tree.split(" as ").next().unwrap_or(tree).trim().to_owned()];
@@ -246,11 +246,11 @@ fn paths(tree: &str) -> Vec<String> {
     branches.flat_map(|branch| paths(branch)).map(|path| format!("{}{path}", head.trim())).collect()
 }
 
-/// The paths that a file re-exports, and those that it uses otherwise. Tests within it are left out.
+/// Returns the paths that a file re-exports, and the other paths that it uses. Excludes its tests.
 fn used(code: &str) -> (Vec<String>, Vec<String>) {
     let code = code.split("#[cfg(test)]\nmod ").next().unwrap_or(code);
     let (mut exported, mut used) = (Vec::new(), Vec::new());
-    // What `cargo fmt` leaves: a declaration begins a line, and ends one.
+    // `cargo fmt` puts each declaration on lines of its own.
     for item in code.split(";\n") {
         let begin = item.lines().position(|line| line.starts_with("use ") || line.starts_with("pub") && line.contains(" use "));
         if let Some(begin) = begin {
@@ -265,7 +265,7 @@ fn used(code: &str) -> (Vec<String>, Vec<String>) {
     (exported, used)
 }
 
-/// A path from the root of the library, as it stands in a module; none where it leads to another crate.
+/// Resolves a path in a module to a path from the library's root. `None` if it leads to another crate.
 fn absolute(own: &Module, path: &str, modules: &BTreeSet<Module>) -> Option<Module> {
     let names: Vec<_> = path.split("::").map(str::to_owned).collect();
     let up = names.iter().take_while(|name| *name == "super").count();
@@ -278,8 +278,8 @@ fn absolute(own: &Module, path: &str, modules: &BTreeSet<Module>) -> Option<Modu
     }
 }
 
-/// The modules that each module uses. A name that a parent re-exports is of the module that has it. What parent and child use
-/// of each other is no circle.
+/// The modules that each module uses. A re-exported name counts for the module that defines it. Uses between a parent and its child are not
+/// circles.
 fn uses() -> BTreeMap<Module, BTreeSet<Module>> {
     let files: BTreeMap<_, _> =
         sources().into_iter().filter(|(file, _)| !is_test(file)).map(|(file, code)| (module(&file), code)).collect();
@@ -309,14 +309,14 @@ fn uses() -> BTreeMap<Module, BTreeSet<Module>> {
     files.iter().map(|(own, code)| (own.clone(), of(own, code))).collect()
 }
 
-/// A function: the type whose `impl` block has it, empty for a free function, and its name.
+/// A function: the type of its `impl` block, or an empty string for a free function, and its name.
 type Function = (String, String);
 
-/// A call: the type whose `impl` block it stands in, what comes before the name (`self.`, `.`, `Type::`, or nothing), and the name.
+/// A call: the type of the `impl` block that contains the call, the qualifier (`self.`, `.`, `Type::`, or empty), and the name.
 type Call = (String, String, String);
 
-/// The functions that a file defines, and the calls and paths in it. Relies on the layout of `cargo fmt`: a block at the top level ends
-/// with a brace at the beginning of a line.
+/// Returns the functions of a file, and the calls and paths in it. Relies on the format of `cargo fmt`: a top-level block ends with a brace
+/// at the start of a line.
 fn functions(code: &str) -> (BTreeSet<Function>, Vec<Call>) {
     let code = code.split("#[cfg(test)]\nmod ").next().unwrap_or(code);
     let (mut defined, mut calls) = (BTreeSet::new(), Vec::new());
@@ -349,8 +349,8 @@ fn functions(code: &str) -> (BTreeSet<Function>, Vec<Call>) {
     (defined, calls)
 }
 
-/// The modules of a part that each of its modules calls. Resolves calls of free functions, of functions named with their type, and of
-/// methods on `self`. Any other call of a method counts if only one file of the crate defines a method of that name.
+/// The modules of a part that each of its modules calls. Resolves calls of free functions, of functions qualified with their type, and of
+/// methods on `self`. Other method calls count if only one file of the crate defines a method with that name.
 fn calls(part_name: &str) -> BTreeMap<Module, BTreeSet<Module>> {
     let files: Vec<_> = sources().into_iter().filter(|(file, _)| !is_test(file)).map(|(file, code)| (file, functions(&code))).collect();
     let mut named: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -380,7 +380,7 @@ fn calls(part_name: &str) -> BTreeMap<Module, BTreeSet<Module>> {
     files.iter().filter(|(file, _)| part(file) == part_name).map(called).collect()
 }
 
-/// What a module uses, and what that uses, and so on.
+/// The modules that a module uses, directly or indirectly.
 fn reached<'u>(uses: &'u BTreeMap<Module, BTreeSet<Module>>, from: &'u Module) -> BTreeSet<&'u Module> {
     let (mut reached, mut next) = (BTreeSet::new(), vec![from]);
     while let Some(module) = next.pop() {
@@ -389,7 +389,7 @@ fn reached<'u>(uses: &'u BTreeMap<Module, BTreeSet<Module>>, from: &'u Module) -
     reached
 }
 
-/// Groups of modules that use each other, directly or by way of others.
+/// Groups of modules that use each other, directly or indirectly.
 fn circles(uses: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeSet<Vec<String>> {
     let reached: BTreeMap<_, _> = uses.keys().map(|module| (module, reached(uses, module))).collect();
     let circle = |own: &Module| {
@@ -400,13 +400,13 @@ fn circles(uses: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeSet<Vec<String>> {
 }
 
 #[test]
-fn files_use_each_other_in_one_direction() {
+fn files_depend_on_each_other_in_one_direction() {
     let uses = uses();
     assert!(uses.values().map(BTreeSet::len).sum::<usize>() > 300, "the declarations are not found any more");
     assert_eq!(circles(&uses), BTreeSet::new(), "open the circle");
 }
 
-/// Unlike in the test above, a parent and its child count, too: a parent calls its children, and they do not call it back.
+/// Here, unlike in the test above, parents and children count, too: a parent calls its children, and they must not call it.
 #[test]
 fn files_of_untangled_parts_call_each_other_in_one_direction() {
     let mut found = 0;
@@ -426,7 +426,7 @@ fn files_of_untangled_parts_call_each_other_in_one_direction() {
 }
 
 #[test]
-fn calls_are_found_whatever_they_are_called_on() {
+fn calls_are_found_for_every_receiver() {
     let code = "impl<B: Broker> Worker<B> {\n    fn commit(&mut self) {\n        self\n            .abort(free(1));\n        self.outbox.begin();\n        inputs.map(Input::set_back);\n    }\n}\n\nfn free(of: u8) {}\n";
     let (defined, calls) = functions(code);
     let text = |texts: [&str; 2]| texts.map(str::to_owned).into();

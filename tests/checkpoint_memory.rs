@@ -1,6 +1,6 @@
-//! Promise: a checkpoint takes some MB of memory to write, however large the filter is.
+//! Promise: writing a checkpoint takes only some MB of memory, regardless of the size of the filter.
 //!
-//! A process of its own, for what is measured is the process.
+//! A separate process, because the test measures the memory of the whole process.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,13 +12,13 @@ use unseen::dedup::{Dedup, Late, Rules};
 use unseen::filter::{AgingSizing, Spec, Window};
 use unseen::key::Fingerprint;
 
-/// As much as the store may have in memory that it has yet to write.
+/// Maximum memory that the store may use for unwritten data.
 const EXTRA_MAX: u64 = 64 << 20;
 
-/// Keys that touch each page of the filter, one after the other.
+/// The number of keys. They touch every page of the filter, one after the other.
 const KEYS: u64 = 200_000;
 
-/// A number of /proc/self/status, in bytes.
+/// A number in /proc/self/status, in bytes.
 fn status(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("Linux tells");
     let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("there is such a line");
@@ -36,12 +36,12 @@ struct Kept {
 }
 
 impl Kept {
-    /// Saves, and says how much memory that took beyond what there was.
+    /// Saves, and returns the additional peak memory.
     fn save(&mut self, what: &str, rules: Rules) -> u64 {
         let id = PartitionId { space: "orders".to_owned(), partition: 0 };
         let settings = Settings { window: rules.window, filter: String::new(), hash: String::new(), keys: BTreeMap::new() };
         let head = CheckpointMetadata { settings, offsets: BTreeMap::new(), changelog: Progress::default(), state: self.memory.metadata() };
-        // The system notes the peak anew.
+        // Resets the peak memory.
         fs::write("/proc/self/clear_refs", "5").expect("Linux lets us");
         let (before, began) = (status("VmRSS:"), Instant::now());
         let (saved, bytes) = self.store.save(&id, &head, &mut self.memory, self.saved).expect("there is room");
@@ -57,7 +57,7 @@ impl Kept {
 
 #[test]
 #[cfg_attr(not(target_os = "linux"), ignore = "only Linux tells how much memory was used")]
-fn a_checkpoint_of_any_size_takes_some_megabytes() {
+fn checkpoint_of_any_size_takes_a_few_megabytes() {
     let window = Window::Time { slice_ms: 1_000_000, slices: 1 };
     let filter = Spec::Aging(AgingSizing::new(window, 140_000_000, 1e-3));
     let rules = Rules { window, filter: Some(filter), exact: false, refresh: false, late: Late::Emit };

@@ -8,6 +8,7 @@ use openssl::nid::Nid;
 use openssl::pkey::PKey;
 use openssl::x509::{X509Builder, X509NameBuilder};
 use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -293,7 +294,7 @@ fn every_documented_login_is_accepted() {
 }
 
 #[test]
-fn kerberos_is_refused_with_the_reason() {
+fn kerberos_is_rejected_with_the_reason() {
     let setup = Setup::new("[kafka.properties]\n\"security.protocol\" = \"SASL_SSL\"\n\"sasl.mechanism\" = \"GSSAPI\"", ID);
     let (code, _, error) = setup.run(&["check"]);
     assert!(code == Some(78) && error.contains("GSSAPI (Kerberos) is not supported, because unseen is built without"), "{error}");
@@ -306,7 +307,7 @@ fn kcat(id: u32, ts: u128) -> String {
 }
 
 #[test]
-fn a_capture_that_is_read_as_values_is_reported() {
+fn replay_of_a_capture_without_its_format_is_reported() {
     let setup = Setup::new("", ID);
     let input = setup.path("input");
     fs::write(&input, kcat(1, 1) + &kcat(2, 2)).unwrap();
@@ -353,7 +354,7 @@ fn replay_warns_about_times_that_do_not_move_the_window() {
 }
 
 #[test]
-fn replay_of_a_compressed_file_asks_for_the_decompressed_one() {
+fn replay_of_a_compressed_file_suggests_to_decompress_it() {
     let setup = Setup::new("", ID);
     let input = setup.path("input");
     fs::write(&input, b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\n").unwrap();
@@ -370,7 +371,7 @@ fn with_one_ahead(at: Duration) -> String {
 }
 
 #[test]
-fn a_record_that_was_too_far_ahead_when_it_was_read_is_so_in_a_replay() {
+fn replay_uses_the_time_of_reading_for_records_from_the_future() {
     let setup = Setup::new("", ID);
     let input = setup.path("input");
     let yesterday = SystemTime::now() - Duration::from_secs(24 * 3600);
@@ -562,7 +563,7 @@ fn a_second_signal_ends_the_server_at_once() {
 }
 
 #[test]
-fn errors_about_a_collector_do_not_show_its_password() {
+fn collector_errors_hide_the_password() {
     let setup = Setup::new("connect_timeout = \"1s\"", ID);
     for name in ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] {
         for address in ["http://u:secret@h/", "https://u:secret@h", "http://u:secret@h", "u:secret@h"] {
@@ -599,6 +600,64 @@ fn help_lists_the_commands_in_the_order_of_the_documentation() {
     let (groups, _) = groups.split_once("Options:\n").unwrap();
     let names: Vec<_> = groups.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next()).collect();
     assert_eq!(names, listed);
+}
+
+/// Each short flag has the same long form in all commands.
+#[test]
+fn a_short_flag_means_the_same_in_every_command() {
+    let mut long_forms: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for command in commands().0 {
+        for line in unseen(&[&command, "--help"]).lines() {
+            let Some((short, rest)) = line.trim_start().strip_prefix('-').and_then(|flags| flags.split_once(", --")) else { continue };
+            long_forms.entry(short.to_owned()).or_default().insert(rest.split([' ', '.']).next().unwrap().to_owned());
+        }
+    }
+    assert!(["c", "f", "o", "p", "t"].iter().all(|short| long_forms.contains_key(*short)), "{long_forms:?}");
+    let ambiguous: Vec<_> = long_forms.iter().filter(|(_, long)| long.len() > 1).collect();
+    assert!(ambiguous.is_empty(), "{ambiguous:?}");
+}
+
+#[test]
+fn every_command_with_a_configuration_reads_unseen_config() {
+    let dir = tempfile::tempdir().unwrap();
+    let sample = dir.path().join("sample.ndjson");
+    fs::write(&sample, "{}\n").unwrap();
+    let (missing, sample) = (dir.path().join("missing.toml"), sample.to_str().unwrap());
+    let mut tested = BTreeSet::from(["init", "demo"]);
+    for args in [
+        &["run"][..],
+        &["serve"],
+        &["seed", sample],
+        &["check"],
+        &["validate"],
+        &["test"],
+        &["plan", "--sample", sample],
+        &["capture"],
+        &["replay", sample],
+        &["explain", "in", "0", "0"],
+        &["inspect", "--key", "1", dir.path().to_str().unwrap()],
+    ] {
+        let Output { status, stderr, .. } = Command::new(cargo_bin("unseen")).env("UNSEEN_CONFIG", &missing).args(args).output().unwrap();
+        let stderr = String::from_utf8_lossy(&stderr);
+        assert!(status.code() == Some(78) && stderr.contains("missing.toml"), "{args:?}: {stderr}");
+        tested.insert(args[0]);
+    }
+    assert!(commands().0.iter().all(|command| tested.contains(command.as_str())), "{tested:?}");
+}
+
+#[test]
+fn plan_ignores_unseen_config_if_the_key_is_given() {
+    let setup = Setup::new("", ID);
+    let sample = setup.path("sample.ndjson");
+    fs::write(&sample, "{\"id\":1,\"n\":1}\n{\"id\":1,\"n\":2}\n").unwrap();
+    let distinct = |args: &[&str]| {
+        let mut plan = Command::new(cargo_bin("unseen"));
+        plan.env("UNSEEN_CONFIG", setup.path("unseen.toml")).args(["plan", "--json", "--sample"]).arg(&sample).args(args);
+        let Output { stdout, stderr, .. } = plan.output().unwrap();
+        let plan: Value = serde_json::from_slice(&stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&stderr)));
+        plan["sample"]["distinct"].clone()
+    };
+    assert_eq!([distinct(&[]), distinct(&["--key", "/n"]), distinct(&["--set", "topics.0.key=[{field=\"/n\"}]"])], [1, 2, 2]);
 }
 
 #[test]

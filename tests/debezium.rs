@@ -1,5 +1,5 @@
-//! Promise: with the configurations for Debezium in `config`, a change that comes twice comes out once, and no other change is
-//! taken for it.
+//! Promise: with the Debezium configurations in `config`, each change is emitted once, and different changes are never taken for
+//! duplicates.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use unseen::format::{Body, Format, Lookup, Schema, SchemaId, Schemas};
 use unseen::record::TimestampType;
 use unseen::replay::{Captured, Format as LineFormat, Options, Replay};
 
-/// A record: key, value, and the header `id`.
+/// An event: record key, record value, and the header `id`.
 type Event = (Option<Vec<u8>>, Option<Vec<u8>>, Option<&'static str>);
 
-/// What comes out of the events, by their numbers.
+/// Returns the indexes of the emitted events.
 fn emitted(recipe: &str, schemas: impl Schemas + 'static, events: &[Event]) -> Vec<usize> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("config").join(recipe);
     let config = Config::load(&file, &[]).unwrap_or_else(|errors| panic!("{errors}"));
@@ -49,7 +49,7 @@ fn text(text: impl Into<String>) -> Option<Vec<u8>> {
     Some(text.into().into_bytes())
 }
 
-/// A change with envelope: of a row, at a place of the log, seen at a time.
+/// A change in an envelope: its row, its position in the database log, and the time at which the connector processed it.
 fn envelope(row: u32, total: u32, lsn: u32, op: &str, seen: u32) -> Event {
     let value = format!(
         r#"{{"schema":{{"type":"struct","name":"v{seen}"}},"payload":{{"before":null,"after":{{"id":{row},"total":{total}}},
@@ -59,7 +59,7 @@ fn envelope(row: u32, total: u32, lsn: u32, op: &str, seen: u32) -> Event {
 }
 
 #[test]
-fn changes_as_json_with_an_envelope() {
+fn json_changes_with_an_envelope() {
     let events = [
         envelope(1, 5, 100, "c", 1),
         envelope(2, 5, 100, "c", 2), // another row of the same place
@@ -91,7 +91,7 @@ fn events_of_an_outbox() {
     assert_eq!(emitted("debezium-outbox.toml", unseen::format::NoSchemas, &events), [0, 1, 3]);
 }
 
-/// The schemas of a key and of values, the second of which has a field more.
+/// The schemas of a key and of two versions of a value. The second version has an additional field.
 #[derive(Debug)]
 struct Versions;
 
@@ -118,15 +118,15 @@ impl Schemas for Versions {
 }
 
 #[test]
-fn changes_as_avro() {
-    // Numbers below 64 are a byte each.
+fn avro_changes() {
+    // In this encoding, numbers below 64 take one byte.
     let change = |row: u8, lsn: u8, seen: u8, version: u8| {
         let key = [0, 0, 0, 0, if version == 3 { 4 } else { 1 }, 2 * row];
         let snapshot: &[u8] = if version == 3 { &[0] } else { &[] };
         let value = [&[0, 0, 0, 0, version, 0, 2, 2 * row][..], snapshot, &[2, 2 * lsn, 2, 14, 2, b'u', 2, 2 * seen]].concat();
         (Some(key.to_vec()), Some(value), None)
     };
-    // A new version of both schemas leaves a change what it is.
+    // New versions of both schemas do not change the key of a change.
     let events =
         [change(1, 10, 1, 2), change(2, 10, 1, 2), change(1, 11, 2, 2), change(1, 10, 9, 2), change(1, 10, 9, 3), change(1, 12, 9, 3)];
     assert_eq!(emitted("debezium-avro.toml", Versions, &events), [0, 1, 2, 5]);

@@ -1,4 +1,4 @@
-//! Promise: taking the key of a record allocates nothing, whatever its format, once its schema is known.
+//! Promise: extracting the key of a record allocates nothing, in any format, once the schema is known.
 
 #![allow(unsafe_code)]
 
@@ -14,19 +14,19 @@ static ALLOCATOR: Counting = Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-/// The system's allocator, and a count. There is one test in this process, so nobody else allocates meanwhile.
+/// The system's allocator with a counter. This process runs only one test, so no other code allocates.
 struct Counting;
 
-// SAFETY: everything is left to the system's allocator.
+// SAFETY: all calls are forwarded to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -40,7 +40,7 @@ message E { int64 at = 1; U user = 2; repeated string tags = 3; sint32 cents = 4
 message U { string id = 1; }"#;
 
 #[test]
-fn no_record_allocates() {
+fn extracting_a_key_does_not_allocate() {
     let avro = [&[2, 2, 4][..], b"u1", &[4, 2, b'a', 2, b'b', 0, 4, 0x30, 0x39]].concat();
     let protobuf = [&[8, 1, 0x12, 4, 10, 2][..], b"u1", &[0x1a, 1, b'a', 0x1a, 1, b'b', 0x20, 0x72]].concat();
     let framed = [&[0, 0, 0, 0, 7][..], br#"{"user":{"id":"u1"},"cents":57}"#].concat();
@@ -55,7 +55,7 @@ fn no_record_allocates() {
         let (mut reader, mut scratch) = (Reader::default(), Scratch::default());
         let record = Record { value: Some(value), ..Record::default() };
         let mut take = || reader.fingerprint(&spec, &formats, &record, &mut scratch, &NoSchemas).expect("a key");
-        // The schema is compiled, working memory grows, and the usual shape of a JSON text is learned.
+        // The first call compiles the schema, grows the buffers, and learns the usual layout of the JSON text.
         let first = take();
         (0..100).for_each(|_| assert_eq!(take(), first));
         let before = ALLOCATIONS.load(Ordering::Relaxed);

@@ -1,6 +1,6 @@
-//! Promise: what the encoders of others write has the id that their decoders find in it, the same in every format.
+//! Promise: a value written by another project's encoder has the id that its decoder finds, and the same id in every format.
 //!
-//! `tests/data/formats` says which encoders those were.
+//! `tests/data/formats` documents the encoders.
 
 use serde_json::Value;
 use std::collections::HashMap;
@@ -36,7 +36,7 @@ fn format(value: &Value) -> Format {
     }
 }
 
-/// What a registry returns, by id and by GUID.
+/// The responses of a registry, by id and by GUID.
 #[derive(Debug, Default)]
 struct Registry(HashMap<SchemaId, Arc<Schema>>);
 
@@ -61,7 +61,7 @@ impl Registry {
     }
 }
 
-/// The schemas that one names, behind those that they name.
+/// Adds the schemas that a schema references. Referenced schemas come before the schemas that reference them.
 fn add_references(entry: &Value, all: &[Value], references: &mut Vec<Reference>) {
     for reference in entry["references"].as_array().into_iter().flatten() {
         let is_it = |other: &&Value| other["subject"] == reference["subject"] && other["version"] == reference["version"];
@@ -80,14 +80,14 @@ impl Schemas for Registry {
     }
 }
 
-/// The fingerprint of an id as the files write it; `None` if the record has none.
+/// The fingerprint of an id in the test data. `None` if the record has no id.
 fn id(id: &Value) -> Option<Fingerprint> {
     let raw = id.get("bytes").and_then(bytes);
     let with_header = |bytes: &[u8]| {
         let spec = KeySpec::new(vec![Part::Header("a".into()), Part::RecordKey]).expect("a key");
         spec.fingerprint(&record(None, &[("a", Some(bytes))]), &mut Scratch::default()).expect("an id")
     };
-    // A second part: null alone is no key.
+    // The constant second part makes a key valid even if the id is null.
     let in_json = |value: &str| {
         let json = format!("{{\"a\":{value}}}");
         key("/a").fingerprint(&record(Some(json.as_bytes()), &[]), &mut Scratch::default()).expect("an id")
@@ -103,9 +103,9 @@ fn id(id: &Value) -> Option<Fingerprint> {
     })
 }
 
-/// A record with a value. Its key is always the same.
+/// A record with this value, and always the same key.
 const fn record<'a>(value: Option<&'a [u8]>, headers: &'a [(&'a str, Option<&'a [u8]>)]) -> Record<'a> {
-    // Not null: a value that is asked for a field is there.
+    // A field of a null value would be missing for another reason, so the value is never null.
     Record { key: Some(b"k"), value: if value.is_some() { value } else { Some(b"") }, headers }
 }
 
@@ -113,7 +113,7 @@ fn key(place: &str) -> KeySpec {
     KeySpec::new(vec![Part::Field(place.to_owned()), Part::RecordKey]).expect("a key")
 }
 
-/// The id at a place of a value; `None` if it lacks that.
+/// The id at a place of a value. `None` if the value has no such place.
 fn found(place: &str, formats: &Formats, record: &Record<'_>, schemas: &dyn Schemas) -> Result<Option<Fingerprint>, (Reason, String)> {
     match Reader::default().fingerprint(&key(place), formats, record, &mut Scratch::default(), schemas) {
         Ok(fingerprint) => Ok(Some(fingerprint)),
@@ -146,7 +146,7 @@ fn itself(schema: &str) -> String {
 }
 
 #[test]
-fn a_value_is_one_id_in_every_format() {
+fn value_has_the_same_id_in_every_format() {
     let (values, protobuf) = (file("values"), file("schemas"));
     let registry = Registry::of(&values["registry"]);
     let avro = |name: &str| text(&values["avro_schemas"][name]).to_owned();
@@ -185,7 +185,7 @@ fn every_place_of_a_record_is_found() {
             let formats = unframed(entry, itself, &protobuf);
             for (place, expected) in entry["places"].as_object().expect("places") {
                 let found = found(place, &formats, &record(Some(&value), &[]), &NoSchemas);
-                // What may be a record, or null, is no place for a key.
+                // A place that can be a record or null is not a valid part of a key.
                 if expected.get("null").is_some() && found.as_ref().is_err_and(|(_, message)| message.contains("is a record")) {
                     continue;
                 }
@@ -196,7 +196,7 @@ fn every_place_of_a_record_is_found() {
 }
 
 #[test]
-fn a_record_that_is_cut_off_is_invalid() {
+fn truncated_record_is_invalid() {
     let protobuf = file("schemas");
     for entry in list(&file("places")["records"]) {
         let (value, formats) = (bytes(&entry["record"]).expect("hex"), unframed(entry, itself, &protobuf));
@@ -208,7 +208,7 @@ fn a_record_that_is_cut_off_is_invalid() {
         for end in 0..value.len() {
             match found(place, &formats, &record(Some(&value[..end]), &[]), &NoSchemas) {
                 Err((Reason::Malformed, _)) => invalid += 1,
-                // A message of Protobuf may end behind any of its fields.
+                // A Protobuf message can end after any of its fields.
                 Ok(_) if formats.value.format == Format::Protobuf => {}
                 other => panic!("{} cut to {end}: {other:?}", entry["name"]),
             }
@@ -218,7 +218,7 @@ fn a_record_that_is_cut_off_is_invalid() {
 }
 
 #[test]
-fn frames_of_serializers_are_read() {
+fn frames_of_all_serializers_are_parsed() {
     for name in ["framed", "evolution"] {
         let all = file(name);
         let registry = Registry::of(&all["registry"]);
@@ -234,7 +234,7 @@ fn frames_of_serializers_are_read() {
             }
             for (place, expected) in entry["key_places"].as_object().into_iter().flatten() {
                 let formats = Formats { key: RecordFormat { format, schema: None }, ..Formats::default() };
-                // The value of every record here has a frame, and is not looked at.
+                // The value of each record here has a frame, which is not checked.
                 let spec = KeySpec::new(vec![Part::KeyField(place.clone()), Part::Header("k".into())]).expect("a key");
                 let headers: Vec<_> = headers.iter().copied().chain([("k", Some(&b"k"[..]))]).collect();
                 let record = Record { key: key.as_deref(), value: value.as_deref(), headers: &headers };
@@ -245,8 +245,8 @@ fn frames_of_serializers_are_read() {
     }
 }
 
-/// What is wrong only where nobody looks: in texts that no key asks for, and in blocks that state their size. And a number
-/// that is written longer than it need be, which Go's parser reads, too.
+/// Errors in parts of a value that no key reads: in texts, and in blocks that state their size. Also a number with an overlong encoding,
+/// which Go's parser accepts, too.
 const PASSED_OVER: [&str; 5] = [
     "Protobuf: a tag of six bytes",
     "Avro: a text on the way that is not UTF-8",
@@ -255,11 +255,11 @@ const PASSED_OVER: [&str; 5] = [
     "Protobuf: a message within itself, a thousand times",
 ];
 
-/// The places that are looked at in what is invalid: one of them leads to what is wrong.
+/// The places to look up in invalid values. At least one of them leads to the error.
 const LOOKED_FOR: [&str; 7] = ["/id", "/before", "/order_id", "/customer/id", "/labels/x", "/marks/0", "/total/cents"];
 
 #[test]
-fn what_is_no_record_of_its_schema_is_invalid() {
+fn value_that_does_not_match_its_schema_is_invalid() {
     let (all, protobuf) = (file("invalid"), file("schemas"));
     for kind in ["records", "hostile", "disputed"] {
         for entry in list(&all[kind]) {
@@ -268,10 +268,10 @@ fn what_is_no_record_of_its_schema_is_invalid() {
             let formats = unframed(entry, itself, &protobuf);
             let look = |place: &&str| found(place, &formats, &record(Some(&value), &[]), &NoSchemas);
             let answers: Vec<_> = LOOKED_FOR.iter().map(look).collect();
-            // Hostile records would take years.
+            // Without protection, hostile records would take years.
             assert!(began.elapsed().as_secs() < 60, "{}", entry["name"]);
             let is_invalid = answers.iter().any(|answer| matches!(answer, Err((Reason::Malformed, _))));
-            // As in JSON, what nobody asks for is passed over by its length, if that is stated.
+            // As in JSON, fields that no key reads are skipped by their length if it is known.
             let is_passed_over = PASSED_OVER.iter().any(|name| text(&entry["name"]) == *name);
             assert!(is_invalid || is_passed_over || kind == "disputed", "{}: {answers:?}", entry["name"]);
         }
@@ -286,7 +286,7 @@ fn what_is_no_record_of_its_schema_is_invalid() {
 }
 
 #[test]
-fn an_event_is_one_id_in_both_modes() {
+fn cloud_event_has_the_same_id_in_both_modes() {
     let spec = KeySpec::new(["source", "id"].map(|name| Part::CloudEvent(name.into())).into()).expect("a key");
     let mut ids: HashMap<String, Vec<Fingerprint>> = HashMap::new();
     for entry in list(&file("cloudevents")["records"]) {
@@ -295,7 +295,7 @@ fn an_event_is_one_id_in_both_modes() {
         let (key, value) = (bytes(&entry["key"]), bytes(&entry["value"]));
         let record = Record { key: key.as_deref(), value: value.as_deref(), headers: &headers };
         let found = spec.fingerprint(&record, &mut Scratch::default()).unwrap_or_else(|error| panic!("{}: {error}", entry["name"]));
-        // An event that is a framed value is the same.
+        // A CloudEvent in a framed value has the same id.
         let framed = value.as_ref().map(|value| [&[0, 0, 0, 0, 7][..], value].concat());
         let framed = Record { value: framed.as_deref(), ..record };
         let read = Reader::default().fingerprint(&spec, &of_values(Format::JsonSchema, None), &framed, &mut Scratch::default(), &NoSchemas);

@@ -1,14 +1,14 @@
-//! Promise: the image's build finds every file that Cargo.toml asks for, so that the image can be built.
+//! Promise: the image's build finds every file that Cargo.toml requires.
 //!
-//! Does what the Dockerfile's first stage does, in a directory of its own: copies what it copies, as far as .dockerignore
-//! lets it, and runs its commands. Only `cargo build` is cut short, for it would take many minutes: it is also asked for a
-//! binary that nobody has, and must get as far as to say so.
+//! Follows the first stage of the Dockerfile in a temporary directory: copies the same files, subject to .dockerignore, and runs the same
+//! commands. `cargo build` would take many minutes, so it is also asked for a binary that does not exist, and must get as far as reporting
+//! that.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The instructions of the first stage, each in one line.
+/// The instructions of the first stage, one per line.
 fn first_stage(dockerfile: &str) -> Vec<(String, String)> {
     let text = dockerfile.lines().filter(|line| !line.trim_start().starts_with('#')).collect::<Vec<_>>().join("\n");
     let text = text.replace("\\\n", " ");
@@ -34,10 +34,10 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// What cargo says of it when nothing else is wrong.
+/// cargo's error message if nothing else is wrong.
 const NO_SUCH: &str = "no bin target named `no-such`";
 
-/// A `cargo` that builds up to the point where it would compile.
+/// Installs a `cargo` that stops before it compiles.
 fn put_cargo(bin: &Path) {
     use std::os::unix::fs::PermissionsExt as _;
     fs::create_dir_all(bin).unwrap();
@@ -47,21 +47,21 @@ said=$('{cargo}' "$@" --offline --bin no-such 2>&1)
 case "$said" in *'{NO_SUCH}'*) ;; *) echo "$said" >&2; exit 1 ;; esac
 '{cargo}' metadata --no-deps --offline --format-version 1 > "$(dirname "$0")/metadata.json"
 "#,
-        // Not `cargo` of the path, which would be this script.
+        // The real cargo, because `cargo` in the PATH is this script.
         cargo = env!("CARGO")
     );
     fs::write(bin.join("cargo"), script).unwrap();
     fs::set_permissions(bin.join("cargo"), fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// The tables of a manifest that the image's has, too.
+/// The tables of a manifest that the image's manifest also has.
 fn tables(manifest: &str) -> Vec<&str> {
     let is_cut = |line: &str| matches!(line, "[[test]]" | "[[bench]]" | "[[example]]");
     manifest.lines().filter(|line| line.starts_with('[') && !is_cut(line)).collect()
 }
 
 #[test]
-fn a_table_that_follows_a_test_without_a_blank_line_is_kept() {
+fn table_after_a_test_without_a_blank_line_is_kept() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let squeezed = fs::read_to_string(root.join("Cargo.toml")).unwrap().replace("\n\n", "\n");
     let dir = tempfile::tempdir().unwrap();
@@ -78,7 +78,7 @@ fn a_table_that_follows_a_test_without_a_blank_line_is_kept() {
 }
 
 #[test]
-fn the_image_has_what_its_build_asks_for() {
+fn image_build_finds_all_files() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |name| fs::read_to_string(root.join(name)).unwrap();
     let ignored = read(".dockerignore");
@@ -102,7 +102,7 @@ fn the_image_has_what_its_build_asks_for() {
                     copy(&root.join(source), &into);
                 }
             }
-            // The others bring the system's packages.
+            // The other commands install system packages.
             "RUN" if rest.contains("Cargo.toml") || rest.contains("cargo build") => {
                 let run = Command::new("sh")
                     .args(["-c", &rest])

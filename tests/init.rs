@@ -5,7 +5,7 @@ use assert_cmd::cargo::cargo_bin_cmd;
 use std::fs;
 use std::path::Path;
 
-/// A command that none of this machine's settings reach.
+/// A command without this machine's environment.
 fn init(args: &[&str]) -> Command {
     let mut command = cargo_bin_cmd!("unseen");
     command.env_clear().args(["init", "news.events", "news.unseen"]).args(args);
@@ -35,9 +35,9 @@ fn orders() -> String {
     (0..1000).flat_map(|second| std::iter::once(line(second, second)).chain(again(second))).collect()
 }
 
-/// The configuration of docs/tutorial.md.
+/// The configuration in docs/tutorial.md.
 #[test]
-fn the_minimal_configuration_is_what_init_writes() {
+fn init_writes_the_minimal_configuration() {
     let args = ["--group-id", "news", "--key", "key", "--key", "/news_id", "--dead-letters", "news.dead"];
     assert_eq!(fs::read_to_string("config/minimal.toml").expect("the file"), printed(&mut init(&args)));
 }
@@ -60,12 +60,12 @@ fn flags_become_a_valid_configuration() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");
     }
-    // The file is not overwritten.
+    // An existing file is not overwritten.
     assert!(refused(init(&args).arg(&file)).contains("exists; name another file with -o"));
 }
 
 #[test]
-fn a_sample_becomes_a_configuration_that_deduplicates_it() {
+fn sample_becomes_a_configuration_that_deduplicates_it() {
     let dir = tempfile::tempdir().expect("a directory");
     let (sample, file) = (dir.path().join("orders.ndjson"), dir.path().join("unseen.toml"));
     fs::write(&sample, orders()).expect("a file");
@@ -79,12 +79,12 @@ fn a_sample_becomes_a_configuration_that_deduplicates_it() {
     let mut replay = cargo_bin_cmd!("unseen");
     let replay = replay.env_clear().args(["replay", "--truth", "--time", "/at", "-c"]).arg(&file).arg(&sample).assert().success();
     assert_eq!(String::from_utf8_lossy(&replay.get_output().stdout).lines().count(), 1000);
-    // A flag wins over the proposal.
+    // A flag takes precedence over the proposal.
     assert!(printed(init(&["--ignore", "/at", "--window", "1h", "--capacity", "2M", "--sample"]).arg(&sample)).contains("window = \"1h\""));
 }
 
 #[test]
-fn an_error_says_what_is_missing() {
+fn errors_name_what_is_missing() {
     let message = refused(init(&["--sample", "-"]).write_stdin("{\"id\":1}\n{\"id\":2}\n"));
     assert!(message.starts_with("error: no key fits the records; name one with --key\n"), "{message}");
     let message = refused(init(&["--sample", "-"]).write_stdin("{\"id\":1,\"x\":2}\n{\"id\":1,\"x\":2}\n"));

@@ -1,8 +1,7 @@
-//! Promise: whatever becomes of a worker, and whatever Kafka does to its changelog, a partition that is restored judges
-//! as if nothing had happened.
+//! Promise: regardless of what happens to a worker and to its changelog, a restored partition decides as if nothing had happened.
 //!
-//! Without a broker: a model of Kafka keeps the changelog, and a plain count by slices knows the truth. Each life is
-//! drawn from a seed; `UNSEEN_LIFE=17 cargo test --test life` runs that one alone.
+//! The test needs no broker: a model of Kafka stores the changelog, and a simple count by slices determines the expected verdicts. Each run
+//! is drawn from a seed. `UNSEEN_LIFE=17 cargo test --test life` runs only that seed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -15,7 +14,7 @@ use unseen::key::Fingerprint;
 use unseen::record::{Offset, Timestamp, TopicId, Verdict};
 
 const TOPICS: [&str; 2] = ["a", "b"];
-/// Numbers from a seed.
+/// A seeded random number generator.
 struct Draw(u64);
 
 impl Draw {
@@ -35,17 +34,17 @@ impl Draw {
     }
 }
 
-/// One partition of a changelog, as librdkafka and Kafka keep it: without a time of our own.
+/// One partition of a changelog, as librdkafka and Kafka present it.
 #[derive(Default)]
 struct Log {
-    /// The records; the ends of transactions, and what was aborted, are offsets without one.
+    /// The records. Transaction markers and aborted records are offsets without an entry.
     records: BTreeMap<Offset, Vec<u8>>,
     low: Offset,
     end: Offset,
 }
 
 impl Log {
-    /// Returns the offsets of the records.
+    /// Commits records, and returns their offsets.
     fn commit(&mut self, records: Vec<Vec<u8>>) -> Vec<Offset> {
         let offsets = (self.end..).zip(&records).map(|(offset, _)| offset).collect();
         self.records.extend((self.end..).zip(records));
@@ -53,7 +52,7 @@ impl Log {
         offsets
     }
 
-    /// Of an aborted transaction only offsets are left.
+    /// An aborted transaction leaves only offsets.
     const fn abort(&mut self, records: Offset) {
         self.end += records + 1;
     }
@@ -92,7 +91,7 @@ struct Input {
     is_retraction: bool,
 }
 
-/// What a memory with these rules holds, by the definition of a window.
+/// The remembered keys according to the definition of a window with these rules.
 #[derive(Clone)]
 struct Truth {
     window: Window,
@@ -101,7 +100,7 @@ struct Truth {
     stream_time: Option<Timestamp>,
     slice: Option<i64>,
     open_keys: u64,
-    /// By key, the slice that it was last inserted into.
+    /// The slice of the last insertion of each key.
     keys: HashMap<u64, i64>,
 }
 
@@ -136,7 +135,7 @@ impl Truth {
             self.stream_time = Some(time);
             let slice = time.div_euclid(length / i64::from(self.window.slices()));
             if self.slice.is_none() {
-                // Keys that came before any time was known belong to the first that is.
+                // Keys that arrived before any time was known belong to the first slice.
                 self.keys.values_mut().for_each(|of| *of = slice);
             }
             self.slice = Some(slice);
@@ -168,7 +167,7 @@ fn fingerprint(key: u64) -> Fingerprint {
 const KEYS: u64 = 40;
 const STABLE: usize = 4;
 
-/// The same rules by several kinds. The first cannot retract, the last promises nothing.
+/// The same rules with several kinds of filters. The first cannot retract, and the last guarantees nothing.
 fn kinds(window: Window, refresh: bool, late: Late) -> [Rules; 5] {
     let aging = |rate| Some(Spec::Aging(AgingSizing::new(window, 64, rate)));
     let rules = |filter, exact| Rules { window, filter, exact, refresh, late };
@@ -181,7 +180,7 @@ fn kinds(window: Window, refresh: bool, late: Late) -> [Rules; 5] {
     ]
 }
 
-/// What a worker has in memory of one partition.
+/// A worker's state of one partition in memory.
 struct Live {
     dedup: Dedup,
     pending: PendingChanges,
@@ -197,12 +196,12 @@ struct Life {
     kind: usize,
     topics: usize,
     changelog: bool,
-    /// Whether keys are retracted: then what remembers is always of a kind that can.
+    /// True if keys are retracted. All filters are then of kinds that can retract.
     retracts: bool,
     log: Log,
     inputs: [Vec<Input>; 2],
     committed: [Offset; 2],
-    /// Stream time beside the committed offsets.
+    /// The stream time in the metadata of the committed offsets.
     noted: Option<Timestamp>,
     checkpoint: Option<Checkpoint>,
     truth: Truth,
@@ -238,7 +237,7 @@ impl Life {
             checkpoint: None,
             truth_committed: truth.clone(),
             truth,
-            // A few begin at the epoch.
+            // Some runs start at the epoch.
             clock: if draw.one_in(4) { 0 } else { 1_000_000_000_000 },
             timed: !draw.one_in(3),
             draw,
@@ -258,7 +257,7 @@ impl Life {
         i64::try_from(self.inputs[topic].len()).unwrap()
     }
 
-    /// Whether all that is decided is committed.
+    /// True if all verdicts are committed.
     fn is_at_rest(&self) -> bool {
         (0..2).all(|topic| self.committed[topic] == self.position(topic))
     }
@@ -283,7 +282,7 @@ impl Life {
             live.pending.note(&live.dedup, TopicId(topic), offset, fingerprint(input.key));
         }
         if self.kind == STABLE {
-            // It may be wrong either way: what it says is what came out.
+            // A stable filter may be wrong either way, so its verdict counts.
             let before = self.truth.keys.get(&input.key).copied();
             if verdict == Verdict::Unseen {
                 self.truth.keys.remove(&input.key);
@@ -354,7 +353,7 @@ impl Life {
         self.checkpoint = Some(Checkpoint { kind: self.kind, offsets, progress: live.progress.clone(), metadata, pages, stored });
     }
 
-    /// What the checkpoint has, if there is one of this kind.
+    /// Loads the checkpoint, if there is one of this kind.
     fn load(&self) -> (Live, BTreeMap<String, Offset>) {
         let mut live = Live {
             dedup: Dedup::new(self.rules()),
@@ -375,7 +374,7 @@ impl Life {
         (live, kept.offsets.clone())
     }
 
-    /// Checkpoint, changelog, input: as `worker::rebuild` and `worker::restore` do.
+    /// Restores from the checkpoint, the changelog, and the input, like `worker::rebuild` and `worker::restore`.
     fn restore(&mut self) -> Result<Live, String> {
         let (mut live, mut offsets) = self.load();
         if self.changelog && self.log.low < self.log.end {
@@ -396,7 +395,7 @@ impl Life {
                 match step {
                     Outcome::Taken => assert!(live.progress.logged(live.dedup.clock(), offset)),
                     Outcome::Passed => {}
-                    other => return Err(format!("the changelog at {offset} does not go on: {other:?}")),
+                    other => return Err(format!("the changelog at {offset} does not continue: {other:?}")),
                 }
             }
             offsets = applier.offsets;
@@ -417,7 +416,7 @@ impl Life {
         Ok(live)
     }
 
-    /// Killed: another process goes on from what is committed and stored.
+    /// Kills the process. Another one continues from what is committed and stored.
     fn next(&mut self) -> Result<Live, String> {
         (0..2).for_each(|topic| self.inputs[topic].truncate(usize::try_from(self.committed[topic]).unwrap()));
         self.truth = self.truth_committed.clone();
@@ -455,7 +454,7 @@ impl Life {
                     let was_stable = self.kind == STABLE;
                     live = self.next().map_err(|what| format!("after kill {killed}: {what}"))?;
                     if was_stable && self.kind != STABLE {
-                        // It says by slices what a stable filter did not know by slices: more may be remembered.
+                        // The changelog has slices that a stable filter does not have, so more keys may be remembered.
                         return Ok(());
                     }
                 }
@@ -478,7 +477,7 @@ fn judge(dedup: &mut Dedup, input: Input, max_timestamp: Timestamp) -> Verdict {
 }
 
 #[test]
-fn what_is_restored_judges_as_if_nothing_had_happened() {
+fn restored_partition_decides_as_if_nothing_had_happened() {
     let only = std::env::var("UNSEEN_LIFE").ok().map(|seed| seed.parse().expect("a number"));
     let mut failures = Vec::new();
     for seed in only.map_or(0..600, |seed: u64| seed..seed + 1) {

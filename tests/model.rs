@@ -1,7 +1,7 @@
-//! Promise: whatever the settings and the stream, verdicts are those of a window that is nothing but a list.
+//! Promise: for all settings and streams, the verdicts are those of a window that is a simple list.
 //!
-//! The model is written from the documents, and shares no structure with what it is held against. Streams are drawn
-//! from a seed; `UNSEEN_MODEL_STREAMS=80000 cargo test --release --test model` draws more than each run of the tests.
+//! The model follows the documentation, and shares no code with the implementation. Streams are drawn from a seed.
+//! `UNSEEN_MODEL_STREAMS=80000 cargo test --release --test model` runs more of them than the normal tests.
 
 use std::collections::HashMap;
 use unseen::dedup::{Dedup, Late, Rules};
@@ -10,7 +10,7 @@ use unseen::key::Fingerprint;
 use unseen::record::Verdict;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Numbers from a seed (Steele et al., "Fast Splittable Pseudorandom Number Generators", 2014).
+/// A seeded random number generator (Steele et al., "Fast Splittable Pseudorandom Number Generators", 2014).
 struct Random(u64);
 
 impl Random {
@@ -38,15 +38,15 @@ fn key(number: u64) -> Fingerprint {
     Fingerprint(xxh3_128(&number.to_le_bytes()))
 }
 
-/// The window as the documents have it: each key with the slice that it was last inserted into.
+/// The documented window: each key with the slice of its last insertion.
 struct Model {
     window: Window,
     refresh: bool,
     late: Late,
     stream_time: Option<i64>,
-    /// Keys put into the current slice of a window by count, and the number of that slice.
+    /// The number of keys in the current slice of a window by count, and the number of that slice.
     counted: (u64, i64),
-    /// None for keys that were inserted before any time was known.
+    /// `None` for keys that were inserted before any time was known.
     keys: HashMap<u64, Option<i64>>,
 }
 
@@ -120,7 +120,7 @@ fn rules(random: &mut Random) -> Rules {
     } else {
         Window::keys(random.pick(&[8, 60, 400]), slices)
     };
-    // So small that filters chain; so rarely wrong that no stream meets it, or put right.
+    // Small enough that filters chain, and with error rates so low that no stream has a false positive, or with `confirm`.
     let capacity = random.pick(&[8, 100, 1_000]);
     let growth = Growth { adapt: random.one_in(2), ..Growth::default() };
     let aging = |rate| Some(Spec::Aging(AgingSizing::new(window, capacity, rate).with_growth(growth)));
@@ -136,7 +136,7 @@ fn rules(random: &mut Random) -> Rules {
     Rules { window, filter, exact, refresh: random.one_in(2), late: random.pick(&[Late::Emit, Late::Drop, Late::DeadLetter]) }
 }
 
-/// A time, some of which are late, from the future, at the epoch, before it, or none.
+/// A record time: normal, late, from the future, at the epoch, before the epoch, or none.
 fn time(random: &mut Random, clock: &mut i64) -> Option<i64> {
     *clock += random.pick(&[0, 1, 5, 40, 300_i64]);
     match random.below(40) {
@@ -152,7 +152,7 @@ fn time(random: &mut Random, clock: &mut i64) -> Option<i64> {
 fn stream(seed: u64) {
     let mut random = Random(seed);
     let rules = rules(&mut random);
-    // A filter alone cannot tell whose copy it takes out; with an exact store, or one as rarely wrong as this, it can.
+    // A filter alone cannot tell whose copy it removes. With an exact store, or with error rates as low as here, it can.
     let retracts = (rules.exact || matches!(rules.filter, Some(Spec::Cuckoo(_)))) && random.one_in(2);
     let (mut dedup, mut model) = (Dedup::new(rules), Model::new(&rules));
     let keys = random.pick(&[10, 100, 1_500]);
@@ -168,19 +168,19 @@ fn stream(seed: u64) {
         let expected = model.judge(number, time, max_timestamp);
         assert_eq!(verdict, expected, "seed {seed}, step {step}, key {number} at {time:?}: {rules:?}");
     }
-    // A slice that nothing was inserted into yet holds none.
+    // A slice contains nothing before the first insertion.
     if !rules.exact && model.slice().map(Slice) == dedup.slice() {
         assert_eq!(dedup.stream_time(), model.stream_time, "seed {seed}");
     }
 }
 
 #[test]
-fn verdicts_are_those_of_a_list() {
+fn verdicts_match_a_simple_list() {
     let streams = std::env::var("UNSEEN_MODEL_STREAMS").map_or(1_500, |streams| streams.parse().expect("a number"));
     (0..streams).for_each(stream);
 }
 
-/// An aging filter within a bound: it keeps to it, and where the oldest make way, no more than needed do.
+/// Checks an aging filter with a memory limit: it stays within the limit, and evicts no more old keys than necessary.
 fn bounded(seed: u64) {
     let mut random = Random(seed);
     let slices = random.pick(&[1, 4]);
@@ -212,6 +212,6 @@ fn bounded(seed: u64) {
 }
 
 #[test]
-fn a_bound_is_kept() {
+fn memory_limit_is_respected() {
     (0..400).for_each(bounded);
 }

@@ -1,28 +1,28 @@
-//! What each option of a topic means for topics that share a key space, and for what is stored: either all topics of a space
-//! must agree on it, or a reason says why not; either stored state is of no use under another value, or a reason says why it is.
+//! The effect of each topic option on topics that share a key space, and on stored state. Either all topics of a space must agree on an
+//! option, or a reason explains why not. Either stored state is useless under another value, or a reason explains why not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use unseen::checkpoint::Settings;
 use unseen::config::{self, Config};
 
-/// Whether something depends on an option.
+/// The answer to whether something depends on an option.
 #[derive(Clone, Copy, Debug)]
 enum Depends {
     Yes,
-    /// It does not, because …
+    /// It does not, for this reason.
     No(&'static str),
 }
 use Depends::{No, Yes};
 
-/// An option, two values of it, and what depends on it.
+/// An option with two values, and what depends on it.
 struct Row {
     option: &'static str,
     values: [&'static str; 2],
-    /// What else a topic needs for that; an empty value leaves an option out.
+    /// Other options that are needed for that. An empty value removes an option.
     with: &'static [(&'static str, &'static str)],
     /// Whether topics of one space must have the same value.
     agree: Depends,
-    /// Whether stored bits mean something else under another value.
+    /// Whether stored bits have another meaning under another value.
     stored: Depends,
 }
 
@@ -36,7 +36,7 @@ const NEXT_SLICE: Depends = No("another value holds from the next slice on, or i
 const ONE_ID: Depends = No("a text or a number is the same id in every format");
 const STABLE: &[(&str, &str)] = &[("filter.kind", "\"stable\""), ("filter.capacity", "")];
 
-/// Every option of a topic, in the order of the configuration.
+/// All options of a topic, in the order of the configuration.
 const ROWS: [Row; 31] = [
     row("input", ["\"in\"", "\"other\""], OF_TOPIC, Yes),
     row("output", ["\"out\"", "\"other\""], OF_TOPIC, OF_RECORD),
@@ -80,7 +80,7 @@ const ROWS: [Row; 31] = [
     row("filter.kind", ["\"aging\"", "\"cuckoo\""], Yes, Yes),
     row("filter.capacity", ["\"10M\"", "\"20M\""], Yes, NEXT_SLICE),
     row("filter.false_positive_rate", ["1e-4", "1e-5"], Yes, NEXT_SLICE),
-    // Cells cannot be laid out anew.
+    // Existing cells cannot be rearranged.
     Row { with: STABLE_SIZED, ..row("filter.false_positive_rate", ["1e-4", "1e-5"], Yes, Yes) },
     row("filter.slices", ["4", "8"], Yes, Yes),
     Row { with: STABLE, ..row("filter.memory", ["\"1MiB\"", "\"2MiB\""], Yes, Yes) },
@@ -91,7 +91,7 @@ const ROWS: [Row; 31] = [
 ];
 const STABLE_SIZED: &[(&str, &str)] = &[("filter.kind", "\"stable\""), ("filter.capacity", ""), ("filter.memory", "\"1MiB\"")];
 
-/// The configuration of such topics, all of one space.
+/// Loads a configuration of these topics, all in one space.
 fn load(topics: &[Vec<(&str, &str)>]) -> Result<Config, String> {
     let mut text = "[kafka]\nbootstrap_servers = \"localhost:9092\"\n".to_owned();
     for topic in topics {
@@ -113,7 +113,7 @@ fn load(topics: &[Vec<(&str, &str)>]) -> Result<Config, String> {
     Config::load(file.path(), &[]).map_err(|errors| errors.to_string())
 }
 
-/// A topic with an option set, and what else it needs.
+/// A topic with this value of an option, and the other options that are needed.
 fn topic<'a>(row: &Row, value: &'a str) -> Vec<(&'a str, &'a str)> {
     row.with.iter().copied().chain([(row.option, value)]).collect()
 }
@@ -147,7 +147,7 @@ fn topics_of_a_space_must_agree_on_what_they_share() {
 }
 
 #[test]
-fn stored_bits_are_of_no_use_under_another_value_of_what_they_depend_on() {
+fn stored_state_is_discarded_if_an_option_it_depends_on_changes() {
     for row in ROWS {
         let [one, other] = row.values.map(|value| {
             let config = load(&[topic(&row, value)]).unwrap_or_else(|errors| panic!("{}: {errors}", row.option));

@@ -112,7 +112,7 @@ fn json_fields_without_a_value_are_null() {
 
 #[test]
 fn a_sample_of_ndjson_is_counted_exactly() {
-    // Slices of 25 ms: ids 1 2 | 1 | 3 4 | and one long after. A line without an id, and one that is not JSON.
+    // Slices of 25 ms with these ids: 1 2 | 1 | 3 4 | and one much later. One line has no id, and one is not JSON.
     let lines = "{\"id\":1,\"t\":0}\n{\"id\":2,\"t\":5}\n{\"id\":1,\"t\":30}\n{\"no\":1}\nbroken\n{\"id\":3,\"t\":60}\n\
                  {\"id\":4,\"t\":61}\n{\"id\":1,\"t\":900}\n";
     let args = ["--sample", "-", "--key", "/id", "--time", "/t", "--window", "100ms", "--json"];
@@ -192,7 +192,7 @@ fn times_in_another_unit_cause_a_warning() {
 }
 
 #[test]
-fn errors_name_the_sample() {
+fn sample_errors_contain_the_file_name() {
     let good = "{\"partition\":0,\"ts\":1,\"key\":\"a\",\"payload\":\"x\"}\n";
     let args = ["--sample", "-", "--format", "kcat"];
     let message = refused(plan(&args).write_stdin(format!("{good}\n{{}}\n")), 1);
@@ -220,7 +220,7 @@ fn errors_name_the_sample() {
 }
 
 #[test]
-fn a_sample_without_a_key_gets_a_proposal_that_can_be_used() {
+fn proposal_for_a_sample_is_usable() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("orders.ndjson");
     // Every third order is written again after 40 s.

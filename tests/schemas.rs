@@ -1,7 +1,6 @@
-//! The schemas that are kept: of a configuration, for editors, of the Helm chart's values, and of what is served and
-//! printed.
+//! The stored schemas: of the configuration, for editors; of the Helm chart's values; and of the served and printed JSON.
 //!
-//! With `WRITE_SCHEMAS=1` they are written instead of compared.
+//! `WRITE_SCHEMAS=1` writes them instead of comparing them.
 
 use config::{Config, File, FileFormat};
 use schemars::schema_for;
@@ -20,7 +19,7 @@ fn read(name: &str) -> String {
     fs::read_to_string(place(name)).expect("a file of the repository")
 }
 
-/// The schema in a file, which `update` must leave as it is.
+/// Checks the schema in a file, which `update` must leave unchanged.
 fn is_kept(name: &str, update: impl Fn(&mut Value)) {
     let kept: Value = serde_json::from_str(&read(name)).unwrap_or_default();
     let mut wanted = kept.clone();
@@ -33,22 +32,22 @@ fn is_kept(name: &str, update: impl Fn(&mut Value)) {
 }
 
 #[test]
-fn editors_know_the_options() {
+fn configuration_schema_is_up_to_date() {
     is_kept("config/schema.json", |schema| *schema = unseen::config::schema());
 }
 
 #[test]
-fn the_status_is_as_documented() {
+fn status_matches_its_schema() {
     is_kept("docs/status.schema.json", |schema| *schema = schema_for!(Status).to_value());
     is_kept("docs/inspect.schema.json", |schema| *schema = schema_for!(Inspection).to_value());
     is_kept("docs/explain.schema.json", |schema| *schema = schema_for!(Explanations).to_value());
 }
 
 #[test]
-fn the_chart_knows_the_options() {
+fn chart_schema_is_up_to_date() {
     is_kept("helm/unseen/values.schema.json", |values| {
         let mut config = unseen::config::schema();
-        // Values start empty, and a chart must be linted without any: what is required, its templates say.
+        // Values start empty, and `helm lint` must pass without any, so the chart's templates check for required values.
         for (table, name) in
             [("", "required"), ("", "$schema"), ("", "title"), ("/properties/kafka", "required"), ("/properties/topics", "minItems")]
         {
@@ -63,7 +62,7 @@ fn parse(text: &str, format: FileFormat) -> Value {
     config.try_deserialize().expect("a tree")
 }
 
-/// A configuration with another value at a place. An option that it leaves at its default is added.
+/// A configuration with another value at a path. Adds the option if it is missing.
 fn with(config: &Value, path: &str, value: Value) -> Value {
     let mut config = config.clone();
     if let Some(place) = config.pointer_mut(path) {
@@ -75,7 +74,7 @@ fn with(config: &Value, path: &str, value: Value) -> Value {
     config
 }
 
-/// The places of faults.
+/// The paths of all errors.
 fn faults(config: &Value) -> Vec<String> {
     let schema = jsonschema::draft7::new(&unseen::config::schema()).expect("a schema");
     let mut places: Vec<_> = schema.iter_errors(config).map(|error| error.instance_path().to_string()).collect();
@@ -93,7 +92,7 @@ fn the_examples_are_valid() {
 }
 
 #[test]
-fn faults_have_their_place() {
+fn errors_have_the_right_path() {
     let example = parse(&read("config/example.toml"), FileFormat::Toml);
     for (path, value, faulty) in [
         ("/topics/0/window", json!("1 fortnight"), "/topics/0/window"),
@@ -116,7 +115,7 @@ fn faults_have_their_place() {
 }
 
 #[test]
-fn variables_go_for_any_text() {
+fn variables_are_valid_for_any_text() {
     let example = parse(&read("config/example.toml"), FileFormat::Toml);
     for path in [
         "/topics/0/window",

@@ -1,4 +1,4 @@
-//! Promise: each use case of the documents does what its page says, and its tests notice a change of what it stands on.
+//! Promise: each documented use case behaves as its page describes, and its tests detect changes of the options that it relies on.
 
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -10,14 +10,14 @@ use unseen::config::{self, Config};
 use unseen::format::{NoSchemas, Schemas};
 use unseen::testing::{self, TestFile};
 
-/// Options of a topic that change what becomes of a record; each is left out in turn.
+/// Options of a topic that change the outcome of a record. Each is removed in turn.
 const OPTIONS: [&str; 9] = ["space", "repartition", "refresh", "retract", "time", "late", "on_duplicate", "on_tombstone", "on_invalid"];
 
 fn gallery() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/use-cases")
 }
 
-/// The folders of the gallery, by name.
+/// The folders of the use cases, by name.
 fn folders() -> Vec<PathBuf> {
     let entries = fs::read_dir(gallery()).expect("the gallery");
     let mut folders: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_dir()).collect();
@@ -29,7 +29,7 @@ fn name(folder: &Path) -> &str {
     folder.file_name().and_then(|name| name.to_str()).expect("a name")
 }
 
-/// The tests of a use case that do not pass with this configuration, and what they say.
+/// The tests of a use case that fail with this configuration, with their messages.
 fn failed(folder: &Path, config: &Config, tests: &TestFile) -> Vec<String> {
     let open = |file: &Path| -> io::Result<Box<dyn BufRead>> { Ok(Box::new(BufReader::new(File::open(folder.join(file))?))) };
     let schemas: Arc<dyn Schemas> = Arc::new(NoSchemas);
@@ -43,7 +43,7 @@ fn tests(folder: &Path) -> TestFile {
 }
 
 #[test]
-fn each_use_case_passes_its_tests() {
+fn every_use_case_passes_its_tests() {
     assert_eq!(folders().len(), 11);
     for folder in folders() {
         let config = Config::load(&folder.join("unseen.toml"), &[]).unwrap_or_else(|errors| panic!("{errors}"));
@@ -54,7 +54,7 @@ fn each_use_case_passes_its_tests() {
 }
 
 #[test]
-fn their_tests_notice_a_changed_window_key_or_option() {
+fn tests_detect_a_changed_window_key_or_option() {
     let mut unnoticed = Vec::new();
     for folder in folders() {
         let document = config::document(&folder.join("unseen.toml")).expect("a configuration");
@@ -71,15 +71,15 @@ fn their_tests_notice_a_changed_window_key_or_option() {
     assert_eq!(unnoticed, [""; 0]);
 }
 
-/// A configuration that differs in one thing.
+/// A configuration with a single change.
 struct Mutant {
     what: String,
     document: Value,
-    /// Whether `unseen check` may be the one to notice it.
+    /// True if `unseen check` may detect the change instead of a test.
     may_be_refused: bool,
 }
 
-/// A configuration that is written as JSON, which is YAML.
+/// Loads a configuration in JSON, which is also YAML.
 fn load(document: &Value) -> Result<Config, config::Errors> {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("unseen.yaml");
@@ -97,13 +97,13 @@ fn mutants(document: &Value) -> Vec<Mutant> {
     };
     for (number, topic) in topics.iter().enumerate() {
         let input = topic["input"].as_str().expect("an input");
-        // A stable filter promises no window: nothing that a record shows depends on it.
+        // A stable filter guarantees no window, so no test depends on its length.
         let is_stable = topic["filter"]["kind"] == "stable";
         let is_of_space = |other: &Value| other.get("space").is_some() && other.get("space") == topic.get("space");
         for (factor, word) in [(2.0, "twice"), (0.5, "half")].into_iter().filter(|_| !is_stable) {
             let window = topic["window"].as_str().expect("a window of time");
             let length = humantime::parse_duration(window).expect("a duration").mul_f64(factor);
-            // Topics of one space have one window.
+            // All topics of a space have the same window.
             change(format!("{word} the window of {input}"), false, &|topics| {
                 for (other, topic) in topics.iter_mut().enumerate() {
                     if other == number || is_of_space(topic) {
@@ -130,7 +130,7 @@ fn mutants(document: &Value) -> Vec<Mutant> {
     mutants
 }
 
-/// Other keys: a part is missing, or is another part of the record; of a content, a field that did not count does.
+/// Other keys: without a part, or with a different part of the record. For `content`, a field that was excluded counts.
 fn keys(key: &Value) -> Vec<Value> {
     let parts = match key {
         Value::Array(parts) => parts.clone(),
@@ -161,13 +161,13 @@ fn keys(key: &Value) -> Vec<Value> {
 }
 
 #[test]
-fn the_samples_are_what_their_script_writes() {
+fn samples_are_up_to_date() {
     let output = Command::new("python3").arg(gallery().join("samples")).arg("--check").output().expect("python3");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
-fn the_index_names_each_use_case() {
+fn index_lists_every_use_case() {
     let index = fs::read_to_string(gallery().join("README.md")).expect("an index");
     for folder in folders() {
         let name = name(&folder);

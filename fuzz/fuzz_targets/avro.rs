@@ -1,4 +1,4 @@
-//! A record of any bytes is walked through or refused; and what `apache-avro` decodes, a walk finds.
+//! Any bytes are a valid record or are rejected. If `apache-avro` decodes them, our extractor finds the same values.
 #![no_main]
 
 use apache_avro::reader::datum::GenericDatumReader;
@@ -101,7 +101,7 @@ fuzz_target!(|input: &[u8]| {
         Ok(()) if number < WITHOUT_BLOCKS => compare(places, &value, &found),
         Ok(()) => {}
     }
-    // As an encoder writes it, there is nothing to be stricter about, but for the bounds.
+    // For the output of an encoder, our extractor is not stricter, except for its limits.
     let Ok(record) = GenericDatumWriter::builder(schema).build().unwrap().write_value_to_vec(value.clone()) else { return };
     let mut found = vec![None; places.len()];
     match find(walk, &record, &mut found) {

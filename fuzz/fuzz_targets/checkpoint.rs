@@ -1,4 +1,4 @@
-//! Whatever bytes a store has, decoding them ends with a state that works or with a sentence.
+//! Decoding any bytes of a store results in a state that works, or in an error.
 #![no_main]
 
 use arbitrary::Arbitrary;

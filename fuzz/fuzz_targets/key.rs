@@ -1,5 +1,5 @@
-//! A record of any bytes has a fingerprint or is invalid, the same each time; and the fields that are
-//! read without a DOM are those that a DOM has.
+//! Any bytes have a fingerprint or are invalid, and the result is deterministic. The fields that are read without a DOM are the fields in a
+//! DOM.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -25,7 +25,7 @@ enum AnyPart {
     RecordValue,
     Header(String),
     Field(String),
-    /// Most texts are no pointers; these are.
+    /// Valid pointers, because most random texts are not.
     Pointer(Vec<String>),
     KeyPointer(Vec<String>),
     Content(Vec<Vec<String>>),

@@ -1,5 +1,4 @@
-//! Whatever bytes a record has, the walk through it ends; and where prost-reflect takes them for a message, the walk finds
-//! what that message has.
+//! The extractor terminates for any bytes. If prost-reflect decodes them as a message, the extractor finds the same values.
 //!
 //! With one exception, in `found`: prost-reflect reads more groups within each other than the walk does.
 #![no_main]

@@ -1,4 +1,4 @@
-//! Whatever clients of a server send, and in whatever pieces it comes: the same commands are found, within their bounds.
+//! The parser finds the same commands in any input of clients, however it is split, and within its limits.
 
 #![no_main]
 

@@ -39,10 +39,10 @@ pub struct Args {
     #[arg(long, value_name = "PART")]
     key: Vec<String>,
     /// Input topic; required if the configuration has several
-    #[arg(long, value_name = "INPUT", requires = "key")]
+    #[arg(short, long, value_name = "INPUT", requires = "key")]
     topic: Option<String>,
     /// Partition to look up the key in [default: all partitions that can have the key]
-    #[arg(long, value_name = "N", requires = "key", value_parser = clap::value_parser!(i32).range(0..))]
+    #[arg(short, long, value_name = "N", requires = "key", value_parser = clap::value_parser!(i32).range(0..))]
     partition: Option<i32>,
     /// Replay a file from `unseen capture` instead of reading from the brokers
     #[arg(long, value_name = "FILE", conflicts_with = "key")]

@@ -2,6 +2,7 @@
 
 use super::capture;
 use super::interrupt::Interrupt;
+use super::key_part::{self, KeyPart};
 use super::replay::LineFormat;
 use crate::config::{self, Config, flags};
 use crate::content::CompareContent;
@@ -77,7 +78,7 @@ pub struct Args {
     #[arg(long)]
     create_topics: bool,
     /// File to write, which must not exist. `-` is the standard output
-    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    #[arg(short, long = "output", value_name = "FILE", default_value = "-")]
     output_file: PathBuf,
 }
 
@@ -273,14 +274,13 @@ fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// A part of the key, as in the configuration.
+/// Parses a part of the key, and returns it in the syntax of the configuration.
 fn part(text: &str) -> Result<String, String> {
-    match text.split_once(':') {
-        _ if text == "key" => Ok("{ record = \"key\" }".to_owned()),
-        Some(("header", name)) if !name.is_empty() => Ok(format!("{{ header = {} }}", quoted(name))),
-        _ if text.starts_with('/') => Ok(format!("{{ field = {} }}", quoted(text))),
-        _ => Err("expected a JSON pointer such as /order/id, `key`, or `header:NAME`".to_owned()),
-    }
+    Ok(match key_part::parse(text)? {
+        KeyPart::RecordKey => "{ record = \"key\" }".to_owned(),
+        KeyPart::Header(name) => format!("{{ header = {} }}", quoted(&name)),
+        KeyPart::Field(pointer) => format!("{{ field = {} }}", quoted(&pointer)),
+    })
 }
 
 fn window(text: &str) -> Result<String, String> {

@@ -39,8 +39,11 @@ pub struct Args {
     /// Configuration file, in TOML or YAML; defines the key
     #[arg(short, long, value_name = "FILE", env = "UNSEEN_CONFIG")]
     config: Option<PathBuf>,
+    /// Override a setting of the configuration, for example `--set topics.0.window=2h`. Repeat the option to override several
+    #[arg(long, value_name = "PATH=VALUE", value_parser = super::key_value, requires = "config")]
+    set: Vec<(String, String)>,
     /// Input topic; required if the configuration has several
-    #[arg(long, value_name = "INPUT", requires = "key")]
+    #[arg(short, long, value_name = "INPUT", requires = "key")]
     topic: Option<String>,
 }
 
@@ -134,7 +137,7 @@ fn answers<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String 
 /// Returns the key from the command line.
 fn key(args: &Args) -> anyhow::Result<Question> {
     let file = args.config.as_ref().context("--key needs --config")?;
-    let config = Config::load(file, &[])?;
+    let config = Config::load(file, &args.set)?;
     let topic = topic::choose(&config, args.topic.as_deref())?;
     let (space, settings, mut fingerprints) = (topic.space.clone(), Settings::of(&config, topic), Vec::new());
     let texts = args.key.iter().map(String::as_bytes);

@@ -8,6 +8,7 @@ mod explain;
 mod init;
 mod inspect;
 mod interrupt;
+mod key_part;
 mod log;
 mod man;
 mod otlp;
@@ -61,6 +62,7 @@ enum Command {
     /// Write a minimal configuration file, from flags or from the records of a topic
     Init(Box<init::Args>),
     /// Validate a configuration file
+    #[command(visible_alias = "validate")]
     Check(check::Args),
     /// Test a configuration: run sample records and compare the results
     Test(test::Args),

@@ -1,5 +1,6 @@
 //! `unseen plan`: compares the memory, error rates, and guarantees of the filter kinds.
 
+use super::key_part::{self, KeyPart};
 use crate::config::{Config, Topic, flags};
 use crate::content::CompareContent;
 use crate::filter::Window;
@@ -61,7 +62,7 @@ pub struct Args {
     #[arg(long, value_name = "RATE", value_parser = flags::false_positive_rate)]
     false_positive_rate: Option<f64>,
     /// Number of partitions of the topic
-    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     partitions: u32,
     /// Number of slices per window [default: the slices of the configuration, or 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -78,18 +79,23 @@ pub struct Args {
     /// Format of a line of the sample
     #[arg(short, long, value_enum, default_value_t = super::replay::LineFormat::Ndjson, conflicts_with_all = ["keys", "rate"])]
     format: super::replay::LineFormat,
-    /// Configuration file, in TOML or YAML; defines the key, formats, window, slices, and rate
+    /// Configuration file, in TOML or YAML; defines the key, formats, window, slices, and rate [env: UNSEEN_CONFIG, unless --key or
+    /// --ignore is given]
     #[arg(short, long, value_name = "FILE", conflicts_with = "key", requires = "sample")]
     config: Option<PathBuf>,
+    /// Override a setting of the configuration, for example `--set topics.0.window=2h`. Repeat the option to override several
+    #[arg(long, value_name = "PATH=VALUE", value_parser = super::key_value, requires = "sample")]
+    set: Vec<(String, String)>,
     /// Input topic; required if the configuration has several
-    #[arg(long, value_name = "INPUT", requires = "config")]
+    #[arg(short, long, value_name = "INPUT", requires = "sample")]
     topic: Option<String>,
-    /// JSON pointer to a part of the key. Repeat the option for each part of the key, in order
+    /// Part of the key: a JSON pointer such as /order/id, `key` for the record key, or `header:NAME`. Repeat the option for each part
+    /// of the key, in order
     ///
-    /// Without --key, `plan` proposes a key if the sample is a file. If no key fits, it uses the record key of a capture, or the
-    /// whole line of ndjson.
-    #[arg(long, value_name = "POINTER", conflicts_with_all = ["keys", "rate"])]
-    key: Vec<String>,
+    /// Without --key and a configuration, `plan` proposes a key if the sample is a file. If no key fits, it uses the record key of a
+    /// capture, or the whole line of ndjson.
+    #[arg(long, value_name = "PART", value_parser = key_part::parse, conflicts_with_all = ["keys", "rate"])]
+    key: Vec<KeyPart>,
     /// JSON pointer to a field in which duplicates may differ, such as an attempt number. Repeat the option for several fields
     ///
     /// Only for a proposed key. Fields within that field may differ too.
@@ -112,13 +118,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.sample.is_some() && Format::from(args.format) == Format::Kcat && args.time.is_some() {
         usage("--time: lines of a capture already have the record time; remove --time");
     }
-    let config = args.config.as_deref().map(|file| Config::load(file, &[])).transpose()?;
+    let config = config_file(args).map(|file| Config::load(&file, &args.set)).transpose()?;
+    if config.is_none() && (args.topic.is_some() || !args.set.is_empty()) {
+        usage("--topic and --set need a configuration; add -c, or set UNSEEN_CONFIG");
+    }
     let topic = config.as_ref().map(|config| super::topic::choose(config, args.topic.as_deref())).transpose()?;
     let required = topic.and_then(|topic| topic.time.as_ref()).filter(|time| !time.optional && args.time.is_some());
     if let Some(time) = required {
         usage(format!("--time: the topic's `time` is {} of each record; leave out --time", time.place));
     }
-    let proposal = args.sample.as_deref().filter(|path| path.is_file() && args.config.is_none() && args.key.is_empty());
+    let proposal = args.sample.as_deref().filter(|path| path.is_file() && config.is_none() && args.key.is_empty());
     let proposal = proposal.map(|path| propose(args, path)).transpose()?;
     let configured = topic.and_then(|topic| topic.window.length_ms()).map(i64::unsigned_abs);
     let window = args.window.map(|window| u64::try_from(window.as_millis()).unwrap_or(u64::MAX)).or(configured);
@@ -143,6 +152,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let proposed = report.proposal.as_ref().map_or_else(String::new, |proposal| proposal.text() + "\n");
     let text = if args.json { serde_json::to_string(&report)? + "\n" } else { proposed + &report.table() };
     super::print(&text)
+}
+
+/// Returns the configuration file that defines the key of the sample. UNSEEN_CONFIG may be set for other commands, so options that
+/// contradict it take precedence.
+fn config_file(args: &Args) -> Option<PathBuf> {
+    let from_environment = || std::env::var_os("UNSEEN_CONFIG").filter(|file| !file.is_empty()).map(PathBuf::from);
+    let needs_config = args.sample.is_some() && args.key.is_empty() && args.ignore.is_empty();
+    args.config.clone().or_else(|| from_environment().filter(|_| needs_config))
 }
 
 /// Proposes a configuration for the records of a file.
@@ -178,7 +195,7 @@ fn sample(
         ([], _) if !proposed.is_empty() => proposed.to_vec(),
         ([], Format::Ndjson) => vec![Part::RecordValue],
         ([], Format::Kcat) => vec![Part::RecordKey],
-        (pointers, _) => pointers.iter().cloned().map(Part::Field).collect(),
+        (parts, _) => parts.iter().cloned().map(Part::from).collect(),
     };
     let options = SampleOptions {
         format,

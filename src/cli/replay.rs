@@ -24,7 +24,7 @@ const FIELDS_MAX: usize = 3;
 
 const EXAMPLES: &str = "\
 Examples:
-  unseen replay -c unseen.toml --format capture -p 4 hour.jsonl > unseen.jsonl
+  unseen replay -c unseen.toml --format capture --partitions 4 hour.jsonl > unseen.jsonl
   unseen replay -c unseen.toml --time /published --truth news.ndjson > unseen.ndjson";
 
 #[derive(clap::Args)]
@@ -45,7 +45,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", requires = "truth")]
     wrong: Option<PathBuf>,
     /// Number of partitions of the topic; the capacity is divided among them
-    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     partitions: u32,
     /// JSON pointer to the field that stands for Kafka's timestamp, for ndjson: integer milliseconds or RFC 3339. Not needed if the topic
     /// has `time`

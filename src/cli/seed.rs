@@ -56,7 +56,7 @@ pub struct Args {
 #[derive(clap::Args)]
 struct FileArgs {
     /// Format of a line
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LineFormat::Ndjson)]
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = LineFormat::Ndjson)]
     format: LineFormat,
     /// JSON pointer or column name of the time: milliseconds since 1970, or RFC 3339 [default column: time]
     #[arg(long, value_name = "PLACE")]
@@ -88,6 +88,8 @@ struct FileArgs {
 enum LineFormat {
     Ndjson,
     Csv,
+    // The same format, as for `replay`.
+    #[value(alias = "kcat")]
     Capture,
 }
 

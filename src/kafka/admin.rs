@@ -1,13 +1,13 @@
-//! Questions to the brokers that more than one part of `kafka` asks.
+//! Requests to the brokers that several parts of `kafka` share.
 //!
-//! Owns how an answer is waited for. Must never decide what an answer means.
+//! Owns how to wait for an answer. Must never interpret an answer.
 
 use super::client_config::CALL_TIMEOUT;
 use super::observer::Observer;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
-/// Number of partitions; none if there is no such topic.
+/// Returns the topic's partition count, or 0 if the topic does not exist.
 pub(super) fn partitions(observer: &BaseConsumer<Observer>, topic: &str) -> Result<u32, KafkaError> {
     let metadata = observer.fetch_metadata(Some(topic), CALL_TIMEOUT)?;
     let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else { return Ok(0) };
@@ -17,7 +17,7 @@ pub(super) fn partitions(observer: &BaseConsumer<Observer>, topic: &str) -> Resu
     }
 }
 
-/// Waits for an answer of the brokers.
+/// Blocks until the brokers have answered.
 pub(super) fn block_on<T>(answer: impl Future<Output = Result<T, KafkaError>>) -> Result<T, KafkaError> {
     match tokio::runtime::Builder::new_current_thread().enable_time().build() {
         Ok(runtime) => runtime.block_on(answer),

@@ -1,7 +1,7 @@
-//! A topic's records, read once from where to where was asked: for `unseen capture`.
+//! One pass over a range of a topic's records, for `unseen capture`.
 //!
-//! Owns which records those are, and when all of them have come. Joins no group and commits nothing. Must never wait for
-//! records that were not there when it began.
+//! Owns the range of each partition, and detects when the capture is complete. Joins no group and commits nothing. Must never wait for
+//! records that did not exist when the capture started.
 
 use super::Error;
 use super::admin::partitions;
@@ -19,43 +19,43 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::Offset as Position;
 use std::time::{Duration, Instant};
 
-/// Most records that are handed over at a time.
+/// Maximum number of records per fetch.
 const RECORDS_MAX: usize = 1000;
 
-/// How long to look for records at a time; bounds how late a stop is noticed.
-const TURN: Duration = Duration::from_millis(100);
+/// Maximum wait for records. The capture notices a stop request within this time.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long brokers say nothing before a word is said about it.
-const SILENCE: Duration = Duration::from_secs(2);
+/// Time without a record after which the capture asks the brokers whether they still respond.
+const QUIET_AFTER: Duration = Duration::from_secs(2);
 
-/// Most events of the client that are heard before records are looked at again.
+/// Maximum number of client events to handle before the next fetch.
 const EVENTS_MAX: usize = 1000;
 
-/// Which records of a topic are wanted.
+/// The requested range of a topic.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
-    /// The topic.
+    /// The topic to read.
     pub topic: String,
-    /// Its partitions; all of them if none is named.
+    /// The partitions to read. Empty means all.
     pub partitions: Vec<i32>,
-    /// From the first record of this time or later in each partition; else from the first that there is.
+    /// Start at the first record with this time or a later one, per partition. `None` starts at the beginning.
     pub from: Option<Timestamp>,
-    /// Up to the first record of this time or later in each partition, without it; else up to the last committed one.
+    /// Stop before the first record with this time or a later one, per partition. `None` stops after the last committed record.
     pub to: Option<Timestamp>,
-    /// Only these offsets of each partition, if they are named.
+    /// Restrict every partition to these offsets.
     pub offsets: Option<std::ops::Range<Offset>>,
 }
 
-/// Reads the records that are wanted.
+/// A capture in progress.
 pub struct Capture {
     fetcher: Fetcher<Observer>,
     servers: String,
-    patience: Duration,
+    timeout: Duration,
     partitions: u32,
     ranges: Vec<Range>,
 }
 
-/// What is left to read of a partition.
+/// The unread range of a partition.
 struct Range {
     of: TopicPartition,
     next: Offset,
@@ -69,23 +69,23 @@ impl Range {
 }
 
 impl Capture {
-    /// Waits for a broker, and asks where the records lie. What is waited for is reported meanwhile.
+    /// Waits for a broker, and looks up the offsets of the requested range. Calls `report` while it waits.
     ///
     /// # Errors
-    /// When no broker answers within `kafka.connect_timeout`, the topic or a partition is not there, or a right is missing.
+    /// If no broker answers within `kafka.connect_timeout`, if the topic or a partition does not exist, or if a permission is missing.
     pub fn start(config: &Config, wanted: &Wanted, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Self, Error> {
         let consumer: LoggedIn<BaseConsumer<Observer>> = client::create(&client::capture(config), &config.kafka, Observer::new(config))
             .map_err(|error| client::property_error(&error))?;
         cluster::wait(&consumer, config, false, stop, report)?;
         let topic = &wanted.topic;
         let partitions = match partitions(&consumer, topic) {
-            Ok(0) => return Err(Error::Fatal(format!("topic {topic:?} does not exist; name one that does"))),
+            Ok(0) => return Err(Error::Fatal(format!("topic {topic:?} does not exist; check its name"))),
             Ok(count) => count,
-            // Without any right, a topic that is not there looks the same.
+            // If this user has no permission on the topic at all, brokers do not reveal whether it exists.
             Err(KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed)) => {
-                return Err(Error::Fatal(format!("this user may not see topic {topic:?}, if it exists; give the user Read on it")));
+                return Err(Error::Fatal(format!("topic {topic:?} does not exist, or this user may not see it; give the user Read on it")));
             }
-            Err(error) => return Err(unanswered(&format!("look at topic {topic:?}"), &error)),
+            Err(error) => return Err(unanswered(&format!("get metadata of topic {topic:?}"), &error)),
         };
         let mut numbers = wanted.partitions.clone();
         numbers.sort_unstable();
@@ -94,54 +94,53 @@ impl Capture {
             numbers = (0..partitions.cast_signed()).collect();
         }
         if let Some(number) = numbers.iter().find(|&&number| number < 0 || number.cast_unsigned() >= partitions) {
-            return Err(Error::Fatal(format!("topic {topic:?} has partitions 0 to {}, and none of number {number}", partitions - 1)));
+            return Err(Error::Fatal(format!("partition {number} does not exist; topic {topic:?} has {partitions} partitions")));
         }
         let of = |partition| TopicPartition { topic: topic.clone(), partition };
         let ranges = ranges(&consumer, numbers.into_iter().map(of).collect(), wanted, stop)?;
         let fetcher = Fetcher::new(consumer).ok_or_else(|| Error::Fatal("librdkafka has no queue for the consumer".to_owned()))?;
         let servers = config.kafka.bootstrap_servers.clone();
-        Ok(Self { fetcher, servers, patience: config.kafka.connect_timeout, partitions, ranges })
+        Ok(Self { fetcher, servers, timeout: config.kafka.connect_timeout, partitions, ranges })
     }
 
-    /// How many partitions the topic has.
+    /// The topic's partition count.
     #[must_use]
     pub const fn partitions(&self) -> u32 {
         self.partitions
     }
 
-    /// How many offsets there are still to pass. There are fewer records: some were aborted or compacted away, some offsets
-    /// hold none.
+    /// The number of offsets still to read. There are fewer records, because some offsets belong to aborted, compacted, or control records.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.ranges.iter().map(Range::left).sum()
     }
 
-    /// Hands the records over, those of a partition in order, with how many offsets are left; until `take` says to stop by
-    /// `false`, or `stop` does. Returns whether all have come.
+    /// Passes records to `take`, in order per partition, with the number of offsets still to read. Ends early if `take` returns `false` or
+    /// `stop` returns `true`. Returns `true` if the capture is complete.
     ///
     /// # Errors
-    /// When they cannot be read, or brokers say nothing for `kafka.connect_timeout`, or what `take` fails with.
+    /// If the records cannot be read, if the brokers do not respond for `kafka.connect_timeout`, or if `take` fails.
     pub fn read<E: From<Error>>(
         &mut self,
         stop: &dyn Fn() -> bool,
         report: &dyn Fn(&str),
         take: &mut dyn FnMut(&Message<'_>, u64) -> Result<bool, E>,
     ) -> Result<bool, E> {
-        let Self { fetcher, ranges, servers, patience, .. } = self;
+        let Self { fetcher, ranges, servers, timeout, .. } = self;
         assign(fetcher, ranges)?;
         let mut left: u64 = ranges.iter().map(Range::left).sum();
         let mut messages = Vec::new();
-        let (mut came, mut trouble) = (Instant::now(), None);
+        let (mut last_progress, mut last_error) = (Instant::now(), None);
         while left > 0 {
             if stop() {
                 return Ok(false);
             }
-            hear(fetcher.consumer())?;
-            fetcher.take(RECORDS_MAX, TURN, &mut messages);
-            if came.elapsed() >= SILENCE && messages.iter().all(Message::is_error) {
-                let patience = patience.saturating_sub(came.elapsed());
-                if still_there(fetcher.consumer(), ranges, servers, patience, trouble.as_deref(), report)? {
-                    came = Instant::now();
+            drain_events(fetcher.consumer())?;
+            fetcher.take(RECORDS_MAX, POLL_INTERVAL, &mut messages);
+            if last_progress.elapsed() >= QUIET_AFTER && messages.iter().all(Message::is_error) {
+                let timeout = timeout.saturating_sub(last_progress.elapsed());
+                if range_exists(fetcher.consumer(), ranges, servers, timeout, last_error.as_deref(), report)? {
+                    last_progress = Instant::now();
                 }
             }
             for message in messages.drain(..) {
@@ -149,21 +148,22 @@ impl Capture {
                 let range = &mut ranges[at];
                 let before = range.left();
                 let next = match message.error() {
-                    // Nobody asked for those past the end, nor twice for those that had come.
+                    // librdkafka returns records past the end, and may return records again after a seek.
                     None if message.offset() < range.next || before == 0 => continue,
                     None => message.offset().saturating_add(1),
-                    // Where it was met: a leader that has just become one may not know yet of all that is committed.
+                    // Continue at the reported offset, not at the end of the range: a new leader may not know yet which records are
+                    // committed.
                     Some((RDKafkaErrorCode::PartitionEOF, _)) => message.offset(),
                     Some((code, reason)) => {
-                        read_again(fetcher.consumer(), range, code)?;
-                        trouble = Some(reason);
+                        seek_back(fetcher.consumer(), range, code)?;
+                        last_error = Some(reason);
                         continue;
                     }
                 };
                 let is_wanted = !message.is_error() && message.offset() < range.end;
                 range.next = next.clamp(range.next, range.end);
                 left -= before - range.left();
-                (came, trouble) = (Instant::now(), None);
+                (last_progress, last_error) = (Instant::now(), None);
                 if range.left() == 0 {
                     pause(fetcher.consumer(), &range.of)?;
                 }
@@ -176,7 +176,7 @@ impl Capture {
     }
 }
 
-/// Where each partition is to be read from and to.
+/// Looks up the range to read in each partition.
 fn ranges(
     consumer: &BaseConsumer<Observer>,
     partitions: Vec<TopicPartition>,
@@ -190,11 +190,11 @@ fn ranges(
         if stop() {
             return Err(Error::Stopped);
         }
-        // For a reader of committed records, the end is before the first transaction that is open.
+        // With `read_committed`, the reported end is the last stable offset.
         let (low, end) = consumer
             .fetch_watermarks(&of.topic, of.partition, CALL_TIMEOUT)
-            .map_err(|error| unanswered(&format!("read how far {of} reaches"), &error))?;
-        // Where no record is that young, there is nothing to read from, and no bound.
+            .map_err(|error| unanswered(&format!("get the offsets of {of}"), &error))?;
+        // If no record is that recent, `from` selects nothing and `to` sets no bound.
         let next = from.unwrap_or(end).max(low);
         let end = to.map_or(end, |found| found.min(end));
         let (next, end) = wanted.offsets.as_ref().map_or((next, end), |only| (next.max(only.start), end.min(only.end)));
@@ -203,9 +203,9 @@ fn ranges(
     Ok(ranges)
 }
 
-/// The first offset of a record of that time or later in each partition, if there is such a record.
+/// Looks up the first offset whose record has this time or a later one, per partition. `None` if there is no such record.
 fn offsets_at(consumer: &BaseConsumer<Observer>, partitions: &[TopicPartition], time: Timestamp) -> Result<Vec<Option<Offset>>, Error> {
-    let failed = |error: KafkaError| unanswered(&format!("find the records of time {time}"), &error);
+    let failed = |error: KafkaError| unanswered(&format!("look up time {time}"), &error);
     let asked = list(partitions.iter().map(|partition| (partition, Position::Offset(time))))?;
     let answer = consumer.offsets_for_times(asked, CALL_TIMEOUT).map_err(failed)?;
     let offset = |partition: &TopicPartition| {
@@ -219,7 +219,7 @@ fn offsets_at(consumer: &BaseConsumer<Observer>, partitions: &[TopicPartition], 
     partitions.iter().map(offset).collect()
 }
 
-/// Begins to read.
+/// Starts to read all partitions that have unread offsets.
 fn assign(fetcher: &Fetcher<Observer>, ranges: &[Range]) -> Result<(), Error> {
     let wanted = || ranges.iter().filter(|range| range.left() > 0);
     fetcher.forward(wanted().map(|range| &range.of)).map_err(Error::Fatal)?;
@@ -232,75 +232,79 @@ fn pause(consumer: &BaseConsumer<Observer>, of: &TopicPartition) -> Result<(), E
     consumer.pause(&list).map_err(|error| Error::Fatal(format!("cannot pause {of}: {error}")))
 }
 
-/// Lets the client say what is of no partition.
-fn hear(consumer: &BaseConsumer<Observer>) -> Result<(), Error> {
+/// Handles the client's events that do not concern a partition.
+fn drain_events(consumer: &BaseConsumer<Observer>) -> Result<(), Error> {
     for _ in 0..EVENTS_MAX {
         match consumer.poll(Duration::ZERO) {
             None => break,
             Some(Err(error)) => fatal(&error)?,
             Some(Ok(_)) => {
-                return Err(Error::Fatal("a record came by another way than it was asked to; please report this as a bug".to_owned()));
+                return Err(Error::Fatal("a record arrived through the consumer's own queue; please report this as a bug".to_owned()));
             }
         }
     }
     Ok(())
 }
 
-/// Goes on after the news of an error in a partition, if another try may mend that.
-fn read_again(consumer: &BaseConsumer<Observer>, range: &Range, code: RDKafkaErrorCode) -> Result<(), Error> {
+/// Seeks back after a fetch error in a partition. Returns an error if a retry cannot succeed.
+fn seek_back(consumer: &BaseConsumer<Observer>, range: &Range, code: RDKafkaErrorCode) -> Result<(), Error> {
     let Range { of, next, .. } = range;
     if is_out_of_range(code) {
         return Err(Error::Fatal(format!(
-            "records of {of} from offset {next} were deleted before they were read; begin later, or have the topic keep its records for longer"
+            "records of {of} from offset {next} on were deleted before the capture read them; start the capture later in the topic, or increase the topic's retention"
         )));
     }
     fatal(&KafkaError::MessageConsumption(code))?;
-    // librdkafka takes the news for a record that was read, and might go on behind the next one.
+    // librdkafka counts the error as a consumed message, and might continue after the next record.
     consumer
         .seek(&of.topic, of.partition, Position::Offset(*next), Duration::ZERO)
-        .map_err(|error| Error::Fatal(format!("cannot go to offset {next} of {of}: {error}")))
+        .map_err(|error| Error::Fatal(format!("cannot seek {of} to offset {next}: {error}")))
 }
 
 /// Returns an error if the capture cannot continue without a gap. Otherwise librdkafka retries.
 fn fatal(error: &KafkaError) -> Result<(), Error> {
     match error {
-        KafkaError::MessageConsumption(code) if is_corrupt(*code) => {
-            Err(Error::Fatal(format!("a record batch is corrupt or unreadable ({code}); capture what is before or after it")))
-        }
+        KafkaError::MessageConsumption(code) if is_corrupt(*code) => Err(Error::Fatal(format!(
+            "a record batch is corrupt or unreadable ({code}); capture the records before it and after it separately"
+        ))),
         KafkaError::MessageConsumption(RDKafkaErrorCode::TopicAuthorizationFailed) => {
-            Err(Error::Fatal("the brokers do not allow it; give this user Read on the topic".to_owned()))
+            Err(Error::Fatal("this user may not read the topic; give the user Read on it".to_owned()))
         }
-        KafkaError::MessageConsumptionFatal(code) => Err(Error::Fatal(format!("the consumer cannot go on: {code}"))),
+        KafkaError::MessageConsumptionFatal(code) => Err(Error::Fatal(format!("the consumer cannot continue: {code}"))),
         _ => Ok(()),
     }
 }
 
-/// Whether the brokers still have what is to come, though nothing has come for a while: aborted records are read without
-/// a word. Waits for an answer no longer than that is worth.
-fn still_there(
+/// Asks a broker whether the rest of the range still exists, because no record has arrived for a while. Returns `true` if it does: aborted
+/// records arrive without a trace. Waits for an answer for at most `timeout`, within limits.
+fn range_exists(
     consumer: &BaseConsumer<Observer>,
     ranges: &[Range],
     servers: &str,
-    patience: Duration,
-    trouble: Option<&str>,
+    timeout: Duration,
+    last_error: Option<&str>,
     report: &dyn Fn(&str),
 ) -> Result<bool, Error> {
     let Some(Range { of, next, end }) = ranges.iter().find(|range| range.left() > 0) else { return Ok(true) };
-    let answer = consumer.fetch_watermarks(&of.topic, of.partition, patience.clamp(TURN, SILENCE));
-    let error = match (trouble, answer) {
-        (Some(trouble), _) => trouble.to_owned(),
+    let answer = consumer.fetch_watermarks(&of.topic, of.partition, timeout.clamp(POLL_INTERVAL, QUIET_AFTER));
+    let error = match (last_error, answer) {
+        (Some(last_error), _) => last_error.to_owned(),
         (None, Ok((_, reached))) if reached >= *end => return Ok(true),
-        (None, Ok((_, reached))) => format!("it ended at offset {end}, and now ends at {reached}: its leader has lost records"),
+        (None, Ok((_, reached))) => {
+            format!("the partition ended at offset {end} and now ends at {reached}, so its leader has lost records")
+        }
         (None, Err(error)) => {
             let complaint = consumer.context().complaint();
             if complaint.reason.is_empty() { error.to_string() } else { complaint.reason }
         }
     };
-    if patience.is_zero() {
-        return Err(Error::Fatal(format!("{of} could be read up to offset {next} only; is Kafka running at {servers}? ({error})")));
+    if timeout.is_zero() {
+        return Err(Error::Fatal(format!(
+            "the capture of {of} stopped at offset {next}, because the brokers stopped responding; check that Kafka is running at {servers} ({error})"
+        )));
     }
     throttle::report(&format!("capturing: {error}"), |_| {
-        report(&format!("nothing comes; waiting {} s more ({error})", patience.as_secs()));
+        report(&format!("no records arrive; waiting {} s more ({error})", timeout.as_secs()));
     });
     Ok(false)
 }

@@ -1,7 +1,6 @@
-//! Internal topics: changelogs, and those that bring records to their partitions. Made, read and trimmed.
+//! Internal topics: changelogs and repartition topics. Creates, reads, and trims them.
 //!
-//! Owns how such a topic must be set up, and when all of one is read. Must never decide what a
-//! record of it means.
+//! Owns the settings of these topics. Must never interpret their records.
 
 use super::Error;
 use super::admin::{block_on, partitions};
@@ -19,8 +18,8 @@ use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionListElem};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How such a topic is set up. It is trimmed by what is still needed, and by nothing else. Records on their way to
-/// another partition keep their times, whatever these are.
+/// Settings of an internal topic. The worker deletes records that it no longer needs, so the broker must not apply a retention of its own.
+/// Records in a repartition topic keep their original times, so the broker must accept any time.
 const SETTINGS: [(&str, &str); 6] = [
     ("cleanup.policy", "delete"),
     ("retention.ms", "-1"),
@@ -30,14 +29,14 @@ const SETTINGS: [(&str, &str); 6] = [
     ("message.timestamp.after.max.ms", "9223372036854775807"),
 ];
 
-/// Files of this size are dropped as a whole once they are trimmed.
+/// Segment size. Kafka deletes a segment as a whole, once all of its records are trimmed.
 const SEGMENT_BYTES: &str = "67108864";
 
-/// How long to wait before it is checked again whether the brokers show a topic.
+/// Interval between checks of whether a new topic is visible.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Makes sure that the internal topics are there as they must be; with `make`, by making them. `known` is how many partitions
-/// each topic has, and gets theirs.
+/// Checks the internal topics, and creates those that are missing if `make` is true. `known` contains the partition count of each topic,
+/// and gets an entry for each internal topic.
 pub(super) fn ensure(
     config: &Config,
     observer: &BaseConsumer<Observer>,
@@ -45,7 +44,7 @@ pub(super) fn ensure(
     make: bool,
     problems: &mut Vec<String>,
 ) {
-    // How many partitions the topics of a space are judged in, and one of them.
+    // The partition count of each space, and a topic that has it.
     let mut judged: BTreeMap<SpaceId, (u32, String)> = BTreeMap::new();
     for (at, topic) in config.topics.iter().enumerate() {
         let Some(&input) = known.get(&topic.input) else { continue };
@@ -56,7 +55,7 @@ pub(super) fn ensure(
             None => (input, topic.input.clone()),
             Some(name) => {
                 let setting = format!("topics[{at}].repartition");
-                // It keeps the partitions that it has: with others, keys would move.
+                // An existing repartition topic keeps its partition count, because a different count would move keys.
                 let wanted = of_space.as_ref().map_or(input, |&(count, _)| count);
                 let ensured = ensure_one(config, observer, &name, wanted, true, make);
                 match ensured.and_then(|count| is_like(count, &name, of_space.as_ref()).map(|()| count)) {
@@ -79,42 +78,45 @@ pub(super) fn ensure(
     }
 }
 
-/// What to do where there are too few descriptors.
-const RAISE_FILES: &str = "raise the limit of open files (`ulimit -n`, LimitNOFILE=), 4096 is ample";
+/// Advice if the process has run out of file descriptors.
+const RAISE_FILES: &str = "raise the limit of open files (`ulimit -n`, LimitNOFILE=) to 4096";
 
-/// Whether that is the reason, by the system's words for it.
+/// True if the operating system reports too many open files.
 fn is_short_of_files(reason: &str) -> bool {
     reason.contains("Too many open files")
 }
 
-/// What to do about a topic that cannot be had, beside what the problem says itself.
+/// Advice to add to the problem of a topic.
 fn advice(problem: &str) -> &'static str {
-    // Without the topic, there would be as few descriptors.
+    // Without the topic, the process would still be short of file descriptors.
     if is_short_of_files(problem) { RAISE_FILES } else { "or set it to false" }
 }
 
-/// That something cannot be done to a topic, and how it could. More rights are no help against too few descriptors.
+/// Describes a failed operation on a topic, and what to do. More permissions do not help if file descriptors are exhausted.
 fn failure(what: &str, name: &str, wanted: u32, reason: &str) -> String {
     let failed = format!("cannot {what} topic {name:?}: {reason}");
     if is_short_of_files(reason) {
         return failed;
     }
-    format!("{failed}; let this user create topics, or create it with {wanted} partitions, cleanup.policy=delete and retention.ms=-1")
+    format!(
+        "{failed}; give this user Create on the cluster, or create the topic with {wanted} partitions, cleanup.policy=delete, and retention.ms=-1"
+    )
 }
 
-/// Whether a topic in between has as many partitions as another one of its space.
+/// Checks that a repartition topic has the same partition count as another topic of its space.
 fn is_like(count: u32, name: &str, other: Option<&(u32, String)>) -> Result<(), String> {
     match other {
         Some((wanted, other)) if *wanted != count => Err(format!(
-            "topic {name:?} has {count} partitions and {other:?} of the same space {wanted}; they must be as many, so delete {name:?} once all of it is read, to have it made anew"
+            "topic {name:?} has {count} partitions, but {other:?} of the same space has {wanted}, and the counts must be equal; once all records of {name:?} are read, delete it, and unseen recreates it"
         )),
         _ => Ok(()),
     }
 }
 
-/// Returns how many partitions it has, or is to have. One that `keeps` its number may have another than is wanted.
+/// Returns the topic's partition count, or the count it will be created with. A topic that `keeps` its count may have a different one than
+/// `wanted`.
 fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wanted: u32, keeps: bool, make: bool) -> Result<u32, String> {
-    let look = || partitions(observer, name).map_err(|error| format!("cannot look at topic {name:?}: {error}"));
+    let look = || partitions(observer, name).map_err(|error| format!("cannot get metadata of topic {name:?}: {error}"));
     let found = look()?;
     if found == wanted || found > 0 && keeps {
         return check(config, name).map(|()| found);
@@ -124,7 +126,7 @@ fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wa
     }
     if found > wanted {
         return Err(format!(
-            "topic {name:?} has {found} partitions and what it logs {wanted}; they must be as many, so delete it to have it made anew"
+            "topic {name:?} has {found} partitions, but its input has {wanted}, and the counts must be equal; delete the topic, and unseen recreates it"
         ));
     }
     let (admin, options) = admin(config).map_err(|error| error.to_string())?;
@@ -140,31 +142,31 @@ fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wa
     };
     let what = if found == 0 { "create" } else { "add partitions to" };
     match answer.map_err(|error| failure(what, name, wanted, &error.to_string()))?.into_iter().next() {
-        // Somebody else was faster.
+        // Another process created it first.
         Some(Err((_, RDKafkaErrorCode::TopicAlreadyExists | RDKafkaErrorCode::InvalidPartitions))) => {}
         Some(Err((_, code))) => return Err(failure(what, name, wanted, &code.to_string())),
-        _ => tracing::info!(topic = name, partitions = wanted, "topic made ready"),
+        _ => tracing::info!(topic = name, partitions = wanted, "prepared internal topic"),
     }
     let asked = Instant::now();
     while look()? < wanted {
         if asked.elapsed() > CALL_TIMEOUT {
-            return Err(format!("topic {name:?} was made, but the brokers do not show it"));
+            return Err(format!("topic {name:?} was created, but the brokers do not list it"));
         }
         std::thread::sleep(PAUSE);
     }
-    // Somebody else may have been faster, and have known of more.
+    // Another process may have created it with a different count.
     let found = if keeps { look()? } else { wanted };
     check(config, name).map(|()| found)
 }
 
-/// Whether a topic keeps what it is given.
+/// Checks that the topic's settings do not delete or change records.
 fn check(config: &Config, name: &str) -> Result<(), String> {
     let (admin, options) = admin(config).map_err(|error| error.to_string())?;
     let answer = block_on(admin.describe_configs([&ResourceSpecifier::Topic(name)], &options));
     let Ok(Some(Ok(found))) = answer.map(|found| found.into_iter().next()) else {
         tracing::warn!(
             topic = name,
-            "the brokers do not say how the topic is set up; make sure that it has cleanup.policy=delete and retention.ms=-1"
+            "failed to read the topic's settings; make sure that it has cleanup.policy=delete and retention.ms=-1"
         );
         return Ok(());
     };
@@ -172,7 +174,7 @@ fn check(config: &Config, name: &str) -> Result<(), String> {
     for (setting, wanted) in SETTINGS {
         let value = entries.get(setting).and_then(|entry| entry.value.as_deref());
         if value.is_some_and(|value| value != wanted) {
-            return Err(format!("topic {name:?} has {setting}={}, and must have {setting}={wanted}; alter it", value.unwrap_or_default()));
+            return Err(format!("topic {name:?} has {setting}={}; set it to {wanted}", value.unwrap_or_default()));
         }
     }
     Ok(())
@@ -192,10 +194,10 @@ pub struct ChangelogReader {
 }
 
 impl ChangelogReader {
-    /// A reader. It joins no group.
+    /// Creates a reader that joins no group.
     ///
     /// # Errors
-    /// When librdkafka refuses the configuration.
+    /// If librdkafka rejects the configuration.
     pub fn new(config: &Config) -> Result<Self, Error> {
         let tail = ChangelogTail::with(&client::changelog_reader(config, "read_committed"), config)?;
         let uncommitted = client::changelog_reader(config, "read_uncommitted");
@@ -216,7 +218,7 @@ impl Reader for ChangelogReader {
         let ask = |consumer: &BaseConsumer<Observer>| {
             consumer
                 .fetch_watermarks(&changelog.topic, changelog.partition, CALL_TIMEOUT)
-                .map_err(|error| Error::Fatal(format!("cannot read how far {changelog} reaches: {error}")))
+                .map_err(|error| Error::Fatal(format!("cannot get the offsets of {changelog}: {error}")))
         };
         let (_, end) = ask(&self.uncommitted)?;
         let (low, stable) = ask(self.tail.consumer())?;
@@ -232,7 +234,7 @@ impl Reader for ChangelogReader {
 
     fn topic_id(&self, topic: &str) -> Result<Option<String>, Error> {
         let ids = topic_ids(self.tail.consumer().client(), &[topic], CALL_TIMEOUT);
-        let mut ids = ids.map_err(|code| Error::Fatal(format!("cannot look at topic {topic:?}: {code}")))?;
+        let mut ids = ids.map_err(|code| Error::Fatal(format!("cannot get metadata of topic {topic:?}: {code}")))?;
         Ok(ids.remove(topic))
     }
 }
@@ -242,20 +244,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn too_few_descriptors_are_not_taken_for_a_missing_right() {
-        // In librdkafka's words, and in those of the runtime that waits for its answer.
+    fn exhausted_file_descriptors_are_not_reported_as_a_missing_permission() {
+        // The first message is librdkafka's. The second is from the async runtime that waits for an answer.
         for error in [
             KafkaError::ClientCreation("Failed to create socket: Too many open files".to_owned()),
             KafkaError::AdminOpCreation("Too many open files (os error 24)".to_owned()),
         ] {
             let problem = failure("create", "news-changelog", 4, &error.to_string());
             assert_eq!(problem, format!("cannot create topic \"news-changelog\": {error}"));
-            assert_eq!(advice(&problem), "raise the limit of open files (`ulimit -n`, LimitNOFILE=), 4096 is ample");
+            assert_eq!(advice(&problem), "raise the limit of open files (`ulimit -n`, LimitNOFILE=) to 4096");
         }
         let refused = RDKafkaErrorCode::TopicAuthorizationFailed.to_string();
         let problem = failure("create", "news-changelog", 4, &refused);
         assert!(
-            problem.contains(&refused) && problem.contains("; let this user create topics, or create it with 4 partitions"),
+            problem.contains(&refused) && problem.contains("; give this user Create on the cluster, or create the topic with 4 partitions"),
             "{problem}"
         );
         assert_eq!(advice(&problem), "or set it to false");

@@ -1,4 +1,6 @@
-//! What all clients have in common: their configuration, and where their log lines go.
+//! Configuration of the librdkafka clients.
+//!
+//! Owns our defaults, and the properties that `kafka.properties` cannot override.
 
 use super::Error;
 use super::ffi::{LoggedIn, Native};
@@ -12,19 +14,19 @@ use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaType;
 use std::time::Duration;
 
-/// How long a call to a broker may take before it is tried again or given up.
+/// Timeout of a call to a broker.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Most bytes of a batch of records that are written together; the broker's own default limit less some room.
+/// Maximum size of a produce batch: the broker's default `max.message.bytes`, with a margin.
 pub(super) const BATCH_BYTES: usize = 1_000_000;
 
-/// Largest record librdkafka can be configured to write; the real limit is the topic's, and the broker's to say.
+/// The largest `message.max.bytes` that librdkafka accepts. The topic's own limit applies, and the broker enforces it.
 const RECORD_BYTES_MAX: &str = "1000000000";
 
-/// The least that librdkafka takes for `fetch.max.bytes`: its own `message.max.bytes` of a consumer.
+/// The smallest `fetch.max.bytes` that librdkafka accepts: a consumer's `message.max.bytes`.
 const FETCH_BYTES_MIN: u64 = 1_000_000;
 
-/// Creates a client that logs in as configured.
+/// Creates a client, and logs it in as configured.
 pub(super) fn create<T, C>(client: &ClientConfig, kafka: &Kafka, context: C) -> Result<LoggedIn<T>, KafkaError>
 where
     T: FromClientConfigAndContext<C> + Native,
@@ -33,7 +35,7 @@ where
     Ok(LoggedIn::new(T::from_config_and_context(client, context)?, kafka.oauth.as_ref()))
 }
 
-/// A client without a role: for looking at the cluster.
+/// Configures a client that only reads metadata.
 pub(super) fn observer(kafka: &Kafka) -> ClientConfig {
     let mut client = with_defaults(kafka, &[]);
     client.set("bootstrap.servers", &kafka.bootstrap_servers);
@@ -44,14 +46,14 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
     let mut client = with_defaults(
         &config.kafka,
         &[
-            // A lost process is noticed after ten seconds; librdkafka's own default is 45.
+            // The group notices a dead process after 10 seconds. librdkafka's default is 45.
             ("session.timeout.ms", "10000"),
             ("heartbeat.interval.ms", "2000"),
-            // What is read before it is asked for is a worker's memory above all: librdkafka would keep five times as many
-            // records at hand, and take what each partition may send at once, however many they are.
+            // Prefetched records dominate a worker's memory. librdkafka's default prefetches five times as many, and any amount of data per
+            // fetch.
             ("queued.min.messages", "20000"),
             ("fetch.max.bytes", "8388608"),
-            // At its default of a second, a fast consumer starves.
+            // With the default of one second, librdkafka cannot keep up with a fast consumer.
             ("fetch.queue.backoff.ms", "5"),
         ],
     );
@@ -62,12 +64,12 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")
         .set("isolation.level", "read_committed")
-        // A lost position is for us to judge: a silent jump could lose records.
+        // The worker decides what to do about an offset that no longer exists. A silent reset could skip records.
         .set("auto.offset.reset", "error")
-        // Topics that share a state wait for each other's warm-up, which may end without a record.
+        // Topics that share a space wait until all of them have warmed up, and a warm-up may end at an offset without a record.
         .set("enable.partition.eof", if config.shares_spaces() { "true" } else { "false" })
-        // A static member that is killed between the two rounds of a cooperative rebalance comes back without one:
-        // what it was to give up would be nobody's until the next.
+        // If a static member is killed between the two rounds of a cooperative rebalance, it rejoins without a new rebalance. Nobody would
+        // own the partitions it was to give up until the next rebalance.
         .set("partition.assignment.strategy", if instance.is_some() || config.shares_spaces() { "range" } else { "cooperative-sticky" });
     if let Some(instance) = instance {
         client.set("group.instance.id", format!("{instance}-{worker}"));
@@ -75,20 +77,20 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
     client
 }
 
-/// A client that reads changelogs, each of which is named to it.
+/// Configures a client that reads changelogs.
 pub(super) fn changelog_reader(config: &Config, isolation: &str) -> ClientConfig {
     let mut client = with_defaults(
         &config.kafka,
         &[
             ("fetch.queue.backoff.ms", "5"),
-            // A log is read by one partition at a time, from its beginning to its end.
+            // The reader reads one partition at a time, from start to end.
             ("fetch.message.max.bytes", "8388608"),
             ("fetch.wait.max.ms", "50"),
         ],
     );
     client
         .set("bootstrap.servers", &config.kafka.bootstrap_servers)
-        // librdkafka assigns nothing to a client without one; it is not joined.
+        // librdkafka requires a group id to assign partitions. The client does not join the group.
         .set("group.id", &config.kafka.group_id)
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")
@@ -98,7 +100,7 @@ pub(super) fn changelog_reader(config: &Config, isolation: &str) -> ClientConfig
     client
 }
 
-/// A client that reads many changelogs for ever.
+/// Configures a client that follows many changelogs.
 pub(super) fn changelog_tail(config: &Config) -> ClientConfig {
     let mut client = changelog_reader(config, "read_committed");
     for (name, value) in [("queued.max.messages.kbytes", "16384"), ("fetch.max.bytes", "8388608"), ("fetch.wait.max.ms", "500")] {
@@ -109,21 +111,21 @@ pub(super) fn changelog_tail(config: &Config) -> ClientConfig {
     client
 }
 
-/// A client that reads a topic once, from where to where it is told.
+/// Configures a client that reads a range of a topic once.
 pub(super) fn capture(config: &Config) -> ClientConfig {
     let mut client = with_defaults(
         &config.kafka,
         &[
             ("fetch.queue.backoff.ms", "5"),
             ("fetch.max.bytes", "8388608"),
-            // What is read before it is written down is all that it holds.
+            // Prefetched records are the only memory that a capture needs.
             ("queued.max.messages.kbytes", "32768"),
             ("fetch.wait.max.ms", "50"),
         ],
     );
     client
         .set("bootstrap.servers", &config.kafka.bootstrap_servers)
-        // librdkafka assigns nothing to a client without one; it is not joined.
+        // librdkafka requires a group id to assign partitions. The client does not join the group.
         .set("group.id", &config.kafka.group_id)
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")
@@ -133,7 +135,7 @@ pub(super) fn capture(config: &Config) -> ClientConfig {
     client
 }
 
-/// A producer for the output of an input of so many partitions.
+/// Configures a producer for the outputs of an input with this partition count.
 pub(super) fn producer(
     config: &Config,
     transactional_id: &str,
@@ -149,8 +151,8 @@ pub(super) fn producer(
             ("compression.type", "lz4"),
             ("queue.buffering.max.messages", "1000000"),
             ("queue.buffering.max.kbytes", "262144"),
-            // A request to a coordinator waits without a timeout until some connection changes its state (rd_kafka_coord_req_fsm
-            // in rdkafka_coord.c). Idle connections that close end such a wait after a coordinator was lost.
+            // librdkafka waits for a coordinator without a timeout, until the state of any connection changes (rd_kafka_coord_req_fsm in
+            // rdkafka_coord.c). Closing idle connections bounds that wait if a coordinator is lost.
             ("connections.max.idle.ms", "30000"),
         ],
     );
@@ -158,10 +160,10 @@ pub(super) fn producer(
         .set("bootstrap.servers", &config.kafka.bootstrap_servers)
         .set("enable.idempotence", "true")
         .set("message.max.bytes", RECORD_BYTES_MAX)
-        // So that an idle producer still hears of its brokers, and of their loss.
+        // An idle producer must notice new brokers and lost ones.
         .set("topic.metadata.refresh.interval.ms", "10000")
         .set("batch.size", batch_bytes.to_string())
-        // Where a record's partition is not given, it goes where a Java producer would put its key.
+        // Records without an explicit partition go to the partition that a Java producer would choose.
         .set("partitioner", "murmur2_random");
     if let Some(records) = records_a_batch {
         client.set("batch.num.messages", records.to_string());
@@ -174,7 +176,7 @@ pub(super) fn producer(
     client
 }
 
-/// A client that writes to input topics for others, who wait.
+/// Configures a client that writes to input topics on behalf of other clients, which wait for the result.
 pub(super) fn input_writer(config: &Config, partitioner: Partitioner) -> ClientConfig {
     let mut client = with_defaults(
         &config.kafka,
@@ -189,9 +191,9 @@ pub(super) fn input_writer(config: &Config, partitioner: Partitioner) -> ClientC
         .set("bootstrap.servers", &config.kafka.bootstrap_servers)
         .set("enable.idempotence", "true")
         .set("acks", "all")
-        // Somebody waits; a worker may be told to try for longer.
+        // A client waits for the result, so the worker's longer timeout does not apply.
         .set(first_name("message.timeout.ms"), "10000")
-        // So that an idle producer still hears of its brokers, and of their loss.
+        // An idle producer must notice new brokers and lost ones.
         .set("topic.metadata.refresh.interval.ms", "10000")
         .set(
             "partitioner",
@@ -203,7 +205,7 @@ pub(super) fn input_writer(config: &Config, partitioner: Partitioner) -> ClientC
     client
 }
 
-/// Whether librdkafka is to log what it does: who sets `debug` wants to read it.
+/// True if the user set `debug`, and therefore wants librdkafka's debug log.
 pub(super) fn debugs(kafka: &Kafka) -> bool {
     kafka.properties.get("debug").is_some_and(|contexts| !contexts.is_empty())
 }
@@ -220,18 +222,18 @@ fn with_defaults(kafka: &Kafka, defaults: &[(&str, &str)]) -> ClientConfig {
     client
 }
 
-/// Checks that librdkafka knows the configured properties and takes their values, each and together: makes the clients that
-/// `run` makes. They know no broker to talk to.
+/// Checks that librdkafka accepts the configured properties, each on its own and in combination. Creates the same clients as `run`, but
+/// without a broker to connect to.
 ///
 /// # Errors
-/// An [`Error::Property`] for each property that librdkafka refuses, or one for what does not fit together.
+/// An [`Error::Property`] for each rejected property, or one for an invalid combination.
 pub fn check_properties(config: &Config) -> Result<(), Vec<Error>> {
     let refused = |(name, value): (&String, &String)| ClientConfig::new().set(name, value).create_native_config().err();
     let refused: Vec<_> = config.kafka.properties.iter().filter_map(refused).map(|error| property_error(&error)).collect();
     if refused.is_empty() { check_together(config).map_err(|error| vec![error]) } else { Err(refused) }
 }
 
-/// Checks what depends on more than one property.
+/// Checks constraints between properties.
 fn check_together(config: &Config) -> Result<(), Error> {
     security::check(&config.kafka).map_err(Error::Property)?;
     let consumer = consumer(config, None, 0);
@@ -239,15 +241,16 @@ fn check_together(config: &Config) -> Result<(), Error> {
     if let (Some(heartbeat), Some(session)) = (number("heartbeat.interval.ms"), number("session.timeout.ms"))
         && heartbeat >= session
     {
-        let message = format!("heartbeat.interval.ms ({heartbeat}) must be less than session.timeout.ms ({session}), best a third of it");
+        let message =
+            format!("heartbeat.interval.ms ({heartbeat}) must be less than session.timeout.ms ({session}); a third of it is recommended");
         return Err(Error::Property(message));
     }
     if let Some(fetch) = number("fetch.max.bytes").filter(|&bytes| bytes < FETCH_BYTES_MIN) {
-        // It is a limit on what a fetch brings of all partitions, and a larger record comes all the same.
+        // The limit applies to a whole fetch. A larger record is still fetched.
         let message = format!("fetch.max.bytes ({fetch}) must be at least {FETCH_BYTES_MIN}; it does not limit the size of a record");
         return Err(Error::Property(message));
     }
-    // With as long a linger as it may have.
+    // The largest possible linger, because `delivery.timeout.ms` must exceed it.
     let producer = producer(config, "check", u32::MAX, BATCH_BYTES, None);
     for (mut client, kind) in [(consumer, RDKafkaType::RD_KAFKA_CONSUMER), (producer, RDKafkaType::RD_KAFKA_PRODUCER)] {
         client.remove("bootstrap.servers");
@@ -257,20 +260,22 @@ fn check_together(config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// What librdkafka refuses, in its own words unless they may hold a secret.
+/// Translates librdkafka's error. Hides its message if that may contain a secret.
 pub(super) fn property_error(error: &KafkaError) -> Error {
     match error {
-        KafkaError::ClientConfig(_, words, name, value) => {
-            let shows_value = words.contains(value.as_str()) && value.parse::<f64>().is_err();
+        KafkaError::ClientConfig(_, message, name, value) => {
+            let shows_value = message.contains(value.as_str()) && value.parse::<f64>().is_err();
             if is_secret(name) || shows_value {
-                Error::Property(format!("librdkafka does not take this value of {name:?}"))
+                Error::Property(format!("librdkafka rejects this value of {name:?}"))
             } else {
-                Error::Property(format!("librdkafka does not take {name:?}: {}", words.trim_end_matches('.')))
+                Error::Property(format!("librdkafka rejects {name:?}: {}", message.trim_end_matches('.')))
             }
         }
         KafkaError::ClientCreation(message) => Error::Property(match message.split_once(" failed: ") {
             Some((name, why)) if name.starts_with("ssl.") => {
-                format!("{name}: OpenSSL does not take it ({why}); is it in PEM, a keystore in PKCS #12, and its password right?")
+                format!(
+                    "{name}: OpenSSL cannot read it ({why}); check that it is in PEM (a keystore: in PKCS #12) and that the password is correct"
+                )
             }
             _ => message.clone(),
         }),
@@ -283,7 +288,7 @@ mod tests {
     use super::*;
     use crate::broker::delivery_timeout;
 
-    /// With these lines for `[kafka.properties]`.
+    /// A configuration with these lines in `[kafka.properties]`.
     fn config(properties: &str) -> Config {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("unseen.toml");
@@ -294,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn records_may_take_as_long_as_either_timeout_lets_them() {
+    fn delivery_timeout_follows_either_property() {
         let millis = |properties| delivery_timeout(&config(properties)).as_millis();
         assert_eq!(
             [millis(""), millis("\"delivery.timeout.ms\" = 3000"), millis("\"topic.message.timeout.ms\" = 4000")],
@@ -303,11 +308,11 @@ mod tests {
     }
 
     #[test]
-    fn a_property_prevails_over_a_default_by_either_name() {
+    fn property_overrides_a_default_under_either_name() {
         for name in ["queue.buffering.max.ms", "linger.ms"] {
             let config = config(&format!("\"{name}\" = 77"));
             for _ in 0..50 {
-                // The order of its map is another one each time.
+                // librdkafka applies the properties in the map's order, which varies.
                 let native = producer(&config, "a", 4, BATCH_BYTES, None).create_native_config().unwrap();
                 assert_eq!(native.get("linger.ms").unwrap(), "77", "{name}");
             }
@@ -315,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn records_linger_by_partitions_and_commit_interval_unless_they_can_be_read_at_once() {
+    fn linger_depends_on_partitions_and_commit_interval_with_transactions() {
         for (worker, partitions, linger) in [
             ("", 4, "5"),
             ("", 20, "20"),
@@ -331,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_librdkafka_refuses_of_a_client_is_found() {
+    fn rejected_combinations_of_properties_are_reported() {
         for (properties, what) in [
             ("\"session.timeout.ms\" = 400000", "`max.poll.interval.ms`must be >= `session.timeout.ms`"),
             ("\"session.timeout.ms\" = 2000", "heartbeat.interval.ms (2000) must be less than session.timeout.ms (2000)"),
@@ -348,35 +353,35 @@ mod tests {
         assert_eq!(refused("\"session.timeout.ms\" = 30000"), [""; 0]);
     }
 
-    /// All messages about these properties.
+    /// Returns the error messages for these properties.
     fn refused(properties: &str) -> Vec<String> {
         let errors = check_properties(&config(properties)).err().unwrap_or_default();
         errors.iter().map(ToString::to_string).collect()
     }
 
     #[test]
-    fn every_property_that_librdkafka_refuses_is_named_and_no_secret_is_shown() {
+    fn every_rejected_property_is_reported_without_secrets() {
         let all = refused("\"no.such\" = 1\n\"security.protocol\" = \"s3cret\"\n\"sasl.passwordd\" = \"s3cret\"\n\"nor.such\" = 2");
         assert_eq!(
             all,
             [
-                "kafka.properties: librdkafka does not take \"no.such\": No such configuration property: \"no.such\"",
-                "kafka.properties: librdkafka does not take \"nor.such\": No such configuration property: \"nor.such\"",
-                "kafka.properties: librdkafka does not take this value of \"sasl.passwordd\"",
-                "kafka.properties: librdkafka does not take this value of \"security.protocol\"",
+                "kafka.properties: librdkafka rejects \"no.such\": No such configuration property: \"no.such\"",
+                "kafka.properties: librdkafka rejects \"nor.such\": No such configuration property: \"nor.such\"",
+                "kafka.properties: librdkafka rejects this value of \"sasl.passwordd\"",
+                "kafka.properties: librdkafka rejects this value of \"security.protocol\"",
             ]
         );
     }
 
     #[test]
-    fn files_that_are_not_in_pem_are_found() {
+    fn files_that_are_not_in_pem_are_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file.pem");
         std::fs::write(&file, "garbage").unwrap();
         for name in ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.crl.location"] {
             let properties = format!("\"security.protocol\" = \"SSL\"\n\"{name}\" = {file:?}");
             let error = refused(&properties).join("\n");
-            assert!(error.contains(&format!("{name}: OpenSSL does not take it")), "{error}");
+            assert!(error.contains(&format!("{name}: OpenSSL cannot read it")), "{error}");
         }
     }
 }

@@ -1,16 +1,16 @@
-//! What librdkafka says of its clients: log lines, and errors of a client as a whole.
+//! librdkafka's log lines, and errors that affect a client as a whole.
 //!
-//! Owns how loud each is. Must never decide what an error means for a record.
+//! Owns their log levels. Must never decide what an error means for a record.
 
 use super::security::Login;
 use crate::broker::throttle::{self, essence};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
-/// Passes librdkafka's log lines on.
+/// Forwards a log line of librdkafka.
 pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     match level {
-        // A property of producers in a consumer, or the other way round: `kafka.properties` serve both.
+        // `kafka.properties` apply to consumers and producers, so librdkafka warns about properties that only the other kind uses.
         _ if facility == "CONFWARN" => tracing::debug!(facility, "{message}"),
         RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning => {
             throttle::report(&format!("{facility} {}", essence(message)), |left_out| tracing::warn!(facility, left_out, "{message}"));
@@ -19,14 +19,11 @@ pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     }
 }
 
-/// Reports an error that concerns the client as a whole. librdkafka goes on trying by itself.
+/// Reports an error that affects a client as a whole. librdkafka keeps retrying.
 pub(super) fn report(login: &Login, error: &KafkaError, reason: &str) {
     let advice = error.rdkafka_error_code().and_then(|code| login.advise(code, reason));
-    // How many brokers are down changes from moment to moment while all are.
+    // The message contains the number of brokers that are down, which changes often, and would defeat the throttling.
     let all_down = error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown);
-    let trouble = format!("{error} {}", if all_down { "" } else { essence(reason) });
-    throttle::report(
-        &trouble,
-        |left_out| tracing::warn!(error = %error, reason, advice, left_out, "trouble with the brokers; still trying"),
-    );
+    let error_text = format!("{error} {}", if all_down { "" } else { essence(reason) });
+    throttle::report(&error_text, |left_out| tracing::warn!(error = %error, reason, advice, left_out, "cannot reach a broker; retrying"));
 }

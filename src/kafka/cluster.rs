@@ -1,4 +1,4 @@
-//! What the cluster looks like, and whether that suits the configuration.
+//! The state of the cluster, compared with the configuration.
 
 use super::Error;
 use super::admin::{block_on, partitions};
@@ -17,35 +17,34 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Room that a broker's limit on a batch leaves for the batch's own header.
+/// Bytes that a batch header takes from a broker's `max.message.bytes`.
 const BATCH_OVERHEAD: usize = 512;
 
-/// How long a broker is asked before a word is said about it.
-const ASK: Duration = Duration::from_secs(2);
+/// Time to wait for a metadata response before reporting that no broker answers.
+const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Waits for a broker, looks at the topics, and makes the internal ones that are missing.
+/// Waits for a broker, checks the topics, and creates missing internal topics.
 ///
 /// # Errors
-/// When no broker answers within `kafka.connect_timeout`, or none lets us in, a topic is missing, or
-/// topics that share a space have different partition counts.
+/// If no broker answers within `kafka.connect_timeout`, if all brokers reject the login, if a topic is missing, or if topics that share a
+/// space have different partition counts.
 pub fn discover(config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Error> {
-    look(config, true, stop, &|trouble| tracing::warn!("{trouble}"))
+    look(config, true, stop, &|message| tracing::warn!("{message}"))
 }
 
-/// The same for a command, which says itself what is waited for.
+/// The same as [`discover`], for a command that has its own way to report progress.
 ///
 /// # Errors
-/// When no broker answers within `kafka.connect_timeout`, or none lets us in, a topic is missing, or
-/// topics that share a space have different partition counts.
+/// The same as [`discover`].
 pub fn prepare(config: &Config, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Cluster, Error> {
     look(config, true, stop, report)
 }
 
-/// Checks the cluster for `unseen check --connect`, and compares record times with this machine's clock. Returns warnings.
-/// Does not wait for a broker that refuses us to change its mind. What it waits for is reported meanwhile.
+/// Checks the cluster for `unseen check --connect`, and compares record times with this machine's clock. Returns warnings. Fails at once if
+/// a broker rejects the login. Calls `report` while it waits for a broker.
 ///
 /// # Errors
-/// One message for each thing that is wrong.
+/// One message per problem.
 pub fn check(config: &Config, report: &dyn Fn(&str)) -> Result<Vec<String>, Vec<String>> {
     match look(config, false, &|| false, report) {
         Ok(Cluster { partitions, mut warnings, .. }) => {
@@ -57,40 +56,41 @@ pub fn check(config: &Config, report: &dyn Fn(&str)) -> Result<Vec<String>, Vec<
     }
 }
 
-/// Says which of the topics that were there are not any more, each as a sentence. Says nothing of what the brokers do not
-/// tell.
+/// Returns an error message for each known topic that no longer exists. Leaves out topics whose state the brokers do not reveal.
 #[must_use]
 pub fn missing(config: &Config, known: &Cluster) -> Vec<String> {
     let Ok(observer) = observe(config, &client::observer(&config.kafka)) else { return Vec::new() };
-    // If no broker answers, that is the reason, and none of the topics.
+    // Without an answer, nothing is known about the topics.
     if ask(&observer, config).is_some() {
         return Vec::new();
     }
     let is_gone = |topic: &&String| matches!(partitions(&observer, topic), Ok(0));
-    known.partitions.keys().filter(is_gone).map(|topic| format!("topic {topic:?} does not exist any more; create it again")).collect()
+    known.partitions.keys().filter(is_gone).map(|topic| format!("topic {topic:?} no longer exists; recreate it")).collect()
 }
 
-fn look(config: &Config, insist: bool, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Cluster, Error> {
+fn look(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Cluster, Error> {
     let observer = observe(config, &client::observer(&config.kafka))?;
-    wait(&observer, config, insist, stop, report)?;
+    wait(&observer, config, is_worker, stop, report)?;
     let (mut cluster, mut problems) = (Cluster { batch_bytes: BATCH_BYTES, ..Cluster::default() }, Vec::new());
-    for Named { setting, topic, right } in named(config) {
+    for NamedTopic { setting, topic, permission } in named_topics(config) {
         match partitions(&observer, topic) {
             Ok(0) => {
-                let like = if right == "Read" { "" } else { ", with as many partitions as its input" };
+                let like = if permission == "Read" { "" } else { ", with the same number of partitions as its input" };
                 problems.push(format!("{setting}: topic {topic:?} does not exist; create it{like}"));
             }
             Ok(count) => drop(cluster.partitions.insert(topic.to_owned(), count)),
-            // Without any right, a topic that is not there looks the same.
+            // If this user has no permission on the topic at all, brokers do not reveal whether it exists.
             Err(KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed)) => {
-                problems.push(format!("{setting}: this user may not see topic {topic:?}, if it exists; give the user {right} on it"));
+                problems.push(format!(
+                    "{setting}: topic {topic:?} does not exist, or this user may not see it; give the user {permission} on it"
+                ));
             }
-            Err(error) => return Err(Error::Fatal(format!("{setting}: cannot look at topic {topic:?}: {error}"))),
+            Err(error) => return Err(Error::Fatal(format!("{setting}: cannot get metadata of topic {topic:?}: {error}"))),
         }
     }
     compare(config, &mut cluster, &mut problems);
     if problems.is_empty() {
-        super::changelog::ensure(config, &observer, &mut cluster.partitions, insist, &mut problems);
+        super::changelog::ensure(config, &observer, &mut cluster.partitions, is_worker, &mut problems);
     }
     if !problems.is_empty() {
         return Err(Error::Cluster(problems));
@@ -103,20 +103,20 @@ fn observe(config: &Config, client: &ClientConfig) -> Result<LoggedIn<BaseConsum
     client::create(client, &config.kafka, Observer::new(config)).map_err(|error| client::property_error(&error))
 }
 
-/// Asks for metadata once. `None` if there was an answer, else the complaint.
+/// Requests metadata once. Returns `None` if a broker answered, or else the reason why none did.
 fn ask(observer: &BaseConsumer<Observer>, config: &Config) -> Option<Complaint> {
-    let error = observer.fetch_metadata(Some(&config.topics[0].input), ASK).err()?;
-    // Lets the client deliver its complaints; each ends a poll.
+    let error = observer.fetch_metadata(Some(&config.topics[0].input), METADATA_TIMEOUT).err()?;
+    // Each poll returns one event, so this delivers all of them to the observer.
     while observer.poll(Duration::from_millis(10)).is_some() {}
     let complaint = observer.context().complaint();
     Some(if complaint.reason.is_empty() { Complaint { reason: error.to_string(), advice: None } } else { complaint })
 }
 
-/// Waits for a broker that answers.
+/// Waits until a broker answers.
 pub(super) fn wait(
     observer: &BaseConsumer<Observer>,
     config: &Config,
-    insist: bool,
+    is_worker: bool,
     stop: &dyn Fn() -> bool,
     report: &dyn Fn(&str),
 ) -> Result<(), Error> {
@@ -127,7 +127,7 @@ pub(super) fn wait(
         if stop() {
             return Err(Error::Stopped);
         }
-        if started.elapsed() >= limit || advice.is_some() && !insist {
+        if started.elapsed() >= limit || advice.is_some() && !is_worker {
             return Err(match advice {
                 Some(_) if security::is_distrust(&reason) => {
                     Error::Refused { advice: security::advise_trust(only_the_name_differs(config)).to_owned(), reason }
@@ -144,8 +144,8 @@ pub(super) fn wait(
     }
 }
 
-/// Whether it is by its name alone that a broker is not trusted: OpenSSL does not say. Asks by TLS
-/// and nothing else, so that no password goes to a broker of that name.
+/// True if a broker's certificate has the wrong name, but is otherwise trusted. OpenSSL does not report which it is. Connects with TLS and
+/// without SASL, so that a broker with the wrong name does not receive a password.
 fn only_the_name_differs(config: &Config) -> bool {
     let mut client = client::observer(&config.kafka);
     client.set("security.protocol", "ssl").set("ssl.endpoint.identification.algorithm", "none");
@@ -153,27 +153,30 @@ fn only_the_name_differs(config: &Config) -> bool {
     ask(&observer, config).is_none_or(|complaint| !security::is_distrust(&complaint.reason))
 }
 
-/// A topic that is read or written.
-struct Named<'a> {
-    /// The setting that names it.
+/// A topic that the configuration names.
+struct NamedTopic<'a> {
     setting: String,
     topic: &'a str,
-    /// The right that is needed on it.
-    right: &'static str,
+    /// The permission that this user needs.
+    permission: &'static str,
 }
 
-fn named(config: &Config) -> Vec<Named<'_>> {
-    let mut named = Vec::new();
+fn named_topics(config: &Config) -> Vec<NamedTopic<'_>> {
+    let mut named_topics = Vec::new();
     for (at, topic) in config.topics.iter().enumerate() {
-        named.push(Named { setting: format!("topics[{at}].input"), topic: &topic.input, right: "Read" });
+        named_topics.push(NamedTopic { setting: format!("topics[{at}].input"), topic: &topic.input, permission: "Read" });
         let outputs = outputs(topic).into_iter();
-        named.extend(outputs.map(|(setting, topic)| Named { setting: format!("topics[{at}].{setting}"), topic, right: "Write" }));
+        named_topics.extend(outputs.map(|(setting, topic)| NamedTopic {
+            setting: format!("topics[{at}].{setting}"),
+            topic,
+            permission: "Write",
+        }));
     }
-    named
+    named_topics
 }
 
 fn outputs(topic: &crate::config::Topic) -> Vec<(&'static str, &str)> {
-    // Of a shadow, the other topics are not written to either.
+    // A shadow topic writes to no topic at all.
     let Some(output) = &topic.output else { return Vec::new() };
     let mut outputs = vec![("output", output.as_str())];
     if let OnDuplicate::Topic(name) = &topic.on_duplicate {
@@ -191,7 +194,7 @@ fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<String>) {
         for (setting, name) in outputs(topic) {
             if let Some(&output) = cluster.partitions.get(name).filter(|&&output| output < input) {
                 cluster.warnings.push(format!(
-                    "topics[{at}].{setting}: topic {name:?} has fewer partitions ({output}) than {:?} ({input}); records go by their keys there, not to the partition they came from",
+                    "topics[{at}].{setting}: topic {name:?} has fewer partitions ({output}) than {:?} ({input}), so it receives records by key and not in the partition of the input",
                     topic.input
                 ));
             }
@@ -201,11 +204,11 @@ fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<String>) {
             if topic.window.length_ms().is_none() {
                 problems.push(problem);
             } else if !topic.repartition {
-                // Partitions may be added while it runs. `at_max_memory` says what becomes of what does not fit.
+                // Partitions can be added at any time. `at_max_memory` decides what to do if the memory does not suffice.
                 cluster.warnings.push(problem);
             }
         }
-        // Where records are brought to their partitions first, it is those that count.
+        // The partition count of the repartition topic counts instead.
         if topic.repartition {
             continue;
         }
@@ -213,20 +216,20 @@ fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<String>) {
         let mut known = space.topics.iter().filter_map(|other| Some((other, *cluster.partitions.get(&other.input)?)));
         if let Some((other, count)) = known.next().filter(|&(_, count)| count != input) {
             problems.push(format!(
-                "topics[{at}].space: {:?} has {input} partitions and {:?} has {count}, but both are of space {:?}; give them as many, or an id's repeats meet in different partitions",
+                "topics[{at}].space: {:?} has {input} partitions and {:?} has {count}, but both are in space {:?}; give them the same number of partitions, or the copies of a key end up in different partitions",
                 topic.input, other.input, topic.space
             ));
         }
     }
 }
 
-/// The smallest limit on a batch among the outputs. A guess where the brokers do not let us ask.
+/// Returns the smallest batch limit of all outputs. Assumes the default if the brokers do not reveal it.
 fn batch_bytes(config: &Config) -> usize {
     let admin = client::create::<AdminClient<_>, _>(&client::observer(&config.kafka), &config.kafka, Observer::new(config));
     let Ok(admin) = admin else {
         return BATCH_BYTES;
     };
-    // Asked for one twice, a broker answers for none.
+    // Brokers answer nothing if a topic is in the request twice.
     let names: BTreeSet<_> = config.topics.iter().flat_map(outputs).map(|(_, name)| name).collect();
     if names.is_empty() {
         return BATCH_BYTES;
@@ -245,7 +248,7 @@ fn batch_bytes(config: &Config) -> usize {
 mod tests {
     use super::*;
 
-    /// Warnings and problems of a topic of so many partitions.
+    /// Returns the number of warnings and of problems for a topic with this partition count.
     fn compared(window: &str, filter: &str, partitions: u32) -> (usize, usize) {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("unseen.toml");
@@ -259,10 +262,10 @@ mod tests {
     }
 
     #[test]
-    fn partitions_whose_shares_are_whole_blocks_are_warned_of_and_not_refused() {
+    fn too_little_memory_per_partition_is_a_warning_unless_the_window_is_by_count() {
         let timed = |partitions| compared("\"24h\"", "capacity = \"10M\", max_memory = \"41MiB\"", partitions);
         assert_eq!([timed(1000), timed(3000)], [(0, 0), (1, 0)]);
-        // Each partition has all of a window by count.
+        // With a window by count, every partition holds a whole window.
         let counted = |partitions| compared("{ keys = \"1M\" }", "max_memory = \"8MiB\"", partitions);
         assert_eq!([counted(1), counted(2)], [(0, 0), (0, 1)]);
     }

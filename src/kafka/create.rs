@@ -1,4 +1,4 @@
-//! Creates the topics that a configuration names, for `unseen init --create-topics`. A worker never does.
+//! Topic creation for `unseen init --create-topics`. A worker creates only internal topics.
 
 use super::Error;
 use super::admin::block_on;
@@ -7,13 +7,13 @@ use crate::config::Config;
 use rdkafka::admin::{NewTopic, TopicReplication};
 use rdkafka::error::RDKafkaErrorCode;
 
-/// Creates the topics that do not exist, with the brokers' default replication and settings. Returns the names of those that it created.
+/// Creates the topics that do not exist, with the brokers' default replication and settings. Returns the names of the created topics.
 ///
 /// # Errors
-/// [`Error::Fatal`] if the brokers refuse a topic.
+/// [`Error::Fatal`] if the brokers reject a topic.
 pub fn create_topics(config: &Config, names: &[&str], partitions: u32) -> Result<Vec<String>, Error> {
     let failure = |name: &str, error: &dyn std::fmt::Display| {
-        Error::Fatal(format!("topic {name:?} could not be created: {error}; create it with {partitions} partitions"))
+        Error::Fatal(format!("cannot create topic {name:?}: {error}; create the topic yourself, with {partitions} partitions"))
     };
     let (admin, options) = admin(config).map_err(|error| failure(names[0], &error))?;
     let count = i32::try_from(partitions).unwrap_or(i32::MAX);

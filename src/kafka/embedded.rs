@@ -1,7 +1,7 @@
-//! A broker within this process: librdkafka's mock cluster, with a writer and a reader, for the demo.
+//! An in-process broker for the demo: librdkafka's mock cluster, with a writer and a reader.
 //!
-//! It shows the way of a record, not the promise: it takes transactions, but hides nothing on an
-//! abort and forgets the offsets in them. It keeps 5 MiB a partition. No test of exactly-once may use it.
+//! The mock accepts transactions, but an abort does not hide records, and offsets in transactions are lost. It keeps 5 MiB per partition.
+//! No test of exactly-once may use it.
 
 use super::client_config::BATCH_BYTES;
 use super::{Cluster, Error};
@@ -15,7 +15,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Produc
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use std::time::Duration;
 
-/// A running in-process broker. It ends when dropped.
+/// A running in-process broker. Dropping it stops the broker.
 pub struct Embedded {
     cluster: MockCluster<'static, DefaultProducerContext>,
     metadata: Cluster,
@@ -29,7 +29,7 @@ impl Embedded {
     /// Starts a broker with these topics.
     ///
     /// # Errors
-    /// When it cannot listen on a loopback port.
+    /// If the broker cannot listen on a loopback port.
     pub fn start(topics: &[&str], partitions: i32) -> Result<Self, Error> {
         let cluster = MockCluster::new(1).map_err(|error| failed(&error))?;
         for topic in topics {
@@ -40,32 +40,32 @@ impl Embedded {
         Ok(Self { cluster, metadata })
     }
 
-    /// Its address, for `kafka.bootstrap_servers`.
+    /// The broker's address, for `kafka.bootstrap_servers`.
     #[must_use]
     pub fn address(&self) -> String {
         self.cluster.bootstrap_servers()
     }
 
-    /// Its topics, not all of which it would name when asked.
+    /// The topics of the broker. A metadata request would not return all of them.
     #[must_use]
     pub fn cluster(&self) -> Cluster {
         self.metadata.clone()
     }
 
-    /// A writer to one topic.
+    /// Creates a writer for a topic.
     ///
     /// # Errors
-    /// When librdkafka refuses.
+    /// If librdkafka rejects the producer.
     pub fn generator(&self, topic: &str) -> Result<Generator, Error> {
         let producer =
             ClientConfig::new().set("bootstrap.servers", self.address()).set("linger.ms", "5").create().map_err(|error| failed(&error))?;
         Ok(Generator { producer, topic: topic.to_owned() })
     }
 
-    /// A reader of one topic, from its beginning.
+    /// Creates a reader that starts at the beginning of a topic.
     ///
     /// # Errors
-    /// When librdkafka refuses.
+    /// If librdkafka rejects the consumer.
     pub fn reader(&self, topic: &str, partitions: i32) -> Result<Reader, Error> {
         let consumer: BaseConsumer<DefaultConsumerContext> = ClientConfig::new()
             .set("bootstrap.servers", self.address())
@@ -82,17 +82,17 @@ impl Embedded {
     }
 }
 
-/// Writes records to the in-process broker.
+/// A writer for a topic of the in-process broker.
 pub struct Generator {
     producer: BaseProducer,
     topic: String,
 }
 
 impl Generator {
-    /// Writes one record; waits while the queue is full.
+    /// Writes a record. Waits while the queue is full.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If the record cannot be queued.
     pub fn write(&self, partition: i32, key: &str, value: &[u8], time: Timestamp) -> Result<(), Error> {
         let mut record = BaseRecord::to(&self.topic).partition(partition).key(key).payload(value).timestamp(time);
         loop {
@@ -109,22 +109,22 @@ impl Generator {
         Ok(())
     }
 
-    /// Waits until all is written.
+    /// Waits until all records are written.
     ///
     /// # Errors
-    /// When it is not, in ten seconds.
+    /// If some records are not written within ten seconds.
     pub fn flush(&self) -> Result<(), Error> {
         self.producer.flush(Duration::from_secs(10)).map_err(|error| failed(&error))
     }
 }
 
-/// Reads records from the in-process broker.
+/// A reader of a topic of the in-process broker.
 pub struct Reader {
     consumer: BaseConsumer,
 }
 
 impl Reader {
-    /// The key of the next record, if one comes in time.
+    /// Returns the key of the next record, if a record arrives in time.
     #[must_use]
     pub fn read(&self, timeout: Duration) -> Option<Vec<u8>> {
         self.consumer.poll(timeout)?.ok()?.key().map(<[u8]>::to_vec)

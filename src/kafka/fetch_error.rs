@@ -1,6 +1,6 @@
-//! Errors that a consumer reports in place of records.
+//! Errors that a consumer returns instead of records.
 //!
-//! Owns what each error means. Must never call an error passing that another fetch would meet again.
+//! Owns their meaning. Must never treat an error as transient if the next fetch would fail in the same way.
 
 use super::Error;
 use crate::broker::throttle;
@@ -23,7 +23,7 @@ pub(super) fn report_corrupt(partition: &TopicPartition, reason: &str) {
             %partition,
             reason,
             left_out,
-            "a record batch is corrupt, and the worker does not skip it: move the leadership of the partition to a broker with an intact replica; or, to give the batch up, stop the workers and set the group's offset past it"
+            "a record batch is corrupt, and the worker does not skip it: move the partition's leadership to a broker with an intact replica; to skip the batch, stop the workers and set the group's offset past it"
         );
     });
 }
@@ -35,13 +35,13 @@ pub(super) fn fatal(error: &KafkaError) -> Result<(), Error> {
         KafkaError::MessageConsumptionFatal(FencedInstanceId) => Err(Error::Fenced),
         KafkaError::MessageConsumptionFatal(code) => Err(Error::Fatal(format!("the consumer cannot continue: {code}"))),
         KafkaError::MessageConsumption(code @ (GroupAuthorizationFailed | TopicAuthorizationFailed)) => {
-            Err(Error::Fatal(format!("the brokers do not allow it: {code}; give this user Read on the inputs and the group")))
+            Err(Error::Fatal(format!("the brokers rejected a request: {code}; give this user Read on the inputs and the group")))
         }
         KafkaError::MessageConsumption(InconsistentGroupProtocol) => {
             throttle::report("inconsistent group protocol", |left_out| {
                 tracing::warn!(
                     left_out,
-                    "the group rejects this member, because its other members use another assignment strategy: stop all of them first; adding the first or removing the last space that topics share changes the strategy"
+                    "the group rejects this member, because its other members use a different assignment strategy; stop all of them first. The strategy changes if the first shared space is added or the last one is removed"
                 );
             });
             Ok(())

@@ -1,6 +1,6 @@
-//! A group and its topics, seen from outside: how far it has read, and how far they reach.
+//! A read-only view of a group and its topics: committed offsets and watermarks.
 //!
-//! Owns how such a question is asked. Must never join the group, commit anything, or decide what an answer means.
+//! Owns the requests. Must never join the group, commit anything, or interpret an answer.
 
 use super::admin::partitions;
 use super::client_config::{self as client, CALL_TIMEOUT};
@@ -15,17 +15,17 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::collections::BTreeMap;
 
-/// Asks about a group and its topics.
+/// A read-only view of a group and its topics.
 pub struct GroupView {
     observer: LoggedIn<BaseConsumer<Observer>>,
     group: String,
 }
 
 impl GroupView {
-    /// Waits for a broker. What is waited for is reported meanwhile.
+    /// Waits for a broker. Calls `report` while it waits.
     ///
     /// # Errors
-    /// When none answers within `kafka.connect_timeout`, none lets us in, or `stop` says so.
+    /// If no broker answers within `kafka.connect_timeout`, if all brokers reject the login, or if `stop` returns `true`.
     pub fn connect(config: &Config, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Self, Error> {
         let client = client::changelog_reader(config, "read_committed");
         let observer = client::create(&client, &config.kafka, Observer::new(config)).map_err(|error| client::property_error(&error))?;
@@ -33,61 +33,61 @@ impl GroupView {
         Ok(Self { observer, group: config.kafka.group_id.clone() })
     }
 
-    /// Number of a topic's partitions; none if there is no such topic.
+    /// Returns the topic's partition count, or 0 if the topic does not exist.
     ///
     /// # Errors
-    /// When no answer came, or this user may not see the topic.
+    /// If no broker answers, or if this user lacks a permission on the topic.
     pub fn partitions(&self, topic: &str) -> Result<u32, Error> {
         match partitions(&self.observer, topic) {
             Ok(count) => Ok(count),
-            // Without any right, a topic that is not there looks the same.
+            // If this user has no permission on the topic at all, brokers do not reveal whether it exists.
             Err(KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed)) => {
-                Err(Error::Fatal(format!("this user may not see topic {topic:?}, if it exists; give the user Read on it")))
+                Err(Error::Fatal(format!("topic {topic:?} does not exist, or this user may not see it; give the user Read on it")))
             }
-            Err(error) => Err(unanswered(&format!("look at topic {topic:?}"), &error)),
+            Err(error) => Err(unanswered(&format!("get metadata of topic {topic:?}"), &error)),
         }
     }
 
-    /// The ids of topics that exist, by name; none where brokers give none.
+    /// Returns the ids of existing topics by name. Old brokers have no ids.
     ///
     /// # Errors
-    /// When no answer came.
+    /// If no broker answers.
     pub fn topic_ids(&self, topics: &[&str]) -> Result<BTreeMap<String, String>, Error> {
         topic_ids(self.observer.client(), topics, CALL_TIMEOUT)
-            .map_err(|code| unanswered(&format!("look at topics {topics:?}"), &KafkaError::MetadataFetch(code)))
+            .map_err(|code| unanswered(&format!("get metadata of topics {topics:?}"), &KafkaError::MetadataFetch(code)))
     }
 
-    /// What the group has committed, once no transaction on it is open any more; in the order asked for.
+    /// Returns the group's committed offsets, in the order of `partitions`. Waits until no transaction is pending on them.
     ///
     /// # Errors
-    /// When no answer came.
+    /// If no broker answers.
     pub fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error> {
         committed(&self.observer, partitions)
     }
 
-    /// What the group is doing, if it has members: in the brokers' own word.
+    /// Returns the group's state as the brokers name it, if the group has members.
     ///
     /// # Errors
-    /// When no answer came.
+    /// If no broker answers.
     pub fn activity(&self) -> Result<Option<String>, Error> {
         let groups = self.observer.fetch_group_list(Some(&self.group), CALL_TIMEOUT);
-        let groups = groups.map_err(|error| unanswered(&format!("look at group {:?}", self.group), &error))?;
+        let groups = groups.map_err(|error| unanswered(&format!("get the state of group {:?}", self.group), &error))?;
         let found = groups.groups().iter().find(|group| group.name() == self.group);
         let is_idle = |state: &str| matches!(state, "" | "Empty" | "Dead");
         Ok(found.filter(|group| !is_idle(group.state()) || !group.members().is_empty()).map(|group| group.state().to_owned()))
     }
 
-    /// The group, as one who is no member of it names it.
+    /// Returns group metadata without a membership.
     pub(crate) fn outsider(&self) -> Option<GroupMetadata> {
         GroupMetadata::of(&self.observer)
     }
 
-    /// The first offset that a partition still has, and the one after the last that a reader of committed records may have.
+    /// Returns the partition's first offset and its last stable offset.
     ///
     /// # Errors
-    /// When no answer came.
+    /// If no broker answers.
     pub fn watermarks(&self, of: &TopicPartition) -> Result<(Offset, Offset), Error> {
         let answer = self.observer.fetch_watermarks(&of.topic, of.partition, CALL_TIMEOUT);
-        answer.map_err(|error| unanswered(&format!("read how far {of} reaches"), &error))
+        answer.map_err(|error| unanswered(&format!("get the offsets of {of}"), &error))
     }
 }

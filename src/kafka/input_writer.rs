@@ -1,6 +1,6 @@
-//! Records that are written to input topics, as any producer would write them.
+//! A producer for input topics.
 //!
-//! Owns how long a write may take, and who hears how it ended. Must never write in a transaction: what it writes is input.
+//! Owns the timeout of a write, and delivers its result. Must never write in a transaction, because its records are input.
 
 use super::Error;
 use super::client_config as client;
@@ -17,23 +17,23 @@ use std::borrow::Cow;
 use std::time::Duration;
 use tokio::sync::oneshot::{Receiver, Sender, channel};
 
-/// How a write ended; on failure, a sentence says why.
+/// The result of a write, with an error message for the client.
 pub type Written = Result<(), String>;
 
 /// A record to write.
 #[derive(Clone, Debug)]
 pub struct NewRecord<'r> {
-    /// The topic.
+    /// The topic to write to.
     pub topic: &'r str,
-    /// The record key. The producer chooses the partition by it, and compacted topics refuse records without one.
+    /// The record key. The producer chooses the partition by it, and compacted topics reject records without a key.
     pub key: Cow<'r, [u8]>,
-    /// Its value.
+    /// The record value.
     pub value: &'r [u8],
-    /// Its headers.
+    /// The record headers.
     pub headers: Vec<(&'r str, &'r [u8])>,
 }
 
-/// Writes records.
+/// A writer to input topics.
 pub struct InputWriter {
     producer: LoggedIn<ThreadedProducer<Deliveries>>,
 }
@@ -45,20 +45,20 @@ impl std::fmt::Debug for InputWriter {
 }
 
 impl InputWriter {
-    /// Has written nothing yet, and puts records where other producers of this `partitioner` do.
+    /// Creates a writer that chooses partitions like other producers with this `partitioner`.
     ///
     /// # Errors
-    /// When librdkafka refuses the configuration.
+    /// If librdkafka rejects the configuration.
     pub fn new(config: &Config, partitioner: Partitioner) -> Result<Self, Error> {
         let deliveries = Deliveries { observer: Observer::new(config) };
         let producer = client::create(&client::input_writer(config, partitioner), &config.kafka, deliveries);
         Ok(Self { producer: producer.map_err(|error| client::property_error(&error))? })
     }
 
-    /// Begins to write a record. All replicas will have it once what is returned says so.
+    /// Starts to write a record. The receiver gets the result once all in-sync replicas have the record.
     ///
     /// # Errors
-    /// A sentence, when it is not written.
+    /// An error message, if the record cannot be queued.
     pub fn write(&self, record: &NewRecord<'_>) -> Result<Receiver<Written>, String> {
         let (done, written) = channel();
         let headers = record.headers.iter().fold(OwnedHeaders::new_with_capacity(record.headers.len()), |headers, (name, value)| {
@@ -67,37 +67,37 @@ impl InputWriter {
         let mut message = BaseRecord::with_opaque_to(record.topic, Box::new(done)).payload(record.value).headers(headers);
         message.key = Some(&*record.key);
         self.producer.send(message).map_err(|(error, _)| match error.rdkafka_error_code() {
-            Some(RDKafkaErrorCode::QueueFull) => "too many writes are under way; try again".to_owned(),
-            _ => self.producer.context().sentence(record.topic, &error),
+            Some(RDKafkaErrorCode::QueueFull) => "too many writes are in progress; try again".to_owned(),
+            _ => self.producer.context().client_message(record.topic, &error),
         })?;
         Ok(written)
     }
 
-    /// Waits until every write has ended, for at most `timeout`.
+    /// Waits up to `timeout` until all writes have ended.
     ///
     /// # Errors
-    /// The number of writes that have not.
+    /// The number of writes that have not ended.
     pub fn flush(&self, timeout: Duration) -> Result<(), i32> {
         self.producer.flush(timeout).map_err(|_| self.producer.in_flight_count())
     }
 }
 
-/// Tells each write how it ended.
+/// Delivers the result of each write.
 struct Deliveries {
     observer: Observer,
 }
 
 impl Deliveries {
-    /// What a client hears, who need not know how brokers are reached; the log says that.
-    fn sentence(&self, topic: &str, error: &KafkaError) -> String {
+    /// Logs a failed write, and returns an error message for the client. The message does not reveal how to reach the brokers.
+    fn client_message(&self, topic: &str, error: &KafkaError) -> String {
         let complaint = self.observer.complaint();
         throttle::report(&format!("writing {error}"), |left_out| {
             let Complaint { reason, advice } = complaint;
-            tracing::warn!(topic, error = %error, reason, advice, left_out, "a write of a client failed");
+            tracing::warn!(topic, error = %error, reason, advice, left_out, "failed to write a client's record");
         });
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::MessageTimedOut | RDKafkaErrorCode::PurgeInflight | RDKafkaErrorCode::Fatal) => {
-                format!("{topic} did not acknowledge the write, and may have it all the same")
+                format!("{topic} did not acknowledge the write, but may have the record anyway")
             }
             _ => format!("{topic} was not written: {error}"),
         }
@@ -118,10 +118,10 @@ impl ProducerContext for Deliveries {
     type DeliveryOpaque = Box<Sender<Written>>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, done: Self::DeliveryOpaque) {
-        // The client may be gone.
+        // The receiver is gone if the client no longer waits.
         let _ = done.send(result.as_ref().map(|_| ()).map_err(|(error, message)| {
             use rdkafka::message::Message as _;
-            self.sentence(message.topic(), error)
+            self.client_message(message.topic(), error)
         }));
     }
 }

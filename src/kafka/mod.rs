@@ -1,6 +1,6 @@
-//! The [`Broker`] of production: librdkafka.
+//! The production implementation of [`Broker`], with librdkafka.
 //!
-//! The only module that names rdkafka. It configures the clients and translates their errors.
+//! The only module that uses rdkafka. Configures the clients and translates their errors.
 
 mod admin;
 mod capture;
@@ -41,14 +41,14 @@ use crate::config::Config;
 use crate::stats::Stats;
 use std::sync::Arc;
 
-/// A Kafka cluster, by librdkafka.
+/// A Kafka cluster.
 #[derive(Clone)]
 pub struct KafkaBroker {
     stats: Arc<Stats>,
 }
 
 impl KafkaBroker {
-    /// Counts the answers of brokers in `stats`.
+    /// Creates a broker that counts responses in `stats`.
     #[must_use]
     pub const fn new(stats: Arc<Stats>) -> Self {
         Self { stats }
@@ -91,7 +91,7 @@ impl Broker for KafkaBroker {
     }
 }
 
-/// Which librdkafka this is linked with.
+/// The version of the linked librdkafka.
 #[must_use]
 pub fn librdkafka_version() -> String {
     rdkafka::util::get_rdkafka_version().1

@@ -1,6 +1,6 @@
-//! The times of the newest records compared with this machine's clock, for `unseen check --connect`.
+//! A comparison of the newest record times with this machine's clock, for `unseen check --connect`.
 //!
-//! Must never fail a check: a partition that cannot be read in time is left out. Joins no group and commits nothing.
+//! Must never fail a check: it leaves out partitions that cannot be read in time. Joins no group and commits nothing.
 
 use super::client_config as client;
 use super::ffi::LoggedIn;
@@ -16,16 +16,16 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How many offsets before the end are read. The last ones may be transaction markers.
+/// The number of offsets to read at the end of a partition. The last few may be transaction markers.
 const TAIL: i64 = 16;
 
-/// Longest time to read all topics.
+/// Time limit for reading all topics.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Longest wait for a record or the end of a partition.
+/// Maximum wait for a record or the end of a partition.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Returns a warning for each topic whose newest records do not move its window, or move it too slowly. Event times are not checked.
+/// Returns a warning for each topic whose newest records do not move its window, or move it too slowly. Does not check event times.
 pub(super) fn warnings(config: &Config, partitions: &BTreeMap<String, u32>) -> Vec<String> {
     let deadline = Instant::now() + TIMEOUT;
     let timed = config.topics.iter().enumerate().filter(|(_, topic)| topic.forgets_by_time() && topic.time.is_none());
@@ -58,7 +58,7 @@ fn newest(config: &Config, topic: &str, partitions: u32, deadline: Instant) -> O
                 }
             }
             Some(Err(KafkaError::PartitionEOF(partition))) => drop(unread.remove(&partition)),
-            // librdkafka retries, until the deadline.
+            // librdkafka retries until the deadline.
             Some(Err(_)) | None => {}
         }
     }
@@ -71,7 +71,7 @@ fn warning(topic: &Topic, newest: &BTreeMap<i32, Timestamp>, now: Timestamp) -> 
     let future = newest.iter().filter(|&(_, &time)| time > max_timestamp);
     if let Some((partition, &time)) = future.clone().max_by_key(|&(_, time)| time) {
         return Some(format!(
-            "in {} of the {} partitions of {name:?} that have records, the newest record is more than {} ahead of this machine's clock; such records do not move the window, so keys are never forgotten and records that should be emitted are dropped as duplicates; in partition {partition}, {}",
+            "in {} of the {} partitions of {name:?} that have records, the newest record is more than {} ahead of this machine's clock; such records do not move the window, so keys never expire and records that should be emitted are dropped as duplicates; in partition {partition}, {}",
             future.count(),
             newest.len(),
             humantime::format_duration(topic.max_future),
@@ -80,7 +80,7 @@ fn warning(topic: &Topic, newest: &BTreeMap<i32, Timestamp>, now: Timestamp) -> 
     }
     let (partition, time) = newest.iter().find(|&(_, &time)| is_seconds(time))?;
     Some(format!(
-        "record times of {name:?} such as {time} in partition {partition} look like seconds, so keys stay seen 1000 times as long as the window; make the producers write milliseconds since 1970"
+        "record times of {name:?}, such as {time} in partition {partition}, look like seconds, so keys expire only after 1000 times the window; make the producers write milliseconds since 1970"
     ))
 }
 
@@ -100,12 +100,12 @@ mod tests {
     }
 
     #[test]
-    fn times_that_do_not_move_the_window_are_warned_of_with_their_cause() {
+    fn record_times_that_do_not_move_the_window_cause_a_warning() {
         for (times, words) in [
             (&[NOW, NOW * 1000][..], "in 1 of the 2 partitions of \"in\" that have records, the newest record is more than 5m ahead"),
             (&[NOW * 1000], "in partition 0, times such as 1767268800000000 look like microseconds"),
             (&[NOW + 3_600_000], "in partition 0, the last one was 1h ahead: check this machine's clock"),
-            (&[NOW, NOW / 1000], "such as 1767268800 in partition 1 look like seconds"),
+            (&[NOW, NOW / 1000], "such as 1767268800 in partition 1, look like seconds"),
         ] {
             let warning = warned(times).unwrap_or_default();
             assert!(warning.contains(words), "{times:?}: {warning}");

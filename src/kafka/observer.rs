@@ -1,6 +1,6 @@
-//! What a client that only looks complains of.
+//! The errors of a client that only reads metadata.
 //!
-//! Owns the complaint that says most. Must never pass on what follows from it.
+//! Owns the most informative error. Must never replace it with a consequence of it.
 
 use super::client_log;
 use super::security::Login;
@@ -12,17 +12,17 @@ use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Keeps librdkafka's complaint, to be shown if no broker answers.
+/// Keeps librdkafka's most informative error, to show it if no broker answers.
 pub(super) struct Observer {
     login: Login,
     complaint: Mutex<Complaint>,
 }
 
-/// What keeps a client out.
+/// The reason why a client cannot connect.
 #[derive(Clone, Default)]
 pub(super) struct Complaint {
     pub(super) reason: String,
-    /// What to do about it, if that is known.
+    /// A remedy, if it is known.
     pub(super) advice: Option<String>,
 }
 
@@ -31,7 +31,7 @@ impl Observer {
         Self { login: Login::of(&config.kafka), complaint: Mutex::default() }
     }
 
-    /// The complaint that says most so far.
+    /// The most informative error so far.
     pub(super) fn complaint(&self) -> Complaint {
         self.lock().clone()
     }
@@ -43,7 +43,7 @@ impl Observer {
     fn complain(&self, code: RDKafkaErrorCode, reason: &str) {
         let advice = self.login.advise(code, reason);
         let mut complaint = self.lock();
-        // What can be mended is not forgotten for what follows from it, such as "1/1 brokers are down".
+        // An error with a remedy is not replaced by its consequences, such as "1/1 brokers are down".
         let says_more = complaint.advice.is_none() && code != RDKafkaErrorCode::AllBrokersDown;
         if advice.is_some() || says_more || complaint.reason.is_empty() {
             *complaint = Complaint { reason: essence(reason).to_owned(), advice };
@@ -55,7 +55,7 @@ impl ClientContext for Observer {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         match facility {
             "CONFWARN" => {}
-            // `error` has them too, but for those where a broker hangs up.
+            // `error` receives most of these errors, too, but not if a broker closes the connection.
             "FAIL" => {
                 self.complain(RDKafkaErrorCode::BrokerTransportFailure, message.split_once("]: ").map_or(message, |(_, after)| after));
             }

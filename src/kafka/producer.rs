@@ -1,4 +1,4 @@
-//! The transactional producer of the seam, by librdkafka.
+//! The transactional producer.
 
 use super::client_config as client;
 use super::client_log;
@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Most failures that are kept; the next attempt shows the rest.
+/// Maximum number of failures to keep. The next attempt shows the others.
 const FAILURES_MAX: usize = 10_000;
 
-/// How librdkafka's message begins for a record that failed because another record of its batch was rejected.
+/// The start of librdkafka's message for a record that failed because another record of its batch was rejected.
 const BYSTANDER: &str = "Failed to append record because it was part of a batch";
 
 /// A transactional producer.
@@ -33,11 +33,11 @@ struct Context {
     login: Login,
     stats: Arc<Stats>,
     failures: Mutex<Vec<DeliveryFailure>>,
-    /// Offsets of changelog records, in the order in which they were written.
+    /// Offsets of written changelog records, in write order.
     written: Mutex<BTreeMap<TopicPartition, Vec<Offset>>>,
-    /// True if the last request that offsets be committed, or the transaction be ended, is not answered yet.
+    /// True if the last offset commit or end of a transaction is unanswered.
     is_unanswered: AtomicBool,
-    /// True if such a request was sent while an earlier one was not answered.
+    /// True if an offset commit or end of a transaction was sent while an earlier one was unanswered.
     was_repeated: AtomicBool,
 }
 
@@ -55,7 +55,7 @@ impl Reports for Context {
     const WATCHED: usize = 0;
 
     fn written(&self, topic: &str, partition: i32, offset: Offset) {
-        // A broker that got a batch twice does not return its offset.
+        // A broker that receives a batch twice does not return its offset.
         if offset < 0 {
             return;
         }
@@ -68,7 +68,7 @@ impl Reports for Context {
         let is_bystander = code == RDKafkaErrorCode::InvalidDifferentRecord || reason.starts_with(BYSTANDER);
         let error = if is_bystander { ErrorCode::OtherRecord } else { error_code(code) };
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        // A failed record takes all queued records with it. They must not crowd it out.
+        // If a record fails, all queued records fail with it. These failures must not crowd out the first.
         let follows = matches!(error, ErrorCode::OtherRecord | ErrorCode::PurgedQueue | ErrorCode::PurgedInFlight);
         if failures.is_empty() || failures.len() < FAILURES_MAX && !follows {
             failures.push(DeliveryFailure {
@@ -96,7 +96,7 @@ impl Reports for Context {
     }
 }
 
-/// The part of librdkafka's error codes that decides what to do.
+/// Maps librdkafka's error codes to those that need different handling.
 pub(super) fn error_code(code: RDKafkaErrorCode) -> ErrorCode {
     use RDKafkaErrorCode as Code;
     match code {
@@ -122,7 +122,7 @@ impl From<TransactionError> for ClientError {
         Self {
             code: error_code(error.code),
             message: error.to_string(),
-            missing_permission: security::missing_right(error.code),
+            missing_permission: security::missing_permission(error.code),
             is_fatal: error.is_fatal,
             is_retriable: error.may_repeat,
             requires_abort: error.must_abort,
@@ -131,7 +131,7 @@ impl From<TransactionError> for ClientError {
 }
 
 impl KafkaProducer {
-    /// Creates a producer that has talked to no broker yet.
+    /// Creates a producer. It has not connected to a broker yet.
     pub(super) fn new(config: &Config, options: &ProducerOptions<'_>, stats: &Arc<Stats>) -> Result<Self, Error> {
         let &ProducerOptions { transactional_id, partitions, batch_bytes, one_record_per_batch } = options;
         let most = batch_bytes.min(client::BATCH_BYTES);
@@ -219,11 +219,11 @@ impl ProducerClient<KafkaBroker> for KafkaProducer {
     }
 }
 
-/// Why a record was not queued.
+/// Returns the error for a record that was not queued.
 #[cold]
 #[expect(clippy::unnecessary_box_returns, reason = "the hot path returns it, and has no room to spare")]
 fn send_error(code: RDKafkaErrorCode, message: String) -> Box<ClientError> {
-    let missing_permission = security::missing_right(code);
+    let missing_permission = security::missing_permission(code);
     Box::new(ClientError {
         code: error_code(code),
         message,
@@ -234,7 +234,7 @@ fn send_error(code: RDKafkaErrorCode, message: String) -> Box<ClientError> {
     })
 }
 
-/// The headers of a message with changes; `None` if there are none.
+/// Returns the changed headers of a message, or `None` if there are none.
 #[inline]
 fn changed<H: HeaderChanges>(message: &Message<'_>, changes: &H) -> Result<Option<Headers>, Box<ClientError>> {
     let mut headers = Headers::copied(message);
@@ -255,14 +255,14 @@ fn changed<H: HeaderChanges>(message: &Message<'_>, changes: &H) -> Result<Optio
     Ok(headers)
 }
 
-/// Offsets with their metadata, as librdkafka takes them.
+/// Converts offsets and their metadata to librdkafka's list.
 pub(super) fn offset_list(offsets: &[(TopicPartition, Offset, String)]) -> Result<TopicPartitionList, ClientError> {
     let mut list = TopicPartitionList::new();
     for (partition, offset, note) in offsets {
         let mut element = list.add_partition(&partition.topic, partition.partition);
         element.set_offset(Position::Offset(*offset)).map_err(|error| ClientError {
             code: ErrorCode::Other,
-            message: format!("{partition} has an impossible offset: {error}"),
+            message: format!("{partition} has an invalid offset: {error}"),
             missing_permission: None,
             is_fatal: true,
             is_retriable: false,

@@ -1,27 +1,26 @@
-//! How connections are secured: what is found to be wrong before anybody connects, and what it
-//! means when a broker does not let us in.
+//! Security settings: problems that can be detected without a connection, and advice if a broker rejects a connection.
 //!
-//! Must never hold or show a secret: of `kafka.properties` only those are looked at that are none.
+//! Must never store or show a secret. Reads only the properties that contain no secret.
 
 use crate::config::{Kafka, TokenSource};
 use rdkafka::error::RDKafkaErrorCode;
 use std::fs::File;
 
-/// What librdkafka can do as it is built here.
+/// The SASL mechanisms that our build of librdkafka supports.
 const MECHANISMS: [&str; 5] = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER, AWS];
 
 const OAUTHBEARER: &str = "OAUTHBEARER";
 
-/// OAUTHBEARER, with tokens that AWS credentials sign.
+/// OAUTHBEARER with tokens that are signed with AWS credentials.
 const AWS: &str = "AWS_MSK_IAM";
 
-/// librdkafka would need Cyrus SASL and MIT Kerberos, which are libraries of the system and no part of the image.
-const NO_GSSAPI: &str = "sasl.mechanism: GSSAPI (Kerberos) is not supported, because unseen is built without Cyrus SASL and the Kerberos libraries; let the brokers also offer SCRAM, OAUTHBEARER, or TLS with client certificates";
+/// librdkafka would need Cyrus SASL and MIT Kerberos, which are system libraries and not part of the image.
+const NO_GSSAPI: &str = "sasl.mechanism: GSSAPI (Kerberos) is not supported, because unseen is built without Cyrus SASL and the Kerberos libraries; enable SCRAM, OAUTHBEARER, or TLS with client certificates on the brokers, too";
 
-/// Properties that name a file. Their values are not shown: who mistakes them puts the key itself there.
+/// Properties that contain a file name. Their values are not shown, because a user may have put the key itself there.
 const FILES: [&str; 5] = ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location", "ssl.crl.location"];
 
-/// Who we are to the brokers, and by which way; no secrets.
+/// The user and the way to log in, without secrets.
 #[derive(Clone, Debug)]
 pub(super) struct Login {
     protocol: String,
@@ -41,7 +40,7 @@ impl Login {
         Self { protocol, mechanism, user: get(&["sasl.username"]) }
     }
 
-    /// What to do about an error of a connection, if librdkafka's words give it away.
+    /// Returns advice for a connection error, if librdkafka's message reveals the cause.
     pub(super) fn advise(&self, code: RDKafkaErrorCode, reason: &str) -> Option<String> {
         let says = |words: &[&str]| words.iter().any(|word| reason.contains(word));
         let Self { protocol, mechanism, user } = self;
@@ -50,7 +49,7 @@ impl Login {
                 "the broker does not seem to speak {protocol} at this address; check security.protocol in kafka.properties, and the port"
             ))
         };
-        // A listener of TLS cannot read the first request; one of SASL hangs up on the second.
+        // A TLS listener closes the connection because it cannot parse the first request, and a SASL listener because of the second.
         let hung_up = says(&["Disconnected"])
             && (!protocol.ends_with("SSL") && says(&["in state APIVERSION_QUERY"])
                 || !protocol.starts_with("SASL_") && says(&["in state UP"]));
@@ -63,26 +62,26 @@ impl Login {
                 let remedy = if mechanism == AWS {
                     "check the AWS credentials of this process"
                 } else {
-                    "check sasl.oauthbearer.* in kafka.properties, and what issues the token"
+                    "check sasl.oauthbearer.* in kafka.properties, and the token provider"
                 };
-                Some(format!("there is no token for the login; {remedy}"))
+                Some(format!("no token is available for the login; {remedy}"))
             }
             RDKafkaErrorCode::Authentication if mechanism == AWS => Some(
-                "the broker refuses the AWS credentials; check that their IAM policy allows kafka-cluster:Connect, and this machine's clock"
+                "the broker rejects the AWS credentials; check that their IAM policy allows kafka-cluster:Connect, and this machine's clock"
                     .to_owned(),
             ),
             RDKafkaErrorCode::Authentication if mechanism == OAUTHBEARER => Some(
-                "the broker refuses the token; check the scope, audience, and issuer that the broker expects, and the clocks of all machines"
+                "the broker rejects the token; check the scope, audience, and issuer that the broker expects, and the clocks of all machines"
                     .to_owned(),
             ),
             RDKafkaErrorCode::Authentication => {
-                Some(format!("the broker refuses user {user:?} by {mechanism}; check sasl.username and sasl.password in kafka.properties"))
+                Some(format!("the broker rejects user {user:?} with {mechanism}; check sasl.username and sasl.password in kafka.properties"))
             }
             RDKafkaErrorCode::SSL if is_distrust(reason) => {
-                Some("the broker's certificate is not trusted; `unseen check --connect` says whether for its CA or for its name".to_owned())
+                Some("the broker's certificate is not trusted; `unseen check --connect` shows whether its CA or its name is the cause".to_owned())
             }
             _ if says(&["alert bad certificate", "alert certificate required", "alert unknown ca", "alert handshake failure"]) => Some(
-                "the broker asks for a certificate that it trusts; check ssl.certificate.location and ssl.key.location in kafka.properties"
+                "the broker does not trust the client certificate, or requires one; check ssl.certificate.location and ssl.key.location in kafka.properties"
                     .to_owned(),
             ),
             _ if hung_up || says(&["security.protocol", "PLAINTEXT broker listener", "wrong version number"]) => elsewhere(),
@@ -91,8 +90,8 @@ impl Login {
     }
 }
 
-/// The right that a user lacks, if that is what the brokers complain of.
-pub(super) const fn missing_right(code: RDKafkaErrorCode) -> Option<&'static str> {
+/// The permission that a user lacks, if the error is about permissions.
+pub(super) const fn missing_permission(code: RDKafkaErrorCode) -> Option<&'static str> {
     match code {
         RDKafkaErrorCode::TopicAuthorizationFailed => Some("Read on the inputs and Write on the outputs"),
         RDKafkaErrorCode::GroupAuthorizationFailed => Some("Read on the group"),
@@ -102,21 +101,21 @@ pub(super) const fn missing_right(code: RDKafkaErrorCode) -> Option<&'static str
     }
 }
 
-/// Whether this is of a broker's certificate.
+/// True if the error is about a broker's certificate.
 pub(super) fn is_distrust(reason: &str) -> bool {
     reason.contains("certificate verify failed") || reason.contains("Failed to verify broker certificate")
 }
 
-/// What to do about a broker's certificate that is not trusted, for its name or for its signature.
+/// Advice for a certificate that is not trusted, either because of its name or because of its signature.
 pub(super) const fn advise_trust(name: bool) -> &'static str {
     if name {
-        "the broker's certificate is for another name; give kafka.bootstrap_servers, and the broker's advertised.listeners, names that are in the certificate"
+        "the broker's certificate is for a different name; use names from the certificate in kafka.bootstrap_servers and in the broker's advertised.listeners"
     } else {
         "the broker's certificate is not signed by a CA that is trusted here, or has expired; set ssl.ca.location in kafka.properties to the CA's certificate"
     }
 }
 
-/// What is wrong with how connections are to be secured, as far as it shows without one.
+/// Checks the security settings as far as possible without a connection.
 pub(super) fn check(kafka: &Kafka) -> Result<(), String> {
     let login = Login::of(kafka);
     if login.protocol.starts_with("SASL_") {
@@ -135,7 +134,10 @@ pub(super) fn check(kafka: &Kafka) -> Result<(), String> {
     }
     let of_sasl = |name: &String| name.starts_with("sasl.");
     if !login.protocol.starts_with("SASL_") && kafka.properties.keys().any(of_sasl) {
-        return Err("sasl.* is set, but security.protocol is not SASL_SSL or SASL_PLAINTEXT: it would not be used".to_owned());
+        return Err(
+            "sasl.* has no effect, because security.protocol is not SASL_SSL or SASL_PLAINTEXT; set security.protocol, or remove sasl.*"
+                .to_owned(),
+        );
     }
     for name in FILES.into_iter().filter(|_| login.protocol.ends_with("SSL")) {
         if let Some(path) = kafka.properties.get(name).filter(|path| !path.is_empty() && *path != "probe")
@@ -170,7 +172,7 @@ mod tests {
         [("security.protocol", "sasl_ssl"), ("sasl.mechanism", "SCRAM-SHA-512"), ("sasl.username", "ann"), ("sasl.password", "secret")];
 
     #[test]
-    fn what_is_missing_for_sasl_is_reported() {
+    fn missing_sasl_properties_are_reported() {
         assert_eq!(check(&kafka(&SCRAM)), Ok(()));
         for (name, value, sentence) in [
             (
@@ -193,8 +195,11 @@ mod tests {
     }
 
     #[test]
-    fn a_login_that_would_not_be_used_is_refused() {
-        let refusal = Err("sasl.* is set, but security.protocol is not SASL_SSL or SASL_PLAINTEXT: it would not be used".to_owned());
+    fn unused_sasl_properties_are_rejected() {
+        let refusal = Err(
+            "sasl.* has no effect, because security.protocol is not SASL_SSL or SASL_PLAINTEXT; set security.protocol, or remove sasl.*"
+                .to_owned(),
+        );
         assert_eq!(check(&kafka(&SCRAM[1..])), refusal);
         for protocol in ["plaintext", "SSL"] {
             assert_eq!(check(&kafka(&[("security.protocol", protocol), ("sasl.mechanism", "GSSAPI")])), refusal, "{protocol}");
@@ -202,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_asked_of_connections_that_are_not_secured() {
+    fn plaintext_needs_no_security_properties() {
         assert_eq!(check(&kafka(&[])), Ok(()));
         assert_eq!(check(&kafka(&[("ssl.ca.location", "/no/such/file")])), Ok(()));
         assert_eq!(check(&kafka(&[("security.protocol", "ssl")])), Ok(()));
@@ -210,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_reported_by_its_property_alone() {
+    fn unreadable_file_is_reported_by_property_without_its_value() {
         for name in FILES {
             let error = check(&kafka(&[("security.protocol", "ssl"), (name, "/no/such/-----BEGIN PRIVATE KEY-----")])).unwrap_err();
             assert!(error.starts_with(&format!("{name}: cannot read the file: No such file")) && !error.contains("KEY---"), "{error}");
@@ -218,13 +223,13 @@ mod tests {
     }
 
     #[test]
-    fn errors_become_advice() {
+    fn connection_errors_result_in_advice() {
         use RDKafkaErrorCode::{AllBrokersDown, Authentication, BrokerTransportFailure as Transport, SSL};
         let oauth = Login::of(&kafka(&[("security.protocol", "sasl_ssl"), ("sasl.mechanisms", OAUTHBEARER)]));
         for (reason, words) in [
-            ("Failed to acquire SASL OAUTHBEARER token: https://idp answered 401", "there is no token for the login"),
+            ("Failed to acquire SASL OAUTHBEARER token: https://idp returned 401", "no token is available for the login"),
             ("SASL OAUTHBEARER mechanism handshake failed: Broker: Unsupported", "does not offer OAUTHBEARER"),
-            ("SASL authentication error: {\"status\":\"invalid_token\"}", "the broker refuses the token"),
+            ("SASL authentication error: {\"status\":\"invalid_token\"}", "the broker rejects the token"),
         ] {
             let advice = oauth.advise(Authentication, reason).unwrap_or_default();
             assert!(advice.contains(words), "{reason}: {advice}");
@@ -233,8 +238,8 @@ mod tests {
         let aws = OAuth { source: TokenSource::Aws { region }, extensions: Vec::new() };
         let aws = Login::of(&Kafka { oauth: Some(aws), ..kafka(&[("security.protocol", "sasl_ssl"), ("sasl.mechanisms", OAUTHBEARER)]) });
         for (reason, words) in [
-            ("Failed to acquire SASL OAUTHBEARER token: there are no AWS credentials", "check the AWS credentials of this process"),
-            ("SASL authentication error: Access denied", "the broker refuses the AWS credentials"),
+            ("Failed to acquire SASL OAUTHBEARER token: found no AWS credentials", "check the AWS credentials of this process"),
+            ("SASL authentication error: Access denied", "the broker rejects the AWS credentials"),
         ] {
             let advice = aws.advise(Authentication, reason).unwrap_or_default();
             assert!(advice.contains(words), "{reason}: {advice}");
@@ -242,7 +247,7 @@ mod tests {
         let login =
             |protocol| Login::of(&kafka(&SCRAM.map(|(name, old)| (name, if name == "security.protocol" { protocol } else { old }))));
         for (protocol, code, reason, words) in [
-            ("sasl_ssl", Authentication, "SASL authentication error: Authentication failed", "refuses user \"ann\" by SCRAM-SHA-512"),
+            ("sasl_ssl", Authentication, "SASL authentication error: Authentication failed", "rejects user \"ann\" with SCRAM-SHA-512"),
             (
                 "sasl_ssl",
                 Authentication,

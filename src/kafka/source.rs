@@ -1,7 +1,7 @@
-//! Where records come from: one consumer of the group.
+//! The consumer of a worker.
 //!
-//! Rebalances are not answered in librdkafka's callback but noted down, for the worker to commit
-//! and restore before it answers: librdkafka waits for the answer.
+//! The rebalance callback only records a rebalance. librdkafka waits until the worker has committed and restored state, and then answers
+//! it.
 
 use super::Error;
 use super::client_config::{self as client, CALL_TIMEOUT};
@@ -26,13 +26,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most events, lines of the log above all, that are heard before records are looked at again.
+/// Maximum number of events to handle before the next fetch. Most events are log lines.
 const EVENTS_MAX: usize = 1000;
 
-/// How long a broker may take to name the last stable offset of a partition: records wait meanwhile.
+/// Timeout of a request for a partition's last stable offset. Records wait for the answer.
 const STABLE_OFFSET_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A consumer of the group.
+/// A member of the consumer group.
 pub struct Source {
     fetcher: Fetcher<Context>,
     errored: RefCell<Errored>,
@@ -60,7 +60,7 @@ impl ConsumerContext for Context {
     fn rebalance(&self, consumer: &BaseConsumer<Self>, event: RDKafkaRespErr, partitions: &mut TopicPartitionList) {
         let assigned = event == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
         if self.closing.load(Ordering::Relaxed) {
-            // All is committed; nobody is left to answer later.
+            // Everything is committed, and the worker will not answer the rebalance.
             let _ = if cooperative(consumer) { consumer.incremental_unassign(partitions) } else { consumer.unassign() };
             return;
         }
@@ -81,10 +81,10 @@ fn cooperative(consumer: &BaseConsumer<Context>) -> bool {
 }
 
 impl Source {
-    /// A consumer that has joined no group yet.
+    /// Creates a consumer. It has not joined the group yet.
     ///
     /// # Errors
-    /// When librdkafka refuses the configuration.
+    /// If librdkafka rejects the configuration.
     pub fn new(config: &Config, worker: usize) -> Result<Self, Error> {
         let context = Context { login: Login::of(&config.kafka), rebalances: Mutex::default(), closing: AtomicBool::new(false) };
         let client = client::consumer(config, config.kafka.instance_id.as_deref(), worker);
@@ -97,8 +97,7 @@ impl Source {
         self.fetcher.consumer()
     }
 
-    /// Removes the errors from the messages that came after the first `before`, and the records that follow an error in
-    /// the same partition.
+    /// Removes errors from the messages after the first `before`, and the records that follow an error in the same partition.
     fn take_errors(&self, batch: &mut Batch<Message<'_>>, before: usize) -> Result<(), Error> {
         let Batch { messages, out_of_range, ends } = batch;
         let mut errored = self.errored.borrow_mut();
@@ -112,13 +111,13 @@ impl Source {
             let Some((code, reason)) = message.error() else { return !follows_error };
             let partition = TopicPartition { topic: message.topic().to_owned(), partition: message.partition() };
             if code == RDKafkaErrorCode::PartitionEOF {
-                // Behind a gap, the end of the partition is not the end of what was read.
+                // After a gap, the end of the partition is not the end of what was read.
                 ends.extend((!follows_error).then(|| (partition, message.offset())));
                 return false;
             }
             self.consumer().context().error(KafkaError::Global(code), &reason);
             if is_out_of_range(code) {
-                // Behind a corrupt batch, librdkafka may have read garbage as an offset.
+                // After a corrupt batch, librdkafka may have parsed garbage as an offset.
                 *out_of_range |= !follows_error;
                 return false;
             }
@@ -144,7 +143,7 @@ impl Source {
             Rebalance::Assigned(partitions) if cooperative(self.consumer()) => {
                 let list = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
                 let answer = self.consumer().incremental_assign(&list);
-                answer.map_err(|error| Error::Fatal(format!("cannot take {partitions:?}: {error}")))
+                answer.map_err(|error| Error::Fatal(format!("cannot assign {partitions:?}: {error}")))
             }
             Rebalance::Assigned(partitions) | Rebalance::Revoked { partitions, .. } => self.unassign(partitions),
         }
@@ -165,7 +164,7 @@ impl GroupConsumer for Source {
                 None => {}
                 Some(Ok(message)) => {
                     return Err(Error::Fatal(format!(
-                        "a record of {}[{}] came by another way than it was asked to; please report this as a bug",
+                        "a record of {}[{}] arrived through the consumer's own queue; please report this as a bug",
                         message.topic(),
                         message.partition()
                     )));
@@ -198,18 +197,19 @@ impl GroupConsumer for Source {
 
     fn assign(&self, partitions: &[(TopicPartition, Offset)]) -> Result<(), Error> {
         let list = list(partitions.iter().map(|(partition, offset)| (partition, Position::Offset(*offset))))?;
-        let failed = |error: &dyn std::fmt::Display| Error::Fatal(format!("cannot take {partitions:?}: {error}"));
+        let failed = |error: &dyn std::fmt::Display| Error::Fatal(format!("cannot assign {partitions:?}: {error}"));
         self.fetcher.forward(partitions.iter().map(|(partition, _)| partition)).map_err(|error| failed(&error))?;
         let consumer = self.consumer();
         if cooperative(consumer) {
             consumer.incremental_assign(&list).map_err(|error| failed(&error))?;
         } else {
             consumer.assign(&list).map_err(|error| failed(&error))?;
-            // The eager protocol knows only assignments as a whole.
+            // The eager protocol replaces the whole assignment.
             self.fetcher.retain(|partition| partitions.iter().any(|(assigned, _)| assigned == partition));
         }
         self.errored.borrow_mut().forget(|partition| partitions.iter().any(|(assigned, _)| assigned == partition));
-        // One that was paused, and comes back, is still paused to librdkafka. Whoever is to wait is paused after this.
+        // librdkafka remembers that a partition was paused, even after it was unassigned. The worker pauses partitions after this call if
+        // necessary.
         self.resume(&partitions.iter().map(|(partition, _)| partition.clone()).collect::<Vec<_>>())
     }
 
@@ -221,7 +221,7 @@ impl GroupConsumer for Source {
         } else {
             consumer.unassign()
         };
-        answer.map_err(|error| Error::Fatal(format!("cannot give back {partitions:?}: {error}")))?;
+        answer.map_err(|error| Error::Fatal(format!("cannot unassign {partitions:?}: {error}")))?;
         self.fetcher.retain(|partition| is_partial && !partitions.contains(partition));
         self.errored.borrow_mut().forget(|partition| !is_partial || partitions.contains(partition));
         Ok(())
@@ -235,9 +235,9 @@ impl GroupConsumer for Source {
         if !cooperative(self.consumer()) {
             return self.assign(all);
         }
-        let anew: Vec<_> = all.iter().filter(|(partition, _)| stopped.contains(partition)).cloned().collect();
+        let restarted: Vec<_> = all.iter().filter(|(partition, _)| stopped.contains(partition)).cloned().collect();
         self.unassign(stopped)?;
-        self.assign(&anew)
+        self.assign(&restarted)
     }
 
     fn end(&self, partition: &TopicPartition) -> Option<Offset> {
@@ -253,9 +253,9 @@ impl GroupConsumer for Source {
     }
 
     fn last_stable_offset(&self, partition: &TopicPartition) -> Result<Offset, Error> {
-        // Consumers that read committed records are told this offset as the end.
+        // With `read_committed`, the reported end is the last stable offset.
         let answer = self.consumer().fetch_watermarks(&partition.topic, partition.partition, STABLE_OFFSET_TIMEOUT);
-        answer.map(|(_, stable)| stable).map_err(|error| unanswered(&format!("ask for the last stable offset of {partition}"), &error))
+        answer.map(|(_, stable)| stable).map_err(|error| unanswered(&format!("get the last stable offset of {partition}"), &error))
     }
 
     fn errored_due(&self) -> Vec<TopicPartition> {
@@ -283,7 +283,7 @@ impl GroupConsumer for Source {
             return Ok(());
         }
         let list = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
-        self.consumer().resume(&list).map_err(|error| Error::Fatal(format!("cannot go on reading {partitions:?}: {error}")))
+        self.consumer().resume(&list).map_err(|error| Error::Fatal(format!("cannot resume {partitions:?}: {error}")))
     }
 
     fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error> {
@@ -293,17 +293,17 @@ impl GroupConsumer for Source {
     fn watermarks(&self, partition: &TopicPartition) -> Result<(Offset, Offset), Error> {
         self.consumer()
             .fetch_watermarks(&partition.topic, partition.partition, CALL_TIMEOUT)
-            .map_err(|error| unanswered(&format!("read how far {partition} reaches"), &error))
+            .map_err(|error| unanswered(&format!("get the offsets of {partition}"), &error))
     }
 
     fn topic_ids(&self, topics: &[&str]) -> Result<BTreeMap<String, String>, Error> {
         topic_ids(self.consumer().client(), topics, CALL_TIMEOUT)
-            .map_err(|code| unanswered(&format!("look at topics {topics:?}"), &KafkaError::MetadataFetch(code)))
+            .map_err(|code| unanswered(&format!("get metadata of topics {topics:?}"), &KafkaError::MetadataFetch(code)))
     }
 
     fn offset_at(&self, partition: &TopicPartition, time: Timestamp) -> Result<Option<Offset>, Error> {
         let asked = list([(partition, Position::Offset(time))].into_iter())?;
-        let failed = |error: KafkaError| unanswered(&format!("find the records of time {time} in {partition}"), &error);
+        let failed = |error: KafkaError| unanswered(&format!("look up time {time} in {partition}"), &error);
         let answer = self.consumer().offsets_for_times(asked, CALL_TIMEOUT).map_err(failed)?;
         let element = answer.find_partition(&partition.topic, partition.partition);
         Ok(element.and_then(|element| match element.offset() {
@@ -317,7 +317,7 @@ impl GroupConsumer for Source {
         committed.map_err(|error| ClientError {
             code: error.rdkafka_error_code().map_or(ErrorCode::Other, error_code),
             message: error.to_string(),
-            missing_permission: error.rdkafka_error_code().and_then(security::missing_right),
+            missing_permission: error.rdkafka_error_code().and_then(security::missing_permission),
             is_fatal: false,
             is_retriable: false,
             requires_abort: true,
@@ -334,24 +334,24 @@ impl GroupConsumer for Source {
 
     fn close(self) {
         self.consumer().context().closing.store(true, Ordering::Relaxed);
-        // librdkafka waits for the answers to those that were noted before, and takes back itself what is assigned.
+        // librdkafka waits for answers to the rebalances that are already recorded. It revokes the rest of the assignment by itself.
         while let Some(rebalance) = self.next_rebalance() {
             if let Err(error) = self.decline(&rebalance) {
-                tracing::debug!(error = %error, "the group's last rebalance could not be answered");
+                tracing::debug!(error = %error, "could not answer the group's last rebalance");
             }
         }
         drop(self);
     }
 }
 
-/// What the group of a consumer has committed, in the order asked for.
+/// Returns the group's committed offsets, in the order of `partitions`.
 pub(super) fn committed<C: ConsumerContext>(consumer: &BaseConsumer<C>, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error> {
     if partitions.is_empty() {
-        // Rebalances often assign nothing; there is nothing to ask then.
+        // Rebalances often assign nothing.
         return Ok(Vec::new());
     }
     let asked = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
-    let failed = |error: KafkaError| unanswered("read the group's committed offsets", &error);
+    let failed = |error: KafkaError| unanswered("get the group's committed offsets", &error);
     let answer = consumer.committed_offsets(asked, CALL_TIMEOUT).map_err(failed)?;
     partitions
         .iter()
@@ -367,11 +367,11 @@ pub(super) fn committed<C: ConsumerContext>(consumer: &BaseConsumer<C>, partitio
         .collect()
 }
 
-/// What a failed question means: a right that this user lacks, or worth another try.
+/// Converts the error of a failed request. Distinguishes missing permissions from other errors.
 pub(super) fn unanswered(what: &str, error: &KafkaError) -> Error {
     let reason = format!("cannot {what}: {error}");
-    match error.rdkafka_error_code().and_then(security::missing_right) {
-        Some(right) => Error::Refused { advice: format!("the brokers do not allow it; give this user {right}"), reason },
+    match error.rdkafka_error_code().and_then(security::missing_permission) {
+        Some(right) => Error::Refused { advice: format!("a permission is missing; give this user {right}"), reason },
         None => Error::Fatal(reason),
     }
 }
@@ -380,7 +380,7 @@ pub(super) fn list<'a>(partitions: impl Iterator<Item = (&'a TopicPartition, Pos
     let mut list = TopicPartitionList::new();
     for (partition, position) in partitions {
         list.add_partition_offset(&partition.topic, partition.partition, position)
-            .map_err(|error| Error::Fatal(format!("{partition} has an impossible offset: {error}")))?;
+            .map_err(|error| Error::Fatal(format!("{partition} has an invalid offset: {error}")))?;
     }
     Ok(list)
 }

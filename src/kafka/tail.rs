@@ -1,6 +1,6 @@
-//! Changelogs as they are written: many partitions at once, read for ever.
+//! Continuous reading of many changelog partitions.
 //!
-//! Owns where each is read, and how far it reaches. Must never decide what a record means, join a group, or write.
+//! Owns the position in each partition. Must never interpret a record, join a group, or write.
 
 use super::Error;
 use super::admin::partitions;
@@ -20,19 +20,19 @@ use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Most events, lines of the log above all, that are heard before records are looked at again.
+/// Maximum number of events to handle before the next fetch. Most events are log lines.
 const EVENTS_MAX: usize = 1000;
 
-/// Reads changelogs.
+/// A reader of changelog partitions.
 pub struct ChangelogTail {
     fetcher: Fetcher<Observer>,
 }
 
 impl ChangelogTail {
-    /// Reads nothing yet.
+    /// Creates a reader without partitions.
     ///
     /// # Errors
-    /// When librdkafka refuses the configuration.
+    /// If librdkafka rejects the configuration.
     pub fn new(config: &Config) -> Result<Self, Error> {
         Self::with(&client::changelog_tail(config), config)
     }
@@ -57,7 +57,7 @@ impl Tail for ChangelogTail {
     }
 
     fn stop(&self, partition: &TopicPartition) -> Result<(), Error> {
-        let failed = |error: KafkaError| Error::Fatal(format!("cannot stop to read {partition}: {error}"));
+        let failed = |error: KafkaError| Error::Fatal(format!("cannot stop reading {partition}: {error}"));
         let list = one(partition, Position::Invalid).map_err(failed)?;
         self.fetcher.consumer().incremental_unassign(&list).map_err(failed)?;
         self.fetcher.retain(|other| other != partition);
@@ -68,17 +68,17 @@ impl Tail for ChangelogTail {
         for _ in 0..EVENTS_MAX {
             match self.fetcher.consumer().poll(Duration::ZERO) {
                 None => {}
-                // It would be missing in a state.
+                // The state would lack this record.
                 Some(Ok(message)) => {
                     let (topic, partition) = (message.topic(), message.partition());
-                    let sentence =
-                        format!("a record of {topic}[{partition}] came by another way than it was asked to; please report this as a bug");
-                    return Err(Error::Fatal(sentence));
+                    let message =
+                        format!("a record of {topic}[{partition}] arrived through the consumer's own queue; please report this as a bug");
+                    return Err(Error::Fatal(message));
                 }
                 Some(Err(KafkaError::MessageConsumptionFatal(code))) => {
-                    return Err(Error::Fatal(format!("the client that reads changelogs cannot go on: {code}")));
+                    return Err(Error::Fatal(format!("the client that reads changelogs cannot continue: {code}")));
                 }
-                Some(Err(error)) => trouble(&error.to_string()),
+                Some(Err(error)) => report_error(&error.to_string()),
             }
             if !self.fetcher.has_events() {
                 break;
@@ -93,7 +93,7 @@ impl Tail for ChangelogTail {
     }
 }
 
-/// What a message stands for.
+/// Converts a message to an event.
 fn event<'m>(message: &'m Message<'_>) -> TailEvent<'m> {
     match message.error() {
         None => {
@@ -103,35 +103,35 @@ fn event<'m>(message: &'m Message<'_>) -> TailEvent<'m> {
         Some((RDKafkaErrorCode::PartitionEOF, _)) => TailEvent::End(message.offset()),
         Some((RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange, _)) => TailEvent::OutOfRange,
         Some((code, reason)) => {
-            trouble(&format!("{}[{}]: {code}: {reason}", message.topic(), message.partition()));
+            report_error(&format!("{}[{}]: {code}: {reason}", message.topic(), message.partition()));
             TailEvent::Error
         }
     }
 }
 
-fn trouble(error: &str) {
+fn report_error(error: &str) {
     throttle::report(&format!("following {error}"), |left_out| {
-        tracing::warn!(error, left_out, "trouble reading changelogs; still trying");
+        tracing::warn!(error, left_out, "failed to read changelogs; retrying");
     });
 }
 
-/// Asks how far changelogs reach. It reads nothing.
+/// A client that looks up the ends of changelogs. It reads no records.
 pub struct ChangelogEnds {
     observer: LoggedIn<BaseConsumer<Observer>>,
 }
 
 impl ChangelogEnds {
-    /// Has asked nothing yet.
+    /// Creates a client.
     ///
     /// # Errors
-    /// When librdkafka refuses the configuration.
+    /// If librdkafka rejects the configuration.
     pub fn new(config: &Config) -> Result<Self, Error> {
         let client = client::changelog_reader(config, "read_committed");
         let observer = client::create(&client, &config.kafka, Observer::new(config)).map_err(|error| client::property_error(&error))?;
         Ok(Self { observer })
     }
 
-    /// What keeps us from an answer, with what librdkafka complained of, which says more.
+    /// Converts the error of a failed request. Prefers librdkafka's own error, because it is more informative.
     fn unanswered(&self, what: &str, error: &KafkaError) -> Error {
         while self.observer.poll(Duration::ZERO).is_some() {}
         let complaint = self.observer.context().complaint();
@@ -145,9 +145,9 @@ impl ChangelogEnds {
 
 impl Ends for ChangelogEnds {
     fn partitions(&self, topic: &str) -> Result<u32, Error> {
-        // Lets the client deliver its complaints; each ends a poll.
+        // Each poll returns one event, so this delivers all of them to the observer.
         while self.observer.poll(Duration::ZERO).is_some() {}
-        partitions(&self.observer, topic).map_err(|error| self.unanswered(&format!("cannot look at topic {topic:?}"), &error))
+        partitions(&self.observer, topic).map_err(|error| self.unanswered(&format!("cannot get metadata of topic {topic:?}"), &error))
     }
 
     fn ids(&self, topics: &[&str]) -> BTreeMap<String, String> {
@@ -156,11 +156,11 @@ impl Ends for ChangelogEnds {
 
     fn of(&self, partition: &TopicPartition, timeout: Duration) -> Result<(Offset, Offset), Error> {
         let answer = self.observer.fetch_watermarks(&partition.topic, partition.partition, timeout);
-        answer.map_err(|error| self.unanswered(&format!("cannot read how far {partition} reaches"), &error))
+        answer.map_err(|error| self.unanswered(&format!("cannot get the offsets of {partition}"), &error))
     }
 }
 
-/// A partition, and a position in it.
+/// Returns a list of one partition with a position.
 pub(super) fn one(partition: &TopicPartition, position: Position) -> Result<TopicPartitionList, KafkaError> {
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(&partition.topic, partition.partition, position).map(|()| list)

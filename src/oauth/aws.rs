@@ -1,7 +1,7 @@
-//! Tokens for Amazon MSK: presigned URLs, as AWS's own signers for OAUTHBEARER make them.
+//! Tokens for Amazon MSK: presigned URLs in the format of AWS's own OAUTHBEARER signers.
 //!
-//! Owns where AWS credentials come from: the first of the environment, a web identity (IRSA), a container, and the instance. Must
-//! never put a credential into an error.
+//! Owns the lookup of AWS credentials, in this order: environment, web identity (IRSA), container, instance. Must never put a credential
+//! into an error.
 
 use super::sigv4::{Credentials, Presigned, presign};
 use super::token::Token;
@@ -10,37 +10,37 @@ use serde::Deserialize;
 use std::fmt::Display;
 use std::time::{Duration, SystemTime};
 
-/// How long a token is valid; brokers accept no more.
+/// Lifetime of a token. Brokers accept no longer one.
 const LIFETIME: Duration = Duration::from_secs(15 * 60);
 
-/// Largest answer.
+/// Maximum size of a response.
 const ANSWER_MAX: u64 = 1 << 20;
 
-/// The instance metadata service.
+/// The address of the instance metadata service.
 const METADATA: &str = "http://169.254.169.254";
 
-/// The host for container credentials by relative URI.
+/// The host for relative container credential URIs.
 const CONTAINER: &str = "http://169.254.170.2";
 
 /// Looks up an environment variable.
 type Environment<'e> = &'e dyn Fn(&str) -> Option<String>;
 
-/// Obtains AWS credentials, and makes tokens of them.
+/// Obtains AWS credentials, and signs tokens with them.
 pub(super) struct Signer<'e> {
-    /// For STS, which may be behind a proxy.
+    /// The client for STS, which may use a proxy.
     pub(super) agent: &'e ureq::Agent,
-    /// For what the host itself answers.
+    /// The client for services on this host.
     pub(super) local_agent: &'e ureq::Agent,
     pub(super) environment: Environment<'e>,
 }
 
-/// Credentials, and when they expire.
+/// Credentials with their expiry time.
 struct Temporary {
     credentials: Credentials,
     expires: Option<SystemTime>,
 }
 
-/// Credentials as containers and instances get them.
+/// The response of container and instance credential services.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Answer {
@@ -51,16 +51,16 @@ struct Answer {
 }
 
 impl Signer<'_> {
-    /// Makes a token for the brokers of a region; without one, of `AWS_REGION`.
+    /// Creates a token for the brokers of a region. Without a region, uses `AWS_REGION`.
     pub(super) fn token(&self, region: Option<&str>, now: SystemTime) -> Result<Token, String> {
         let region = region.map(str::to_owned).or_else(|| self.variable("AWS_REGION")).or_else(|| self.variable("AWS_DEFAULT_REGION"));
-        let region = region.ok_or("kafka.bootstrap_servers names no AWS region; set the environment variable AWS_REGION")?;
+        let region = region.ok_or("kafka.bootstrap_servers does not contain an AWS region; set the environment variable AWS_REGION")?;
         let Temporary { credentials, expires } = self.credentials(&region)?;
         let left = expires.map_or(LIFETIME, |expires| expires.duration_since(now).unwrap_or_default());
         Token::new(&token(&credentials, &region, now), Some(left.min(LIFETIME)))
     }
 
-    /// An environment variable that is not empty.
+    /// Returns an environment variable, if it is set and not empty.
     fn variable(&self, name: &str) -> Option<String> {
         (self.environment)(name).filter(|value| !value.is_empty())
     }
@@ -79,12 +79,12 @@ impl Signer<'_> {
         }
         self.of_instance().map_err(|error| {
             format!(
-                "there are no AWS credentials: none in the environment, no web identity, no container credentials, and no instance profile ({error})"
+                "found no AWS credentials: not in the environment, and no web identity, container credentials, or instance profile ({error})"
             )
         })
     }
 
-    /// Assumes a role by a token in a file, which Kubernetes renews.
+    /// Assumes a role with a token from a file, which Kubernetes renews.
     fn of_web_identity(&self, file: &str, role: &str, region: &str) -> Result<Temporary, String> {
         let identity = std::fs::read_to_string(file).map_err(|error| format!("AWS_WEB_IDENTITY_TOKEN_FILE: {file}: {error}"))?;
         let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
@@ -102,11 +102,11 @@ impl Signer<'_> {
         let credentials = (|| {
             Some(Credentials { id: element("AccessKeyId")?, secret: element("SecretAccessKey")?, session: Some(element("SessionToken")?) })
         })();
-        let credentials = credentials.ok_or_else(|| format!("cannot assume {role}: {url} did not answer with credentials"))?;
+        let credentials = credentials.ok_or_else(|| format!("cannot assume {role}: {url} returned no credentials"))?;
         Ok(Temporary { credentials, expires: element("Expiration").as_deref().and_then(time) })
     }
 
-    /// The credentials of an ECS task or of EKS Pod Identity.
+    /// Returns the credentials of an ECS task or of EKS Pod Identity.
     fn of_container(&self, url: &str) -> Result<Temporary, String> {
         let file = self.variable("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
         let authorization = match file {
@@ -122,7 +122,7 @@ impl Signer<'_> {
         parse(url, &read(url, request.call())?)
     }
 
-    /// The credentials of the instance profile, by version 2 of the metadata service.
+    /// Returns the credentials of the instance profile, from version 2 of the metadata service.
     fn of_instance(&self) -> Result<Temporary, String> {
         let base = self.variable("AWS_EC2_METADATA_SERVICE_ENDPOINT").unwrap_or_else(|| METADATA.to_owned());
         let base = base.trim_end_matches('/');
@@ -139,17 +139,17 @@ impl Signer<'_> {
     }
 }
 
-/// A presigned URL for the action `kafka-cluster:Connect`, in base64.
+/// Returns a presigned URL for the action `kafka-cluster:Connect`, in base64.
 fn token(credentials: &Credentials, region: &str, now: SystemTime) -> String {
     let host = format!("kafka.{region}.amazonaws.com");
     let request = Presigned { host: &host, path: "/", service: "kafka-cluster", region, payload: "", now, lifetime: LIFETIME };
     let query = presign(&request, credentials, &[("Action", "kafka-cluster:Connect")]);
-    // This is for AWS's own statistics, and not signed.
+    // The user agent is for AWS's statistics, and is not signed.
     let url = format!("https://{host}/?{query}&User-Agent=unseen%2F{}", env!("CARGO_PKG_VERSION"));
     BASE64URL_NOPAD.encode(url.as_bytes())
 }
 
-/// The body of a successful answer.
+/// Returns the body of a successful response.
 fn read(url: &str, answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<String, String> {
     let failed = |error: &dyn Display| format!("{url}: {error}");
     let mut response = answer.map_err(|error| failed(&error))?;
@@ -158,13 +158,13 @@ fn read(url: &str, answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>
     if status.is_success() {
         return Ok(body);
     }
-    // STS names the error; the message that follows may hold anything.
+    // Only the error code of STS is safe to show. The message after it may contain anything.
     let code = body.split_once("<Code>").and_then(|(_, rest)| rest.split_once('<')).map(|(code, _)| format!(": {code}"));
-    Err(failed(&format!("answered {status}{}", code.unwrap_or_default())))
+    Err(failed(&format!("returned {status}{}", code.unwrap_or_default())))
 }
 
 fn parse(url: &str, answer: &str) -> Result<Temporary, String> {
-    let answer = serde_json::from_str::<Answer>(answer).map_err(|_| format!("{url} did not answer with credentials"))?;
+    let answer = serde_json::from_str::<Answer>(answer).map_err(|_| format!("{url} returned no credentials"))?;
     let Answer { access_key_id, secret_access_key, token, expiration } = answer;
     let credentials = Credentials { id: access_key_id, secret: secret_access_key, session: token };
     Ok(Temporary { credentials, expires: expiration.as_deref().and_then(time) })
@@ -185,7 +185,7 @@ mod tests {
 
     const NOW: u64 = 1_735_689_600;
 
-    /// A server that gives these answers to these requests, in this order.
+    /// Starts a server that expects these requests in this order, and sends these responses.
     fn serve(answers: Vec<(&'static str, u16, &'static str)>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -216,7 +216,7 @@ mod tests {
         url
     }
 
-    /// The token's URL and lifetime in seconds, with these variables.
+    /// Returns the token's URL and lifetime in seconds, given these environment variables.
     fn made(region: Option<&str>, variables: &[(&str, &str)]) -> Result<(String, u128), String> {
         let variables: BTreeMap<_, _> = variables.iter().map(|&(name, value)| (name, value.to_owned())).collect();
         let environment = |name: &str| variables.get(name).cloned();
@@ -231,7 +231,7 @@ mod tests {
     const KEYS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE"), ("AWS_SECRET_ACCESS_KEY", "hunter2")];
 
     #[test]
-    fn a_token_is_the_url_that_aws_signers_make() {
+    fn token_matches_aws_signers() {
         let (url, lifetime) = made(Some("us-east-1"), &[&KEYS[..], &[("AWS_SESSION_TOKEN", "a+b/c=")]].concat()).unwrap();
         assert_eq!(lifetime, 900);
         let (signed, rest) = url.split_once("&X-Amz-Signature=").unwrap();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_region_may_come_from_the_environment() {
+    fn region_defaults_to_the_environment() {
         assert!(made(None, &KEYS).unwrap_err().ends_with("set the environment variable AWS_REGION"));
         let (url, _) = made(None, &[&KEYS[..], &[("AWS_REGION", "eu-west-1")]].concat()).unwrap();
         assert!(url.starts_with("https://kafka.eu-west-1.amazonaws.com/"), "{url}");
@@ -256,7 +256,7 @@ mod tests {
         r#"{"AccessKeyId": "ASIA1", "SecretAccessKey": "hunter2", "Token": "session", "Expiration": "2025-01-01T00:05:00Z"}"#;
 
     #[test]
-    fn a_web_identity_becomes_a_role() {
+    fn web_identity_assumes_a_role() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("identity");
         std::fs::write(&file, "jwt\n").unwrap();
@@ -275,11 +275,11 @@ mod tests {
         assert!(url.contains("Credential=ASIA1%2F") && url.contains("Security-Token=session"), "{url}");
         assert_eq!(lifetime, 900);
         let refused = made(Some("us-east-1"), &variables).unwrap_err();
-        assert!(refused.ends_with("answered 403 Forbidden: AccessDenied") && !refused.contains("hunter2"), "{refused}");
+        assert!(refused.ends_with("returned 403 Forbidden: AccessDenied") && !refused.contains("hunter2"), "{refused}");
     }
 
     #[test]
-    fn containers_have_credentials() {
+    fn container_credentials_are_used() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("authorization");
         std::fs::write(&file, "pod").unwrap();
@@ -288,12 +288,12 @@ mod tests {
             [("AWS_CONTAINER_CREDENTIALS_FULL_URI", &*agent), ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", file.to_str().unwrap())];
         let (url, lifetime) = made(Some("us-east-1"), &variables).unwrap();
         assert!(url.contains("Credential=ASIA1%2F"), "{url}");
-        // No longer than the credentials.
+        // A token lives no longer than its credentials.
         assert_eq!(lifetime, 300);
     }
 
     #[test]
-    fn instances_have_credentials() {
+    fn instance_credentials_are_used() {
         let role = "/latest/meta-data/iam/security-credentials/";
         let with_session = |path: &str| -> &'static str { format!("get {path} |x-aws-ec2-metadata-token: imds").leak() };
         let metadata = serve(vec![
@@ -306,6 +306,6 @@ mod tests {
         let (url, lifetime) = made(Some("us-east-1"), &variables).unwrap();
         assert!(url.contains("Credential=ASIA1%2F") && lifetime == 300, "{url}");
         let none = made(Some("us-east-1"), &variables).unwrap_err();
-        assert!(none.starts_with("there are no AWS credentials: ") && none.contains("answered 404 Not Found"), "{none}");
+        assert!(none.starts_with("found no AWS credentials: ") && none.contains("returned 404 Not Found"), "{none}");
     }
 }

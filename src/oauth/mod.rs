@@ -1,7 +1,7 @@
-//! Bearer tokens: one thread per source obtains them, and renews them for every client of the process.
+//! Bearer tokens. One thread per source obtains and renews tokens for all clients of the process.
 //!
-//! Owns when a token is renewed, and who gets it. Must never show a token or a client secret, nor take a token away because its
-//! successor is late: only the broker knows what it still accepts.
+//! Owns the renewal schedule and the subscribers. Must never show a token or a client secret. Must never take a token away because its
+//! replacement is late: only the broker knows which tokens it still accepts.
 
 mod aws;
 mod request;
@@ -17,45 +17,45 @@ use request::Requests;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Waits between failed attempts: the first, and the longest.
+/// The first and the longest wait between failed attempts.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// Least time between two successful attempts, however short-lived tokens are.
+/// Minimum time between two successful attempts, even for very short-lived tokens.
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
 
-/// How often a file is read again.
+/// Interval at which a token file is read again.
 const FILE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long a token of unknown lifetime is used.
+/// How long to use a token of unknown lifetime.
 const UNKNOWN_LIFETIME: Duration = Duration::from_secs(5 * 60);
 
-/// A client that uses tokens. It is called by the thread that renews them, and must not block.
+/// A client that uses tokens. The renewal thread calls it, so it must not block.
 pub(crate) trait Subscriber: Send {
-    /// There is a new token.
+    /// Delivers a new token.
     fn renewed(&self, token: &Token);
-    /// There is no valid token, for this reason.
+    /// Reports that there is no valid token, with the reason.
     fn failed(&self, reason: &str);
 }
 
-/// Tokens of one source.
+/// The tokens of one source.
 pub(crate) struct Tokens {
     source: TokenSource,
     state: Mutex<State>,
-    /// A token is wanted, was renewed, or could not be.
+    /// Signals that a token is wanted, that it was renewed, or that the renewal failed.
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     token: Option<Arc<Token>>,
-    /// Why the last attempt failed.
+    /// The reason why the last attempt failed.
     trouble: Option<Arc<str>>,
-    /// Number of attempts.
+    /// The number of attempts.
     attempts: u64,
     next_attempt: Option<Instant>,
     subscribers: Vec<(u64, Box<dyn Subscriber>)>,
     next_id: u64,
-    /// Calls of [`Tokens::get`] that wait.
+    /// The number of calls of [`Tokens::get`] that are waiting.
     waiting: usize,
 }
 
@@ -65,14 +65,14 @@ impl State {
     }
 }
 
-/// All sources of this process. Their threads end with it.
+/// All sources of this process. Their threads live as long as the process.
 static ALL: Mutex<Vec<Arc<Tokens>>> = Mutex::new(Vec::new());
 
 fn all() -> MutexGuard<'static, Vec<Arc<Tokens>>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Why the last attempt to obtain a token for the brokers failed; `None` if it did not.
+/// The reason why the last attempt to obtain a token failed, if it did.
 pub(crate) fn trouble(login: &OAuth) -> Option<String> {
     let tokens = all().iter().find(|tokens| tokens.source == login.source).cloned()?;
     let trouble = tokens.lock().trouble.clone();
@@ -80,7 +80,7 @@ pub(crate) fn trouble(login: &OAuth) -> Option<String> {
 }
 
 impl Tokens {
-    /// The tokens of a source, which all clients of the process share.
+    /// Returns the tokens of a source. All clients of the process share them.
     pub(crate) fn of(source: &TokenSource) -> Arc<Self> {
         let mut all = all();
         if let Some(known) = all.iter().find(|tokens| tokens.source == *source) {
@@ -95,7 +95,7 @@ impl Tokens {
         tokens
     }
 
-    /// Gives a client every token from now on, beginning with the current one, until the subscription is dropped.
+    /// Delivers the current token and all later ones to a client, until the subscription is dropped.
     pub(crate) fn subscribe(self: &Arc<Self>, subscriber: Box<dyn Subscriber>) -> Subscription {
         let mut state = self.lock();
         match (&state.token, &state.trouble) {
@@ -111,10 +111,10 @@ impl Tokens {
         Subscription { tokens: Arc::clone(self), id }
     }
 
-    /// Returns the current token. If it has expired, waits for the next attempt to renew it, for at most `timeout`.
+    /// Returns the current token. If it has expired, waits up to `timeout` for the next attempt to renew it.
     ///
     /// # Errors
-    /// When there is none: the reason.
+    /// If there is no valid token, with the reason.
     pub(crate) fn get(&self, timeout: Duration) -> Result<Arc<Token>, String> {
         let mut state = self.lock();
         if let Some(token) = state.valid() {
@@ -126,7 +126,7 @@ impl Tokens {
         let waited = self.changed.wait_timeout_while(state, timeout, |state| state.attempts == before);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.waiting -= 1;
-        let reason = || state.trouble.as_ref().map_or_else(|| format!("{} did not answer in time", self.source), ToString::to_string);
+        let reason = || state.trouble.as_ref().map_or_else(|| format!("{} did not respond in time", self.source), ToString::to_string);
         state.valid().ok_or_else(reason)
     }
 
@@ -134,7 +134,7 @@ impl Tokens {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Renews the token for as long as anybody uses it.
+    /// Renews the token for as long as it has a user.
     fn renew(&self) {
         let (mut requests, mut backoff) = (Requests::default(), BACKOFF.0);
         loop {
@@ -146,8 +146,12 @@ impl Tokens {
                 let wait = renew_in(&token, matches!(self.source, TokenSource::File(_)));
                 let is_expired = token.is_expired();
                 self.take(&mut state, token);
-                // The broker may still accept the token: this machine's clock may be wrong.
-                if is_expired { Err(format!("the token of {} has expired, by this machine's clock", self.source)) } else { Ok(wait) }
+                // The broker may still accept the token, because this machine's clock may be wrong.
+                if is_expired {
+                    Err(format!("the token of {} has expired according to this machine's clock", self.source))
+                } else {
+                    Ok(wait)
+                }
             });
             let wait = match answer {
                 Ok(wait) => {
@@ -188,7 +192,7 @@ impl Tokens {
 
     fn take(&self, state: &mut State, token: Token) {
         if state.token.as_ref().is_some_and(|current| current.is_same(&token)) {
-            // A file that was not renewed yet.
+            // The file has not been updated yet.
             return;
         }
         tracing::debug!(source = %self.source, valid_seconds = token.left().map(|left| left.as_secs()), "token for the login renewed");
@@ -201,7 +205,7 @@ impl Tokens {
         let left = state.token.as_ref().map(|token| token.left().unwrap_or(UNKNOWN_LIFETIME));
         if state.trouble.as_deref() != Some(why) {
             let valid_seconds = left.map(|left| left.as_secs());
-            tracing::warn!(valid_seconds, "cannot renew the token for the login; still trying: {why}");
+            tracing::warn!(valid_seconds, "failed to renew the token for the login; retrying: {why}");
         }
         state.trouble = Some(why.into());
         if left.is_none_or(|left| left.is_zero()) {
@@ -210,14 +214,14 @@ impl Tokens {
     }
 }
 
-/// How long to wait before a token is renewed. librdkafka logs in again after 90% of a token's lifetime.
+/// Returns the time until the next renewal. librdkafka logs in again after 90% of a token's lifetime.
 fn renew_in(token: &Token, is_file: bool) -> Duration {
     let by_lifetime = token.left().unwrap_or(UNKNOWN_LIFETIME).mul_f64(0.8);
     let wait = if is_file { by_lifetime.min(FILE_INTERVAL) } else { by_lifetime };
     wait.max(INTERVAL_MIN)
 }
 
-/// Ends when it is dropped: the subscriber is not called after that.
+/// A subscription. Once it is dropped, the subscriber is no longer called.
 pub(crate) struct Subscription {
     tokens: Arc<Tokens>,
     id: u64,

@@ -1,6 +1,6 @@
-//! Requests for tokens: to a token endpoint, or of a file.
+//! Token requests: from a token endpoint, a file, or AWS credentials.
 //!
-//! Owns the HTTP client. Must never put a token, a client secret, or the text of an unexpected answer into an error.
+//! Owns the HTTP client. Must never put a token, a client secret, or the text of an unexpected response into an error.
 
 use super::aws::Signer;
 use super::token::Token;
@@ -13,22 +13,22 @@ use ureq::config::ConfigBuilder;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
 use ureq::typestate::AgentScope;
 
-/// How long an answer may take.
+/// Timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The same for an answer of this host, such as of the metadata service of AWS. Elsewhere, nobody answers there.
+/// Timeout of a request to this host, such as to the AWS metadata service. Outside AWS, nothing answers.
 const LOCAL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long to wait for a connection.
+/// Timeout of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Largest answer, and largest file with a token.
+/// Maximum size of a response or a token file.
 const ANSWER_MAX: u64 = 1 << 20;
 
-/// Most characters of an error description that are shown.
+/// Maximum number of characters of an error description to show.
 const DESCRIPTION_MAX: usize = 200;
 
-/// The answer of a token endpoint, by RFC 6749.
+/// The response of a token endpoint (RFC 6749).
 #[derive(Deserialize)]
 struct Answer {
     access_token: String,
@@ -36,7 +36,7 @@ struct Answer {
     expires_in: Option<serde_json::Value>,
 }
 
-/// The error of a token endpoint, by RFC 6749.
+/// The error response of a token endpoint (RFC 6749).
 #[derive(Deserialize)]
 struct Refusal {
     error: String,
@@ -44,7 +44,7 @@ struct Refusal {
     error_description: String,
 }
 
-/// Requests tokens.
+/// A client of token sources.
 #[derive(Default)]
 pub(super) struct Requests {
     agent: Option<ureq::Agent>,
@@ -52,10 +52,10 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Requests a token of a source.
+    /// Requests a token from a source.
     ///
     /// # Errors
-    /// The reason why there is none.
+    /// The reason why there is no token.
     pub(super) fn token(&mut self, source: &TokenSource) -> Result<Token, String> {
         match source {
             TokenSource::Endpoint(endpoint) => self.of_endpoint(endpoint),
@@ -83,26 +83,26 @@ impl Requests {
         let mut form = vec![("grant_type", "client_credentials")];
         form.extend(scope.as_deref().map(|scope| ("scope", scope)));
         let request = agent.post(url).header("Accept", "application/json").header("Authorization", format!("Basic {credentials}"));
-        let mut response = request.send_form(form).map_err(|error| format!("{url} cannot be asked for a token: {error}"))?;
+        let mut response = request.send_form(form).map_err(|error| format!("failed to request a token from {url}: {error}"))?;
         let status = response.status();
         let body = response.body_mut().with_config().limit(ANSWER_MAX).read_to_vec();
-        let body = body.map_err(|error| format!("{url} broke off its answer: {error}"))?;
+        let body = body.map_err(|error| format!("failed to read the response of {url}: {error}"))?;
         if !status.is_success() {
             return Err(match serde_json::from_slice::<Refusal>(&body) {
                 Ok(Refusal { error, error_description }) => {
                     let text = format!("{error} {error_description}").replace(client_secret, "(hidden)");
                     let text: String = text.trim().chars().filter(|letter| !letter.is_control()).take(DESCRIPTION_MAX).collect();
-                    format!("{url} answered {status}: {text}")
+                    format!("{url} returned {status}: {text}")
                 }
-                Err(_) => format!("{url} answered {status}"),
+                Err(_) => format!("{url} returned {status}"),
             });
         }
         let answer: Answer =
-            serde_json::from_slice(&body).map_err(|_| format!("{url} answered {status}, but not with a token as RFC 6749 describes it"))?;
-        // Some providers write the number as text.
+            serde_json::from_slice(&body).map_err(|_| format!("{url} returned {status}, but not a token response (RFC 6749)"))?;
+        // Some providers send the number as a string.
         let seconds = answer.expires_in.and_then(|seconds| seconds.as_f64().or_else(|| seconds.as_str()?.parse().ok()));
         let lifetime = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        Token::new(&answer.access_token, lifetime).map_err(|error| format!("{url} answered with {error}"))
+        Token::new(&answer.access_token, lifetime).map_err(|error| format!("{url} returned {error}"))
     }
 }
 
@@ -114,7 +114,7 @@ fn of_file(path: &Path) -> Result<Token, String> {
     Token::new(text.trim(), None).map_err(|error| format!("{} has {error}", path.display()))
 }
 
-/// An HTTP client that trusts the CA certificates of a PEM file; without one, those of the system.
+/// Creates an HTTP client that trusts the CA certificates of a PEM file, or those of the system if there is no file.
 ///
 /// # Errors
 /// If the file cannot be used.
@@ -124,7 +124,7 @@ pub(crate) fn agent(ca_location: Option<&Path>, timeout: Duration) -> Result<ure
     Ok(options(timeout).tls_config(tls).build().into())
 }
 
-/// An HTTP client for what runs on this host: it uses no proxy.
+/// Creates an HTTP client for services on this host. It uses no proxy.
 pub(super) fn local_agent(timeout: Duration) -> ureq::Agent {
     options(timeout).proxy(None).build().into()
 }
@@ -149,7 +149,7 @@ fn certificates(file: &Path) -> Result<RootCerts, String> {
         })
         .collect();
     if all.is_empty() {
-        return Err(failed(&"there is no certificate in it; it must be in PEM"));
+        return Err(failed(&"the file contains no certificate in PEM format"));
     }
     Ok(RootCerts::new_with_certs(&all))
 }

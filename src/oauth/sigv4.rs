@@ -31,13 +31,13 @@ pub(super) struct Presigned<'r> {
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 
-/// What stands for the hash of a payload that is not signed.
+/// The payload hash of a request whose payload is not signed.
 const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 
-/// The query of a presigned URL, with further parameters.
+/// Returns the query of a presigned URL that has these additional parameters.
 pub(super) fn presign(request: &Presigned<'_>, credentials: &Credentials, parameters: &[(&str, &str)]) -> String {
     let &Presigned { host, path, service, region, payload, now, lifetime } = request;
-    // Signed is the time to the second, without its punctuation.
+    // The signature uses the time to the second, without punctuation.
     let time = humantime::format_rfc3339_seconds(now).to_string().replace(['-', ':'], "");
     let date = &time[..8];
     let scope = format!("{date}/{region}/{service}/aws4_request");
@@ -68,18 +68,18 @@ fn signing_key(secret: &str, date: &str, region: &str, service: &str) -> Vec<u8>
 
 fn hmac(key: &[u8], text: &str) -> Vec<u8> {
     let sign = || Signer::new(MessageDigest::sha256(), &*PKey::hmac(key)?)?.sign_oneshot_to_vec(text.as_bytes());
-    // It fails only without memory.
+    // Signing fails only if memory is exhausted.
     sign().unwrap_or_default()
 }
 
-/// Escapes everything that RFC 3986 does not leave as it is.
+/// Percent-encodes all characters except the unreserved ones of RFC 3986.
 pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             escaped.push(byte.into());
         } else {
-            // A string takes all that is written.
+            // Writing to a string cannot fail.
             let _ = write!(escaped, "%{byte:02X}");
         }
     }
@@ -90,7 +90,7 @@ pub(crate) fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// From "Authenticating Requests: Using Query Parameters" of Amazon S3.
+    /// From Amazon S3's "Authenticating Requests: Using Query Parameters".
     #[test]
     fn the_published_example_of_a_presigned_url() {
         let credentials = Credentials {
@@ -115,7 +115,7 @@ mod tests {
         );
     }
 
-    /// From "Derive a signing key" of AWS's documentation of Signature Version 4.
+    /// From AWS's "Derive a signing key".
     #[test]
     fn the_published_example_of_a_signing_key() {
         let key = signing_key("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "20150830", "us-east-1", "iam");

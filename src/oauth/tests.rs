@@ -77,7 +77,7 @@ fn a_client_gets_the_current_token_and_each_new_one_until_it_ends() {
     let next = || called.recv_timeout(WAIT).unwrap();
     assert_eq!(next(), Ok("t1".to_owned()));
     let failure = next().unwrap_err();
-    assert!(failure.ends_with("/token answered 503 Service Unavailable"), "{failure}");
+    assert!(failure.ends_with("/token returned 503 Service Unavailable"), "{failure}");
     assert_eq!(next(), Ok("t2".to_owned()));
     let second = tokens.subscribe(Box::new(Listener(sender)));
     assert_eq!(next(), Ok("t2".to_owned()));
@@ -89,9 +89,9 @@ fn a_client_gets_the_current_token_and_each_new_one_until_it_ends() {
 fn the_reason_for_a_missing_token_shows_no_secret() {
     for (status, body, words) in [
         (401, r#"{"error": "invalid_client", "error_description": "no client has hunter2"}"#, "401 Unauthorized: invalid_client no client"),
-        (500, "hunter2", "answered 500 Internal Server Error"),
-        (200, "hunter2", "not with a token as RFC 6749 describes it"),
-        (200, r#"{"access_token": "hunter2 hunter2"}"#, "answered with no bearer token"),
+        (500, "hunter2", "returned 500 Internal Server Error"),
+        (200, "hunter2", "but not a token response (RFC 6749)"),
+        (200, r#"{"access_token": "hunter2 hunter2"}"#, "returned an invalid bearer token"),
     ] {
         let (source, _requests) = endpoint(vec![(status, body)]);
         let reason = Tokens::of(&source).get(WAIT).unwrap_err();
@@ -128,7 +128,7 @@ fn an_expired_token_is_handed_over_with_the_reason_for_a_refusal() {
     let _subscription = tokens.subscribe(Box::new(Listener(sender)));
     let next = || called.recv_timeout(WAIT).unwrap();
     assert_eq!(next(), Ok(token));
-    assert_eq!(next(), Err(format!("the token of {} has expired, by this machine's clock", path.display())));
+    assert_eq!(next(), Err(format!("the token of {} has expired according to this machine's clock", path.display())));
 }
 
 #[test]

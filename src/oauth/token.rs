@@ -1,6 +1,6 @@
-//! A bearer token, and what can be read in it.
+//! A bearer token and its claims.
 //!
-//! Must never be shown. Must never trust what it reads: only the broker verifies a token.
+//! Must never be shown. Must never be trusted: only the broker verifies a token.
 
 use data_encoding::BASE64URL_NOPAD;
 use serde::Deserialize;
@@ -30,14 +30,14 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// Takes a token that is valid for `lifetime`. Without `lifetime`, its own expiry time counts, by this machine's clock.
+    /// Creates a token that is valid for `lifetime`. Without `lifetime`, uses the token's own expiry time and this machine's clock.
     ///
     /// # Errors
-    /// If it cannot be a bearer token.
+    /// If the text cannot be a bearer token.
     pub(super) fn new(value: &str, lifetime: Option<Duration>) -> Result<Self, String> {
         let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
         if value.is_empty() || !value.bytes().all(is_token) {
-            return Err("no bearer token: a token consists of letters, digits, and - . _ ~ + / =".to_owned());
+            return Err("an invalid bearer token; a token consists of letters, digits, and - . _ ~ + / =".to_owned());
         }
         let claims = claims(value);
         let by_clock = || {
@@ -48,17 +48,17 @@ impl Token {
         Ok(Self { value: value.to_owned(), principal: claims.sub.unwrap_or_default(), expires })
     }
 
-    /// The token itself: a secret.
+    /// The token itself, which is a secret.
     pub(crate) fn value(&self) -> &str {
         &self.value
     }
 
-    /// The subject of the token; empty if it does not name one.
+    /// The subject of the token, or an empty string if it has none.
     pub(crate) fn principal(&self) -> &str {
         &self.principal
     }
 
-    /// How long the token is still valid; `None` if that is not known.
+    /// The remaining lifetime, if it is known.
     pub(crate) fn left(&self) -> Option<Duration> {
         Some(self.expires?.saturating_duration_since(Instant::now()))
     }
@@ -72,7 +72,7 @@ impl Token {
     }
 }
 
-/// The claims of a token, if it is a JSON Web Token.
+/// Parses the claims, if the token is a JSON Web Token.
 fn claims(token: &str) -> Claims {
     let payload = token.split('.').nth(1).and_then(|payload| BASE64URL_NOPAD.decode(payload.trim_end_matches('=').as_bytes()).ok());
     payload.and_then(|payload| serde_json::from_slice(&payload).ok()).unwrap_or_default()
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(token.principal(), "ann");
         let left = token.left().unwrap().as_secs();
         assert!((900..=1000).contains(&left), "{left}");
-        // What the provider says prevails: this machine's clock may be wrong.
+        // The provider's lifetime takes precedence, because this machine's clock may be wrong.
         let token = Token::new(&jwt(format!("{{\"exp\": {exp}}}")), Some(Duration::from_secs(60))).unwrap();
         assert!(token.left().unwrap() <= Duration::from_secs(60));
         let expired = Token::new(&jwt("{\"exp\": 1}".to_owned()), None).unwrap();
@@ -98,14 +98,14 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_are_opaque_have_no_known_lifetime() {
+    fn opaque_token_has_no_known_lifetime() {
         let token = Token::new("opaque+/~=", None).unwrap();
         assert_eq!((token.principal(), token.left()), ("", None));
         assert!(!token.is_expired());
     }
 
     #[test]
-    fn text_that_is_no_token_is_refused_and_not_shown() {
+    fn invalid_token_is_rejected_and_not_shown() {
         for text in ["", "hunter2 hunter2", "hunter2\n", "hünter2"] {
             let error = Token::new(text, None).unwrap_err();
             assert!(!error.contains("hunter2"), "{error}");

@@ -1,4 +1,4 @@
-//! The simulated cluster as the seam shows it.
+//! The simulated cluster behind the broker traits.
 
 use super::client::{Asking, SimConsumer, SimEnds, SimProducer, SimReader, SimTail};
 use super::cluster::TopicOptions;
@@ -15,17 +15,17 @@ use std::time::Duration;
 
 /// The largest batch that every output accepts (`kafka::client_config::BATCH_BYTES`).
 const BATCH_BYTES: usize = 1_000_000;
-/// Room that a broker's limit on a batch leaves for the batch's header.
+/// Bytes that a batch header takes from a broker's `max.message.bytes`.
 const BATCH_OVERHEAD: usize = 512;
 
 impl Simulation {
-    /// The cluster, for the worker.
+    /// Returns the cluster that a worker connects to.
     #[must_use]
     pub fn broker(&self) -> SimBroker {
         SimBroker(self.clone())
     }
 
-    /// Asks any broker.
+    /// Sends a request to any broker.
     fn ask<T: Send + 'static>(
         &self,
         client: ClientId,
@@ -98,7 +98,7 @@ impl Broker for SimBroker {
         let (mut cluster, mut problems) = (Cluster { batch_bytes: BATCH_BYTES, ..Cluster::default() }, Vec::new());
         let count = |topic: &str| {
             let found = self.0.partition_count(client.id, topic);
-            found.map_err(|code| Error::Fatal(format!("cannot look at topic {topic:?}: {code:?}")))
+            found.map_err(|code| Error::Fatal(format!("cannot get metadata of topic {topic:?}: {code:?}")))
         };
         for (at, topic) in config.topics.iter().enumerate() {
             for (setting, name) in named(topic) {
@@ -116,13 +116,13 @@ impl Broker for SimBroker {
             let topic = name.clone();
             let made = match found {
                 0 => self.0.ask(client.id, TIMEOUT, move |world| match world.cluster.create_topic(&topic, wanted, changelog_options()) {
-                    // Another process was faster.
+                    // Another process created it first.
                     Err(Code::TopicExists) => Ok(()),
                     made => made,
                 }),
                 found if found < wanted => self.0.ask(client.id, TIMEOUT, move |world| world.cluster.add_partitions(&topic, wanted)),
                 found if found > wanted => {
-                    problems.push(format!("topic {name:?} has {found} partitions and needs {wanted}; delete it to have it made anew"));
+                    problems.push(format!("topic {name:?} has {found} partitions and needs {wanted}; delete it, and unseen recreates it"));
                     Ok(())
                 }
                 _ => Ok(()),
@@ -149,11 +149,11 @@ impl Broker for SimBroker {
         let topics: Vec<_> = known.partitions.keys().map(|topic| &**topic).collect();
         let Ok(found) = self.0.topic_ids(client.id, &topics) else { return Vec::new() };
         let gone = topics.into_iter().filter(|topic| !found.contains_key(*topic));
-        gone.map(|topic| format!("topic {topic:?} does not exist any more; create it again")).collect()
+        gone.map(|topic| format!("topic {topic:?} no longer exists; recreate it")).collect()
     }
 }
 
-/// The input of a topic, and what it writes to, each with its setting.
+/// The input and the outputs of a topic, each with the setting that names it.
 fn named(topic: &Topic) -> Vec<(&'static str, &str)> {
     let mut named = vec![("input", topic.input.as_str())];
     // A shadow writes to no topic.

@@ -1,42 +1,42 @@
-//! How often the network and the brokers misbehave.
+//! Fault probabilities of the network and the brokers.
 
 use super::random::Random;
 use std::time::Duration;
 
-/// The requests that clients send.
+/// The kinds of client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Api {
     /// Metadata, configurations, and topic management.
     Metadata,
-    /// Records for a consumer.
+    /// A consumer fetches records.
     Fetch,
-    /// Records of a producer.
+    /// A producer sends records.
     Produce,
-    /// The ends of a partition.
+    /// A client looks up the ends of a partition.
     ListOffsets,
-    /// The group's committed offsets.
+    /// A member looks up committed offsets.
     OffsetFetch,
-    /// Offsets committed outside a transaction.
+    /// A member commits offsets outside a transaction.
     OffsetCommit,
-    /// Joining the group.
+    /// A member joins the group.
     JoinGroup,
-    /// The assignment of a group.
+    /// A member receives its assignment.
     SyncGroup,
-    /// A sign of life of a member.
+    /// A member shows that it is alive.
     Heartbeat,
-    /// Leaving the group.
+    /// A member leaves the group.
     LeaveGroup,
-    /// A producer id or a new epoch.
+    /// A producer requests an id or a new epoch.
     InitProducerId,
-    /// Partitions of a transaction.
+    /// A producer adds partitions to a transaction.
     AddPartitionsToTxn,
-    /// A group of a transaction.
+    /// A producer adds a group to a transaction.
     AddOffsetsToTxn,
-    /// Offsets of a transaction.
+    /// A producer adds offsets to a transaction.
     TxnOffsetCommit,
-    /// The end of a transaction.
+    /// A producer ends a transaction.
     EndTxn,
-    /// Deleting the beginning of a log.
+    /// A client deletes the start of a log.
     DeleteRecords,
 }
 
@@ -63,12 +63,12 @@ impl Api {
     }
 }
 
-/// What becomes of one request, if a test says so.
+/// A fault of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// It never reaches the broker.
+pub enum RequestFault {
+    /// The request never reaches the broker.
     LostRequest,
-    /// The broker serves it, and its answer is lost.
+    /// The broker serves the request, and the answer is lost.
     LostAnswer,
     /// The client loses the connection, and the broker serves the request after this time.
     Late(Duration),
@@ -76,42 +76,42 @@ pub enum Fate {
     Refused,
 }
 
-/// The faults of a simulation. Probabilities are parts in 10,000 requests. 0 switches a fault off.
+/// The faults of a simulation. Probabilities are per 10,000 requests. 0 disables a fault.
 #[derive(Clone, Debug)]
 pub struct Faults {
     /// The request never reaches the broker.
     pub lost_request: u32,
-    /// The broker serves the request, and its answer is lost.
+    /// The broker serves the request, and the answer is lost.
     pub lost_answer: u32,
-    /// The client loses the connection and sends the request again, and the broker serves the first copy late.
+    /// The client loses the connection and repeats the request. The broker serves the first copy late.
     pub late_request: u32,
-    /// The requests that may arrive late. A late `EndTxn` or `TxnOffsetCommit` acts on another transaction of the same epoch (KIP-890),
-    /// a late `AddPartitionsToTxn` or `AddOffsetsToTxn` opens one that nobody ends before it times out, a late `InitProducerId` fences
-    /// its own producer, and a late join disturbs the group (KAFKA-20985). A late `OffsetCommit` may set a committed offset back, which
-    /// no client can prevent. Late copies of other requests have no effect.
+    /// The requests that may arrive late. A late `EndTxn` or `TxnOffsetCommit` affects another transaction of the same epoch (KIP-890). A
+    /// late `AddPartitionsToTxn` or `AddOffsetsToTxn` opens a transaction that ends only when it times out. A late `InitProducerId` fences
+    /// its own producer, and a late join disturbs the group (KAFKA-20985). A late `OffsetCommit` may reset a committed offset to an earlier
+    /// one, which no client can prevent. Late copies of other requests have no effect.
     pub late_apis: &'static [Api],
-    /// The longest time by which a request is late.
+    /// The maximum delay of a late request.
     pub late_by: Duration,
     /// The answer takes up to [`Faults::slow_by`].
     pub slow_answer: u32,
-    /// The longest time that a slow answer takes.
+    /// The maximum delay of a slow answer.
     pub slow_by: Duration,
     /// The broker answers with a retriable error and does nothing.
     pub retriable_error: u32,
-    /// A fetch reports an error of a partition.
+    /// A fetch returns an error for a partition.
     pub fetch_error: u32,
     /// The producer's queue is full.
     pub queue_full: u32,
-    /// A producer that fences another one's open transaction is told that it was fenced itself, as happens to one of two producers that
-    /// begin in the same moment (`TransactionCoordinator.handleInitProducerId`).
+    /// A producer that fences the open transaction of another producer is fenced itself, as happens to one of two producers that start at
+    /// the same moment (`TransactionCoordinator.handleInitProducerId`).
     pub fenced_init: u32,
     /// The markers of a transaction are written up to [`Faults::slow_by`] after its end.
     pub slow_marker: u32,
-    /// The time that the brokers need for each record of a transaction: they answer when they have written it.
+    /// The time that brokers need to write each record of a transaction before they answer.
     pub record_time: Duration,
-    /// The mean time between outages: an unavailable broker, an election, a slow broker, or lagging followers.
+    /// The mean time between outages. An outage is an unavailable broker, an election, a slow broker, or lagging followers.
     pub outage_every: Option<Duration>,
-    /// The longest outage.
+    /// The maximum length of an outage.
     pub outage_for: Duration,
 }
 
@@ -145,7 +145,7 @@ impl Faults {
         }
     }
 
-    /// Faults of a strength that the seed chooses. Each kind is off in some of the runs.
+    /// Random faults for a seed. Each kind of fault is disabled in some runs.
     #[must_use]
     pub fn drawn(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x6661_756c_7473);

@@ -1,7 +1,7 @@
-//! What a test does to a simulation from outside: topics, records, offsets, outages, time.
+//! The test's access to a simulation: topics, records, offsets, outages, time.
 
 use super::cluster::{CommittedOffset, FormerCoordinator, FormerLeader, Isolation, NewRecord, Producer, StoredRecord, TopicOptions};
-use super::faults::{Api, Fate, Faults};
+use super::faults::{Api, Faults, RequestFault};
 use super::network::Code;
 use super::process::Process;
 use super::{Options, Simulation};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Simulation {
-    /// Does something to the world, as a call through the seam. `None` if the thread unwinds.
+    /// Changes the world on behalf of a client call. `None` if the thread unwinds.
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut World) -> T) -> Option<T> {
         let mut world = self.enter()?;
         let result = change(&mut world);
@@ -20,22 +20,22 @@ impl Simulation {
         Some(result)
     }
 
-    /// Does something to the world, from a test.
+    /// Changes the world on behalf of a test.
     fn change<T>(&self, change: impl FnOnce(&mut World) -> T) -> T {
         self.with(change).expect("a test does not change a simulation while it panics")
     }
 
-    /// Starts a process. It ends when its main function has returned and its other threads have ended.
+    /// Starts a process. It ends when its main function and its other threads have ended.
     pub fn start<T: Send + 'static>(&self, name: &str, main: impl FnOnce() -> T + Send + 'static) -> Process<T> {
         Process::start(self, name, main)
     }
 
-    /// Lets virtual time pass.
+    /// Advances virtual time.
     pub fn sleep(&self, time: Duration) {
         crate::runtime::sleep(time);
     }
 
-    /// Looks every `interval` until `ready`, for at most `limit`. Returns the last answer of `ready`.
+    /// Checks `ready` every `interval`, up to `limit`. Returns the last result of `ready`.
     pub fn wait_for(&self, interval: Duration, limit: Duration, mut ready: impl FnMut() -> bool) -> bool {
         let deadline = self.deadline(limit);
         loop {
@@ -61,13 +61,13 @@ impl Simulation {
         self.lock().broker_clock()
     }
 
-    /// A number below `bound`, chosen by the seed.
+    /// A random number below `bound`.
     #[must_use]
     pub fn draw(&self, bound: u64) -> u64 {
         self.lock().random.below(bound)
     }
 
-    /// Sets the faults from now on.
+    /// Changes the faults.
     pub fn set_faults(&self, faults: Faults) {
         self.change(|world| {
             let had_outages = world.faults.outage_every.is_some();
@@ -78,9 +78,9 @@ impl Simulation {
         });
     }
 
-    /// Decides what becomes of the next request of a kind.
-    pub fn set_fate(&self, of: Api, fate: Fate) {
-        self.change(|world| world.fates.push((of, fate)));
+    /// Sets the fault of the next request of a kind.
+    pub fn set_request_fault(&self, of: Api, fault: RequestFault) {
+        self.change(|world| world.request_faults.push((of, fault)));
     }
 
     /// The last events, one per line.
@@ -89,19 +89,19 @@ impl Simulation {
         self.lock().render_trace(lines)
     }
 
-    /// The number of events, and a digest of all of them.
+    /// The number of events, and a digest of all events.
     #[must_use]
     pub fn digest(&self) -> (u64, u64) {
         self.lock().trace.digest()
     }
 
-    /// The number of calls through the seam.
+    /// The number of client calls.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.lock().steps
     }
 
-    /// Creates a topic. False if it exists.
+    /// Creates a topic. Returns `false` if it exists.
     #[expect(clippy::must_use_candidate, reason = "most tests know that the topic is new")]
     pub fn create_topic(&self, name: &str, partitions: u32, options: TopicOptions) -> bool {
         self.change(|world| world.cluster.create_topic(name, partitions, options).is_ok())
@@ -123,8 +123,7 @@ impl Simulation {
         self.lock().cluster.topics.get(name).map(|topic| topic.id.clone())
     }
 
-    /// Appends a record, as another producer without transactions does, once there is a leader. Returns its offset unless the topic
-    /// refuses it.
+    /// Appends a record as a producer without transactions would, once there is a leader. Returns its offset unless the topic rejects it.
     #[expect(clippy::must_use_candidate, reason = "most tests do not need the offset")]
     #[expect(clippy::needless_pass_by_value, reason = "callers make the record for this call")]
     pub fn append(&self, to: &TopicPartition, record: NewRecord) -> Option<Offset> {
@@ -140,7 +139,7 @@ impl Simulation {
         }
     }
 
-    /// Appends records in a transaction of another producer, and leaves it open. Returns the producer's id.
+    /// Appends records in a transaction of another producer, and leaves the transaction open. Returns the producer's id.
     #[expect(clippy::must_use_candidate, reason = "a test may leave the transaction open for good")]
     pub fn open_transaction(&self, records: Vec<(TopicPartition, NewRecord)>) -> u64 {
         self.change(|world| {
@@ -150,7 +149,7 @@ impl Simulation {
                 batches.entry(to).or_default().push(record.store(now));
             }
             for (to, mut batch) in batches {
-                // Another producer's record that the topic refuses is of no interest.
+                // Validation stamps the records. Its result does not matter for another producer's records.
                 let _ = world.cluster.topics.get(&to.topic).map(|topic| topic.validate(to.partition, &mut batch, now));
                 let producer = Producer { pid, epoch: 0, sequence: 0, is_transactional: true };
                 if let Ok(partition) = world.cluster.partition_mut(&to) {
@@ -162,18 +161,18 @@ impl Simulation {
         })
     }
 
-    /// Ends such a transaction in a partition.
+    /// Ends a transaction of [`Simulation::open_transaction`] in a partition.
     pub fn end_transaction(&self, pid: u64, of: &TopicPartition, is_commit: bool) {
         self.change(|world| world.end_foreign_transaction(pid, of, is_commit));
     }
 
-    /// The same after a while.
+    /// Ends a transaction of [`Simulation::open_transaction`] in a partition after a delay.
     pub fn end_transaction_in(&self, time: Duration, pid: u64, of: &TopicPartition, is_commit: bool) {
         let of = of.clone();
         self.change(|world| world.after(micros(time), move |world| world.end_foreign_transaction(pid, &of, is_commit)));
     }
 
-    /// Has the coordinators forget the transactional ids that have no open transaction.
+    /// Expires all transactional ids without an open transaction.
     pub fn expire_transactional_ids(&self) {
         self.change(|world| world.cluster.transactions.expire_ids());
     }
@@ -213,7 +212,7 @@ impl Simulation {
         });
     }
 
-    /// Cuts a log off at an offset, as an unclean election does.
+    /// Truncates a log at an offset, like an unclean election.
     pub fn truncate(&self, of: &TopicPartition, offset: Offset) {
         self.change(|world| world.truncate(of, offset));
     }
@@ -226,7 +225,8 @@ impl Simulation {
         });
     }
 
-    /// From `from` on, for a while, a former leader answers where the log begins and ends: what is true now.
+    /// Makes a former leader answer requests for the start and the end of a partition for a while, beginning after `from`. It answers with
+    /// the current values.
     pub fn answer_from_former_leader(&self, of: &TopicPartition, from: Duration, time: Duration) {
         self.change(|world| {
             let from = world.now + micros(from);
@@ -239,8 +239,8 @@ impl Simulation {
         });
     }
 
-    /// Moves all coordinators, and the leaders of all partitions, to other brokers that are up. For a moment, the high watermarks of the
-    /// new leaders lag by `lag` records.
+    /// Moves all coordinators and partition leaders to other available brokers. For a moment, the high watermarks of the new leaders lag by
+    /// `lag` records.
     pub fn move_all(&self, lag: Offset) {
         self.change(|world| {
             world.move_coordinators();
@@ -248,7 +248,8 @@ impl Simulation {
         });
     }
 
-    /// From `from` on, for a while, a former coordinator answers which offsets the group has committed: those of now.
+    /// Makes a former coordinator answer requests for the group's committed offsets for a while, beginning after `from`. It answers with
+    /// the current offsets.
     pub fn answer_from_former_coordinator(&self, group: &str, from: Duration, time: Duration) {
         self.change(|world| {
             let from = world.now + micros(from);
@@ -260,7 +261,7 @@ impl Simulation {
         });
     }
 
-    /// Leaves a partition without a leader for a while.
+    /// Takes the leader of a partition away for a while.
     pub fn take_leader(&self, of: &TopicPartition, time: Duration) {
         self.change(|world| world.take_leader(of, micros(time)));
     }
@@ -275,19 +276,19 @@ impl Simulation {
         self.change(|world| (0..world.cluster.nodes.len()).for_each(|node| world.take_down(node, micros(time))));
     }
 
-    /// Has the followers of a partition lag for a while.
+    /// Makes the followers of a partition lag for a while.
     pub fn lag(&self, of: &TopicPartition, time: Duration) {
         self.change(|world| world.lag(of, micros(time)));
     }
 
-    /// The committed offset of a group and its metadata, without the offsets of open transactions.
+    /// The committed offset of a group and its metadata. Excludes offsets of open transactions.
     #[must_use]
     pub fn committed(&self, group: &str, of: &TopicPartition) -> Option<(Offset, String)> {
         let world = self.lock();
         world.cluster.groups.get(group)?.offsets.get(of).map(|committed| (committed.offset, committed.metadata.clone()))
     }
 
-    /// Sets a committed offset by hand, whose metadata stays, or, with `None`, lets it expire.
+    /// Overwrites a committed offset and keeps its metadata. `None` makes the offset expire.
     pub fn set_committed(&self, group: &str, of: &TopicPartition, offset: Option<Offset>) {
         self.change(|world| {
             let offsets = &mut world.cluster.groups.entry(group.to_owned()).or_default().offsets;
@@ -301,7 +302,7 @@ impl Simulation {
         });
     }
 
-    /// Deletes a group with its offsets. It must have no members.
+    /// Deletes a group and its offsets. The group must have no members.
     pub fn delete_group(&self, group: &str) {
         self.change(|world| drop(world.cluster.groups.remove(group)));
     }

@@ -1,8 +1,8 @@
-//! A Kafka cluster in memory, and a scheduler with virtual time, for tests of the worker without a broker.
+//! An in-memory Kafka cluster and a scheduler with virtual time, for tests of the worker without a broker.
 //!
-//! [`Simulation::run`] runs a test as the first simulated thread. The test starts [processes](Process), writes to the cluster, and
-//! breaks things. Everything that happens depends on the seed alone: the same seed gives the same [trace](Simulation::trace).
-//! Compiled in with the feature `faults` only.
+//! [`Simulation::run`] runs a test as the first simulated thread. The test starts [processes](Process), writes to the cluster, and injects
+//! faults. Everything that happens depends only on the seed: the same seed results in the same [trace](Simulation::trace). Requires the
+//! feature `faults`.
 
 mod broker;
 mod client;
@@ -19,7 +19,7 @@ mod trace;
 
 pub use client::{SimConsumer, SimEnds, SimMembership, SimProducer, SimReader, SimRecord, SimTail};
 pub use cluster::{Isolation, NewRecord, StoredRecord, TopicOptions};
-pub use faults::{Api, Fate, Faults};
+pub use faults::{Api, Faults, RequestFault};
 pub use process::{Effect, Ended, Process};
 pub use random::Random;
 
@@ -36,27 +36,27 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use trace::{Event, Trace};
 
-/// The time that a call to a broker may take (`kafka::client_config::CALL_TIMEOUT`).
+/// Timeout of a call to a broker (`kafka::client_config::CALL_TIMEOUT`).
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a simulation is like.
+/// Simulation parameters.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Number of brokers.
+    /// The number of brokers.
     pub brokers: usize,
     /// The brokers' wall clock at the start, in milliseconds since the epoch.
     pub epoch_ms: i64,
-    /// How often a call through the seam gives the turn to another thread, in parts of 10,000.
+    /// The probability, per 10,000 client calls, of switching to another thread.
     pub switch: u32,
-    /// The longest virtual time that a call through the seam takes, in microseconds.
+    /// The maximum virtual time of a client call, in microseconds.
     pub call_micros: u64,
-    /// The time that a request or an answer takes at least and at most, in microseconds.
+    /// The minimum and maximum time that a request or an answer takes, in microseconds.
     pub latency: (u64, u64),
     /// The virtual time after which a simulation fails.
     pub time_limit: Duration,
-    /// The number of calls through the seam after which a simulation fails.
+    /// The number of client calls after which a simulation fails.
     pub step_limit: u64,
-    /// The defect that is switched on (`fault::defect`). The simulation is expected to fail, so it does not print why.
+    /// The injected defect (`fault::defect`). The simulation is expected to fail, so it does not print the reason.
     pub defect: Option<&'static str>,
 }
 
@@ -75,11 +75,11 @@ impl Default for Options {
     }
 }
 
-/// A running simulation. Clones are the same simulation.
+/// A running simulation. Clones refer to the same simulation.
 #[derive(Clone)]
 pub struct Simulation(Arc<Shared>);
 
-/// What the clones of a [`Simulation`] share.
+/// The shared state of the clones of a [`Simulation`].
 #[doc(hidden)]
 pub struct Shared {
     base: Instant,
@@ -101,10 +101,10 @@ impl std::ops::Deref for Simulation {
 }
 
 impl Simulation {
-    /// Runs a test as the simulation's first thread. When it returns or panics, all processes are killed.
+    /// Runs a test as the simulation's first thread. When the test returns or panics, all processes are killed.
     ///
     /// # Panics
-    /// When the test panics, no thread can run, or the simulation takes too long. The message shows the threads and the last events.
+    /// If the test panics, no thread can run, or the simulation takes too long. The message shows the threads and the last events.
     pub fn run<T>(seed: u64, options: Options, test: impl FnOnce(&Self) -> T) -> T {
         let simulation = Self(Arc::new(Shared {
             base: Instant::now(),
@@ -124,7 +124,7 @@ impl Simulation {
         simulation.shut_down();
         Self::uninstall();
         result.unwrap_or_else(|payload| {
-            // A simulation that cannot continue has shown its events already.
+            // A simulation that cannot continue has already printed its events.
             let is_shown = simulation.lock().failed.is_some();
             let events = if is_shown {
                 String::new()
@@ -159,19 +159,19 @@ impl Simulation {
     }
 }
 
-/// The simulated cluster, for the worker.
+/// A connection to the simulated cluster, for the worker.
 #[derive(Clone)]
 pub struct SimBroker(Simulation);
 
 /// Virtual microseconds since the start of the simulation.
 type Micros = u64;
 type ClientId = usize;
-/// A counter that grows whenever a waiting thread should look again. Each process and each client has one.
+/// An index into the signals. A signal grows whenever a waiting thread should check its condition. Each process and each client has one.
 type Signal = usize;
 
 type Action = Box<dyn FnOnce(&mut World) + Send>;
 
-/// Everything that a simulation knows, behind one lock. Only the thread whose turn it is takes the lock, so it is never contended.
+/// The whole state of a simulation, behind one lock. Only the running thread takes the lock, so there is no contention.
 struct World {
     seed: u64,
     now: Micros,
@@ -179,17 +179,17 @@ struct World {
     trace: Trace,
     options: Options,
     faults: Faults,
-    /// What becomes of the next requests of a kind.
-    fates: Vec<(Api, Fate)>,
+    /// The faults of the next requests of a kind.
+    request_faults: Vec<(Api, RequestFault)>,
 
     threads: Vec<Thread>,
-    /// The threads that have not ended, in the order of their start.
+    /// The threads that have not ended, in start order.
     live: Vec<usize>,
-    /// The thread whose turn it is.
+    /// The running thread.
     running: usize,
     steps: u64,
     signals: Vec<u64>,
-    /// Why the simulation cannot continue.
+    /// The reason why the simulation cannot continue.
     failed: Option<String>,
 
     processes: Vec<ProcessState>,
@@ -214,7 +214,7 @@ impl World {
             random,
             trace: Trace::default(),
             faults: Faults::none(),
-            fates: Vec::new(),
+            request_faults: Vec::new(),
             threads: Vec::new(),
             live: Vec::new(),
             running: 0,
@@ -237,7 +237,7 @@ impl World {
         self.trace.push(Event { micros: self.now, thread: self.running, what, topic: None, numbers });
     }
 
-    /// Records what happened to a partition.
+    /// Records an event of a partition.
     fn trace_on(&mut self, what: &'static str, of: &TopicPartition, number: impl TryInto<i64>) {
         let topic = self.cluster.topics.get(&of.topic).map(|topic| Arc::clone(&topic.name));
         let numbers = [i64::from(of.partition), number.try_into().unwrap_or(i64::MAX)];
@@ -254,17 +254,17 @@ impl World {
         self.signals.len() - 1
     }
 
-    /// Makes the threads that wait for this signal look again.
+    /// Wakes the threads that wait for a signal.
     fn notify(&mut self, signal: Signal) {
         self.signals[signal] += 1;
     }
 
-    /// The signal of a client, unless it is gone.
+    /// The signal of a client, or `None` if the client is gone.
     fn signal_of(&self, client: ClientId) -> Option<Signal> {
         self.clients.get(&client).map(Client::signal)
     }
 
-    /// Does something later.
+    /// Schedules an action.
     fn after(&mut self, delay: Micros, action: impl FnOnce(&mut Self) + Send + 'static) {
         self.event_number += 1;
         self.events.insert((self.now.saturating_add(delay), self.event_number), Box::new(action));
@@ -275,7 +275,7 @@ impl World {
         self.events.keys().next().map(|&(time, _)| time)
     }
 
-    /// Does everything that is due.
+    /// Runs all actions that are due.
     fn run_due(&mut self) {
         while let Some(entry) = self.events.first_entry() {
             if entry.key().0 > self.now {
@@ -286,8 +286,7 @@ impl World {
         }
     }
 
-    /// Runs an action inside a client, as one of librdkafka's background threads would: never if the client is gone, and only after
-    /// the process continues if it is stopped.
+    /// Runs an action in one of a client's background threads: never if the client is gone, and not before a stopped process continues.
     fn inside(&mut self, client: ClientId, action: impl FnOnce(&mut Self) + Send + 'static) {
         let Some(process) = self.clients.get(&client).map(Client::process) else { return };
         if self.processes[process].is_stopped {
@@ -297,18 +296,18 @@ impl World {
         }
     }
 
-    /// Runs an action inside a client later.
+    /// Schedules an action in one of a client's background threads.
     fn inside_after(&mut self, delay: Micros, client: ClientId, action: impl FnOnce(&mut Self) + Send + 'static) {
         self.after(delay, move |world| world.inside(client, action));
     }
 }
 
-/// A duration in virtual time.
+/// Converts a duration to virtual time.
 fn micros(duration: Duration) -> Micros {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
 }
 
-/// Milliseconds in virtual time.
+/// Converts milliseconds to virtual time.
 const fn millis(count: u64) -> Micros {
     count * 1000
 }

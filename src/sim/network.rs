@@ -1,21 +1,20 @@
-//! Requests, answers, and what becomes of them on the way.
+//! Requests and answers, and their faults.
 //!
-//! A request that a client gave up may still be served: TCP loses nothing, but a client that loses its connection cannot know
-//! whether the broker had read the request (librdkafka: `rd_kafka_buf_handle_op` retries with `_TRANSPORT` or `_TIMED_OUT`).
+//! The broker may serve a request that the client gave up. TCP loses nothing, but a client that loses its connection cannot know whether
+//! the broker had read the request (librdkafka's `rd_kafka_buf_handle_op` retries with `_TRANSPORT` or `_TIMED_OUT`).
 
-use super::faults::{Api, Fate};
+use super::faults::{Api, RequestFault};
 use super::{ClientId, Micros, World, micros, millis};
 use super::{Simulation, TIMEOUT};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The number of a broker.
 pub(super) type NodeId = usize;
 
-/// An error of a request, as far as clients tell them apart.
+/// The errors that clients distinguish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Code {
-    /// The connection broke. Nobody knows whether the broker served the request.
+    /// The connection broke. The broker may or may not have served the request.
     Transport,
     TimedOut,
     NotLeader,
@@ -46,7 +45,7 @@ pub(super) enum Code {
 }
 
 impl Code {
-    /// True if clients send the same request again after this error.
+    /// True if clients retry the request after this error.
     pub(super) const fn is_retriable(&self) -> bool {
         use Code::{
             ConcurrentTransactions, CoordinatorLoading, NotCoordinator, NotEnoughReplicas, NotLeader, OffsetNotAvailable, TimedOut,
@@ -68,17 +67,17 @@ impl Code {
     }
 }
 
-/// What becomes of a request. Times are delays from now.
+/// The outcome of a request. Times are delays from now.
 enum Outcome {
-    /// The client loses the connection at `broken`; the broker serves the request at `served`, if at all.
+    /// The client loses the connection at `broken`. The broker serves the request at `served`, if at all.
     Broken { broken: Micros, served: Option<Micros> },
-    /// The broker serves the request at `served`, and its answer takes `answer`.
+    /// The broker serves the request at `served`. Its answer takes `answer`.
     Answered { served: Micros, answer: Micros },
-    /// The broker answers with an error, and does nothing.
+    /// The broker returns an error and does nothing.
     Refused { answer: Micros, code: Code },
 }
 
-/// The error that a broker gives for a moment: the leader or coordinator moved, or loads its state.
+/// A transient error of the broker: the leader or coordinator has moved, or is loading its state.
 const fn passing_error(api: Api) -> Code {
     match api {
         Api::Fetch | Api::ListOffsets | Api::DeleteRecords => Code::NotLeader,
@@ -103,14 +102,14 @@ impl World {
         self.random.between(least, most) * if slow { 200 } else { 1 }
     }
 
-    /// How long the process of a client stays cut off from a broker.
+    /// The time for which a client's process remains cut off from a broker.
     pub(super) fn cut_off_for(&self, client: ClientId, node: NodeId) -> Option<Micros> {
         let process = self.clients.get(&client)?.process();
         self.processes[process].cut_off.get(&node)?.checked_sub(self.now).filter(|&time| time > 0)
     }
 
-    /// How long a client waits for an answer before it gives the connection up (`socket.timeout.ms`, `message.timeout.ms`).
-    fn patience(&mut self, client: ClientId, api: Api) -> Micros {
+    /// The time after which a client gives up on an answer (`socket.timeout.ms`, `message.timeout.ms`).
+    fn answer_timeout(&mut self, client: ClientId, api: Api) -> Micros {
         let of_records = self.producer(client).map(|producer| producer.timeout).filter(|_| api == Api::Produce);
         of_records.unwrap_or_else(|| micros(TIMEOUT))
     }
@@ -119,9 +118,9 @@ impl World {
         let to = self.latency(node);
         let back = self.latency(node);
         if let Some(time) = self.cut_off_for(client, node) {
-            // TCP sends the request again, at ever longer intervals, also after the client has closed the connection.
+            // TCP retransmits the request at increasing intervals, even after the client has closed the connection.
             let served = time + self.random.below(time / 2 + 1) + to;
-            let broken = self.patience(client, api);
+            let broken = self.answer_timeout(client, api);
             if served + back < broken {
                 return Outcome::Answered { served, answer: back };
             }
@@ -129,18 +128,18 @@ impl World {
             return Outcome::Broken { broken, served: arrives.then_some(served) };
         }
         if self.cluster.is_down(node, self.now) {
-            // Connections are refused, or the machine does not answer at all.
+            // The broker's machine either refuses connections or does not respond at all.
             let refused = self.random.chance(5000);
             return Outcome::Broken { broken: if refused { to + back } else { millis(1000) }, served: None };
         }
-        if let Some(at) = self.fates.iter().position(|&(of, _)| of == api) {
-            let (_, fate) = self.fates.remove(at);
+        if let Some(at) = self.request_faults.iter().position(|&(of, _)| of == api) {
+            let (_, fault) = self.request_faults.remove(at);
             let broken = to + back;
-            return match fate {
-                Fate::LostRequest => Outcome::Broken { broken, served: None },
-                Fate::LostAnswer => Outcome::Broken { broken, served: Some(to) },
-                Fate::Late(time) => Outcome::Broken { broken, served: Some(micros(time)) },
-                Fate::Refused => Outcome::Refused { answer: broken, code: passing_error(api) },
+            return match fault {
+                RequestFault::LostRequest => Outcome::Broken { broken, served: None },
+                RequestFault::LostAnswer => Outcome::Broken { broken, served: Some(to) },
+                RequestFault::Late(time) => Outcome::Broken { broken, served: Some(micros(time)) },
+                RequestFault::Refused => Outcome::Refused { answer: broken, code: passing_error(api) },
             };
         }
         let faults = self.faults.clone();
@@ -165,8 +164,8 @@ impl World {
         Outcome::Answered { served: to, answer: back + slow }
     }
 
-    /// Sends a request to a broker. `serve` is what the broker does. `answered` runs inside the client with the answer, unless the
-    /// client is gone by then.
+    /// Sends a request to a broker. `serve` runs in the broker. `answered` runs in the client with the answer, unless the client is gone by
+    /// then.
     pub(super) fn request<T: Send + 'static>(
         &mut self,
         client: ClientId,
@@ -181,7 +180,7 @@ impl World {
                     self.after(served, move |world| {
                         if !world.cluster.is_down(node, world.now) {
                             world.trace(api.name(), client, node);
-                            // The answer finds no connection.
+                            // The client's connection is gone, so the answer is lost.
                             drop(serve(world));
                         }
                     });
@@ -197,7 +196,7 @@ impl World {
                 world.answer_after = 0;
                 let result = serve(world);
                 let answer = world.answer_after.saturating_sub(world.now) + answer;
-                let broken = world.patience(client, api);
+                let broken = world.answer_timeout(client, api);
                 match world.cut_off_for(client, node).map(|time| time + answer) {
                     Some(late) if late >= broken => world.inside_after(broken, client, move |world| answered(world, Err(Code::Transport))),
                     late => world.inside_after(late.unwrap_or(answer), client, move |world| answered(world, result)),
@@ -206,7 +205,7 @@ impl World {
         }
     }
 
-    /// Sends a client an answer that the broker had held back.
+    /// Sends a delayed answer to a client.
     pub(super) fn answer_later(&mut self, client: ClientId, node: NodeId, answered: impl FnOnce(&mut Self) + Send + 'static) {
         let delay = self.latency(node) + self.cut_off_for(client, node).unwrap_or(0);
         self.inside_after(delay, client, answered);
@@ -214,7 +213,7 @@ impl World {
 }
 
 impl Simulation {
-    /// Sends a request, and waits for its answer. Sends it again after a retriable error, until `timeout` has passed.
+    /// Sends a request and waits for the answer. Retries after retriable errors until `timeout` has passed.
     pub(super) fn call<T: Send + 'static>(
         &self,
         client: ClientId,
@@ -244,7 +243,7 @@ impl Simulation {
             match answer {
                 None => return Err(last),
                 Some(Err(code)) if code.is_retriable() => {
-                    // `kafka::ffi::producer` notices the repetition.
+                    // `kafka::ffi::producer` detects the repetition.
                     if api == Api::TxnOffsetCommit
                         && matches!(code, Code::Transport | Code::TimedOut)
                         && let Some(producer) = world.producer(client)
@@ -257,7 +256,7 @@ impl Simulation {
             }
             let backoff = millis(world.random.between(20, 200));
             if world.now + backoff >= deadline {
-                // librdkafka's own timeout; the caller learns the last error.
+                // librdkafka's own timeout. The caller gets the last error.
                 drop(self.block(world, Some(deadline), None));
                 return Err(last);
             }

@@ -1,4 +1,4 @@
-//! Processes: groups of threads that are killed, stopped, and continued together, each with a wall clock of its own.
+//! Processes: groups of threads that are killed, stopped, and continued together. Each has its own wall clock.
 
 use super::Simulation;
 use super::network::NodeId;
@@ -15,24 +15,24 @@ pub(super) struct ProcessState {
     pub(super) name: String,
     pub(super) is_killed: bool,
     pub(super) is_stopped: bool,
-    /// What its clients' background threads do once it continues.
+    /// Actions of the clients' background threads to run when the process continues.
     pub(super) deferred: Vec<Action>,
-    /// Threads that have not ended.
+    /// The number of threads that have not ended.
     pub(super) live: usize,
-    /// Changes whenever one of its threads ran.
+    /// The signal that changes whenever a thread of the process has run.
     pub(super) signal: Signal,
-    /// Changes when all of its threads have ended.
+    /// The signal that changes when all threads have ended.
     pub(super) ended_signal: Signal,
-    /// The brokers that it does not reach, and until when.
+    /// The brokers that the process cannot reach, each with the end of that state.
     pub(super) cut_off: BTreeMap<NodeId, Micros>,
-    /// Milliseconds by which its wall clock is ahead of the brokers' clock.
+    /// The lead of the process's wall clock over the brokers' clock, in milliseconds.
     clock_ahead: i64,
-    /// Seam calls until it is killed.
+    /// The number of client calls until the process is killed.
     kill_after: Option<u64>,
     arms: Vec<Arm>,
 }
 
-/// A fault point that does something when the process passes it for the `at`th time.
+/// An effect at the `at`th pass of a fault point.
 struct Arm {
     point: &'static str,
     at: u32,
@@ -40,18 +40,18 @@ struct Arm {
     effect: Effect,
 }
 
-/// What happens at an armed fault point.
+/// The effect of an armed fault point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The process is killed.
+    /// Kill the process.
     Kill,
-    /// The process is stopped for this time.
+    /// Stop the process for this time.
     Stop(Duration),
-    /// The step fails.
+    /// Make the step fail.
     Fail,
-    /// The thread stands still for this time, while the other threads and the clients' own continue.
+    /// Delay the thread for this time, while other threads and the clients continue.
     Stall(Duration),
-    /// Elects another leader for every partition. For a moment, its high watermark lags by this number of records.
+    /// Elect other leaders for all partitions. For a moment, their high watermarks lag by this number of records.
     Elect(Offset),
 }
 
@@ -78,7 +78,7 @@ impl World {
         self.broker_clock().saturating_add(self.processes[process].clock_ahead)
     }
 
-    /// Kills a process: its clients vanish without a word to the brokers, and its threads unwind.
+    /// Kills a process. Its clients vanish without notice to the brokers, and its threads unwind.
     pub(super) fn kill(&mut self, process: usize) {
         if self.processes[process].is_killed || self.processes[process].live == 0 {
             return;
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// Counts a seam call of a thread's process.
+    /// Counts a client call of a thread's process.
     pub(super) fn count_call(&mut self, thread: usize) {
         let process = self.threads[thread].process;
         if let Some(left) = &mut self.processes[process].kill_after {
@@ -123,11 +123,11 @@ impl World {
 /// How a process ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ended<T> {
-    /// Its main function returned this.
+    /// The main function returned this value.
     Returned(T),
-    /// It was killed.
+    /// The process was killed.
     Killed,
-    /// It panicked with this message.
+    /// The process panicked with this message.
     Panicked(String),
 }
 
@@ -169,34 +169,34 @@ impl<T: Send + 'static> Process<T> {
         Self { simulation: simulation.clone(), id, outcome }
     }
 
-    /// Its number.
+    /// The number of the process.
     #[must_use]
     pub const fn id(&self) -> usize {
         self.id
     }
 
-    /// Kills it as `kill -9` does. Its disk stays.
+    /// Kills the process like `kill -9`. Its disk remains.
     pub fn kill(&self) {
         self.simulation.with(|world| world.kill(self.id));
     }
 
-    /// Kills it at a virtual time from now.
+    /// Kills the process after this virtual time.
     pub fn kill_in(&self, time: Duration) {
         let id = self.id;
         self.simulation.with(|world| world.after(micros(time), move |world| world.kill(id)));
     }
 
-    /// Kills it at its `calls`th call through the seam from now.
+    /// Kills the process at its `calls`th client call from now.
     pub fn kill_after_calls(&self, calls: u64) {
         self.simulation.with(|world| world.processes[self.id].kill_after = Some(calls.max(1)));
     }
 
-    /// Stops it as `SIGSTOP` does, while time passes.
+    /// Stops the process like `SIGSTOP`, while time continues.
     pub fn stop(&self) {
         self.simulation.with(|world| world.stop(self.id));
     }
 
-    /// Cuts it off from a broker for a while: what either of them sends to the other does not arrive before the end.
+    /// Cuts the process off from a broker for a while. Messages in both directions arrive only after that time.
     pub fn cut_off(&self, node: usize, time: Duration) {
         self.simulation.with(|world| {
             world.trace("cut off", self.id, node);
@@ -205,35 +205,35 @@ impl<T: Send + 'static> Process<T> {
         });
     }
 
-    /// Continues it.
+    /// Continues the process.
     pub fn resume(&self) {
         self.simulation.with(|world| world.resume(self.id));
     }
 
-    /// Does something when it passes a fault point for the `at`th time from now.
+    /// Arms a fault point: the effect occurs when the process passes it for the `at`th time from now.
     pub fn arm(&self, point: &'static str, at: u32, effect: Effect) {
         self.simulation.with(|world| world.processes[self.id].arms.push(Arm { point, at, passed: 0, effect }));
     }
 
-    /// Sets its wall clock this many milliseconds ahead of the brokers' clock.
+    /// Sets the lead of the process's wall clock over the brokers' clock.
     pub fn set_clock_ahead(&self, millis: i64) {
         self.simulation.with(|world| world.processes[self.id].clock_ahead = millis);
     }
 
-    /// True if all of its threads have ended.
+    /// True if all threads of the process have ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.simulation.lock().processes[self.id].live == 0
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     pub fn wait(&self) {
         let Some(world) = self.simulation.enter() else { return };
         let (id, signal) = (self.id, world.processes[self.id].ended_signal);
         drop(self.simulation.wait_until(world, None, signal, &mut |world| world.processes[id].live == 0));
     }
 
-    /// Takes the way in which it ended, if it has.
+    /// Takes the outcome of the process, if it has ended.
     #[must_use]
     pub fn take_outcome(&self) -> Option<Ended<T>> {
         self.has_ended().then(|| self.outcome.lock().unwrap_or_else(PoisonError::into_inner).take())?
@@ -249,7 +249,7 @@ fn describe<T>(payload: &(dyn Any + Send)) -> Ended<T> {
 }
 
 impl Simulation {
-    /// Passes a fault point. Returns true if its step must fail.
+    /// Passes a fault point. Returns `true` if the step must fail.
     pub(super) fn pass(&self, name: &'static str) -> bool {
         let Some(mut world) = self.enter() else { return false };
         let process = world.current_process();
@@ -283,7 +283,7 @@ impl Simulation {
         fails
     }
 
-    /// The number of threads that wait or run, for tests.
+    /// The number of threads that have not ended, for tests.
     #[must_use]
     pub fn waiting_threads(&self) -> usize {
         self.lock().threads.iter().filter(|thread| matches!(thread.state, State::Waiting { .. })).count()

@@ -1,11 +1,11 @@
-//! The generator of every random choice of a simulation.
+//! The random number generator of a simulation.
 
-/// `SplitMix64` (Steele, Lea, and Flood 2014). Small, fast, and the same on every machine.
+/// `SplitMix64` (Steele, Lea, and Flood 2014): small, fast, and identical on every machine.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A generator whose choices depend on the seed alone.
+    /// Creates a generator whose numbers depend only on the seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
@@ -22,12 +22,12 @@ impl Random {
         if bound == 0 { 0 } else { self.bits() % bound }
     }
 
-    /// A number from `low` to `high`, both included.
+    /// A number from `low` to `high`, inclusive.
     pub const fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high.saturating_sub(low).saturating_add(1))
     }
 
-    /// A number below `bound`.
+    /// An index below `bound`.
     pub fn index(&mut self, bound: usize) -> usize {
         usize::try_from(self.below(bound as u64)).unwrap_or(0)
     }
@@ -38,7 +38,7 @@ impl Random {
     }
 }
 
-/// Spreads the bits of a number.
+/// Mixes the bits of a number.
 pub(super) const fn mix(bits: u64) -> u64 {
     let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

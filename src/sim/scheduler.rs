@@ -1,8 +1,8 @@
-//! Turns: every simulated thread is an operating-system thread, and only the one whose turn it is runs.
+//! Cooperative scheduling. Every simulated thread is an operating-system thread, and exactly one of them runs at a time.
 //!
-//! A call through the seam is a possible switch. Most calls keep the running thread, so that a run is fast. A thread that waits
-//! gives its turn away. When nothing can run, virtual time jumps to the next event or deadline. The crate `shuttle` does not fit:
-//! it reruns closures that use only its own primitives, and cannot model virtual time, a killed process, or real `RocksDB` calls.
+//! Every client call may switch threads. Most calls do not, so that a run is fast. A thread that waits yields. When no thread can run,
+//! virtual time jumps to the next event or deadline. The crate `shuttle` does not fit: it reruns closures that use only its own primitives,
+//! and cannot model virtual time, a killed process, or real `RocksDB` calls.
 
 use super::Simulation;
 use super::{Micros, Signal, World, micros};
@@ -13,13 +13,13 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The payload with which the threads of a killed process unwind.
+/// The panic payload that unwinds the threads of a killed process.
 pub(super) struct Killed;
 
 pub(super) type Guard<'s> = MutexGuard<'s, World>;
 
-/// The real time after which a thread that makes no call through the seam is taken for hung.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The real time after which a thread without a client call counts as hung.
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 thread_local! {
     static CURRENT: Cell<Option<usize>> = const { Cell::new(None) };
@@ -34,10 +34,9 @@ pub(super) struct Thread {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// It can run.
     Ready,
     Running,
-    /// It runs again when the signal has changed or the deadline has passed.
+    /// The thread continues when the signal has changed or the deadline has passed.
     Waiting {
         deadline: Option<Micros>,
         signal: Option<(Signal, u64)>,
@@ -45,7 +44,7 @@ pub(super) enum State {
     Ended,
 }
 
-/// Hands the turn to a parked thread.
+/// Wakes a parked thread.
 #[derive(Default)]
 struct Turn {
     given: Mutex<bool>,
@@ -58,11 +57,11 @@ impl Turn {
         self.changed.notify_one();
     }
 
-    /// Waits for the turn. Calls `idle` in each real minute of waiting.
+    /// Waits until this thread may run. Calls `idle` after each real minute of waiting.
     fn take(&self, idle: &dyn Fn()) {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         while !*given {
-            let (next, timeout) = self.changed.wait_timeout(given, PATIENCE).unwrap_or_else(PoisonError::into_inner);
+            let (next, timeout) = self.changed.wait_timeout(given, HANG_TIMEOUT).unwrap_or_else(PoisonError::into_inner);
             given = next;
             if timeout.timed_out() && !*given {
                 idle();
@@ -92,18 +91,18 @@ impl World {
         id
     }
 
-    /// The process of the thread whose turn it is.
+    /// The process of the running thread.
     pub(super) fn current_process(&self) -> usize {
         self.threads[self.running].process
     }
 
-    /// Wakes all threads of a killed process, which then unwind without turns.
+    /// Wakes all threads of a killed process, so that they unwind. They unwind without waiting for their turn.
     pub(super) fn release(&self, process: usize) {
         let threads = self.live.iter().map(|&id| &self.threads[id]);
         threads.filter(|thread| thread.process == process && thread.state != State::Running).for_each(|thread| thread.turn.give());
     }
 
-    /// The calling process did something that its other threads may wait for.
+    /// Notifies the process's other threads, which may wait for something that this thread did.
     fn progress(&mut self, thread: usize) {
         let signal = self.processes[self.threads[thread].process].signal;
         self.notify(signal);
@@ -133,7 +132,7 @@ impl World {
         self.live.iter().copied().filter(|&id| self.can_run(&self.threads[id])).nth(chosen)
     }
 
-    /// Moves time to the next event or deadline. False if there is none.
+    /// Advances time to the next event or deadline. Returns `false` if there is none.
     fn advance(&mut self) -> bool {
         let deadlines = self.live.iter().filter_map(|&id| match &self.threads[id] {
             Thread { process, state: State::Waiting { deadline, .. }, .. } if !self.processes[*process].is_stopped => *deadline,
@@ -165,7 +164,7 @@ impl World {
         })
     }
 
-    /// Ends the simulation with an error, which the harness's thread reports.
+    /// Ends the simulation with an error, which the test's thread reports.
     fn fail(&mut self, message: &str) {
         if self.failed.is_none() {
             self.failed = Some(format!("{message} {}", self.dump()));
@@ -182,8 +181,8 @@ impl Simulation {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a call through the seam: a little time passes, and another thread may get its turn. `None` if the thread unwinds: then
-    /// the call must do nothing.
+    /// Starts a client call: virtual time advances a little, and another thread may run. `None` if the thread unwinds, in which case the
+    /// call must do nothing.
     pub(super) fn enter(&self) -> Option<Guard<'_>> {
         if std::thread::panicking() {
             return None;
@@ -221,7 +220,7 @@ impl Simulation {
         world
     }
 
-    /// Waits until the signal changes or time passes, and looks at the world each time.
+    /// Waits until `ready` is true, and checks it whenever the signal changes or time advances.
     pub(super) fn wait_until<'s>(
         &'s self,
         mut world: Guard<'s>,
@@ -257,7 +256,7 @@ impl Simulation {
         micros(instant.saturating_duration_since(self.base))
     }
 
-    /// Does everything that is due, and lets killed processes end. Unwinds if the calling thread's process was killed.
+    /// Runs all actions that are due, and lets killed processes end. Unwinds if the calling thread's process was killed.
     fn settle<'s>(&'s self, mut world: Guard<'s>, me: usize) -> Guard<'s> {
         world.run_due();
         while let Some(&process) = world.dying.first() {
@@ -266,7 +265,7 @@ impl Simulation {
             }
             if world.processes[process].live > 0 {
                 if world.threads[me].process == process {
-                    // The last thread of the process gives the turn away.
+                    // The last thread of the process yields.
                     return world;
                 }
                 world = self.ended.wait(world).unwrap_or_else(PoisonError::into_inner);
@@ -282,14 +281,14 @@ impl Simulation {
         world
     }
 
-    /// Does everything that is due, and lets killed processes end.
+    /// Runs all actions that are due, and lets killed processes end.
     pub(super) fn settled<'s>(&'s self, world: Guard<'s>) -> Guard<'s> {
         let world = self.settle(world, current());
         self.publish(&world);
         world
     }
 
-    /// Chooses who runs next. `None` if the threads of the caller's killed process are still unwinding.
+    /// Chooses the next thread. `None` if the threads of the caller's killed process are still unwinding.
     fn pick<'s>(&'s self, mut world: Guard<'s>, me: usize) -> (Guard<'s>, Option<usize>) {
         loop {
             world = self.settle(world, me);
@@ -311,7 +310,7 @@ impl Simulation {
         world.running = next;
     }
 
-    /// Gives the turn away, and waits for the next one.
+    /// Yields, and waits for the next turn.
     fn hand_over<'s>(&'s self, world: Guard<'s>, me: usize) -> Guard<'s> {
         let (mut world, next) = self.pick(world, me);
         let next = next.unwrap_or(me);
@@ -336,8 +335,8 @@ impl Simulation {
         self.settle(world, me)
     }
 
-    /// Aborts if no thread has called the seam since the last time: then a thread waits in a way that the scheduler does not know, such
-    /// as for a lock that a parked thread holds. Nothing can unwind it.
+    /// Aborts the test process if no thread has made a client call since the last check. A thread must then be waiting in a way that the
+    /// scheduler cannot see, such as for a lock that a parked thread holds. Nothing can unwind it.
     fn check_progress(&self, steps: &Cell<Option<u64>>) {
         let world = self.lock();
         if steps.replace(Some(world.steps)) == Some(world.steps) {
@@ -347,7 +346,7 @@ impl Simulation {
         }
     }
 
-    /// Makes the calling thread a part of the simulation.
+    /// Makes the calling thread part of the simulation.
     pub(super) fn install(&self, id: usize) {
         CURRENT.set(Some(id));
         runtime::install(Some(Arc::new(self.clone())));
@@ -358,7 +357,7 @@ impl Simulation {
         runtime::install(None);
     }
 
-    /// Starts the turn of a new thread.
+    /// Starts the first turn of a new thread.
     pub(super) fn begin_thread(&self, id: usize) {
         self.install(id);
         let turn = Arc::clone(&self.lock().threads[id].turn);
@@ -369,7 +368,7 @@ impl Simulation {
         }
     }
 
-    /// Ends a thread, and gives its turn away.
+    /// Ends a thread, and yields.
     pub(super) fn end_thread(&self, id: usize) {
         let mut world = self.lock();
         if world.threads[id].state == State::Ended {
@@ -387,7 +386,7 @@ impl Simulation {
         }
         let passes_turn = if world.processes[process].is_killed {
             self.ended.notify_all();
-            // A killed process whose own thread had the turn gives it away once all of it is gone.
+            // If a killed process had the turn, the last of its threads passes the turn on.
             world.processes[process].live == 0 && world.threads[world.running].process == process
         } else {
             was_running
@@ -433,7 +432,7 @@ impl runtime::Scheduler for Simulation {
             if is_ready || deadline.is_some_and(|deadline| deadline <= world.now) {
                 return is_ready;
             }
-            // Not `block`: looking in vain is nothing that another thread waits for.
+            // `block` would report progress, but an unsuccessful check is not progress that other threads wait for.
             let seen = world.signals[signal];
             world.threads[me].state = State::Waiting { deadline, signal: Some((signal, seen)) };
             world = self.hand_over(world, me);
@@ -457,7 +456,7 @@ impl runtime::Scheduler for Simulation {
     }
 }
 
-/// A registered thread.
+/// A thread that is registered but not started yet.
 struct NewThread {
     simulation: Simulation,
     id: usize,
@@ -474,7 +473,7 @@ impl runtime::Registered for NewThread {
 }
 
 impl Drop for NewThread {
-    /// A thread that could not be started has ended too.
+    /// If the thread could not be started, it counts as ended.
     fn drop(&mut self) {
         self.simulation.end_thread(self.id);
     }

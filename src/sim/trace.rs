@@ -1,4 +1,4 @@
-//! What happened in a simulation, in a form that is cheap to keep and easy to compare.
+//! The trace of a simulation: cheap to record and easy to compare.
 
 use super::random::mix;
 use std::collections::VecDeque;
@@ -6,16 +6,16 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Events kept for the rendered trace, which leaves out fetches and heartbeats. The digest covers all events.
+/// The number of events to keep for the rendered trace, which leaves out fetches and heartbeats. The digest covers all events.
 const KEPT: usize = 20_000;
 
-/// What happened, when, and in which thread's turn.
+/// An event with its time and thread.
 #[derive(Clone, Debug)]
 pub(super) struct Event {
     pub(super) micros: u64,
     pub(super) thread: usize,
     pub(super) what: &'static str,
-    /// The topic. The first number is the partition then.
+    /// The topic of the event. The event's first number is then the partition.
     pub(super) topic: Option<Arc<str>>,
     pub(super) numbers: [i64; 2],
 }
@@ -36,7 +36,7 @@ impl Trace {
         let name = bytes.fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte)));
         self.digest = words.iter().fold(self.digest ^ name, |digest, word| mix(digest.wrapping_add(*word)));
         self.count += 1;
-        // These are frequent, and show little.
+        // Frequent events with little information.
         if matches!(what, "Fetch" | "Heartbeat") {
             return;
         }
@@ -46,7 +46,7 @@ impl Trace {
         self.events.push_back(event);
     }
 
-    /// The number of events and a digest of all of them.
+    /// The number of events, and a digest of all events.
     pub(super) const fn digest(&self) -> (u64, u64) {
         (self.count, self.digest)
     }

@@ -1,4 +1,4 @@
-// A headless Chromium with one page, driven over DevTools by a pipe: nothing to install beside node and Chromium.
+// A headless Chromium with one page, controlled over a DevTools pipe. Needs nothing but Node.js and Chromium.
 
 import { spawn, spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -25,7 +25,7 @@ export class Browser {
     browser.profile = mkdtempSync(join(tmpdir(), 'unseen-dashboard-'));
     const flags = ['--headless', '--remote-debugging-pipe', `--user-data-dir=${browser.profile}`, '--no-first-run', '--disable-gpu', '--disable-dev-shm-usage',
       '--disable-background-networking', '--disable-component-update', '--hide-scrollbars', '--force-color-profile=srgb',
-      // A browser of root has no sandbox; what it opens here is our own page.
+      // Chromium cannot run its sandbox as root. It opens only our own page.
       ...(process.getuid?.() === 0 ? ['--no-sandbox'] : [])];
     browser.process = spawn(chromium(), [...flags, 'about:blank'], { stdio: ['ignore', 'ignore', 'ignore', 'pipe', 'pipe'] });
     browser.ended = new Promise((resolve) => browser.process.once('exit', resolve));
@@ -67,7 +67,7 @@ export class Browser {
     });
   }
 
-  /** What a function gives in the page. */
+  /** Calls a function in the page, and returns its result. */
   async run(body, ...args) {
     const expression = `(${body})(...${JSON.stringify(args)})`;
     const { result, exceptionDetails } = await this.send('Runtime.evaluate', { expression, awaitPromise: true, returnByValue: true });
@@ -75,7 +75,7 @@ export class Browser {
     return result.value;
   }
 
-  /** Waits until a function in the page gives what is true; after the deadline it is an error. */
+  /** Waits until a function in the page returns a true value. Throws after the deadline. */
   async until(what, body, ...args) {
     const deadline = Date.now() + DEADLINE_MS;
     for (;;) {

@@ -2,7 +2,7 @@
 //
 //   node tests/dashboard/check.mjs http://127.0.0.1:8080/ [DIRECTORY_FOR_SCREENSHOTS]
 //
-// Writes a line for each claim that fails, and then ends with 1. It only reads: nothing of the worker changes.
+// Prints a line for each failed check, and then exits with code 1. It only reads from the worker.
 
 import assert from 'node:assert/strict';
 import { mkdirSync, writeFileSync } from 'node:fs';
@@ -20,7 +20,7 @@ const home = new URL(base.endsWith('/') ? base : `${base}/`);
 const POLL_MS = 200;
 const WIDE = 1280;
 const PHONE = 375;
-// A worker may have more partitions and events than the page shows at first.
+// The page shows only some of a worker's partitions and events at first.
 const SHORT = 12;
 
 const served = await fetch(home).catch((error) => error);
@@ -36,7 +36,7 @@ setTimeout(() => {
   process.exit(1);
 }, 300_000).unref();
 
-// What answers the page's question: the worker, or a status of ours, or nothing (null).
+// The response to the page's requests: the worker's, one of our statuses, or none (null).
 const WORKER = Symbol('worker');
 let answer = WORKER;
 let withheld = 0; // answers that Chromium has yet to complain of
@@ -54,7 +54,7 @@ browser.on((method, params) => {
       ours: () => browser.send('Fetch.fulfillRequest', { requestId, responseCode: answer.code ?? 200, responseHeaders: headers, body: Buffer.from(answer.body ?? JSON.stringify(answer)).toString('base64') }),
     };
     if (answer === null || answer.code) withheld += 1;
-    // A page that was left meanwhile wants no reply.
+    // The page may be gone by now.
     reply[answer === WORKER ? 'worker' : answer === null ? 'nothing' : 'ours']().catch(() => {});
   }
   if (method === 'Network.requestWillBeSent' && new URL(params.request.url).origin !== home.origin) strangers.push(params.request.url);
@@ -62,13 +62,13 @@ browser.on((method, params) => {
   if (method === 'Runtime.consoleAPICalled') complaints.push(`console.${params.type}: ${params.args.map(({ value, description }) => value ?? description).join(' ')}`);
   if (method === 'Log.entryAdded') {
     const { source, text, url } = params.entry;
-    // Chromium itself reports each answer that we withhold.
+    // Chromium itself reports each missing response.
     if (withheld > 0 && source === 'network' && url?.endsWith('/api/v1/status')) withheld -= 1;
     else complaints.push(`${params.entry.level}: ${text} ${url ?? ''}`);
   }
 });
 
-/** Runs in the page, before its own script: keeps what it got, and how the last of it looked. */
+/** Runs in the page before its own script. Keeps the statuses that the page received, and its appearance after the last one. */
 function watch() {
   window.seen = { statuses: [], figures: [] };
   document.addEventListener('unseen:shown', ({ detail }) => {
@@ -91,13 +91,13 @@ async function load(poll = POLL_MS) {
   await browser.until('the page is loaded', (wanted) => location.search === wanted && document.readyState === 'complete', query);
 }
 
-/** Waits until the page has shown `more` statuses than now. */
+/** Waits until the page has shown `more` additional statuses. */
 async function polls(more) {
   const before = await browser.run(() => window.seen.statuses.length);
   await browser.until(`${more} more statuses are shown`, (least) => window.seen.statuses.length >= least, before + more);
 }
 
-/** Loads the page with a status of ours. */
+/** Loads the page with one of our statuses. */
 async function given(status) {
   answer = status;
   await load();
@@ -113,7 +113,7 @@ async function picture(name) {
   writeFileSync(join(pictures, `${name}.png`), Buffer.from(data, 'base64'));
 }
 
-/** Runs in the page: texts that can be seen with less contrast to their ground than WCAG AA asks for. */
+/** Runs in the page. Returns visible texts whose contrast is below the limit of WCAG AA. */
 function faint() {
   const parse = (colour) => {
     const [r, g, b, a = 1] = colour.match(/[\d.]+/g).map(Number);
@@ -144,14 +144,14 @@ function faint() {
   return found;
 }
 
-/** Runs in the page: by how much it is wider than the window, and what sticks out. */
+/** Runs in the page. Returns how much wider than the window it is, and the elements that overflow. */
 function tooWide() {
   const { scrollWidth, clientWidth } = document.documentElement;
   const out = [...document.querySelectorAll('body *')].filter((element) => element.getBoundingClientRect().right > clientWidth + 0.5 && element.checkVisibility());
   return scrollWidth > clientWidth ? [`${scrollWidth} of ${clientWidth} pixels`, ...out.slice(0, 3).map((element) => element.outerHTML.slice(0, 120))] : [];
 }
 
-/** Compares every figure of the page with what is expected of the statuses that it got. */
+/** Compares every figure of the page with the expected one for the statuses that it received. */
 async function compare(rows = Infinity) {
   const { statuses, figures } = await browser.run(() => window.seen);
   const wanted = expected(statuses);
@@ -181,7 +181,7 @@ const claims = {
 
   async 'every figure is what the status says'() {
     await load();
-    // For a picture, curves are to be as long as somebody's who has been looking for a while.
+    // In a picture, the curves should look as if the page has been open for a while.
     await polls(pictures ? 75 : 3);
     await compare(SHORT);
   },
@@ -331,7 +331,7 @@ const claims = {
     await picture('large-dark');
   },
 
-  // A browser takes a pause that it cannot count for none at all.
+  // A browser treats an invalid pause as no pause.
   async 'a page that is to ask after ages does not ask all the time'() {
     answer = WORKER;
     await load('1e12');

@@ -1,9 +1,9 @@
-// What the dashboard must show of the statuses that it got, worked out apart from the dashboard's own code.
+// The figures that the dashboard must show for its statuses, computed without the dashboard's code.
 
 const total = (numbers) => numbers.reduce((a, b) => a + b, 0);
 const peak = (numbers) => numbers.filter((number) => number !== null).reduce((a, b) => (a === null || b > a ? b : a), null);
 
-/** The quantile of what a histogram gained from `old` to `now`. */
+/** The quantile of the values that a histogram gained between `old` and `now`. */
 function quantile(share, old, now) {
   const gained = old ? now.count - old.count : 0;
   if (gained <= 0) return null;
@@ -15,7 +15,7 @@ function quantile(share, old, now) {
   return low + ((high - low) * (share * gained - below)) / (cumulative - below);
 }
 
-/** What changes from poll to poll, at the status `statuses[at]`. */
+/** The figures that change from poll to poll, at the status `statuses[at]`. */
 function moving(statuses, at) {
   const now = statuses[at];
   const before = statuses.slice(0, at);
@@ -53,7 +53,7 @@ function verdict({ target, estimated, observed }) {
 
 const pick = (object, paths) => paths.map((path) => [path, path.split('.').reduce((value, name) => value?.[name] ?? null, object)]);
 
-/** Every figure by its field: of all that the page has got since it was loaded, what it must show of the last. */
+/** All figures by field that the page must show after the last of these statuses. */
 export function expected(got) {
   const now = got.at(-1);
   const statuses = got.filter(({ started_ms, time_ms }) => started_ms === now.started_ms && time_ms > now.time_ms - 300_000);
@@ -109,7 +109,7 @@ function worst(values) {
 const UNITS = { '': 1, k: 1e3, M: 1e6, G: 1e9, T: 1e12, B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40,
   '%': 0.01, ms: 1e-3, s: 1, min: 60, h: 3600, d: 86_400 };
 
-/** Whether a text like 12.3k, 4 GiB or 3 h 12 min says, rounded, what its value is. */
+/** True if a text such as 12.3k, 4 GiB, or 3 h 12 min is the rounded value. */
 export function agrees(text, value) {
   const clean = text.replaceAll('\u2009', '').replace('−', '-').replace(/ ago$/, '');
   const parts = [...clean.matchAll(/(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)\s*([a-zA-Z%]*)/g)];

@@ -1,8 +1,8 @@
-// Statuses that a worker under test cannot be brought to at will.
+// Statuses that are hard to produce with a real worker.
 
 const histogram = { buckets: [], count: 0, sum_seconds: 0 };
 
-/** A worker that has just started, and knows nothing yet. */
+/** A worker that has just started, and has no figures yet. */
 export const empty = {
   version: '0.1.0', instance: 'news-0', group_id: 'unseen', delivery: 'exactly_once', workers: 2,
   state: 'connecting', reason: 'No broker has answered yet.', time_ms: 1_763_750_000_400, started_ms: 1_763_750_000_000,
@@ -22,7 +22,7 @@ const judged = (unseen, duplicate) => [{
 }];
 const waited = (tenth, fifth, count) => ({ buckets: [[0.1, tenth], [0.2, fifth]], count, sum_seconds: 1 });
 
-/** Three statuses, 4 s apart, and what the second and the third say of the time since those before. */
+/** Three statuses, 4 s apart, and the expected rates of the second and the third one. */
 export const series = [
   after({ topics: judged(5000, 5000), end_to_end_latency: waited(500, 1000, 1000) }, 0),
   after({ topics: judged(5600, 5400), end_to_end_latency: waited(590, 1100, 1100) }, 4000),
@@ -42,7 +42,7 @@ const space = (name, kind, falsePositives, more = {}) => ({
 });
 const observed = (rate, low, high, checked, wrong) => ({ rate, low, high, checked, wrong });
 
-/** All that a space may say of its false positives; and the extremes of fill and window. */
+/** All states of a space's false positive rates, and the extremes of fill and window. */
 export const spaces = {
   above: space('above', 'aging', { target: 1e-4, estimated: 2e-5, observed: observed(9e-4, 6e-4, 1.3e-3, 40_000, 36) }),
   perhaps: space('perhaps', 'stable', { target: 1e-4, estimated: 2e-5, observed: observed(1.3e-4, 4e-5, 4e-4, 15_000, 2) }, { window: '1000000 keys', window_seconds: null, window_keys: 1_000_000, next_rotation_seconds: null }),
@@ -52,7 +52,7 @@ export const spaces = {
   confirmed: space('confirmed', 'exact', { target: null, estimated: 0, observed: null }, { confirm: true }),
 };
 
-/** What is due to each, and the colour's name. */
+/** The expected judgment of each, and the name of its color. */
 export const verdicts = {
   above: ['above target', 'bad'],
   perhaps: ['possibly above target', 'warn'],

@@ -17,20 +17,20 @@ use unseen::stats::Stats;
 use unseen::worker::{Rebuilder, Shared, Worker};
 
 const RECORDS: usize = 240_000;
-/// Records of a transaction; what is allocated for one is spread over so many.
+/// Records per transaction. The allocations of a transaction are averaged over its records.
 const TRANSACTION: usize = 20_000;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations by threads that are counted.
+/// The number of allocations on the counted threads.
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static IS_COUNTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The system's allocator, and a count.
+/// The system's allocator with a counter.
 struct Counting;
 
 fn count() {
@@ -39,28 +39,28 @@ fn count() {
     }
 }
 
-// SAFETY: everything is left to the system's allocator.
+// SAFETY: all calls are forwarded to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.dealloc(at, layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.realloc(at, layout, size) }
     }
 }
 
 #[test]
-fn a_record_allocates_nothing() {
+fn processing_a_record_does_not_allocate() {
     let stream = Stream::remembered(broker(), "allocations", RECORDS);
     produce(broker(), &stream.input, &stream.records);
     let shared = shared(&stream);
@@ -79,7 +79,7 @@ fn a_record_allocates_nothing() {
             (read >= records as u64).then(|| (read, ALLOCATIONS.load(Ordering::Relaxed)))
         })
     };
-    // By then every buffer has come to its size.
+    // By then, all buffers have reached their final size.
     let (before, allocated) = come_to(RECORDS / 3);
     let (after, allocated_after) = come_to(RECORDS - TRANSACTION);
     shared.stop.store(true, Ordering::Relaxed);
@@ -90,7 +90,7 @@ fn a_record_allocates_nothing() {
 }
 
 fn shared(stream: &Stream) -> Shared<KafkaBroker> {
-    // As much as there is between two transactions.
+    // As much as a worker processes between two transactions.
     let overrides = [
         ("worker.max_transaction_records", TRANSACTION.to_string()),
         ("worker.transaction_timeout", "10m".to_owned()),

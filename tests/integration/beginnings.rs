@@ -1,4 +1,4 @@
-//! Promise: the position at which a group begins is committed before anything is read, and survives the death of the first worker.
+//! Promise: the group's start position is committed before anything is read, and survives the death of the first worker.
 
 use crate::harness::{
     Setup, TestRecord, Worker, add_partitions, broker, client, committed_offset, delete_records_before, make_topic_with, produce,
@@ -49,7 +49,7 @@ impl Topics {
 }
 
 #[test]
-fn a_group_keeps_its_beginning_if_its_first_worker_is_killed() {
+fn group_keeps_its_start_position_if_its_first_worker_is_killed() {
     for delivery in ["exactly_once", "at_least_once"] {
         let mut topics = Topics::new("begin-killed", "start = \"latest\"", "", 2);
         topics.setup = short_timeouts(topics.setup);
@@ -69,9 +69,9 @@ fn a_group_keeps_its_beginning_if_its_first_worker_is_killed() {
     }
 }
 
-/// A partition may wait for its state, and go to another member meanwhile: to which it must not look like one that was added.
+/// If a partition moves while it waits for its state, it must not look like an added partition to its new owner.
 #[test]
-fn a_partition_that_waits_for_its_state_has_a_committed_beginning() {
+fn partition_that_waits_for_its_state_has_a_committed_start_position() {
     let topics = Topics::new("begin-waits", "start = \"latest\"", "", 2);
     let changelog = format!("{}-ids-changelog", topics.setup.group());
     make_topic_with(broker(), &changelog, 2, &[("retention.ms", "-1"), ("message.timestamp.after.max.ms", "9223372036854775807")]);
@@ -88,7 +88,7 @@ fn a_partition_that_waits_for_its_state_has_a_committed_beginning() {
 }
 
 #[test]
-fn added_partitions_are_read_from_their_beginning() {
+fn added_partitions_are_read_from_the_start() {
     let topics = Topics::new("begin-added", "start = \"latest\"", "", 2);
     produce(broker(), &topics.input, records(0..100, 0..2, TIME));
     let mut worker = topics.setup.start("a");
@@ -108,9 +108,9 @@ fn added_partitions_are_read_from_their_beginning() {
 }
 
 #[test]
-fn lost_state_is_noticed_after_the_input_has_expired() {
+fn lost_state_is_detected_after_the_input_has_expired() {
     let topics = Topics::new("begin-lost", "", "changelog = false\ncold_start = \"fail\"", 1);
-    // It begins, and nothing comes: there is no state to be lost.
+    // The worker starts without records, so there is no state to lose.
     for _ in 0..2 {
         let mut worker = topics.setup.start("a");
         topics.wait_until_read(0, 0, &mut worker);
@@ -132,7 +132,7 @@ fn lost_state_is_noticed_after_the_input_has_expired() {
 
 /// If the offset was set by hand, the worker does not know where the group began. A cold start then takes nothing for seen.
 #[test]
-fn cold_start_after_a_manual_reset_takes_nothing_for_seen() {
+fn cold_start_after_a_manual_reset_treats_all_keys_as_unseen() {
     let topics = Topics::new("begin-cold", "start = \"latest\"", "changelog = false", 1);
     produce(broker(), &topics.input, records(0..100, 0..1, TIME));
     let mut worker = topics.setup.start("a");
@@ -151,7 +151,7 @@ fn cold_start_after_a_manual_reset_takes_nothing_for_seen() {
     assert_eq!((keys.len(), out.len()), (200, 300), "keys from before the group were never emitted");
 }
 
-/// Times in seconds, taken for milliseconds, lie within a day of the epoch.
+/// Times in seconds that are taken for milliseconds are within a day of the epoch.
 #[test]
 fn cold_start_remembers_keys_with_times_near_the_epoch() {
     let topics = Topics::new("begin-epoch", "", "changelog = false", 1);
@@ -167,8 +167,7 @@ fn cold_start_remembers_keys_with_times_near_the_epoch() {
     assert_eq!(read_committed(broker(), &topics.output, 4)[0].len(), 150);
 }
 
-/// A member of a group that holds the next generation back while it is not polled, so that all who join meanwhile begin
-/// together.
+/// A group member that delays the next generation while it is not polled, so that all members that join in the meantime start together.
 struct Gate(BaseConsumer);
 
 impl Gate {
@@ -187,7 +186,7 @@ impl Gate {
         Self(consumer)
     }
 
-    /// Opens the gate once so many others have joined.
+    /// Opens the gate once this number of other members has joined.
     fn open(self, group: &str, others: usize) {
         wait_until("the others have joined", LIMIT, || {
             let groups = self.0.fetch_group_list(Some(group), LIMIT).ok()?;
@@ -196,12 +195,12 @@ impl Gate {
     }
 }
 
-/// Two members find that the group has committed nothing. By the time the slower one commits where the group begins, the
-/// faster one has emitted what came since.
+/// Two members find that the group has committed nothing. Before the slower one commits the start position, the faster one has already
+/// emitted newer records.
 #[test]
-fn a_slow_member_does_not_reset_the_group_to_its_beginning() {
+fn slow_member_does_not_reset_the_group_to_its_start_position() {
     let mut topics = Topics::new("begin-slow", "start = \"latest\"", "", 2);
-    // They are stopped for a while, and stay members.
+    // A longer session, so that stopped members stay in the group.
     topics.setup = topics.setup.properties("\"session.timeout.ms\" = \"45000\"");
     let setup = &topics.setup;
     let (fast, slow) = (["kafka.instance_id=a"], ["kafka.instance_id=b"]);
@@ -219,7 +218,7 @@ fn a_slow_member_does_not_reset_the_group_to_its_beginning() {
     topics.wait_until_read(0, 50, &mut a);
     produce(broker(), &topics.input, records(100..150, 0..1, TIME));
     topics.wait_until_read(0, 100, &mut a);
-    // What the slow member was about to do is done once it has read this.
+    // Once the slow member has read this record, its pending commit is done.
     produce(broker(), &topics.input, records(150..151, 1..2, TIME));
     wait_until("the slow member has read its partition", LIMIT, || {
         b.sigcont();

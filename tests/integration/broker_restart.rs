@@ -22,16 +22,16 @@ fn broker_kills_change_nothing() {
         broker.wait_until_back();
     }
     feed.join();
-    // A broker that comes back forgets producers whose last record is older than a day by its own time, as
-    // these all are; whatever of the feed was on its way may then be in the input twice.
+    // A restarted broker forgets producers whose last record is more than a day old by its timestamp, as all of these are. Records of the
+    // feed that were in flight may then be in the input twice.
     stream.expect_from_input();
     let log = stream.check(worker);
     assert!(log.contains("trouble"), "the worker did not notice");
     stays_readable(&log);
 }
 
-/// Its session ends, and it cannot be told so, for it waits for the brokers; once they are back, they take its heartbeats
-/// for those of another process of its name. What it waits for here is the end of a stranger's transaction.
+/// The member's session ends while it waits for a stranger's transaction, and it cannot learn that because the brokers are down.
+/// Afterwards, the brokers take its heartbeats for those of another process with its name.
 #[test]
 fn a_static_member_rejoins_after_its_session_has_expired() {
     let mut broker = OwnBroker::start();
@@ -54,7 +54,7 @@ fn a_static_member_rejoins_after_its_session_has_expired() {
     worker.wait_for_log("the brokers have not answered yet", LIMIT);
     broker.kill();
     broker.wait_until_back();
-    // Without heartbeats that count, the brokers let the member go when its session ends.
+    // The brokers ignore these heartbeats, so they remove the member when its session ends.
     wait_until("the brokers have let the member go", LIMIT, || {
         let groups = member.fetch_group_list(Some(stream.setup.group()), PATIENCE).ok()?;
         groups.groups().first().is_some_and(|group| group.members().is_empty()).then_some(())
@@ -64,12 +64,12 @@ fn a_static_member_rejoins_after_its_session_has_expired() {
     stream.check(worker);
 }
 
-/// No warning is there twice within ten seconds, but for numbers in it.
+/// Checks that no warning is repeated within ten seconds, ignoring numbers in it.
 fn stays_readable(log: &str) {
     let mut told: BTreeMap<String, f64> = BTreeMap::new();
     for line in log.lines().filter(|line| line.contains(" WARN unseen::kafka::")) {
         let (time, text) = line.split_once(' ').expect("a time, and what is told");
-        // Midnight is as good as a pause.
+        // A log that spans midnight looks like a long pause, which is fine.
         let parts: Vec<f64> = time[11..].trim_end_matches('Z').split(':').map(|part| part.parse().expect("a number")).collect();
         let second = parts[0] * 3600.0 + parts[1] * 60.0 + parts[2];
         let (text, _) = text.split_once(" (after ").unwrap_or((text, ""));

@@ -1,4 +1,4 @@
-//! Promise: a capture has every committed record of the requested time, byte for byte, and its replay gives the worker's verdicts.
+//! Promise: a capture contains every committed record of the requested time, byte for byte, and its replay gives the worker's verdicts.
 
 use crate::harness::{PATIENCE, Setup, TestRecord, broker, by_partition, client, produce, topic, unseen, wait_for_output};
 use data_encoding::BASE64;
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 const PARTITIONS: usize = 2;
 const START: i64 = 1_700_000_000_000;
 
-/// Records whose keys and values are texts, other bytes, empty and null, many of them more than once.
+/// Records with text, binary, empty, and null keys and values. Many occur more than once.
 fn records() -> Vec<TestRecord> {
     let bytes: [Option<&[u8]>; 6] =
         [None, Some(b""), Some(b"text"), Some("caf\u{e9}\n\"".as_bytes()), Some(b"\xff\x00\xfe"), Some(b"\xc3\x28")];
@@ -33,7 +33,7 @@ fn records() -> Vec<TestRecord> {
     records
 }
 
-/// Writes records in a transaction that is given up: behind them the log goes on without a record.
+/// Writes records in an aborted transaction, so that the log continues with offsets without a record.
 fn abort(input: &str) {
     let producer: BaseProducer = client(broker()).set("transactional.id", format!("{input}-producer")).create().expect("a producer");
     producer.init_transactions(PATIENCE).and_then(|()| producer.begin_transaction()).expect("a transaction");
@@ -45,7 +45,7 @@ fn abort(input: &str) {
     producer.abort_transaction(PATIENCE).expect("it is aborted");
 }
 
-/// A configuration, and a topic that holds the records.
+/// A configuration, and a topic with the records.
 fn captured_topic(hint: &str) -> (Setup, String, String) {
     let (input, output) = (topic(broker(), hint, 2), topic(broker(), hint, 2));
     let lines = "key = { record = \"key\" }\nwindow = \"1h\"\nfilter = { capacity = 1000 }\non_invalid = \"drop\"";
@@ -65,7 +65,7 @@ fn field(line: &Value, name: &str) -> Option<Vec<u8>> {
     base64.or_else(|| line[name].as_str().map(|text| text.as_bytes().to_vec()))
 }
 
-/// What a line says, and the offset that it gives.
+/// Parses a line. Returns the record and its offset.
 fn recorded(line: &str) -> (TestRecord, i64) {
     let line: Value = serde_json::from_str(line).expect("a line of JSON");
     let text = |value: &Value| value.as_str().map(|text| text.as_bytes().to_vec());
@@ -104,7 +104,7 @@ fn expected(is_wanted: impl Fn(&TestRecord) -> bool) -> Vec<Vec<TestRecord>> {
 }
 
 #[test]
-fn a_capture_has_each_committed_record_byte_for_byte() {
+fn capture_has_every_committed_record_byte_for_byte() {
     let (setup, input, _) = captured_topic("capture");
     let config = setup.write_config("a");
     let file = |name: &str| -> PathBuf { setup.dir().join(name) };
@@ -126,7 +126,7 @@ fn a_capture_has_each_committed_record_byte_for_byte() {
 }
 
 #[test]
-fn an_impossible_capture_is_refused() {
+fn invalid_capture_is_rejected() {
     let (setup, input, _) = captured_topic("capture-refused");
     let config = setup.write_config("a");
     let file = setup.dir().join("there");
@@ -142,7 +142,7 @@ fn an_impossible_capture_is_refused() {
     assert_eq!(fs::read_to_string(&file).expect("it is there"), "mine");
     let new = setup.dir().join("new");
     for (args, what) in [
-        (&["--topic", "no-such-topic"][..], "topic \"no-such-topic\" does not exist; name one that does"),
+        (&["--topic", "no-such-topic"][..], "topic \"no-such-topic\" does not exist; check its name"),
         (&["--partition", "7", "--topic", &input], "7"),
     ] {
         let (code, _, error) = capture(&config, &new, args);
@@ -170,7 +170,7 @@ fn a_replay_of_a_capture_gives_the_verdicts_of_the_worker() {
 
     let mut worker = setup.start("a");
     let total = replayed.concat().len();
-    // Five keys that are not null, in two partitions.
+    // Five non-null keys in two partitions.
     assert_eq!(total, 10, "the records repeat themselves");
     let live = wait_for_output(broker(), &output, total, PARTITIONS, PATIENCE, &mut worker);
     worker.drain();
@@ -202,7 +202,7 @@ fn init_proposes_a_key_from_the_topic_and_creates_the_output() {
     fs::write(&file, text).expect("a file");
     let (code, _, error) = unseen(["check", "--connect", "-c", file.to_str().expect("UTF-8")]);
     assert_eq!(code, Some(0), "{error}");
-    // The topics exist now.
+    // The topics exist by now.
     let (code, _, error) = unseen(["init", &input, &output, "-b", broker(), "--create-topics", "--key", "/id"]);
     assert_eq!((code, &*error), (Some(0), ""));
 }

@@ -1,5 +1,5 @@
-//! Promise: if the disk is lost, the changelog restores exactly what was seen, even if the input has expired, and no more of the changelog
-//! is deleted than the window allows.
+//! Promise: after the loss of the disk, the changelog restores exactly the seen keys, even if the input has expired. The worker trims the
+//! changelog only as far as the window allows.
 
 use crate::harness::state::digests as digests_of;
 use crate::harness::{
@@ -17,12 +17,12 @@ use unseen::changelog::{ChangelogRecord, KeyRun};
 
 const RECORDS: usize = 60_000;
 
-/// A worker that must not begin without what was remembered.
+/// Starts a worker that must not start without its state.
 fn start(stream: &Stream, name: &str) -> Worker {
     stream.setup.start_with(name, &["state.cold_start=fail"])
 }
 
-/// Takes from the input what the group has committed: only the changelog still knows of it.
+/// Deletes the committed records of the input, so that only the changelog still has their keys.
 fn expire_input(stream: &Stream) {
     for partition in 0..4 {
         let committed = committed_offset(&stream.broker, stream.setup.group(), &stream.input, partition).expect("a committed offset");
@@ -30,7 +30,7 @@ fn expire_input(stream: &Stream) {
     }
 }
 
-/// The digests of what a worker's state directory holds, by partition.
+/// The digests in a worker's state directory, by partition.
 fn digests(stream: &Stream, name: &str) -> BTreeMap<String, String> {
     digests_of(&stream.setup.state_dir(name))
 }
@@ -41,7 +41,7 @@ fn changelog(stream: &Stream) -> String {
 
 #[test]
 fn a_lost_disk_is_rebuilt_exactly() {
-    // A window that rotates: of each slice, keys must be forgotten when they would have been.
+    // The window rotates, so the restored state must also forget the keys of each slice at the right time.
     let stream = Stream::new(broker(), "log-disk", RECORDS);
     stream.begin(RECORDS / 2);
     expire_input(&stream);
@@ -66,12 +66,12 @@ fn a_checkpoint_older_than_the_trimmed_changelog_is_replaced() {
     fs::rename(&state, &old).expect("it can be moved");
     let ends: Vec<_> = (0..4).map(|partition| log_end(&stream, partition)).collect();
     let mut worker = start(&stream, "a");
-    // In two steps, and so in two transactions at least.
+    // In two steps, so that there are at least two transactions.
     for (from, to) in [(RECORDS / 4, RECORDS / 2), (RECORDS / 2, 3 * RECORDS / 4)] {
         stream.produce(from..to);
         stream.wait_until_read(to, &mut worker);
     }
-    // What it lacks is not needed any more: the window has moved on.
+    // The checkpoint lacks records that are no longer needed, because the window has moved on.
     for (partition, end) in (0..).zip(ends) {
         wait_until("the changelog is trimmed past the old state", LIMIT, || {
             (first_offset(&stream.broker, &changelog(&stream), partition) >= end).then_some(())
@@ -85,13 +85,13 @@ fn a_checkpoint_older_than_the_trimmed_changelog_is_replaced() {
     assert!(log.contains("state rebuilt from the changelog"), "{log}");
 }
 
-/// The offset after the last record of a partition of the changelog.
+/// The end offset of a partition of the changelog.
 fn log_end(stream: &Stream, partition: i32) -> i64 {
     let reader: BaseConsumer = client(&stream.broker).set("group.id", "nobody").create().expect("a consumer");
     reader.fetch_watermarks(&changelog(stream), partition, LIMIT).expect("the broker answers").1
 }
 
-/// Leaves a transaction open in partitions of the changelog. A worker that needs one of them must wait for its end.
+/// Leaves a transaction open in partitions of the changelog. A worker that rebuilds one of them must wait for its end.
 fn leave_open(stream: &Stream, partitions: &[i32]) -> BaseProducer {
     let stranger: BaseProducer = client(&stream.broker)
         .set("transactional.id", stream.setup.group().to_owned() + "-stranger")
@@ -107,7 +107,7 @@ fn leave_open(stream: &Stream, partitions: &[i32]) -> BaseProducer {
     stranger
 }
 
-/// As many partitions wait as there are threads that rebuild states. The others are rebuilt, read and trimmed all the same.
+/// All rebuild threads wait for these partitions, but the other partitions are still rebuilt, read, and trimmed.
 #[test]
 fn open_transactions_hold_up_only_their_own_partitions() {
     let stream = Stream::new(broker(), "log-wait", RECORDS);
@@ -175,7 +175,7 @@ impl Sliced {
     }
 }
 
-/// The new changelog has other records at the offsets at which the old one had those of expired slices.
+/// The new changelog has other records at the offsets where the old one had records of expired slices.
 #[test]
 fn changelog_that_is_recreated_under_a_worker_is_not_trimmed() {
     let mut sliced = Sliced::new();
@@ -184,7 +184,7 @@ fn changelog_that_is_recreated_under_a_worker_is_not_trimmed() {
     delete_topic(broker(), &sliced.changelog);
     make_topic(broker(), &sliced.changelog, 1);
     produce(broker(), &sliced.changelog, (0..1_000).map(|number| Sliced::record(number, 0)));
-    // The commits of these slices come after them, so the offsets do not begin again.
+    // The commits of these slices follow, so the changelog's offsets do not start over.
     sliced.read((4..9).flat_map(|slice| Sliced::fill(slice, 200)), &mut worker);
     let first = || first_offset(broker(), &sliced.changelog, 0);
     wait_until("a slice has expired", LIMIT, || {
@@ -194,7 +194,7 @@ fn changelog_that_is_recreated_under_a_worker_is_not_trimmed() {
     assert_eq!(first(), 0, "the new changelog was trimmed by an offset of the old one");
 }
 
-/// Offsets of the old changelog mean nothing in the new one, also when that is trimmed.
+/// Offsets of the old changelog have no meaning in the new one, not even when the new one is trimmed.
 #[test]
 fn recreated_changelog_keeps_what_the_window_needs() {
     let mut sliced = Sliced::new();
@@ -204,7 +204,7 @@ fn recreated_changelog_keeps_what_the_window_needs() {
     delete_topic(broker(), &sliced.changelog);
     let mut worker = sliced.setup.start_with("a", &["state.cold_start=fail"]);
     worker.wait_for_log("partition restored", LIMIT);
-    // The new changelog has more commits of each slice. Slice 8 has the worker delete what came before slice 4.
+    // The new changelog has more commits per slice. Slice 8 makes the worker delete everything before slice 4.
     sliced.read((3..9).flat_map(|slice| Sliced::fill(slice, if slice == 3 { 600 } else { 400 })).skip(200), &mut worker);
     wait_until("the changelog is trimmed", LIMIT, || (first_offset(broker(), &sliced.changelog, 0) > 0).then_some(()));
     worker.drain();
@@ -217,7 +217,7 @@ fn recreated_changelog_keeps_what_the_window_needs() {
     assert_eq!(read_committed(broker(), &sliced.output, 1)[0].len(), before, "keys of the window were emitted again");
 }
 
-/// A warm-up logs its keys a bounded number at a time, also while the records of an aborted transaction are to be repeated.
+/// A warm-up logs a bounded number of keys at a time, even while the records of an aborted transaction are repeated.
 #[test]
 fn unlogged_keys_of_a_warm_up_are_bounded_while_a_transaction_is_repeated() {
     const BOUND: usize = 500;
@@ -240,14 +240,14 @@ fn unlogged_keys_of_a_warm_up_are_bounded_while_a_transaction_is_repeated() {
             (committed_offset(broker(), setup.group(), &input, partition) == Some(end)).then_some(())
         });
     };
-    // Partition 0 has to be warmed up: neither a checkpoint nor the changelog has its keys.
+    // Partition 0 must warm up, because neither a checkpoint nor the changelog has its keys.
     let many = 100_000;
     produce(broker(), &input, (0..many).map(|number| record(0, number)));
     let mut worker = setup.start_with("a", &["state.changelog=false", "worker.max_transaction_records=100000"]);
     wait_until_read(0, many, &mut worker);
     worker.drain();
     fs::remove_dir_all(setup.state_dir("a")).expect("the state directory can be deleted");
-    // Partition 1 has large records, so that few of them are fetched with many of partition 0. Every 20th aborts.
+    // Partition 1 has large records, so that a fetch contains few of them and many of partition 0. Every 20th transaction aborts.
     let mut random = SplitMix(1);
     let large = (0..400).map(|number| {
         let mut record = record(1, number);
@@ -267,9 +267,9 @@ fn unlogged_keys_of_a_warm_up_are_bounded_while_a_transaction_is_repeated() {
     assert!(largest <= Some(2 * BOUND), "{largest:?} keys were logged at a time");
 }
 
-/// Without transactions, what was logged stays when the offsets cannot be committed. It is not logged again.
+/// Without transactions, logged keys stay in the changelog even if the offset commit fails. They must not be logged again.
 #[test]
-fn failed_offset_commits_log_no_key_twice() {
+fn failed_offset_commits_do_not_log_keys_twice() {
     let (input, output) = (topic(broker(), "log-once-in", 1), topic(broker(), "log-once-out", 1));
     let setup = Setup::new(broker(), "log-once").worker("delivery = \"at_least_once\"\nmax_transaction_records = 10").topic(
         &input,
@@ -321,7 +321,7 @@ fn a_partition_can_be_revoked_during_its_rebuild() {
     stream.check(heir);
 }
 
-/// Partitions that a topic gets while it is read are read and remembered, too.
+/// Partitions that are added to a topic while it is read are read and remembered, too.
 #[test]
 fn added_partitions_are_read_and_logged() {
     let (input, output) = (topic(broker(), "log-in", 2), topic(broker(), "log-out", 2));
@@ -345,7 +345,7 @@ fn added_partitions_are_read_and_logged() {
     assert_same(&total, &out);
     let log = worker.drain();
     assert!(log.contains("partitions were added"), "{log}");
-    // And what came in them is in the changelog.
+    // The keys of the new partitions are in the changelog.
     fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
     produce(broker(), &input, &added);
     let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
@@ -360,9 +360,9 @@ fn added_partitions_are_read_and_logged() {
     assert_same(&total, &read_committed(broker(), &output, 4));
 }
 
-/// What a person must mend is not tried again and again while the group waits for an answer.
+/// The worker does not retry an error that only an operator can fix, because the group would wait for it.
 #[test]
-fn partition_counts_that_no_longer_match_stop_the_worker() {
+fn mismatched_partition_counts_stop_the_worker() {
     let (input, output) = (topic(broker(), "log-in", 2), topic(broker(), "log-out", 4));
     let setup = Setup::new(broker(), "log-misfit").properties("\"topic.metadata.refresh.interval.ms\" = 500").topic(
         &input,
@@ -374,11 +374,14 @@ fn partition_counts_that_no_longer_match_stop_the_worker() {
     add_partitions(broker(), &format!("{}-news-changelog", setup.group()), 8);
     add_partitions(broker(), &input, 4);
     let log = worker.fails(1);
-    assert!(log.contains("has 8 partitions and what it logs 4; they must be as many, so delete it to have it made anew"), "{log}");
+    assert!(
+        log.contains("has 8 partitions, but its input has 4, and the counts must be equal; delete the topic, and unseen recreates it"),
+        "{log}"
+    );
 }
 
 #[test]
-fn a_changelog_that_could_lose_records_is_refused() {
+fn changelog_that_could_lose_records_is_rejected() {
     let (input, output) = (topic(broker(), "log-in", 2), topic(broker(), "log-out", 2));
     let refused = |partitions: u32, properties: &[(&str, &str)], sentence: &str| {
         let setup = Setup::new(broker(), "log-refused").topic(
@@ -391,12 +394,12 @@ fn a_changelog_that_could_lose_records_is_refused() {
         let log = setup.start("a").fails(1);
         assert!(log.contains(sentence), "{log}");
     };
-    refused(3, &[], "has 3 partitions and what it logs 2; they must be as many");
-    refused(2, &[("cleanup.policy", "compact")], "has cleanup.policy=compact, and must have cleanup.policy=delete");
-    refused(2, &[("retention.ms", "1000")], "has retention.ms=1000, and must have retention.ms=-1");
+    refused(3, &[], "has 3 partitions, but its input has 2, and the counts must be equal");
+    refused(2, &[("cleanup.policy", "compact")], "has cleanup.policy=compact; set it to delete");
+    refused(2, &[("retention.ms", "1000")], "has retention.ms=1000; set it to -1");
 }
 
-/// What a broker and librdkafka make of a record of a changelog, on its way there and back.
+/// Records of a changelog as brokers and librdkafka return them with different compression settings.
 #[test]
 fn compression_does_not_change_a_rebuilt_state() {
     for (compression, of_topic) in [("none", "producer"), ("gzip", "producer"), ("snappy", "lz4"), ("lz4", "uncompressed")] {

@@ -1,19 +1,19 @@
-//! Promise: what does not fit between the configuration and the cluster is reported before anything is read.
+//! Promise: mismatches between the configuration and the cluster are reported before anything is read.
 
 use crate::harness::{Setup, TestRecord, assert_same, broker, read_committed, topic, unique, unseen};
 use crate::stream::Stream;
 
 const LINES: &str = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"aging\", capacity = \"10k\" }";
 
-/// What `unseen check --connect` and `unseen run` say of a setup that cannot work.
+/// Checks that `unseen check --connect` and `unseen run` report these errors for an invalid setup.
 fn refused(setup: &Setup, sentences: &[&str]) {
     let file = setup.write_config("a");
     let (code, _, stderr) = unseen(["check".as_ref(), "--connect".as_ref(), "-c".as_ref(), file.as_os_str()]);
     assert_eq!(code, Some(78), "{stderr}");
     let log = setup.start("a").fails(1);
     for sentence in sentences {
-        assert!(stderr.contains(sentence), "`check` does not say {sentence:?}:\n{stderr}");
-        assert!(log.contains(sentence), "`run` does not say {sentence:?}:\n{log}");
+        assert!(stderr.contains(sentence), "`check` does not report {sentence:?}:\n{stderr}");
+        assert!(log.contains(sentence), "`run` does not report {sentence:?}:\n{log}");
     }
 }
 
@@ -25,8 +25,10 @@ fn missing_topics_are_reported_together() {
         &setup,
         &[
             &format!("topics[0].input: topic {input:?} does not exist; create it\n"),
-            &format!("topics[0].output: topic {output:?} does not exist; create it, with as many partitions as its input\n"),
-            &format!("topics[0].on_invalid.topic: topic {dead:?} does not exist; create it, with as many partitions as its input"),
+            &format!("topics[0].output: topic {output:?} does not exist; create it, with the same number of partitions as its input\n"),
+            &format!(
+                "topics[0].on_invalid.topic: topic {dead:?} does not exist; create it, with the same number of partitions as its input"
+            ),
         ],
     );
 }
@@ -36,7 +38,7 @@ fn topics_of_a_space_need_equal_partition_counts() {
     let (one, two, output) = (topic(broker(), "two", 2), topic(broker(), "three", 3), topic(broker(), "space-out", 3));
     let lines = format!("space = \"both\"\n{LINES}");
     let setup = Setup::new(broker(), "partitions").topic(&one, &output, &lines).topic(&two, &output, &lines);
-    refused(&setup, &[&format!("topics[1].space: {two:?} has 3 partitions and {one:?} has 2, but both are of space \"both\"")]);
+    refused(&setup, &[&format!("topics[1].space: {two:?} has 3 partitions and {one:?} has 2, but both are in space \"both\"")]);
 }
 
 #[test]
@@ -49,12 +51,11 @@ fn fewer_output_partitions_are_reported_and_accepted() {
     let file = stream.setup.write_config("a");
     let (code, stdout, stderr) = unseen(["check".as_ref(), "--connect".as_ref(), "-c".as_ref(), file.as_os_str()]);
     assert_eq!(code, Some(0), "{stderr}");
-    let sentence =
-        format!("topic {:?} has fewer partitions (2) than {:?} (4); records go by their keys there", stream.output, stream.input);
+    let sentence = format!("topic {:?} has fewer partitions (2) than {:?} (4), so it receives records by key", stream.output, stream.input);
     assert!(stdout.contains(&sentence) || stderr.contains(&sentence), "{stdout}{stderr}");
 
     stream.begin(20_000);
-    // By key they go to other partitions than they came from: compared without the partition and its order.
+    // Records go to other partitions by key, so the comparison ignores the partition and the order.
     let sorted = |records: &[Vec<TestRecord>]| {
         let mut all: Vec<_> = records.iter().flatten().map(|record| TestRecord { partition: 0, ..record.clone() }).collect();
         all.sort_by(|a, b| (a.timestamp, &a.headers).cmp(&(b.timestamp, &b.headers)));

@@ -1,4 +1,4 @@
-//! Promise: with `check.crcs`, a corrupt batch holds its partition back, and no record is lost once it is intact again.
+//! Promise: with `check.crcs`, a corrupt batch blocks its partition, and no record is lost once the batch is intact again.
 
 use crate::harness::{
     PATIENCE, Setup, TestRecord, crc32c, delete_records_before, produce, secure_broker, topic, unseen, wait_for_output, wait_until,
@@ -8,16 +8,17 @@ use std::fs::{File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 
-/// Bytes of a batch up to what its checksum covers.
+/// The number of bytes in a batch before the part that its checksum covers.
 const HEAD: u64 = 21;
-/// Bytes of a fetch response before the first batch: of one partition, and of one whose topic follows another, empty one.
+/// The number of bytes in a fetch response before the first batch: for a single partition, and for a partition after an empty one of
+/// another topic.
 const RESPONSE_HEADS: [u64; 2] = [66, 121];
 
-/// A segment on the disk of a broker, which sends it as it is.
+/// A segment on the disk of a broker, which sends it unchanged.
 struct Segment(File);
 
 impl Segment {
-    /// The first segment of partition 0 of a topic of the secure broker, whose directory is known.
+    /// The first segment of partition 0 of a topic on the secure broker, whose directory is known.
     fn open(topic: &str) -> Self {
         Self(OpenOptions::new().read(true).write(true).open(secure_broker().segment(topic, 0)).expect("a segment"))
     }
@@ -28,13 +29,13 @@ impl Segment {
         read
     }
 
-    /// Where the batch ends that begins there.
+    /// The end of the batch at this position.
     fn end(&self, start: u64) -> u64 {
         let length = self.read(start + 8..start + 12);
         start + 12 + u64::from(u32::from_be_bytes(length.try_into().expect("four bytes")))
     }
 
-    /// Replaces bytes, and returns what was there.
+    /// Replaces bytes, and returns the original ones.
     fn replace(&self, start: u64, by: &[u8]) -> Vec<u8> {
         let before = self.read(start..start + by.len() as u64);
         self.0.write_all_at(by, start).expect("it is written");
@@ -50,13 +51,13 @@ fn records(numbers: Range<i32>) -> impl Iterator<Item = TestRecord> {
     })
 }
 
-/// Corrupts one of three batches while a worker starts to read them, repairs it, and expects all records in order.
-/// `corrupt` gets the ends of the batches, and returns where to write which bytes. Returns the log of the worker.
+/// Corrupts one of three batches while a worker starts to read them, repairs the batch, and expects all records in order. `corrupt` gets
+/// the ends of the batches, and returns the position and the bytes to write. Returns the worker's log.
 fn waits_for_the_batch(shares_space: bool, corrupt: impl Fn(&Segment, [u64; 3]) -> (u64, Vec<u8>)) -> String {
     let broker = secure_broker().address();
     let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }\nspace = \"ids\"";
     let (input, output) = (topic(broker, "corrupt-in", 1), topic(broker, "corrupt-out", 1));
-    // Ends of partitions are reported before the corrupt batch is read again.
+    // The ends of partitions are reported before the corrupt batch is read again.
     let properties = "\"check.crcs\" = \"true\"\n\"fetch.wait.max.ms\" = 10";
     let mut setup = Setup::new(broker, "corrupt").properties(properties).topic(&input, &output, lines);
     if shares_space {
@@ -85,17 +86,17 @@ fn waits_for_the_batch(shares_space: bool, corrupt: impl Fn(&Segment, [u64; 3]) 
     log
 }
 
-/// Corrupts the first batch of a fetch response so that librdkafka delivers the records behind the second one.
+/// Corrupts the first batch of a fetch response so that librdkafka delivers the records after the second one.
 ///
-/// After a wrong checksum, librdkafka continues before the end of the batch: it takes a length for an offset in the response.
-/// There it finds the head of a batch that it skips, because its offsets are past. That batch reaches up to `second`.
+/// After a wrong checksum, librdkafka continues before the end of the batch, because it takes a length for an offset in the response. There
+/// it finds a batch header with offsets in the past, and skips that batch. The batch extends to `second`.
 fn skipped(segment: &Segment, [first, second]: [u64; 2]) -> (u64, Vec<u8>) {
     let heads = RESPONSE_HEADS.map(|response_head| first - HEAD - response_head);
     let start = heads[1];
     let mut bytes = segment.read(start..second);
     for head in heads {
         let (before, body) = bytes.split_at_mut(usize::try_from(head + HEAD - start).expect("few"));
-        // No attributes, and one offset.
+        // No attributes, and a single offset.
         body[..6].fill(0);
         let length = i32::try_from(body.len()).expect("few") + 9;
         let head =
@@ -108,7 +109,7 @@ fn skipped(segment: &Segment, [first, second]: [u64; 2]) -> (u64, Vec<u8>) {
     (start, bytes)
 }
 
-/// Fails if librdkafka did not find the batch that it is to skip.
+/// Fails if librdkafka did not find the batch to skip.
 fn assert_skipped(log: &str) {
     for garbage in ["Unsupported Message", "No offset to automatically reset to"] {
         assert!(!log.contains(garbage), "nothing behind the corrupt batch was delivered: {log}");
@@ -116,17 +117,17 @@ fn assert_skipped(log: &str) {
 }
 
 #[test]
-fn records_behind_a_corrupt_batch_wait_for_it() {
+fn records_after_a_corrupt_batch_wait_for_it() {
     assert_skipped(&waits_for_the_batch(false, |segment, [first, second, _]| skipped(segment, [first, second])));
 }
 
-/// If topics share a space, the consumer also reports the ends of partitions.
+/// With a shared space, the consumer also reports the ends of partitions.
 #[test]
-fn records_behind_a_corrupt_batch_of_a_shared_space_wait_for_it() {
+fn records_after_a_corrupt_batch_of_a_shared_space_wait_for_it() {
     assert_skipped(&waits_for_the_batch(true, |segment, [first, second, _]| skipped(segment, [first, second])));
 }
 
-/// A worker whose changelog has a corrupt batch does not take the state without its keys.
+/// A worker does not use a state that lacks the keys of a corrupt changelog batch.
 #[test]
 fn a_rebuild_waits_for_a_corrupt_batch_of_the_changelog() {
     let broker = secure_broker().address();
@@ -134,7 +135,7 @@ fn a_rebuild_waits_for_a_corrupt_batch_of_the_changelog() {
     let (input, output) = (topic(broker, "corrupt-in", 1), topic(broker, "corrupt-out", 1));
     let setup = Setup::new(broker, "corrupt").properties("\"check.crcs\" = \"true\"").topic(&input, &output, lines);
     let mut worker = setup.start("a");
-    // Each commit has a batch in the changelog, and a marker.
+    // Each commit consists of a batch in the changelog and a marker.
     for batch in [0..10, 10..20, 20..30] {
         let emitted = usize::try_from(batch.end).expect("few");
         produce(broker, &input, records(batch));
@@ -144,7 +145,7 @@ fn a_rebuild_waits_for_a_corrupt_batch_of_the_changelog() {
     std::fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
     let name = format!("{}-ids-changelog", setup.group());
     let changelog = Segment::open(&name);
-    // Before them are a batch without keys, which the worker logged when it took the partition over, and its marker.
+    // The first two offsets are a batch without keys, which the worker logged when it took over the partition, and its marker.
     delete_records_before(broker, &name, 0, 2);
     let first = changelog.end(changelog.end(changelog.end(0)));
     let (start, bytes) = skipped(&changelog, [first, changelog.end(first)]);
@@ -178,8 +179,8 @@ fn a_capture_ends_at_a_corrupt_batch() {
     assert!(code == Some(1) && error.contains("a record batch is corrupt"), "{code:?}: {error}");
 }
 
-/// librdkafka continues with garbage, which sends it to an offset that does not exist.
+/// librdkafka parses garbage as an offset that does not exist.
 #[test]
-fn a_corrupt_batch_that_leads_out_of_the_log_is_read_again() {
+fn corrupt_batch_with_an_offset_outside_the_log_is_read_again() {
     waits_for_the_batch(false, |segment, [_, second, _]| (second - 1, vec![!segment.read(second - 1..second)[0]]));
 }

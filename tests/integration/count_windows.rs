@@ -16,7 +16,7 @@ fn records(range: std::ops::Range<usize>) -> Vec<TestRecord> {
         .collect()
 }
 
-/// Waits until all of so many records are committed.
+/// Waits until this number of records is committed.
 fn read(setup: &Setup, input: &str, worker: &mut Worker, count: usize) {
     wait_until("all is read", LIMIT, || {
         assert!(worker.runs(), "the worker has ended");
@@ -24,7 +24,7 @@ fn read(setup: &Setup, input: &str, worker: &mut Worker, count: usize) {
     });
 }
 
-/// The first offset of a topic's partition, and the one after its last.
+/// The start and end offsets of a topic's partition.
 fn ends(topic: &str) -> (i64, i64) {
     let reader: BaseConsumer = client(broker()).create().expect("a consumer");
     reader.fetch_watermarks(topic, 0, LIMIT).expect("the broker answers")
@@ -53,7 +53,7 @@ fn short_lived_workers_trim_the_changelog() {
             count += part;
             read(&setup, &input, &mut worker, count);
             if starts > 4 {
-                // A window is over by now; this is done beside the work.
+                // The window has moved on by now. Trimming runs in the background.
                 worker.wait_for_log(" trimmed ", LIMIT);
             }
             worker.drain();

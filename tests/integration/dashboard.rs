@@ -25,7 +25,7 @@ fn the_dashboard_works_in_a_browser() {
     worker.drain();
 }
 
-/// Checks the page in a browser; returns what was found wrong.
+/// Checks the page in a browser. Returns a description of all problems.
 fn check(address: &str, pictures: Option<&str>) -> Result<(), String> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/dashboard/check.mjs");
     let page = format!("http://{address}/");
@@ -35,10 +35,10 @@ fn check(address: &str, pictures: Option<&str>) -> Result<(), String> {
     if check.status.success() { Ok(()) } else { Err(said) }
 }
 
-/// The pictures in docs: `UNSEEN_PICTURES=docs cargo test ... -- --ignored pictures`.
+/// Takes the pictures for the docs: `UNSEEN_PICTURES=docs cargo test ... -- --ignored pictures`.
 #[test]
 #[ignore = "it makes pictures, and proves nothing more"]
-fn pictures_for_the_docs() {
+fn take_pictures_for_the_docs() {
     let dir = std::env::var("UNSEEN_PICTURES").expect("UNSEEN_PICTURES names a directory");
     let made = |name: &str| format!("{name}.{:x}", std::process::id());
     let [news, videos] = ["news.events", "videos.watched"].map(made);
@@ -48,7 +48,7 @@ fn pictures_for_the_docs() {
     }
     let key = "key = [{ record = \"key\" }]\nwindow = \"24h\"";
     let roomy = format!("space = \"seen-news\"\n{key}\nfilter = {{ capacity = \"1M\", false_positive_rate = 1e-3 }}");
-    // So small, and so strictly bounded, that it is wrong more often than it may be.
+    // A filter that is too small, so that it exceeds its false positive rate.
     let tight = "filter = { capacity = \"250k\", false_positive_rate = 0.01, adapt = false, max_memory = \"540KiB\", at_max_memory = \"saturate\" }";
     let tight = format!("space = \"seen-videos\"\n{key}\n{tight}");
     let setup = Setup::new(broker(), "pictures")

@@ -1,4 +1,4 @@
-//! Promise: keys that a filter keeps on disk survive kills, retractions included, and are known even if the disk is full.
+//! Promise: keys that a filter keeps on disk survive kills, including retractions, and are known even if the disk is full.
 
 use crate::harness::{News, RETRACT, TestRecord, broker, topic, wait_until};
 use crate::stream::{LIMIT, Stream};
@@ -11,14 +11,14 @@ fn news() -> Vec<TestRecord> {
     News { count: RECORDS, ..News::default() }.records()
 }
 
-/// Every tenth record retracts its key.
+/// Records of which every tenth retracts its key.
 fn with_regrets() -> Vec<TestRecord> {
     let mut records = news();
     records.iter_mut().step_by(10).for_each(|record| record.headers.push((RETRACT.to_owned(), None)));
     records
 }
 
-/// Has workers read the records and be killed on the way; what comes out is compared with the exact window.
+/// Runs workers that are killed while they read the records. Compares the output with the exact window.
 fn killed(hint: &str, records: Vec<TestRecord>, lines: &str) {
     let output = topic(broker(), &format!("{hint}-out"), 4);
     let stream = Stream::remembered_by(broker(), hint, output, records, Duration::from_secs(20 * 60), lines)
@@ -27,7 +27,7 @@ fn killed(hint: &str, records: Vec<TestRecord>, lines: &str) {
     let mut worker = stream.setup.start("a");
     for kill in 0..KILLS {
         stream.produce(kill * part..(kill + 1) * part);
-        // Some of it is committed, most likely not all; some of that is in a checkpoint.
+        // Usually, some of these records are committed and some are not, and a checkpoint contains some of the committed ones.
         stream.wait_until_read((kill * part) + part / 2, &mut worker);
         worker.kill9();
         worker = stream.setup.start("a");
@@ -47,9 +47,9 @@ fn retracted_keys_of_a_confirmed_filter_survive_kills() {
     killed("confirmed", with_regrets(), &format!("retract = {{ header = \"retract\" }}\n{filter}"));
 }
 
-/// There is no room even to open the state again. The worker looks keys up in it nevertheless.
+/// The disk has no space to open the state for writing. The worker still looks up its keys.
 #[test]
-fn keys_are_known_on_a_disk_without_any_room() {
+fn keys_are_known_on_a_full_disk() {
     let confirmed = "filter = { kind = \"aging\", capacity = \"10k\", false_positive_rate = 0.3, confirm = true }";
     for (hint, filter) in [("room-exact", "filter = { kind = \"exact\" }"), ("room-confirmed", confirmed)] {
         let output = topic(broker(), &format!("{hint}-out"), 4);

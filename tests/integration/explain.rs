@@ -1,5 +1,5 @@
-//! Promise: `unseen explain` reports why a record was emitted or not, as an exact list would, through kills, a rebuild, and a reset of
-//! the group. What it cannot know, it reports as unknown.
+//! Promise: `unseen explain` reports why a record was emitted or dropped, as an exact list would, through kills, a rebuild, and a reset of
+//! the group. It reports causes that it cannot know as unknown.
 
 use crate::harness::{
     RETRACT, Setup, TestRecord, Worker, broker, client, committed_offset, delete_records_before, produce, read_committed, reset_offset,
@@ -12,10 +12,10 @@ use std::collections::HashMap;
 use std::fs;
 
 const START: i64 = 1_735_689_600_000;
-/// Records that are explained of each sort.
+/// The number of records of each kind to explain.
 const SAMPLE: usize = 2;
 
-/// A record with that key; its value is its number.
+/// A record with this key, and its number as the value.
 fn record(number: usize, key: usize) -> TestRecord {
     TestRecord {
         key: Some(format!("key-{key}").into_bytes()),
@@ -25,7 +25,7 @@ fn record(number: usize, key: usize) -> TestRecord {
     }
 }
 
-/// Half of these repeat an earlier one.
+/// Records, half of which are duplicates.
 fn records(count: usize) -> Vec<TestRecord> {
     (0..count).map(|number| record(number, if number % 2 == 0 { number } else { number * 7 % (number + 1) / 2 * 2 })).collect()
 }
@@ -34,7 +34,7 @@ fn lines(filter: &str) -> String {
     format!("space = \"ids\"\nkey = {{ record = \"key\" }}\nwindow = \"1d\"\nfilter = {filter}")
 }
 
-/// Waits until the group has read so many records of an input of one partition.
+/// Waits until the group has read this number of records from an input with one partition.
 fn read(setup: &Setup, input: &str, worker: &mut Worker, count: usize) {
     wait_until("all is read", LIMIT, || {
         assert!(worker.runs(), "the worker has ended");
@@ -53,12 +53,12 @@ fn explained(setup: &Setup, args: &[&str]) -> Value {
     serde_json::from_str::<Value>(&shown).expect("JSON")["explanations"][0].clone()
 }
 
-/// What came out of an input of one partition whose values are numbers.
+/// The numbers of the emitted records, for an input with one partition whose values are numbers.
 fn came_out(output: &str) -> Vec<usize> {
     read_committed(broker(), output, 1)[0].iter().map(|record| record.text().parse().expect("a number")).collect()
 }
 
-/// Verdict, cause, and what is repeated, as a list says it.
+/// The verdict, the cause, and the original of each record, according to a list.
 fn truth(records: &[TestRecord], came_out: &[usize]) -> Vec<(&'static str, &'static str, Option<usize>)> {
     let mut last = HashMap::new();
     let of = |(number, record): (usize, &TestRecord)| {
@@ -77,7 +77,7 @@ fn sample(truth: &[(&str, &str, Option<usize>)], cause: &str) -> Vec<usize> {
     all.iter().copied().step_by((all.len() / SAMPLE).max(1)).collect()
 }
 
-/// Compares what is said of a sample of the records with what a list says.
+/// Compares the explanations of a sample of the records with the list.
 fn check(setup: &Setup, input: &str, truth: &[(&str, &str, Option<usize>)], causes: &[&str], args: &[&str]) {
     for cause in causes {
         let sample = sample(truth, cause);
@@ -96,7 +96,7 @@ fn check(setup: &Setup, input: &str, truth: &[(&str, &str, Option<usize>)], caus
     }
 }
 
-/// Runs a worker over records; it is killed on the way, and its state is rebuilt from the changelog.
+/// Runs a worker over the records. The worker is killed in between, and its state is rebuilt from the changelog.
 fn judged_through_kills(hint: &str, filter: &str, records: &[TestRecord]) -> (Setup, String, String) {
     let (input, output) = (topic(broker(), hint, 1), topic(broker(), &format!("{hint}-out"), 1));
     let setup = Setup::new(broker(), hint).kafka(&format!("instance_id = \"{hint}\"")).worker("commit_interval = \"20ms\"").topic(
@@ -122,7 +122,7 @@ fn judged_through_kills(hint: &str, filter: &str, records: &[TestRecord]) -> (Se
 }
 
 #[test]
-fn repeats_and_false_positives_of_each_kind() {
+fn duplicates_and_false_positives_of_each_kind_are_explained() {
     for (hint, filter, causes) in [
         (
             "why-aging",
@@ -140,9 +140,9 @@ fn repeats_and_false_positives_of_each_kind() {
     }
 }
 
-/// It forgets at random, so of two records in one commit it is not always known which came out.
+/// A stable filter forgets at random, so for two records with the same key in one commit, it may be unknown which one was emitted.
 #[test]
-fn certain_answers_about_a_stable_filter_are_true() {
+fn certain_explanations_of_a_stable_filter_are_true() {
     let records = records(6_000);
     let (setup, input, output) =
         judged_through_kills("why-stable", "{ kind = \"stable\", memory = \"1KiB\", false_positive_rate = 0.2 }", &records);
@@ -193,7 +193,7 @@ fn duplicates_of_another_topic_of_the_space_are_explained() {
 }
 
 #[test]
-fn retractions_renewals_and_windows_by_count() {
+fn retractions_renewals_and_windows_by_count_are_explained() {
     let (input, output) = (topic(broker(), "why-taken-back", 1), topic(broker(), "why-taken-back-out", 1));
     let lines = "space = \"ids\"\nkey = { record = \"key\" }\nwindow = { keys = 8 }\nrefresh = true\nretract = { header = \"retract\" }\nfilter = { kind = \"exact\", slices = 2 }";
     let setup = Setup::new(broker(), "why-taken-back").topic(&input, &output, lines);
@@ -209,7 +209,7 @@ fn retractions_renewals_and_windows_by_count() {
     let said = explained(&setup, &["--key", "key-0"]);
     assert_eq!((&said["emissions"], &said["retractions"], &said["seen"]), (&2.into(), &1.into(), &true.into()), "{said:#}");
     assert_eq!(said["forgotten"]["at_slice"], 3, "{said:#}");
-    // Two slices of four keys, and the one that is open: the key has left all of them. Its commit is one that is not trimmed.
+    // Two slices of four keys, plus the open one: the key is in none of them. Its commit is not trimmed yet.
     produce(broker(), &input, (4..24).map(|number| record(number, number)));
     read(&setup, &input, &mut worker, 24);
     produce(broker(), &input, [record(24, 0)]);
@@ -231,7 +231,7 @@ fn a_reset_group_is_explained_by_its_last_pass() {
     let mut worker = setup.start("a");
     read(&setup, &input, &mut worker, 300);
     worker.drain();
-    // What came out from there on came out once more, and only the last time counts.
+    // Records from there on are emitted twice, and only the last time counts.
     let out = came_out(&output);
     let (kept, again) = out.split_at(before);
     let all: Vec<_> = kept.iter().filter(|&&number| number < 200).chain(again).copied().collect();
@@ -253,7 +253,7 @@ fn repartitioned_records_are_explained_by_key() {
         wait_until("all is judged", LIMIT, || {
             assert!(worker.runs(), "the worker has ended");
             let (_, end) = reader.fetch_watermarks(of, partition, LIMIT).expect("the broker answers");
-            // The mark of the last transaction has an offset, too.
+            // The marker of the last transaction takes an offset, too.
             (committed_offset(broker(), setup.group(), of, partition)? + 1 >= end).then_some(())
         });
     }
@@ -289,17 +289,17 @@ fn unknown_causes_are_reported_as_unknown() {
     refused(&[&input, "0", "60"], "ends before offset 60");
     refused(&[&input, "3", "0"], "partition 3 does not exist; topic ");
     refused(&["--key", "a", "--key", "b"], "the key has 1 part");
-    // It is there, and not judged.
+    // These records exist but have not been processed.
     produce(broker(), &input, [record(60, 1_000), TestRecord { key: None, ..record(61, 0) }]);
     let said = explained(&setup, &[&input, "0", "60"]);
     assert_eq!((&said["verdict"], &said["seen"]), (&"pending".into(), &false.into()), "{said:#}");
     let said = explained(&setup, &[&input, "0", "61"]);
     assert!(said["sentences"][0].as_str().is_some_and(|text| text.contains("has no key") && text.contains("on_invalid")), "{said:#}");
-    // Of what was trimmed, the verdict is not known, and no drop is called wrong.
+    // The verdict on trimmed records is unknown, and no drop is reported as wrong.
     let changelog = format!("{}-ids-changelog", setup.group());
     let said = explained(&setup, &[&input, "0", "0"]);
     let end = said["changelog"]["end_offset"].as_i64().expect("the end of the changelog");
-    // The last commit is left: one record and its marker.
+    // Leaves the last commit: one record and its marker.
     delete_records_before(broker(), &changelog, 0, end - 2);
     let said = explained(&setup, &[&input, "0", "0"]);
     assert_eq!((&said["verdict"], &said["certain"]), (&"unknown".into(), &false.into()), "{said:#}");

@@ -1,8 +1,8 @@
 //! Promise: a worker that is killed, frozen, or fails at a step of a real transaction or checkpoint does not change the output.
 //!
-//! tests/simulation/plans.rs kills a simulated worker at every fault point (src/fault.rs). The points here are those at which a real
-//! broker or a real disk may matter. Each scenario arms them one after the other over one stream: the worker dies at one, the
-//! next is started with another armed, and the output is compared with the truth at the end.
+//! tests/simulation/plans.rs kills a simulated worker at every fault point (src/fault.rs). This file has the points at which a real broker
+//! or a real disk may matter. Each scenario arms them one after the other over one stream: the worker dies at one point, the next worker is
+//! started with another point armed, and the test compares the output with the expected one at the end.
 
 use crate::harness::state::damage_page;
 use crate::harness::{News, Reader, Worker, broker, committed_offset, topic, wait_until};
@@ -10,7 +10,7 @@ use crate::stream::{LIMIT, PARTITIONS, Stream};
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
-/// Records that each life of a worker is given to read.
+/// The number of records for each worker to read.
 const PART: usize = 500;
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -18,7 +18,7 @@ const AGING: &str = "filter = { kind = \"aging\", capacity = \"2k\", false_posit
 const LARGE_CONFIRMED: &str = "filter = { kind = \"aging\", capacity = \"300M\", false_positive_rate = 1e-3, confirm = true }";
 const EXACT: &str = "filter = { kind = \"exact\" }";
 
-/// Steps of a transaction and a checkpoint, and of what follows a failed transaction. The step that fails comes first.
+/// Steps of a transaction and a checkpoint, and the steps after a failed transaction. The failing step comes first.
 const TRANSACTION: &[&str] = &[
     "transaction.begun:3:kill",
     "transaction.send:40:kill",
@@ -39,13 +39,13 @@ const TRANSACTION: &[&str] = &[
     "commit.offsets_sent:1:error,abort.begin:1:error,resolve.resolved:1:kill",
 ];
 
-/// Points in a checkpoint that is put together in files: after the first file, after the last, and after the store has taken them in.
+/// Points in a checkpoint that is assembled in files: after the first file, after the last file, and after the store has ingested them.
 const LARGE: &[&str] = &["checkpoint.file:1:kill", "checkpoint.file:2:kill", "checkpoint.written:2:kill"];
 
-/// Points passed with corrupt state.
+/// Points that are passed if the state is corrupt.
 const DAMAGED: &[&str] = &["quarantine.moved:1:kill", "quarantine.opened:1:kill"];
 
-/// Steps that may fail, each several times in one life.
+/// Steps that may fail, each several times in the life of one worker.
 const ERRORS: &[&str] = &[
     "connect.begin:1:error",
     "transaction.begin:2:error",
@@ -63,16 +63,16 @@ const ERRORS: &[&str] = &[
     "checkpoint.written:5:error",
 ];
 
-/// Points at which a transaction is open that the broker aborts while the worker is frozen.
+/// Points at which a transaction is open, which the broker aborts while the worker is frozen.
 const STANDSTILLS: &[&str] = &["commit.offsets_sent:2:stop", "commit.flushed:2:stop", "abort.begin:1:stop"];
 
-/// The point that the last of some arms names.
+/// The point of the last armed fault.
 fn point(arms: &str) -> &str {
     let last = arms.rsplit(',').next().unwrap_or_default();
     last.split(':').next().unwrap_or_default()
 }
 
-/// A stream whose records are read bit by bit, and the lives that read it.
+/// A stream that is produced in parts, and the workers that read it.
 struct Lives {
     stream: Stream,
     produced: usize,
@@ -88,7 +88,7 @@ impl Lives {
                 .worker("max_transaction_records = 100\ntransaction_timeout = \"2s\"")
                 .properties("\"session.timeout.ms\" = \"2000\"\n\"heartbeat.interval.ms\" = \"500\"\n\"fetch.wait.max.ms\" = \"20\"")
         });
-        // Membership outlives a process, so that the next one need not wait for the end of its session.
+        // Static membership, so that the next process does not have to wait for the end of the previous session.
         let instance = format!("kafka.instance_id={}", stream.setup.group());
         Self { stream, produced: 0, overrides: vec!["worker.checkpoint_interval=200ms".to_owned(), instance] }
     }
@@ -98,13 +98,13 @@ impl Lives {
         self.stream.setup.start_armed("a", &overrides, faults)
     }
 
-    /// Gives the next life something to read.
+    /// Produces records for the next worker.
     fn feed(&mut self) {
         self.stream.produce(self.produced..self.produced + PART);
         self.produced += PART;
     }
 
-    /// A life that ends at the last of some armed points, for which the test does something.
+    /// Runs a worker that dies at the last of the armed points. `provoke` makes it pass that point.
     fn dies(&mut self, faults: &str, provoke: impl FnOnce(&Self, &mut Worker)) {
         let mut worker = self.start(faults);
         self.feed();
@@ -112,14 +112,14 @@ impl Lives {
         died_at(worker, faults);
     }
 
-    /// Lives that end so by themselves.
+    /// Runs a worker per fault, each of which dies without provocation.
     fn each_dies(&mut self, all: &[&str]) {
         for faults in all {
             self.dies(faults, |_, _| {});
         }
     }
 
-    /// The last life, which reads all that is left.
+    /// Runs the last worker, which reads the rest.
     fn check(mut self) -> String {
         self.stream.produce(self.produced..);
         self.produced = self.stream.records.len();
@@ -141,11 +141,11 @@ fn kills_at_steps_of_transactions_and_checkpoints() {
     lives.check();
 }
 
-/// While transactions are full before their time, there are checkpoints all the same, and not only at the end.
+/// Even if transactions are full before their time, there are checkpoints, and not only at the end.
 #[test]
 fn full_transactions_do_not_prevent_checkpoints() {
     let mut lives = Lives::new("faults-full", 60, HOUR / 3, AGING);
-    // So many commits that two checkpoints are due long before half of them, however fast this machine is.
+    // So many commits that two checkpoints are due well before half of them, on a machine of any speed.
     let overrides = ["worker.commit_interval=1s", "worker.max_transaction_records=100", "worker.checkpoint_interval=100ms"];
     lives.overrides.extend(overrides.map(str::to_owned));
     lives.stream.produce(..);
@@ -158,9 +158,9 @@ fn full_transactions_do_not_prevent_checkpoints() {
     lives.check();
 }
 
-/// Two members that outlive their processes: what the one was giving up is not left without an owner.
+/// Two static members that are restarted: partitions that one of them was giving up do not stay without an owner.
 #[test]
-fn a_member_killed_during_a_revocation_leaves_no_partition_unowned() {
+fn member_killed_during_a_revocation_leaves_no_partition_unowned() {
     let mut lives = Lives::new("faults-left", 2, 24 * HOUR, AGING);
     let mut other = None;
     lives.dies("revoke.begin:1:kill", |lives, worker| {
@@ -177,7 +177,7 @@ fn a_member_killed_during_a_revocation_leaves_no_partition_unowned() {
 
 #[test]
 fn kills_while_a_large_checkpoint_is_written() {
-    // Each key has a page of its own, almost, and there is one checkpoint a partition at the end of each life.
+    // Nearly every key has its own page, and each worker writes one checkpoint per partition at its end.
     let mut lives = Lives::new("faults-large", 6 * LARGE.len(), 24 * HOUR, LARGE_CONFIRMED);
     lives.overrides.extend(["worker.checkpoint_interval=1h".to_owned(), "state.changelog=false".to_owned()]);
     for faults in LARGE {
@@ -190,7 +190,7 @@ fn kills_while_a_large_checkpoint_is_written() {
     lives.check();
 }
 
-/// A corrupt page is found when the state is loaded, and the whole store is moved aside.
+/// The corrupt page is found when the state is loaded, and the whole store is moved aside.
 #[test]
 fn kills_while_corrupt_state_is_moved_aside() {
     let mut lives = Lives::new("faults-state", DAMAGED.len(), 24 * HOUR, AGING);
@@ -230,7 +230,7 @@ fn workers_frozen_past_the_transaction_timeout_change_nothing() {
         lives.feed();
         let mut worker = lives.start(&faults);
         worker.wait_for_log(&format!("fault point reached point={:?}", point(&faults)), LIMIT);
-        // The broker gives the transaction up: then nothing of the output is in doubt any more.
+        // Once the broker has aborted the transaction, no output is in doubt.
         Reader::new(&lives.stream.broker, &lives.stream.output, PARTITIONS).read_to_end(LIMIT);
         worker.sigcont();
         lives.stream.wait_until_read(lives.produced, &mut worker);

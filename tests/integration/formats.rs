@@ -1,4 +1,4 @@
-//! Promise: records with a schema are emitted exactly once, through changes of their schemas and outages of the registry.
+//! Promise: records with a schema are emitted exactly once, through schema changes and registry outages.
 
 use crate::harness::{
     SchemaRegistry, SplitMix, TestRecord, Worker, assert_same, broker, by_partition, committed_offset, offset_of, read_committed,
@@ -12,7 +12,7 @@ use std::time::Duration;
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
 const START: i64 = 1_735_689_600_000;
 
-/// One record in four versions: as it was, with more fields, renamed by an alias, in another order.
+/// One record in four versions: the original, with more fields, renamed with an alias, and reordered.
 const VERSIONS: [&str; 4] = [
     r#"{"type":"record","name":"Order","fields":[{"name":"id","type":"string"},{"name":"cents","type":"long"}]}"#,
     r#"{"type":"record","name":"Order","fields":[{"name":"id","type":"string"},{"name":"note","type":["null","string"]},{"name":"cents","type":"long"}]}"#,
@@ -34,7 +34,7 @@ fn string(text: &str) -> Vec<u8> {
     [long(i64::try_from(text.len()).expect("short")), text.as_bytes().to_vec()].concat()
 }
 
-/// The record of order `o-id`, as a version writes it, in its frame.
+/// The framed record of order `o-id` in a version.
 fn order(id: usize, cents: i64, version: usize) -> Vec<u8> {
     let name = format!("o-{id}");
     let body = match version {
@@ -50,7 +50,7 @@ fn schema(version: usize, id: usize) -> Value {
     json!({ "subject": "orders-value", "version": version + 1, "id": id, "schema": VERSIONS[version] })
 }
 
-/// Orders, each twice on average, by whatever version `version` chooses. To the oracle, the record key is the id.
+/// Orders, each twice on average. `version` chooses the version of each. For the oracle, the record key is the id.
 fn orders(count: usize, mut version: impl FnMut(usize, i32) -> usize) -> Vec<TestRecord> {
     let mut random = SplitMix(7);
     let record = |number: usize| {
@@ -64,7 +64,7 @@ fn orders(count: usize, mut version: impl FnMut(usize, i32) -> usize) -> Vec<Tes
     (0..count).map(record).collect()
 }
 
-/// Has a worker read Avro, with a registry that has the versions.
+/// Settings of a worker that reads Avro, with a registry that has all versions.
 fn settings(registry: &SchemaRegistry) -> Vec<String> {
     let url = format!("schema_registry.url={}", registry.url());
     ["topics[0].key={ field = \"/id\" }", "topics[0].value_format=avro", &url].map(str::to_owned).into()
@@ -95,7 +95,7 @@ fn schemas_can_change_mid_stream() {
     let stream = Stream::of(broker(), "formats-evolve", records, WINDOW);
     stream.produce(..);
     stream.check(start(&stream, "a", &settings(&registry)));
-    // Each was asked for once.
+    // The worker requested each schema once.
     let requests = registry.requests();
     for id in 1..=4 {
         assert_eq!(requests[format!("GET /schemas/ids/{id}")], 1, "{requests}");
@@ -105,7 +105,7 @@ fn schemas_can_change_mid_stream() {
 #[test]
 fn a_registry_outage_delays_only_partitions_that_need_it() {
     let registry = registry();
-    // Partition 1 goes over to a schema that nobody knows yet.
+    // Partition 1 switches to a schema that the registry does not have yet.
     let records = orders(20_000, |number, partition| usize::from(partition == 1 && number >= 10_000));
     let stream = Stream::of(broker(), "formats-down", records, WINDOW).with(|setup| setup.properties(SHORT_SESSION));
     let settings = settings(&registry);
@@ -129,7 +129,7 @@ fn a_registry_outage_delays_only_partitions_that_need_it() {
         address
     };
     waiting(&mut worker);
-    // One that is killed while it waits has lost nothing, nor has its heir.
+    // A worker that is killed while it waits loses nothing, and neither does its successor.
     worker.kill9();
     registry.heal();
     registry.hang();
@@ -139,7 +139,7 @@ fn a_registry_outage_delays_only_partitions_that_need_it() {
         wait_until_read(&stream, partition, end, &mut worker);
     }
     wait_until_read(&stream, 1, waits_at, &mut worker);
-    // It may stay away for longer, as UNSEEN_REGISTRY_AWAY says in seconds.
+    // UNSEEN_REGISTRY_AWAY sets a longer outage in seconds.
     let away = std::env::var("UNSEEN_REGISTRY_AWAY").map_or(0, |seconds| seconds.parse().expect("a number of seconds"));
     let (began, away) = (std::time::Instant::now(), Duration::from_secs(away));
     wait_until("it was away for so long", LIMIT + away, || (began.elapsed() >= away).then_some(()));
@@ -151,7 +151,7 @@ fn a_registry_outage_delays_only_partitions_that_need_it() {
     stream.check(worker);
 }
 
-/// A partition that waits goes to another member and comes back, or is set back by an abort: it is read on all the same.
+/// A waiting partition continues after it moves to another member and returns, and after an abort rewinds it.
 #[test]
 fn a_waiting_partition_can_move_and_return() {
     for settings_of in [&["kafka.instance_id=a"][..], &["state.changelog=false"], &[]] {
@@ -167,7 +167,7 @@ fn a_waiting_partition_can_move_and_return() {
         let address = address(&mut worker);
         let waits = || ask(&address, "/readyz").2.contains("1 of 4 partitions wait for a schema");
         wait_until("a partition waits", LIMIT, || waits().then_some(()));
-        // Another takes some of the partitions, and gives them back.
+        // Another member takes some of the partitions, and gives them back.
         let others: Vec<_> = settings_of.iter().map(|setting| setting.replace("instance_id=a", "instance_id=b")).collect();
         let mut other = start(&stream, "b", &settings(&others.iter().map(String::as_str).collect::<Vec<_>>()));
         other.wait_for_log("partitions assigned", LIMIT);
@@ -183,14 +183,14 @@ fn a_waiting_partition_can_move_and_return() {
 }
 
 #[test]
-fn an_abort_while_a_partition_waits_costs_nothing() {
+fn abort_while_a_partition_waits_loses_nothing() {
     let registry = registry();
     let records = orders(20_000, |number, partition| usize::from(partition == 1 && number >= 10_000));
     let stream = Stream::of(broker(), "formats-abort", records, WINDOW).with(|setup| setup.worker("transaction_timeout = \"60s\""));
     let settings = settings(&registry);
     registry.fail_at("/schemas/ids/2", 503);
     stream.produce(..);
-    // The first commits fail: what was in them comes again, up to the record that waits.
+    // The first commits fail, so their records are read again, up to the waiting record.
     let overrides: Vec<_> = settings.iter().map(String::as_str).collect();
     let mut worker = stream.setup.start_armed("a", &overrides, "commit.flushed:1:error,commit.flushed:3:error");
     wait_until("a partition waits", LIMIT, || {
@@ -207,12 +207,13 @@ fn an_abort_while_a_partition_waits_costs_nothing() {
 }
 
 #[test]
-fn a_registry_that_flaps_makes_nothing_invalid() {
+fn flapping_registry_makes_no_record_invalid() {
     let registry = SchemaRegistry::start(&[]);
     let stream = Stream::of(broker(), "formats-flaps", orders(2_000, |_, _| 0), WINDOW);
     stream.produce(..);
     let worker = start(&stream, "a", &settings(&registry));
-    // It knows none, is away for longer than it would take to believe that, knows none again, and then does.
+    // The registry reports unknown schemas, goes down for longer than the worker would wait to believe that, reports unknown schemas again,
+    // and then has the schemas.
     let asked = || registry.requests()["GET /schemas/ids/1"].as_u64().unwrap_or_default();
     let more = |than: u64| wait_until("it is asked again", LIMIT, || (asked() > than).then(asked));
     more(0);
@@ -265,7 +266,7 @@ fn topics_of_different_formats_can_share_a_space() {
     let registry = registry();
     let records = orders(4_000, |_, _| 0);
     let stream = Stream::of(broker(), "formats-shared", records.clone(), WINDOW);
-    // The same orders once more, as JSON in a topic of their own.
+    // The same orders again, as JSON in a separate topic.
     let json = topic(broker(), "formats-shared-json", 4);
     let of_json = |record: &TestRecord| {
         let id = String::from_utf8(record.key.clone().expect("a key")).expect("text");
@@ -314,7 +315,7 @@ fn the_registry_password_and_certificate_are_checked() {
 }
 
 #[test]
-fn a_check_looks_for_the_fields_in_the_newest_schema() {
+fn check_looks_for_the_fields_in_the_latest_schema() {
     let registry = SchemaRegistry::start(&[]);
     let stream = Stream::of(broker(), "formats-check", Vec::new(), WINDOW);
     registry.put(&json!([{ "subject": format!("{}-value", stream.input), "version": 1, "id": 1, "schema": VERSIONS[0] }]));
@@ -332,7 +333,7 @@ fn a_check_looks_for_the_fields_in_the_newest_schema() {
 #[test]
 fn a_record_key_is_read_by_its_own_format() {
     let registry = registry();
-    // Each record key is an order in Avro; the value is nothing.
+    // The record key is an order in Avro, and the value is empty.
     let mut records = orders(4_000, |number, _| number % 3);
     let mut stream = Stream::of(broker(), "formats-key", records.clone(), WINDOW);
     for record in records.iter_mut().chain(stream.records.iter_mut()).chain(stream.expected.iter_mut().flatten()) {
@@ -346,8 +347,8 @@ fn a_record_key_is_read_by_its_own_format() {
     assert_same(&by_partition(records, PARTITIONS), &read_committed(broker(), &stream.input, PARTITIONS));
 }
 
-/// A registry must say for ten seconds that it does not know a schema. So long must the records of a batch wait, and no longer,
-/// however many schemas they name.
+/// A schema counts as unknown after the registry has denied it for ten seconds. The records of a batch wait that long once, regardless of
+/// the number of their schemas.
 #[test]
 fn records_of_many_unknown_schemas_wait_once() {
     let registry = registry();

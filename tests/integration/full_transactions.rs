@@ -1,16 +1,16 @@
-//! Promise: a transaction that is full, in bytes, is committed before the commit interval ends.
+//! Promise: a transaction that is full in bytes is committed before the commit interval ends.
 
 use crate::harness::{News, Reader, broker, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};
 use std::time::Duration;
 
-/// What a transaction writes at most, as the documents have it.
+/// The documented maximum size of a transaction.
 const FULL: usize = 64 << 20;
 
 #[test]
-fn many_bytes_are_committed_before_the_interval_ends() {
+fn full_transaction_is_committed_before_the_interval_ends() {
     let mut records = News { count: 320, ..News::default() }.records();
-    // Many bytes for the worker, and few for the brokers, once they are compressed.
+    // Large records that compress well, so that they are small for the brokers.
     for record in &mut records {
         record.pad(&"x".repeat(500_000));
     }
@@ -19,16 +19,16 @@ fn many_bytes_are_committed_before_the_interval_ends() {
     assert!(bytes > FULL && bytes < 2 * FULL, "{bytes} bytes are more than one transaction takes, and less than two");
     stream.produce(..);
     let mut worker = stream.setup.start_with("a", &["worker.commit_interval=7m", "worker.transaction_timeout=15m"]);
-    // Without the bound, nothing is visible before the interval has passed, which is longer than this waits.
+    // Without the limit, nothing would be visible before the commit interval, which is longer than this wait.
     let mut reader = Reader::new(&stream.broker, &stream.output, PARTITIONS);
-    wait_until("a part came out", LIMIT, || {
-        assert!(worker.runs(), "the worker ended before anything came out");
+    wait_until("a part of the records is visible", LIMIT, || {
+        assert!(worker.runs(), "the worker exited before any record was visible");
         reader.poll(Duration::from_millis(100));
         (reader.count() > 0).then_some(())
     });
     let visible: usize = reader.records.iter().flatten().map(|record| record.text().len()).sum();
-    assert!(visible < bytes, "all of it came out at once");
-    // It need not have read everything by now.
+    assert!(visible < bytes, "all records became visible at once");
+    // The worker may not have read everything yet.
     worker.drain();
     stream.check(stream.setup.start("a"));
 }

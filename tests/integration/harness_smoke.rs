@@ -1,4 +1,4 @@
-//! The harness itself: what it writes is what it reads, and it notices when something is wrong.
+//! Tests of the harness: it reads back what it writes, and it detects differences.
 
 use crate::harness::{
     News, Oracle, TestRecord, assert_same, broker, by_partition, committed_offset, delete_records_before, difference, produce,
@@ -13,7 +13,7 @@ fn news(count: usize) -> Vec<TestRecord> {
 }
 
 #[test]
-fn what_is_produced_is_read_back() {
+fn produced_records_are_read_back() {
     let topic = topic(broker(), "smoke", 4);
     let records = news(10_000);
     produce(broker(), &topic, &records);
@@ -31,7 +31,7 @@ fn deleted_records_are_gone() {
 }
 
 #[test]
-fn half_of_the_news_are_duplicates_and_the_oracle_forgets() {
+fn half_of_the_news_are_duplicates_and_the_oracle_forgets_keys() {
     let records = news(100_000);
     let for_ever = Oracle::new(Duration::from_secs(86_400), 4).expected(&records, PARTITIONS);
     let unseen: usize = for_ever.iter().map(Vec::len).sum();
@@ -45,7 +45,7 @@ fn half_of_the_news_are_duplicates_and_the_oracle_forgets() {
 #[test]
 fn the_oracle_keeps_a_key_for_the_window_and_a_slice() {
     let record = |timestamp| TestRecord { key: Some(b"a".to_vec()), timestamp, ..TestRecord::default() };
-    // Four slices of 10 s: emitted in the slice of 0 s, forgotten with the slice of 50 s.
+    // Four slices of 10 s: emitted in the slice at 0 s, and forgotten with the slice at 50 s.
     let oracle = Oracle::new(Duration::from_secs(40), 4);
     let records = [record(9_000), record(49_999), record(50_000), record(20_000)];
     assert_eq!(oracle.expected(&records, 1), [vec![record(9_000), record(50_000)]]);

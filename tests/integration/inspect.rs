@@ -1,5 +1,5 @@
-//! Promise: a state directory can be inspected while its worker runs, and merged with another. The merged state has seen what
-//! either had seen.
+//! Promise: a state directory can be inspected while its worker runs, and merged with another one. The merged state has seen the keys of
+//! both.
 
 use crate::harness::{News, Setup, Worker, broker, committed_offset, read_committed, topic, unseen, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};
@@ -13,7 +13,7 @@ fn inspect(args: &[&Path]) -> (Option<i32>, String, String) {
     unseen([Path::new("inspect")].iter().chain(args))
 }
 
-/// Waits until a group has read `count` records of the stream's input, all partitions together.
+/// Waits until a group has read `count` records of the stream's input, over all partitions.
 fn wait_until_read(stream: &Stream, group: &str, count: usize, worker: &mut Worker) {
     wait_until("the records are read", LIMIT, || {
         assert!(worker.runs(), "the worker ended");
@@ -26,7 +26,7 @@ fn joined(hint: &str, filter: &str) {
     let records = News { count: 2 * COUNT, ..News::default() }.records();
     let output = topic(broker(), &format!("{hint}-out"), 4);
     let stream = Stream::remembered_by(broker(), hint, output, records, DAY, filter);
-    // One group reads the first half, another one the second.
+    // One group reads the first half, and another one the second half.
     stream.begin(COUNT);
     let other_output = topic(broker(), &format!("{hint}-other"), 4);
     let other = Setup::new(broker(), hint).kafka("start = \"latest\"").topic(&stream.input, &other_output, &Stream::lines(DAY, filter));
@@ -51,23 +51,23 @@ fn joined(hint: &str, filter: &str) {
     let (code, _, error) = inspect(&[&dirs[0], Path::new("--merge"), &target]);
     assert!(code == Some(1) && error.contains("already contains state"), "{error}");
 
-    // All of it again: the join has seen each of them.
+    // Produces all records again. The merged state has seen all of them.
     let before = read_committed(broker(), &other_output, PARTITIONS);
     assert!(before.iter().map(Vec::len).sum::<usize>() > 1_000);
     let mut worker = other.start("c");
     stream.produce(..);
     wait_until_read(&stream, other.group(), 4 * COUNT, &mut worker);
     worker.drain();
-    assert!(read_committed(broker(), &other_output, PARTITIONS) == before, "something came out that one of both had seen");
+    assert!(read_committed(broker(), &other_output, PARTITIONS) == before, "a key was emitted that one of the two states had seen");
 }
 
 #[test]
-fn aging_filters_are_joined() {
+fn aging_filters_are_merged() {
     joined("join-aging", "filter = { kind = \"aging\", capacity = \"100k\", false_positive_rate = 1e-9, adapt = false }");
 }
 
 #[test]
-fn exact_filters_are_joined() {
+fn exact_filters_are_merged() {
     joined("join-exact", "filter = { kind = \"exact\" }");
 }
 
@@ -78,7 +78,7 @@ fn a_directory_without_state_is_reported() {
     assert!(code == Some(1) && error.contains("the directory contains no state"), "{error}");
 }
 
-/// Asks a directory for a key, as text; its first line is that of the partition that has seen it, if one has.
+/// Queries a directory for a key. The first line of the answer is about the partition that has seen the key, if there is one.
 fn ask(stream: &Stream, key: [&str; 2]) -> String {
     let (dir, config) = (stream.setup.state_dir("a"), stream.setup.write_config("a"));
     let [user, news] = key.map(Path::new);
@@ -104,7 +104,7 @@ fn answers_for(hint: &str, filter: &str, since: &str) {
 }
 
 #[test]
-fn a_query_needs_the_configuration_of_the_state() {
+fn query_requires_the_configuration_of_the_state() {
     let records = News { count: COUNT, ..News::default() }.records();
     let stream = Stream::of(broker(), "ask-otherwise", records, DAY);
     stream.begin(COUNT);
@@ -142,8 +142,8 @@ fn a_closed_pipe_ends_the_output_quietly() {
 }
 
 #[test]
-fn a_query_reports_when_the_key_was_seen() {
-    // The first records are of midnight, and so of the slice that begins then.
+fn query_reports_when_the_key_was_seen() {
+    // The first records are at midnight, which is the start of their slice.
     let since = "seen in the slice that starts at 2025-01-01T00:00:00Z";
     answers_for("ask-aging", "filter = { kind = \"aging\", capacity = \"100k\", false_positive_rate = 1e-9 }", since);
     answers_for("ask-exact", "filter = { kind = \"exact\" }", since);

@@ -1,5 +1,5 @@
-//! Promise: `on_invalid` decides about a record without a key. Such a record is never mistaken for another, and does not affect the
-//! order of good records.
+//! Promise: `on_invalid` determines what happens to a record without a key. Such a record is never taken for another one, and does not
+//! affect the order of valid records.
 
 use crate::harness::{
     News, Oracle, SplitMix, TestRecord, assert_prefix, assert_same, broker, by_partition, committed_offset, logged, offset_of,
@@ -11,10 +11,10 @@ use std::time::Duration;
 const GOOD: usize = 10_000;
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
 
-/// Tombstones are among them.
+/// Tombstones are among the records.
 const TOMBSTONES: &str = "topics[0].on_tombstone=invalid";
 
-/// Values without a key in `/user_id` and `/news_id`: the class of the error, and its sentence.
+/// Values without a key in `/user_id` and `/news_id`, each with the class and the message of its error.
 const BAD: [(Option<&[u8]>, &str, &str); 8] = [
     (
         Some(br#"{"user_id":1,"news_id":"n-1""#),
@@ -42,7 +42,7 @@ const BAD: [(Option<&[u8]>, &str, &str); 8] = [
     ),
 ];
 
-/// Good records, and among them bad ones of every kind, in every partition.
+/// Valid records, and among them invalid records of every kind in every partition.
 fn mixed() -> Vec<TestRecord> {
     let mut records = Vec::new();
     let mut kinds = BAD.iter().cycle();
@@ -57,7 +57,7 @@ fn mixed() -> Vec<TestRecord> {
     records
 }
 
-/// To the oracle, which looks at record keys, it is a key of its own.
+/// An invalid record. Its record key is unique, because the oracle uses record keys.
 fn bad(value: Option<&[u8]>, number: usize, partition: i32, timestamp: i64) -> TestRecord {
     let headers =
         if number.is_multiple_of(100) { Vec::new() } else { vec![("trace".to_owned(), None), ("bad".to_owned(), Some(vec![0, 255]))] };
@@ -68,7 +68,7 @@ fn is_good(record: &TestRecord) -> bool {
     !record.key.as_ref().is_some_and(|key| key.starts_with(b"bad-"))
 }
 
-/// A stream of good and bad records that expects only the good ones.
+/// A stream of valid and invalid records that expects only the valid ones in the output.
 fn good_only(hint: &str) -> Stream {
     let mut stream = Stream::of(broker(), hint, mixed(), WINDOW);
     stream.expected.iter_mut().for_each(|expected| expected.retain(is_good));
@@ -77,7 +77,7 @@ fn good_only(hint: &str) -> Stream {
 }
 
 #[test]
-fn bad_records_go_to_the_dead_letters_verbatim() {
+fn invalid_records_become_dead_letters_unchanged() {
     let stream = good_only("invalid");
     let dead_letters = topic(broker(), "invalid-dead", 4);
     stream.check(stream.setup.start_with("a", &[TOMBSTONES, &format!("topics[0].on_invalid.topic={dead_letters}")]));
@@ -92,7 +92,7 @@ fn bad_records_go_to_the_dead_letters_verbatim() {
 }
 
 #[test]
-fn bad_records_are_emitted_if_so_configured() {
+fn invalid_records_are_emitted_if_configured() {
     let stream = Stream::of(broker(), "invalid-emit", mixed(), WINDOW);
     assert!(stream.expected.iter().flatten().any(|record| !is_good(record)), "no bad record is expected");
     stream.produce(..);
@@ -100,7 +100,7 @@ fn bad_records_are_emitted_if_so_configured() {
 }
 
 #[test]
-fn a_bad_record_stops_the_worker_by_default() {
+fn invalid_record_stops_the_worker_by_default() {
     for (kind, (value, _, message)) in BAD.into_iter().enumerate().step_by(5) {
         let mut records = News { count: 2_000, ..News::default() }.records();
         let (partition, timestamp) = (records[1_000].partition, records[1_000].timestamp);
@@ -129,9 +129,9 @@ fn a_bad_record_stops_the_worker_by_default() {
         assert_prefix(&stream.expected, &output);
         let at = usize::try_from(partition).expect("a partition");
         let good = Oracle::new(WINDOW, 4).expected(&before[at], PARTITIONS)[at].len();
-        assert_eq!(output[at].len(), good, "not all that came before the bad record came out");
+        assert_eq!(output[at].len(), good, "not all records before the invalid record were emitted");
 
-        // Nothing is mended by trying again: it stops at the same place.
+        // A retry does not help: the worker stops at the same record.
         let again = stream.setup.start_with("a", &[TOMBSTONES]).fails(1);
         assert!(again.contains(&format!("offset {offset}: {message}")), "{again}");
         stream.check(stream.setup.start_with("a", &[TOMBSTONES, "topics[0].on_invalid=drop"]));
@@ -144,7 +144,7 @@ fn a_record_of_a_megabyte_passes_unchanged() {
     let mut random = SplitMix(9);
     for number in [300, 301, 700] {
         let fields = records[number].text().strip_suffix('}').expect("a JSON object").to_owned() + ",\"padding\":\"";
-        // Nothing compresses it, so that it is as large on the way as it looks.
+        // The padding does not compress, so the record has its full size on the network.
         let padding: String =
             (0..1_000_000 - fields.len() - 2).map(|_| char::from(b' ' + 1 + u8::try_from(random.below(94)).expect("a letter"))).collect();
         records[number].value = Some(format!("{fields}{}\"}}", padding.replace(['"', '\\'], "-")).into_bytes());

@@ -1,4 +1,4 @@
-//! Tests of the real binary on a real Kafka. See `harness` for where that comes from.
+//! Tests of the real binary on a real Kafka. `harness` documents which broker they use.
 
 mod harness;
 mod harness_smoke;

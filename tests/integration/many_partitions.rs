@@ -6,12 +6,12 @@ use crate::harness::{
 };
 use std::time::{Duration, Instant};
 
-/// Has a worker read one record from each of the first `records` partitions, and checks that it is committed. Before it reads,
-/// the worker commits an offset of every partition.
+/// Makes a worker read one record from each of the first `records` partitions, and checks that they are committed. Before it reads, the
+/// worker commits an offset of every partition.
 fn commit_all(broker: &str, partitions: u32, records: u32, delivery: &str, limit: Duration) -> String {
-    // First, because a broker that creates thousands of partitions does nothing else meanwhile.
+    // The output comes first, because a broker that creates thousands of partitions does nothing else meanwhile.
     let output = topic(broker, "many-out", 1);
-    // The controller creates no more than this many in one request.
+    // The controller creates at most this number of partitions per request.
     let input = topic(broker, "many-in", partitions.min(5_000));
     if partitions > 5_000 {
         add_partitions(broker, &input, partitions);
@@ -45,7 +45,7 @@ fn offset_commits_are_split_until_the_coordinator_accepts_them() {
     // The first commit of any group creates the offsets topic.
     let first = topic(broker.address(), "first", 1);
     reset_offset(broker.address(), "first", &first, 0, 0);
-    // Enough for the group's own record, and for a score of offsets.
+    // Enough for the group's own record, and for about twenty offsets.
     alter_topic(broker.address(), "__consumer_offsets", "max.message.bytes", "3000");
     for delivery in ["exactly_once", "at_least_once"] {
         let log = commit_all(broker.address(), 64, 64, delivery, PATIENCE);

@@ -20,7 +20,7 @@ fn processes_join_leave_and_die_under_load() {
         let status = second.wait(LIMIT);
         assert!(status.success(), "the second ended with {status}");
     }
-    // And one that goes without a word, so that its partitions come back by way of its session's end.
+    // One member is killed, so that its partitions become free only when its session ends.
     let mut third = stream.setup.start("c");
     third.wait_for_log("partition restored", LIMIT);
     third.kill9();
@@ -40,7 +40,7 @@ fn the_wait_for_a_killed_members_session_is_explained() {
     stream.check(second);
 }
 
-/// Topics that share a space are shared out in another way, which the group does not take beside the old one.
+/// A shared space changes the assignment strategy, which the group rejects next to the old one.
 #[test]
 fn a_member_with_another_assignment_strategy_is_explained() {
     let stream = Stream::remembered(broker(), "another-way", 1_000);
@@ -52,7 +52,7 @@ fn a_member_with_another_assignment_strategy_is_explained() {
     let setup = Setup::new(broker(), "another-way").of_group(stream.setup.group());
     let setup = setup.topic(&stream.input, &stream.output, &lines).topic(&other, &stream.output, &lines);
     let mut second = setup.start("b");
-    second.wait_for_log("because its other members use another assignment strategy: stop all of them first", LIMIT);
+    second.wait_for_log("because its other members use a different assignment strategy; stop all of them first", LIMIT);
     stream.check(first);
     second.wait_for_log("partition restored", LIMIT);
     second.drain();
@@ -80,8 +80,8 @@ fn a_rolling_restart_of_static_members() {
     third.drain();
 }
 
-/// Another consumer takes a member's static name, and is gone again: to the member, the same as a broker that takes
-/// it for another after an outage. What it had in hand goes by the way, and is read again.
+/// Another consumer takes over a member's static name, and leaves. The member sees the same if a broker mistakes it for another process
+/// after an outage. It drops the records in progress, and reads them again.
 #[test]
 fn a_fenced_static_member_rejoins() {
     let stream = Stream::new(broker(), "fenced", RECORDS);
@@ -99,7 +99,7 @@ fn a_fenced_static_member_rejoins() {
             let _ = other.poll(Duration::from_millis(100));
             (other.assignment().ok()?.count() == PARTITIONS).then_some(())
         });
-        // It does not leave the group: static members never do.
+        // A static member does not leave the group.
         drop(other);
         worker.wait_for_log(&format!("rejoining, because this can also happen after an outage time={time}"), LIMIT);
     }
@@ -107,7 +107,7 @@ fn a_fenced_static_member_rejoins() {
     stream.check(worker);
 }
 
-/// Two processes of one static name that both live take it from each other, but not for ever.
+/// Two running processes with the same static name take it from each other, but not forever.
 #[test]
 fn one_of_two_processes_with_one_name_stops() {
     let stream = Stream::new(broker(), "twins", RECORDS);

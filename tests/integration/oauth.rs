@@ -1,4 +1,4 @@
-//! Promise: a worker that logs in by bearer token always has a valid one, loses nothing without one, and shows none.
+//! Promise: a worker that logs in with a bearer token always has a valid one, loses nothing without one, and never shows it.
 
 use crate::harness::{PATIENCE, SCOPE, SUBJECT, SecureBroker, Setup, TokenProvider, secure_broker, wait_until};
 use crate::observed::{address, ask};
@@ -35,16 +35,16 @@ fn stream_of(provider: &TokenProvider, hint: &str, count: usize) -> Stream {
     stream(hint, count, &properties).with(|setup| setup.environment("CLIENT_SECRET", provider.secret()))
 }
 
-/// What must not be shown.
+/// The texts that must not be shown.
 fn secrets(provider: &TokenProvider) -> Vec<String> {
-    // The signature of each token, and its claims.
+    // The signature and the claims of each token.
     let tokens = provider.tokens();
     let parts = tokens.iter().flat_map(|token| token.split('.').skip(1)).map(str::to_owned);
     parts.chain([provider.secret().to_owned()]).collect()
 }
 
 #[test]
-fn tokens_are_renewed_for_clients_that_are_idle_and_never_shown() {
+fn tokens_are_renewed_for_idle_clients_and_never_shown() {
     let provider = provider(secure_broker(), Duration::from_secs(5));
     let stream = stream_of(&provider, "oauth", 5_000);
     allow(&stream, USER, None);
@@ -57,12 +57,12 @@ fn tokens_are_renewed_for_clients_that_are_idle_and_never_shown() {
     let feed = stream.feed(8);
     feed.join();
     let log = stream.check(worker);
-    assert!(!log.contains("the broker refuses the token"), "a token was used for too long:\n{log}");
+    assert!(!log.contains("the broker rejects the token"), "a token was used for too long:\n{log}");
     hold_nothing([("the log", log)], &secrets(&provider));
 }
 
 #[test]
-fn no_record_is_lost_while_no_token_can_be_had() {
+fn no_record_is_lost_without_a_token() {
     let provider = provider(secure_broker(), Duration::from_secs(5));
     let stream = stream_of(&provider, "oauth-down", 20_000);
     allow(&stream, USER, None);
@@ -80,11 +80,11 @@ fn no_record_is_lost_while_no_token_can_be_had() {
     provider.set_down(false);
     stream.wait_until_read(20_000, &mut worker);
     let log = stream.check(worker);
-    assert!(log.contains("cannot renew the token for the login; still trying: "), "{log}");
+    assert!(log.contains("failed to renew the token for the login; retrying: "), "{log}");
     hold_nothing([("the log", log)], &secrets(&provider));
 }
 
-/// Replaces a file as Kubernetes does.
+/// Replaces a file in the way that Kubernetes does.
 fn replace(file: &Path, text: &str) {
     let new = file.with_extension("new");
     std::fs::write(&new, text).expect("a file");
@@ -109,11 +109,11 @@ fn a_token_in_a_file_is_read_again() {
     wait_until("the first token has expired", LIMIT, || (issued.elapsed() > lifetime).then_some(()));
     stream.produce(2_500..);
     let log = stream.check(worker);
-    assert!(!log.contains("the broker refuses the token"), "the token was not renewed:\n{log}");
+    assert!(!log.contains("the broker rejects the token"), "the token was not renewed:\n{log}");
     hold_nothing([("the log", log)], &secrets(&provider));
 }
 
-/// `unseen check --connect` reports this, and no secret.
+/// Checks that `unseen check --connect` reports these errors, and no secret.
 fn refused(stream: &Stream, provider: &TokenProvider, overrides: &[&str], words: &[&str]) {
     let (code, stdout, stderr) = stream.setup.check_with("a", &[overrides, &TELL_ALL].concat());
     assert_eq!(code, Some(78), "{stderr}");
@@ -124,16 +124,16 @@ fn refused(stream: &Stream, provider: &TokenProvider, overrides: &[&str], words:
 }
 
 #[test]
-fn what_keeps_a_login_by_token_from_working_is_reported() {
+fn token_login_failures_are_reported() {
     let provider = provider(secure_broker(), Duration::from_secs(3600));
     let stream = stream_of(&provider, "oauth-wrong", 1);
-    let no_token = "there is no token for the login; check sasl.oauthbearer.* in kafka.properties";
+    let no_token = "no token is available for the login; check sasl.oauthbearer.* in kafka.properties";
     let wrong = "kafka.properties.sasl.oauthbearer.client.secret=wrong";
-    refused(&stream, &provider, &[wrong], &[no_token, "answered 401 Unauthorized: invalid_client as the test wants it"]);
+    refused(&stream, &provider, &[wrong], &[no_token, "returned 401 Unauthorized: invalid_client as the test wants it"]);
     let wrong = "kafka.properties.sasl.oauthbearer.scope=other";
-    refused(&stream, &provider, &[wrong], &[no_token, "answered 400 Bad Request: invalid_scope"]);
+    refused(&stream, &provider, &[wrong], &[no_token, "returned 400 Bad Request: invalid_scope"]);
     let wrong = "kafka.properties.sasl.oauthbearer.token.endpoint.url=http://127.0.0.1:1/token";
-    refused(&stream, &provider, &[wrong], &[no_token, "http://127.0.0.1:1/token cannot be asked for a token"]);
+    refused(&stream, &provider, &[wrong], &[no_token, "failed to request a token from http://127.0.0.1:1/token"]);
     provider.set_audience("another");
-    refused(&stream, &provider, &[], &["the broker refuses the token; check the scope, audience, and issuer"]);
+    refused(&stream, &provider, &[], &["the broker rejects the token; check the scope, audience, and issuer"]);
 }

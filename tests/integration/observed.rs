@@ -1,4 +1,4 @@
-//! Promise: what a worker shows over HTTP is true: its state, its counts, and its rate of false positives.
+//! Promise: the state, the counts, and the false positive rate that a worker shows over HTTP are correct.
 
 use crate::harness::{
     Setup, TestRecord, Worker, broker, client, committed_offset, logged, produce, read_committed, topic, unique, wait_until,
@@ -11,7 +11,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// The address that a worker says it listens on.
+/// The address that a worker logs.
 pub fn address(worker: &mut Worker) -> String {
     worker.wait_for_log("listening for http", LIMIT);
     let log = worker.log();
@@ -19,7 +19,7 @@ pub fn address(worker: &mut Worker) -> String {
     rest.split_whitespace().next().expect("an address").to_owned()
 }
 
-/// Asks for a path; returns the status code, the headers and the body.
+/// Requests a path. Returns the status code, the headers, and the body.
 pub fn ask(address: &str, path: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
@@ -35,7 +35,7 @@ fn status(address: &str) -> Value {
     serde_json::from_str(&ask(address, "/api/v1/status").2).expect("JSON")
 }
 
-/// The metrics' samples: names with labels, and values.
+/// Parses the samples of the metrics: names with labels, and values.
 fn samples(text: &str) -> BTreeMap<String, f64> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines
@@ -57,13 +57,13 @@ fn wait_until_read(group: &str, input: &str, end: usize, worker: &mut Worker) {
     });
 }
 
-/// Waits for a report after all is read: reports come once a second.
+/// Waits for a matching status. Reports are published once per second.
 fn wait_for_status(address: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     wait_until(what, LIMIT, || Some(status(address)).filter(|status| is_so(status)))
 }
 
 #[test]
-fn state_counts_and_metrics_are_those_of_the_stream() {
+fn state_counts_and_metrics_match_the_stream() {
     let (input, output, dead) = (topic(broker(), "seen-in", 4), topic(broker(), "seen-out", 4), topic(broker(), "seen-dead", 4));
     let lines = format!(
         "space = \"s\"\nkey = [{{ record = \"key\" }}]\nwindow = \"1d\"\non_invalid = {{ topic = \"{dead}\" }}\ncount_by = {{ header = \"tenant\" }}\nkey_conflicts = true\nfilter = {{ capacity = \"100k\", false_positive_rate = 1e-9 }}"
@@ -76,7 +76,7 @@ fn state_counts_and_metrics_are_those_of_the_stream() {
     for record in &mut records {
         record.headers.push(("tenant".to_owned(), Some(tenant(record.partition).into_bytes())));
     }
-    // One repeat in ten is not what it repeats.
+    // One duplicate in ten differs from its original.
     for record in records.iter_mut().skip(usize::try_from(keys).expect("few")).step_by(10) {
         record.value = Some(b"other".to_vec());
     }
@@ -134,15 +134,15 @@ fn tenant(partition: i32) -> String {
     format!("tenant {partition}")
 }
 
-/// Each partition is of one tenant, and has so many keys twice, the first time all of them. One record in 32 is counted, and a
-/// tenant is named by its fourth.
+/// Each partition belongs to one tenant and has this number of keys twice, first all of them once. One record in 32 is counted, and a
+/// tenant is listed after its fourth counted record.
 fn are_counted_by_tenant(values: &Value, keys: u64) {
     let sampled = |offsets: std::ops::Range<u64>| {
         u64::try_from(offsets.filter(|offset| offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59 == 0).count()).expect("few")
     };
     let count = |value: &Value| (value["value"].clone(), value["records"].as_u64(), value["duplicates"].as_u64());
     let mut values: Vec<_> = values.as_array().expect("a list").iter().map(count).collect();
-    // Three partitions have a record without a key behind all others.
+    // Three partitions have a record without a key at their end.
     let rest = 4 * 16 + 3 * sampled(2 * keys..2 * keys + 1);
     assert_eq!(values.pop(), Some((Value::Null, Some(rest), Some(0))));
     values.sort_by_key(|(value, ..)| value.to_string());
@@ -150,7 +150,7 @@ fn are_counted_by_tenant(values: &Value, keys: u64) {
     assert_eq!(values, named.collect::<Vec<_>>());
 }
 
-/// What is scraped is the same, and what is documented is what is scraped.
+/// The metrics match the status, and all documented metrics exist.
 fn is_scraped_so(address: &str, input: &str, keys: u64) {
     let (code, head, text) = ask(address, "/metrics");
     assert!(code == 200 && head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
@@ -160,7 +160,7 @@ fn is_scraped_so(address: &str, input: &str, keys: u64) {
     let count = keys as f64;
     assert_eq!(sample("unseen_records_total", &format!("topic=\"{input}\",verdict=\"unseen\"")), Some(count));
     assert_eq!(sample("unseen_consumer_lag_records", &format!("topic=\"{input}\",partition=\"3\"")), Some(0.0));
-    // Of a reason that did not occur, too: a rise shows only where there was a 0 before.
+    // Reasons that did not occur are exported, too: Prometheus sees an increase only if there was a 0 before.
     assert_eq!(sample("unseen_invalid_total", &format!("topic=\"{input}\",reason=\"oversize\"")), Some(0.0));
     assert_eq!(sample("unseen_filter_keys", "space=\"s\""), Some(count));
     assert_eq!(sample("unseen_state", "state=\"running\""), Some(1.0));
@@ -168,7 +168,7 @@ fn is_scraped_so(address: &str, input: &str, keys: u64) {
     assert_eq!(exported(&text), documented("## Of a worker"), "docs/metrics.md, on the right, must list what is exported, on the left");
 }
 
-/// Names of metrics, their types and labels.
+/// Metrics by name, with their types and labels.
 pub type Metrics = BTreeMap<String, (String, BTreeSet<String>)>;
 
 pub fn exported(text: &str) -> Metrics {
@@ -184,7 +184,7 @@ pub fn exported(text: &str) -> Metrics {
     types.map(metric).collect()
 }
 
-/// What the page lists below a heading.
+/// The metrics that the page lists below a heading.
 pub fn documented(heading: &str) -> Metrics {
     let page = include_str!("../../docs/metrics.md");
     let (_, part) = page.split_once(heading).expect("a heading");
@@ -198,9 +198,9 @@ pub fn documented(heading: &str) -> Metrics {
     rows.map(metric).collect()
 }
 
-/// An overfull filter that may not grow: the rate that is observed is the rate that an exact count finds.
+/// The filter is overfull and may not grow. Its observed rate matches an exact count.
 #[test]
-fn the_observed_rate_of_an_overfull_filter_is_the_true_one() {
+fn observed_rate_of_an_overfull_filter_is_correct() {
     let (input, output) = (topic(broker(), "wrong-in", 4), topic(broker(), "wrong-out", 4));
     let lines = "space = \"s\"\nkey = [{ record = \"key\" }]\nwindow = \"1d\"\n[topics.filter]\ncapacity = \"200k\"\nfalse_positive_rate = 0.01\nadapt = false\nmax_memory = \"430KiB\"\nat_max_memory = \"saturate\"";
     let setup =
@@ -216,7 +216,7 @@ fn the_observed_rate_of_an_overfull_filter_is_the_true_one() {
         records["unseen"].as_u64().zip(records["duplicate"].as_u64()).map(|(unseen, duplicate)| unseen + duplicate) == Some(keys)
             && status["spaces"][0]["false_positives"]["observed"]["checked"].as_u64() > Some(0)
     };
-    // Positions are of the same report as the states.
+    // Positions and states come from the same report.
     let reported = |status: &Value| {
         let positions = status["partitions"].as_array().expect("a list").iter().filter_map(|partition| partition["position"].as_u64());
         counted(status) && positions.sum::<u64>() == keys
@@ -230,17 +230,17 @@ fn the_observed_rate_of_an_overfull_filter_is_the_true_one() {
     let number = |value: &Value| value.as_f64().expect("a number");
     assert!(truth > 0.02, "the filter was to be overfull, and is wrong at {truth}");
     assert!((number(&observed["low"])..=number(&observed["high"])).contains(&truth), "{truth} is not within {rates}");
-    // The truth is of all the time that it filled up, the estimate of now.
+    // The exact count covers the whole time in which the filter filled up, and the estimate only its current state.
     assert!((1.0..3.5).contains(&(number(&rates["estimated"]) / truth)), "{truth} {rates}");
 
-    // The alert on it would fire.
+    // The alert on the rate would fire.
     let samples = samples(&ask(&address, "/metrics").2);
     let sample = |name: &str| samples[&format!("unseen_filter_{name}{{space=\"s\"}}")];
     assert!(
         sample("observed_fpr_ratio") > 1.5 * sample("target_fpr_ratio") && sample("observed_fpr_low_ratio") > sample("target_fpr_ratio")
     );
 
-    // What was watched is stored with the rest, and there again afterwards.
+    // The watched keys are part of the checkpoint, and are restored.
     let log = worker.drain();
     let line = log.lines().find(|line| line.contains("the filter's current slice is past 70 %")).expect("it is told");
     assert!(logged(line, "window_capacity") == 50_000 && logged(line, "slice_capacity") >= 12_500, "{line}");
@@ -252,7 +252,7 @@ fn the_observed_rate_of_an_overfull_filter_is_the_true_one() {
     worker.kill9();
 }
 
-/// Whoever asks is told why it is not ready, at each step of the way.
+/// The readiness check names the reason at each step.
 #[test]
 fn readiness_reports_what_the_worker_waits_for() {
     let lines = "space = \"s\"\nkey = [{ record = \"key\" }]\nwindow = \"1d\"\nfilter = { capacity = \"1k\" }";
@@ -264,7 +264,7 @@ fn readiness_reports_what_the_worker_waits_for() {
     assert_eq!(ask(&unreachable, "/livez").0, 200);
     worker.kill9();
 
-    // A changelog with a transaction open: the memory of its partition waits for the end of that.
+    // The changelog has an open transaction, so the rebuild of its partition waits for the end of that transaction.
     let (input, output) = (topic(broker(), "ready-in", 4), topic(broker(), "ready-out", 4));
     let setup = Setup::new(broker(), "ready").worker("commit_interval = \"50ms\"").properties(SHORT_SESSION).topic(&input, &output, lines);
     produce(broker(), &input, (0..400).map(|number| record(number, i32::try_from(number % 4).expect("a partition"))));

@@ -1,4 +1,4 @@
-//! Promise: if the group's offsets are lost, reset, or out of range, no existing record is lost, and the log reports what happened.
+//! Promise: if the group's offsets are lost, reset, or out of range, no existing record is lost, and the log reports the problem.
 
 use crate::harness::{
     Group, News, TestRecord, alter_topic, assert_same, broker, committed_offset, delete_records_before, delete_topic, logged, make_topic,
@@ -9,11 +9,11 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Half of it is read before the offsets are meddled with, the other half after.
+/// Half of the records are read before the offsets change, and the other half after.
 const RECORDS: usize = 40_000;
 const HALF: usize = RECORDS / 2;
 
-/// Commits an offset in the group's name, while none of its members is there.
+/// Commits an offset on behalf of the group while it has no members.
 fn commit(stream: &Stream, partition: i32, offset: i64) {
     reset_offset(broker(), stream.setup.group(), &stream.input, partition, offset);
 }
@@ -22,7 +22,7 @@ fn committed(stream: &Stream, partition: i32) -> i64 {
     committed_offset(broker(), stream.setup.group(), &stream.input, partition).expect("a committed offset")
 }
 
-/// Expects the stream without these offsets of partition 0.
+/// Removes these offsets of partition 0 from the expected output.
 fn forget(stream: &mut Stream, lost: Range<i64>) {
     let mut place = 0;
     stream.records.retain(|record| {
@@ -37,7 +37,7 @@ fn records_that_expired_unread_are_reported() {
     let mut stream = Stream::remembered(broker(), "expired", RECORDS);
     stream.begin(HALF);
     stream.produce(HALF..);
-    // A hundred records of one partition go before they are read.
+    // A hundred records of one partition are deleted before they are read.
     let first = committed(&stream, 0);
     delete_records_before(broker(), &stream.input, 0, first + 100);
     forget(&mut stream, first..first + 100);
@@ -59,7 +59,7 @@ fn records_that_expire_under_a_running_worker_are_reported() {
     worker.sigcont();
     let sentence = "records expired before they were read";
     worker.wait_for_log(sentence, LIMIT);
-    // How far it had come is its own to say: some of what was deleted may have been on its way already.
+    // Only the worker knows its position, because some of the deleted records may have been in flight.
     let log = worker.log();
     let line = log.lines().find(|line| line.contains(sentence)).expect("it was found");
     let (from, to) = (logged(line, "committed").cast_signed(), logged(line, "oldest").cast_signed());
@@ -79,7 +79,7 @@ fn only_a_reset_partition_is_emitted_again() {
     stream.wait_until_read(RECORDS, &mut worker);
     let log = worker.drain();
     assert!(log.contains("the checkpoint is past the group's committed offset"), "{log}");
-    // Set back to the beginning, partition 0 is emitted anew from there: that is what a reset asks for. The others go on.
+    // Partition 0 was reset to the start, so its records are emitted again, as requested. The other partitions continue.
     let output = stream.output();
     assert_same(&[[&*before[0], &*stream.expected[0]].concat()], &output[..1]);
     assert_same(&stream.expected[1..], &output[1..]);
@@ -90,17 +90,17 @@ fn a_group_without_offsets_resumes_from_its_checkpoint() {
     let stream = Stream::remembered(broker(), "forgotten", RECORDS);
     stream.begin(HALF);
     stream.produce(HALF..);
-    // A group of another name that finds this state is in the place of one whose offsets have expired.
+    // A group with another name that finds this state is in the same situation as a group whose offsets have expired.
     let group = format!("kafka.group_id={}-heir", stream.setup.group());
     let log = stream.check(stream.setup.start_with("a", &[&group]));
     assert!(log.contains("the group has no committed offset; resuming from the offset in the checkpoint"), "{log}");
 }
 
-/// A record from the future says nothing of the log that it is in, and so repeats nothing.
+/// A record from the future does not identify a log, so it causes no duplicates.
 #[test]
 fn records_from_the_future_do_not_affect_a_group_without_offsets() {
     let mut records = News { count: RECORDS, ..News::default() }.records();
-    // A year ahead of all, and of this machine's clock.
+    // A year ahead of all other records, and of this machine's clock.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_millis();
     let ahead = i64::try_from(now).expect("a time") + 365 * 24 * 3_600_000;
     for record in records.iter_mut().take(HALF).skip(100).step_by(5_000) {
@@ -121,21 +121,21 @@ fn records_from_the_future_do_not_affect_a_group_without_offsets() {
         heir.has_read_all().then_some(())
     });
     worker.drain();
-    // What an undisturbed run makes of such records is for others to test; no key came out twice, and none is missing.
+    // Other tests cover the verdicts on such records. No key is emitted twice, and none is missing.
     let output = stream.output();
     for (before, after) in before.iter().zip(&output) {
         assert_eq!(before[..], after[..before.len()], "what was there before is not any more");
         let ids: BTreeSet<_> = after.iter().map(|record| &record.key).collect();
-        assert_eq!(ids.len(), after.len(), "something came out twice");
+        assert_eq!(ids.len(), after.len(), "a record was emitted twice");
     }
     let keys = |records: &[TestRecord]| records.iter().map(|record| record.key.clone()).collect::<BTreeSet<_>>();
     assert_eq!(keys(&output.concat()), keys(&stream.records), "an unseen key did not come out");
 }
 
-/// Reads half of the stream, and then records from a new topic of the same name. The broker has forgotten the group's offsets with
-/// the old topic. Keys that were emitted within the window are not emitted again.
+/// Reads half of the stream, and then records from a new topic with the same name. The broker has deleted the group's offsets with the old
+/// topic. Keys that were emitted within the window are not emitted again.
 #[test]
-fn a_recreated_input_that_is_longer_is_read_from_its_beginning() {
+fn longer_recreated_input_is_read_from_the_start() {
     let part = HALF - 1_000..RECORDS;
     let stream = Stream::remembered(broker(), "longer", RECORDS);
     stream.begin(HALF);
@@ -144,7 +144,7 @@ fn a_recreated_input_that_is_longer_is_read_from_its_beginning() {
     stream.produce(part.clone());
     let both: Vec<_> = stream.records[..HALF].iter().chain(&stream.records[part.clone()]).cloned().collect();
     let expected = stream.oracle.expected(&both, PARTITIONS);
-    // The second has no state of its own, and takes it from the changelog.
+    // The second worker has no state, and restores it from the changelog.
     for name in ["a", "b"] {
         let mut worker = stream.setup.start(name);
         let group = Group::new(broker(), stream.setup.group(), &stream.input, PARTITIONS);
@@ -158,9 +158,9 @@ fn a_recreated_input_that_is_longer_is_read_from_its_beginning() {
     }
 }
 
-/// A log that became shorter: the group has read past its end.
+/// The group has read past the end of the log, which was truncated.
 #[test]
-fn a_log_shorter_than_the_groups_offset_stops_the_worker() {
+fn log_that_ends_before_the_groups_offset_stops_the_worker() {
     let stream = Stream::remembered(broker(), "shorter", RECORDS);
     stream.begin(HALF);
     let end = committed(&stream, 0);
@@ -168,7 +168,7 @@ fn a_log_shorter_than_the_groups_offset_stops_the_worker() {
     let log = stream.setup.start("a").fails(1);
     let sentence = format!("{}[0] ends at offset {end}, but the group has read it up to 1000000; the log was truncated", stream.input);
     assert!(log.contains(&sentence) && log.contains("To continue at the end of the log, set kafka.on_truncation to \"continue\""), "{log}");
-    // Set back by hand, nothing is lost and nothing comes twice.
+    // After a reset by hand, nothing is lost and nothing is duplicated.
     commit(&stream, 0, end);
     stream.produce(HALF..);
     stream.check(stream.setup.start("a"));

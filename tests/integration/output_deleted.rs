@@ -1,5 +1,5 @@
-//! Promise: if the output is deleted under a running worker, it loses only what it held. Once it is recreated, it gets all records that
-//! were not committed, once each.
+//! Promise: if the output is deleted while the worker runs, only the records in the deleted topic are lost. Once the topic is recreated, it
+//! receives all uncommitted records, once each.
 
 use crate::harness::{assert_same, broker, delete_topic, make_topic, wait_for_output, wait_until};
 use crate::observed::{address, ask};
@@ -16,8 +16,8 @@ fn a_recreated_output_gets_all_uncommitted_records() {
     let before = stream.output();
     delete_topic(broker(), &stream.output);
     stream.produce(COUNT / 2..);
-    // It says what is missing, and is not ready until it is there again.
-    let sentence = format!("topic {:?} does not exist any more; create it again", stream.output);
+    // The worker names the missing topic, and is not ready until the topic exists again.
+    let sentence = format!("topic {:?} no longer exists; recreate it", stream.output);
     worker.wait_for_log(&sentence, LIMIT);
     let address = address(&mut worker);
     let body = wait_until("it is not ready", LIMIT, || {

@@ -1,4 +1,4 @@
-//! Promise: a record that is too large for its topic becomes invalid. The abort that it causes changes no verdict of another record.
+//! Promise: a record that is too large for its topic becomes invalid. The resulting abort does not change the verdict on another record.
 
 use crate::harness::{
     News, Oracle, Setup, SplitMix, TestRecord, alter_topic, assert_prefix, assert_same, broker, committed_offset, logged, offset_of,
@@ -7,20 +7,20 @@ use crate::harness::{
 use crate::stream::{LIMIT, PARTITIONS, Stream};
 use std::time::Duration;
 
-/// It covers all records, so that a worker that starts without a checkpoint rebuilds its state exactly.
+/// Covers all records, so that a worker without a checkpoint rebuilds its state exactly.
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
-/// What the output takes; a record of the feed is a hundredth of it.
+/// The limit of the output, which is about a hundred records of the feed.
 const LIMIT_BYTES: &str = "20000";
 
-/// A stream of which some records are larger than its output takes.
+/// A stream with some records that are larger than the output's limit.
 struct Case {
     stream: Stream,
-    /// What must be in the dead letters.
+    /// The expected dead letters.
     dead: Vec<Vec<TestRecord>>,
 }
 
 impl Case {
-    /// `large` says by its number whether a record is to be large.
+    /// `large` returns `true` for the numbers of large records.
     fn new(hint: &str, mut records: Vec<TestRecord>, large: impl Fn(usize) -> bool) -> Self {
         let mut random = SplitMix(7);
         let places = (0..records.len()).filter(|&number| large(number));
@@ -37,7 +37,7 @@ impl Case {
         Self { stream, dead }
     }
 
-    /// A few thousand records; of each of two partitions one is large, and they come in one transaction.
+    /// A few thousand records. Two partitions have one large record each, in the same transaction.
     fn of_two(hint: &str) -> Self {
         let records = News { count: 4_000, ..News::default() }.records();
         let expected = Oracle::new(WINDOW, 4).expected(&records, PARTITIONS);
@@ -46,8 +46,8 @@ impl Case {
         Self::new(hint, records, |number| numbers.contains(&number))
     }
 
-    /// After a worker has stopped at one of the large records with this in its log: it named the place,
-    /// what came before it is there, and nothing else.
+    /// Checks a worker that stopped at one of the large records: its log contains this text and the position, and its output has exactly
+    /// the records before it.
     fn check_stop(&self, log: &str, what: &str) {
         let named = self.dead.iter().flatten().find(|letter| {
             let offset = offset_of(&original(letter), &self.stream.records);
@@ -61,10 +61,10 @@ impl Case {
         assert_prefix(&self.stream.expected, &output);
         let at = usize::try_from(large.partition).expect("a partition");
         let before = self.stream.expected[at].iter().filter(|record| offset_of(record, &self.stream.records) < offset);
-        assert_eq!(output[at].len(), before.count(), "not all that came before the record came out");
+        assert_eq!(output[at].len(), before.count(), "not all records before the oversized record were emitted");
     }
 
-    /// The end of every case: all came out, and each large record is in the dead letters.
+    /// Checks the end of every case: everything was emitted, and the large records are dead letters.
     fn check(&self, dead_letters: &str) -> String {
         let worker = self.stream.setup.start_with("a", &[&format!("topics[0].on_invalid.topic={dead_letters}")]);
         let log = self.stream.check(worker);
@@ -84,7 +84,7 @@ fn letter(record: &TestRecord, input: &str, records: &[TestRecord]) -> TestRecor
     record.dead_letter(input, offset_of(record, records), "unseen.oversize", &message)
 }
 
-/// The record that a dead letter was made of.
+/// The original record of a dead letter.
 fn original(letter: &TestRecord) -> TestRecord {
     let mut record = letter.clone();
     record.headers.retain(|(name, _)| !name.starts_with("__connect.errors."));
@@ -92,20 +92,20 @@ fn original(letter: &TestRecord) -> TestRecord {
 }
 
 #[test]
-fn large_records_go_to_the_dead_letters() {
+fn oversized_records_become_dead_letters() {
     let records = News { count: 100_000, ..News::default() }.records();
-    // Alone, in pairs, and several in a transaction.
+    // Single records, pairs, and several in one transaction.
     let large = |number| number % 5_000 == 2_500 || number % 10_000 == 2_501 || (60_000..60_010).contains(&number);
     let case = Case::new("oversize", records, large);
     assert!(case.dead.iter().flatten().count() > 10, "too few large records to try anything");
     case.stream.produce(..);
     let log = case.check(&topic(broker(), "oversize-dead", 4));
     assert!(logged(&log, "aborts") > 1, "no transaction was aborted, so nothing was tried");
-    assert!(log.contains("is more than the output topic accepts"), "the log does not say why");
+    assert!(log.contains("is more than the output topic accepts"), "the log does not explain why");
 }
 
 #[test]
-fn a_large_record_stops_the_worker_by_default() {
+fn oversized_record_stops_the_worker_by_default() {
     let case = Case::of_two("oversize-fail");
     case.stream.produce(..);
     let log = case.stream.setup.start("a").fails(1);
@@ -118,7 +118,7 @@ fn a_large_record_stops_the_worker_by_default() {
 }
 
 #[test]
-fn a_record_too_large_for_the_dead_letters_stops_the_worker() {
+fn record_too_large_for_the_dead_letter_topic_stops_the_worker() {
     let case = Case::of_two("oversize-both");
     case.stream.produce(..);
     let too_small = small_topic("oversize-both-dead");
@@ -128,7 +128,7 @@ fn a_record_too_large_for_the_dead_letters_stops_the_worker() {
     case.check(&topic(broker(), "oversize-both-dead", 4));
 }
 
-/// A worker asks once, at start, how much its outputs take in a batch.
+/// A worker looks up the limits of its outputs only at startup.
 #[test]
 fn lowering_the_limit_of_an_output_loses_nothing() {
     let stream = Stream::remembered(broker(), "oversize-later", 10_000);
@@ -141,9 +141,9 @@ fn lowering_the_limit_of_an_output_loses_nothing() {
     assert_eq!(logged(&log, "invalid"), 0, "a record was blamed for its batch");
 }
 
-/// Inputs may share an output. Its limit is asked for all the same, and batches keep to it.
+/// Inputs may share an output. The worker looks up the limit, and its batches respect it.
 #[test]
-fn batches_fit_an_output_that_inputs_share() {
+fn batches_respect_the_limit_of_a_shared_output() {
     let stream = Stream::into(
         broker(),
         "oversize-shared",
@@ -160,7 +160,7 @@ fn batches_fit_an_output_that_inputs_share() {
     assert!(!log.contains("a topic rejected a batch"), "{log}");
 }
 
-/// What explains a duplicate may be what makes it too large: then it is written with less of it, and nothing ends.
+/// The headers that explain a duplicate can make it too large. The worker then writes it with fewer headers, and does not stop.
 #[test]
 fn a_duplicate_too_large_with_its_headers_is_written_without_them() {
     let [input, output] = ["oversize-again-in", "oversize-again-out"].map(|hint| topic(broker(), hint, 1));

@@ -6,7 +6,7 @@ use std::fs;
 
 const RECORDS: usize = 20_000;
 
-/// At a point that has nothing to fail, a fault of the kind `error` panics.
+/// At a point whose step cannot fail, a fault of the kind `error` panics.
 fn panics(hint: &str, point: &str) {
     let stream = Stream::remembered(broker(), hint, RECORDS).with(short_timeouts);
     stream.begin(RECORDS / 2);

@@ -1,6 +1,4 @@
-//! A measurement, not a promise: how long a large memory takes to come back.
-//!
-//! `cargo test --release --test integration -- --ignored --nocapture rebuild`
+//! A measurement, not a promise: the time to rebuild a large state.
 
 use crate::harness::{Setup, TestRecord, Worker, broker, client, committed_offset, produce, topic, wait_until};
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -14,12 +12,12 @@ const LIMIT: Duration = Duration::from_secs(1200);
 
 fn key(number: u64) -> TestRecord {
     let partition = i32::try_from(number % 4).expect("a partition");
-    // A day in time, so that every slice has its share.
+    // The records span a day, so that every slice has its share.
     let timestamp = 1_700_000_000_000 + i64::try_from(number).expect("few") * 8;
     TestRecord { partition, key: Some(number.to_be_bytes().to_vec()), timestamp, ..TestRecord::default() }
 }
 
-/// Reads a topic to its end, and returns the bytes of its values.
+/// Reads a topic to its end. Returns the time and the number of value bytes.
 fn plain(broker: &str, topic: &str) -> (Duration, usize) {
     let consumer: BaseConsumer = client(broker)
         .set("group.id", "plain")
@@ -49,7 +47,7 @@ fn restored(worker: &Worker) -> bool {
     worker.log().matches("partition restored").count() == 4
 }
 
-/// The largest of the elapsed times in the log: partitions are restored beside each other.
+/// The largest of the elapsed times in the log, because partitions are restored in parallel.
 fn slowest(log: &str) -> u64 {
     let elapsed = log
         .lines()

@@ -19,7 +19,7 @@ fn workers_share_the_threads_that_read_changelogs() {
         let names = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("comm")).ok());
         names.filter(|name| name.starts_with("rebuild-")).count()
     };
-    // A thread of librdkafka has the name of the one that starts it for a moment.
+    // For a moment, a thread of librdkafka has the name of the thread that starts it.
     wait_until("two threads read changelogs", PATIENCE, || (count() == 2).then_some(()));
     worker.drain();
 }

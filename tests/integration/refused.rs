@@ -1,5 +1,5 @@
-//! Promise: `on_invalid` decides about a record that its topic permanently rejects, because of its time or a missing key. Its neighbors
-//! in the batch are emitted once each.
+//! Promise: `on_invalid` determines what happens to a record that its topic permanently rejects, because of its time or a missing key. The
+//! other records in its batch are emitted once each.
 
 use crate::harness::{Group, Setup, TestRecord, Worker, broker, committed_offset, logged, produce, read_committed, topic_with, wait_until};
 use crate::stream::LIMIT;
@@ -8,14 +8,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const HOUR: i64 = 3_600_000;
 
-/// What a topic does not take.
+/// The reason for a rejection.
 #[derive(Clone, Copy, PartialEq)]
 enum Refusal {
-    /// A record without key, for the topic is compacted.
+    /// A record without a key, in a compacted topic.
     NoKey,
     /// A record that is older than a topic's `message.timestamp.before.max.ms`.
     Old,
-    /// A record of a time further ahead than its `message.timestamp.after.max.ms`.
+    /// A record that is further ahead than the topic's `message.timestamp.after.max.ms`.
     Ahead,
 }
 
@@ -31,14 +31,14 @@ impl Refusal {
     }
 }
 
-/// A stream of which the output does not take some records.
+/// A stream with some records that the output rejects.
 struct Case {
     refusal: Refusal,
     setup: Setup,
     input: String,
     output: String,
     now: i64,
-    /// Ids of what was sent: those that the output takes and those that it does not, by partition, in order.
+    /// The ids of the accepted and of the rejected records, by partition and in order.
     good: BTreeMap<i32, Vec<String>>,
     bad: BTreeMap<i32, Vec<String>>,
     next: usize,
@@ -66,7 +66,7 @@ impl Case {
         TestRecord { partition, key, value: Some(format!("{{\"id\":\"{id}\"}}").into_bytes()), headers: Vec::new(), timestamp }
     }
 
-    /// Sends so many records to each partition; `is_bad` says by its number whether a record is one. Each good one is sent
+    /// Sends this number of records to each partition. `is_bad` returns `true` for the numbers of bad records. Each good record is sent
     /// twice.
     fn send(&mut self, count: usize, is_bad: impl Fn(usize) -> bool) {
         let mut records = Vec::new();
@@ -83,7 +83,7 @@ impl Case {
         produce(broker(), &self.input, &records);
     }
 
-    /// Waits until everything is read, and what came of it is committed.
+    /// Waits until everything is read and committed.
     fn wait(&self, worker: &mut Worker) {
         let end = |partition| self.good[&partition].len() * 2 + self.bad.get(&partition).map_or(0, Vec::len);
         wait_until("everything is read", LIMIT, || {
@@ -94,7 +94,7 @@ impl Case {
         });
     }
 
-    /// All that the output takes is there, and nothing else; once each, if so promised.
+    /// Checks that the output has all accepted records and no others, once each if that is promised.
     fn check_output(&self, exactly: bool) {
         let mut output = ids(&self.output);
         if !exactly {
@@ -106,7 +106,7 @@ impl Case {
         assert_eq!(output, self.good);
     }
 
-    /// The refused are in the dead letters, each with the reason and its time.
+    /// Checks that the rejected records are dead letters, each with the reason and its time.
     fn check_letters(&self, dead_letters: &str) {
         assert_eq!(ids(dead_letters), self.bad);
         for letter in read_committed(broker(), dead_letters, 2).concat() {
@@ -135,23 +135,23 @@ fn ids(topic: &str) -> BTreeMap<i32, Vec<String>> {
     ids
 }
 
-/// One, several that follow each other, and the last of a batch.
+/// Single records, several in a row, and the last record of a batch.
 const fn mixed(number: usize) -> bool {
     matches!(number, 100 | 200..=205 | 207 | 399)
 }
 
 #[test]
-fn refused_records_become_dead_letters() {
+fn rejected_records_become_dead_letters() {
     for (refusal, delivery) in Refusal::ALL.map(|refusal| (refusal, "exactly_once")).into_iter().chain([(Refusal::NoKey, "at_least_once")])
     {
         let mut case = Case::new(refusal, delivery, "");
-        // The dead letters do not take its time either.
+        // The dead-letter topic does not accept the time, either.
         let properties = if refusal == Refusal::NoKey { vec![] } else { vec![refusal.property()] };
         let dead_letters = topic_with(broker(), "refused-dead", 2, &properties);
         case.send(400, mixed);
         let mut worker = case.setup.start_with("a", &[&format!("topics[0].on_invalid.topic={dead_letters}")]);
         case.wait(&mut worker);
-        // By now the worker has seen that its broker names the records: it needs no try for each.
+        // By now, the worker has seen that this broker identifies rejected records, so it does not have to try each record.
         let tries = |log: &str| log.matches("a topic rejected records").count();
         let before = tries(&worker.log());
         assert!(before > 0, "nothing was tried");
@@ -167,9 +167,9 @@ fn refused_records_become_dead_letters() {
     }
 }
 
-/// All records of a batch are refused: it may as well be the batch, so they are tried one by one.
+/// The broker rejects a whole batch. The batch itself may be the reason, so the worker tries its records one by one.
 #[test]
-fn a_batch_of_refused_records_loses_nothing() {
+fn batch_of_rejected_records_loses_nothing() {
     for refusal in Refusal::ALL {
         let mut case = Case::new(refusal, "exactly_once", "on_invalid = \"drop\"");
         case.send(5, |_| true);
@@ -207,7 +207,7 @@ fn records_are_forwarded_once_while_others_are_rejected() {
 }
 
 #[test]
-fn a_refused_record_stops_the_worker_by_default() {
+fn rejected_record_stops_the_worker_by_default() {
     for (on_invalid, delivery) in [("fail", "exactly_once"), ("emit", "at_least_once")] {
         let mut case = Case::new(Refusal::NoKey, delivery, &format!("on_invalid = \"{on_invalid}\""));
         case.send(100, |number| number == 50);
@@ -215,7 +215,7 @@ fn a_refused_record_stops_the_worker_by_default() {
         let place = format!("offset 100: topic {:?} rejected the record: Compacted topic cannot accept message without key", case.output);
         assert!(log.contains(&place), "{log}");
         assert!(log.contains("fix the producer, and to continue, set on_invalid to \"drop\" or { topic = \"...\" }"), "{log}");
-        // Nothing is lost by it: with another setting the worker goes on from there.
+        // Nothing is lost: with another setting, the worker continues from there.
         let mut worker = case.setup.start_with("a", &["topics[0].on_invalid=drop"]);
         case.wait(&mut worker);
         worker.drain();
@@ -224,7 +224,7 @@ fn a_refused_record_stops_the_worker_by_default() {
 }
 
 #[test]
-fn a_refused_duplicate_becomes_invalid() {
+fn rejected_duplicate_becomes_invalid() {
     let duplicates = topic_with(broker(), "refused-repeats", 2, &[Refusal::Old.property()]);
     for on_duplicate in ["\"mark\"".to_owned(), format!("{{ topic = {duplicates:?} }}")] {
         let mut case = Case::new(Refusal::Old, "exactly_once", &format!("on_invalid = \"drop\"\non_duplicate = {on_duplicate}"));
@@ -235,7 +235,7 @@ fn a_refused_duplicate_becomes_invalid() {
         let mut worker = case.setup.start("a");
         case.wait(&mut worker);
         let log = worker.drain();
-        // Each came twice: a repeat is marked in the output, or in a topic of its own.
+        // Each record was sent twice. The duplicate is marked in the output, or is in a separate topic.
         let repeats = if on_duplicate == "\"mark\"" { &case.output } else { &duplicates };
         let repeats = ids(repeats);
         let marked = |(partition, ids): (&i32, &Vec<String>)| {
@@ -248,7 +248,7 @@ fn a_refused_duplicate_becomes_invalid() {
 }
 
 #[test]
-fn refused_dead_letters_stop_the_worker() {
+fn rejected_dead_letters_stop_the_worker() {
     let mut case = Case::new(Refusal::NoKey, "exactly_once", "");
     let dead_letters = topic_with(broker(), "refused-dead", 2, &[Refusal::NoKey.property()]);
     case.send(100, |number| number == 50);
@@ -263,9 +263,9 @@ fn refused_dead_letters_stop_the_worker() {
     case.check_output(true);
 }
 
-/// The reason is the first one's until the dead letters refuse the time; then a letter without it is written.
+/// The dead letter keeps the reason of the first rejection. When the dead-letter topic rejects the time, the letter is written without it.
 #[test]
-fn a_dead_letter_with_a_refused_time_is_written_without_it() {
+fn dead_letter_with_a_rejected_time_is_written_without_it() {
     let mut case = Case::new(Refusal::Old, "exactly_once", "");
     let dead_letters = topic_with(broker(), "refused-dead", 2, &[Refusal::Old.property()]);
     case.send(20, |_| false);
@@ -281,7 +281,7 @@ fn a_dead_letter_with_a_refused_time_is_written_without_it() {
     assert_eq!(letters.iter().map(|letter| (letter.value.clone(), letter.timestamp)).collect::<Vec<_>>(), [(broken.value, -1)]);
 }
 
-/// A topic of the worker's own that someone has set up otherwise.
+/// An internal topic whose settings someone has changed.
 #[test]
 fn a_compacted_changelog_stops_the_worker() {
     let mut case = Case::new(Refusal::NoKey, "exactly_once", "");
@@ -289,7 +289,7 @@ fn a_compacted_changelog_stops_the_worker() {
     topic_of(&changelog);
     case.send(20, |_| false);
     let log = case.setup.start("a").fails(1);
-    assert!(log.contains(&format!("{changelog:?} has cleanup.policy=compact, and must have cleanup.policy=delete; alter it")), "{log}");
+    assert!(log.contains(&format!("{changelog:?} has cleanup.policy=compact; set it to delete")), "{log}");
 }
 
 fn topic_of(changelog: &str) {

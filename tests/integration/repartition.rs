@@ -1,4 +1,4 @@
-//! Promise: keys that arrive in several partitions are reported. With `repartition`, each is emitted once, also through kills.
+//! Promise: keys that arrive in several partitions are reported. With `repartition`, each key is emitted once, even through kills.
 
 use crate::harness::{
     Setup, TestRecord, Worker, add_partitions, broker, committed_offset, delete_group, delete_topic, logged, produce, read_committed,
@@ -11,7 +11,7 @@ use unseen::changelog::ChangelogRecord;
 const KEYS: u32 = 40_000;
 const RECORDS: u32 = 3 * KEYS;
 
-/// Each key three times, each time in another partition.
+/// Each key three times, in different partitions.
 fn records() -> Vec<TestRecord> {
     let record = |number: u32| TestRecord {
         partition: (number % KEYS + number / KEYS).rem_euclid(4).cast_signed(),
@@ -47,10 +47,10 @@ fn each_key_is_emitted_once_from_any_partition() {
     let setup = short_timeouts(setup(&input, &output, true));
     produce(broker(), &input, records());
     let out = || read_committed(broker(), &output, PARTITIONS).concat();
-    // Killed, and with the disk lost, while records are on their way through both hops.
+    // The worker is killed, and its disk is lost, while records are in both hops.
     for share in [8, 4, 2] {
         let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
-        wait_until("a part of the keys came out", LIMIT, || {
+        wait_until("a part of the keys is emitted", LIMIT, || {
             assert!(worker.runs(), "the worker has ended");
             (out().len() >= (KEYS / share) as usize).then_some(())
         });
@@ -59,11 +59,11 @@ fn each_key_is_emitted_once_from_any_partition() {
     }
     let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
     wait_until_read(&setup, &input, &mut worker);
-    wait_until("every key came out", LIMIT, || (out().len() >= KEYS as usize).then_some(()));
+    wait_until("every key is emitted", LIMIT, || (out().len() >= KEYS as usize).then_some(()));
     let log = worker.drain();
     let out = out();
     let keys: HashSet<_> = out.iter().map(|record| record.key.clone()).collect();
-    assert_eq!((out.len(), keys.len()), (KEYS as usize, KEYS as usize), "some key came out twice");
+    assert_eq!((out.len(), keys.len()), (KEYS as usize, KEYS as usize), "a key was emitted twice");
     let all = records();
     for record in &out {
         let number = record.value.as_ref().and_then(|value| String::from_utf8_lossy(value).parse::<usize>().ok()).expect("a number");
@@ -81,7 +81,7 @@ fn keys_in_two_partitions_are_reported() {
     wait_until_read(&setup, &input, &mut worker);
     let log = worker.drain();
     assert_eq!(log.matches("the same key arrived in two partitions").count(), 1, "it is logged once");
-    // Of one key in 1,024 both repeats are seen, each in a partition of its own.
+    // For one key in 1,024, both duplicates are detected in other partitions.
     let cross_partition_keys = logged(&log, "cross_partition_keys");
     assert!(
         (u64::from(KEYS) / 1024..=u64::from(KEYS) / 256).contains(&cross_partition_keys),
@@ -89,25 +89,26 @@ fn keys_in_two_partitions_are_reported() {
     );
 }
 
-/// The topic in between keeps its partitions, so that no key moves, whoever notices first that the input has more.
+/// The repartition topic keeps its partitions, so that no key moves, regardless of which member notices the new partitions of the input
+/// first.
 #[test]
-fn partitions_added_to_the_input_move_no_key() {
+fn adding_partitions_to_the_input_moves_no_key() {
     let (input, output) = (topic(broker(), "spread-in", 2), topic(broker(), "spread-out", 4));
     let setup = setup(&input, &output, true).properties("\"topic.metadata.refresh.interval.ms\" = 500");
     let (first, rest): (Vec<_>, Vec<_>) = records().into_iter().partition(|record| record.partition < 2);
     produce(broker(), &input, &first);
     let out = || read_committed(broker(), &output, PARTITIONS).concat();
-    // More members than there are new partitions: not each is given one of them.
+    // There are more members than new partitions, so that some members get none.
     let mut workers: Vec<_> = ["a", "b", "c"].iter().map(|name| setup.start(name)).collect();
-    wait_until("a part of the keys came out", LIMIT, || {
+    wait_until("a part of the keys is emitted", LIMIT, || {
         assert!(workers.iter_mut().all(Worker::runs), "a worker has ended");
         (out().len() >= (KEYS / 8) as usize).then_some(())
     });
     add_partitions(broker(), &input, 4);
     produce(broker(), &input, &rest);
     wait_until_read(&setup, &input, &mut workers[0]);
-    wait_until("every key came out", LIMIT, || (out().len() >= KEYS as usize).then_some(()));
-    // Each key once more, so that a memory that has none of them shows itself.
+    wait_until("every key is emitted", LIMIT, || (out().len() >= KEYS as usize).then_some(()));
+    // Each key again, so that a member without its state would show.
     produce(broker(), &input, &rest);
     wait_until("all is read again", LIMIT, || {
         let end = 2 * rest.iter().filter(|record| record.partition == 3).count();
@@ -115,7 +116,7 @@ fn partitions_added_to_the_input_move_no_key() {
     });
     let log: String = workers.into_iter().map(Worker::drain).collect();
     assert!(log.contains("partitions were added topic="), "{log}");
-    // What was still in between is judged by a worker that starts with more partitions than the topic in between has.
+    // A worker that starts when the input has more partitions than the repartition topic processes the records that are left there.
     let between = format!("{}-{input}-repartition", setup.group());
     let mut worker = setup.start("a");
     for partition in 0..2 {
@@ -123,14 +124,14 @@ fn partitions_added_to_the_input_move_no_key() {
             assert!(worker.runs(), "the worker has ended");
             let read = committed_offset(broker(), setup.group(), &between, partition)?;
             let records = read_committed(broker(), &between, 2)[usize::try_from(partition).expect("a partition")].len();
-            // Markers of transactions have offsets, too.
+            // Transaction markers take offsets, too.
             (read >= i64::try_from(records).expect("few enough")).then_some(())
         });
     }
     worker.drain();
     let out = out();
     let keys: HashSet<_> = out.iter().map(|record| record.key.clone()).collect();
-    assert_eq!((out.len(), keys.len()), (KEYS as usize, KEYS as usize), "some key came out twice");
+    assert_eq!((out.len(), keys.len()), (KEYS as usize, KEYS as usize), "a key was emitted twice");
 }
 
 /// Records with distinct keys, for an input of one partition.
@@ -168,17 +169,17 @@ fn recreated_repartition_topic_keeps_seen_keys() {
     lose_all_but_changelog(&setup, &input);
     let mut worker = setup.start("a");
     worker.wait_for_log("-repartition[0]", LIMIT);
-    // Each topic has one partition. So once the new keys are emitted, all duplicates were judged.
+    // Each topic has one partition, so all duplicates were processed once the new keys are emitted.
     produce(broker(), &input, distinct(0..1_100));
     wait_for_output(&output, 1_100, &mut worker);
     worker.drain();
     assert_eq!(read_committed(broker(), &output, PARTITIONS).concat().len(), 1_100, "keys were emitted again");
 }
 
-/// With `start = "latest"`, a group that lost its offsets must not begin at the end again. The repartition topic is empty, but
-/// the changelog shows that the group had begun.
+/// With `start = "latest"`, a group that lost its offsets must not start at the end again. The repartition topic is empty, but the
+/// changelog shows that the group had started.
 #[test]
-fn recreated_repartition_topic_does_not_make_a_new_group() {
+fn recreated_repartition_topic_does_not_restart_the_group() {
     let (input, output) = (topic(broker(), "spread-in", 1), topic(broker(), "spread-out", 4));
     let setup = setup(&input, &output, true).kafka("start = \"latest\"");
     let mut worker = setup.start("a");
@@ -186,7 +187,7 @@ fn recreated_repartition_topic_does_not_make_a_new_group() {
     produce(broker(), &input, distinct(0..1_000));
     wait_for_output(&output, 1_000, &mut worker);
     worker.drain();
-    // Each worker that takes the partition over has a higher epoch.
+    // Each worker that takes over the partition has a higher epoch.
     for keys in 1_000..1_003 {
         let mut worker = setup.start("a");
         produce(broker(), &input, distinct(keys..keys + 1));

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 const RECORDS: usize = 200_000;
 
-/// A filter that is far too small: it drops thousands of unseen records, and in a replay must drop the same.
+/// A filter that is far too small. It drops thousands of unseen records, and a replay must drop the same ones.
 const SMALL: &str = "space = \"news\"\nkey = [{ field = \"/user_id\" }, { field = \"/news_id\" }]\nwindow = \"20m\"\n\
     filter = { kind = \"aging\", capacity = \"4k\", false_positive_rate = 0.05, slices = 4 }";
 
@@ -29,7 +29,7 @@ fn replay_gives_the_verdicts_of_the_live_run() {
     assert_same(&live, &by_partition(replay(&stream), PARTITIONS));
 }
 
-/// Puts the stream's records through `unseen replay`, as `kcat -J` would have recorded them.
+/// Runs `unseen replay` on the stream's records, in the format of `kcat -J`.
 fn replay(stream: &Stream) -> Vec<TestRecord> {
     let mut recorded = String::new();
     let mut by_line = HashMap::new();

@@ -1,4 +1,4 @@
-//! Promise: every record goes where the settings of its topic send it, and the window is kept.
+//! Promise: every record is routed as its topic's settings determine, and the window is respected.
 
 use crate::harness::{News, Setup, TestRecord, Worker, assert_same, broker, by_partition, produce, read_committed, topic, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const RECORDS: usize = 40_000;
 
-/// A stream, some records of which have headers that look like those of the worker: an earlier one may have written them.
+/// A stream in which some records have headers like the worker's own, as if another worker had written them.
 fn with_headers_of_another(hint: &str) -> Stream {
     let mut records = News { count: RECORDS, ..News::default() }.records();
     for record in records.iter_mut().step_by(7) {
@@ -17,11 +17,11 @@ fn with_headers_of_another(hint: &str) -> Stream {
     Stream::of(broker(), hint, records, Duration::from_secs(4 * 3600))
 }
 
-/// The records of the stream with the headers that explain their verdicts, by partition, and whether each is unseen.
+/// The records of the stream with the headers that explain their verdicts, by partition, each with `true` if it is unseen.
 fn explained(stream: &Stream) -> Vec<Vec<(TestRecord, bool)>> {
     let by_partition = by_partition(stream.records.iter().cloned(), PARTITIONS);
     let each = |(partition, (records, unseen)): (usize, (Vec<TestRecord>, &Vec<TestRecord>))| {
-        // The window is of four slices of an hour, and longer than the stream.
+        // The window has four slices of an hour, and is longer than the stream.
         let (mut unseen, mut stream_time, mut since) = (unseen.iter().peekable(), 0, HashMap::new());
         let explain = |(offset, mut record): (usize, TestRecord)| {
             stream_time = record.timestamp.max(stream_time);
@@ -47,7 +47,7 @@ fn explained(stream: &Stream) -> Vec<Vec<(TestRecord, bool)>> {
 }
 
 #[test]
-fn duplicates_go_to_their_topic_with_an_explanation() {
+fn duplicates_go_to_their_topic_with_explaining_headers() {
     let stream = with_headers_of_another("duplicates");
     let aside = topic(broker(), "duplicates-aside", 4);
     stream.produce(..);
@@ -75,7 +75,7 @@ const HOUR: i64 = 3_600_000;
 /// 2025-01-01T00:00:00Z
 const START: i64 = 1_735_689_600_000;
 
-/// A stream with one record, the second of partition 0, that is older than the window. It does not come out.
+/// A stream with a record that is older than the window, the second of partition 0. It is not emitted.
 fn with_a_late_record(hint: &str) -> (Stream, TestRecord) {
     let (late, on_time) = (record("late", START), [record("a", START + 3 * HOUR), record("b", START + 3 * HOUR)]);
     let records = vec![on_time[0].clone(), late.clone(), on_time[1].clone()];
@@ -96,8 +96,8 @@ fn late_records_become_dead_letters() {
 }
 
 #[test]
-fn a_record_from_the_future_expires_nothing() {
-    // Past the max timestamp, but not so far that the broker refuses it.
+fn record_from_the_future_expires_no_keys() {
+    // Past the max timestamp, but not so far that the broker rejects it.
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock past 1970").as_millis();
     let future = i64::try_from(now).expect("a clock before the end of time") + HOUR / 2;
     let records = vec![record("a", START), record("b", future), record("a", START + 1), record("b", START + 2), record("c", START + 3)];
@@ -111,12 +111,12 @@ fn a_record_from_the_future_expires_nothing() {
 fn a_window_by_count_remembers_that_many_keys() {
     const KEYS: usize = 1000;
     let mut stream = Stream::remembered(broker(), "count", RECORDS);
-    // Four slices of a quarter, and one that is being filled.
+    // Four slices with a quarter of the window each, and the open one.
     let mut states = vec![(HashMap::new(), 0_usize); PARTITIONS];
     let unseen = stream.records.iter().filter(|record| {
         let (emitted, count) = &mut states[usize::try_from(record.partition).expect("a partition")];
         let slice = |number: usize| number / (KEYS / 4);
-        // The slice is turned by the key that finds it full, so a look-up just before still sees the old ones.
+        // The key that finds the slice full opens the next one, so a lookup just before still sees the old slices.
         let open = slice(count.saturating_sub(1));
         if emitted.get(&record.key).is_some_and(|&number| open - slice(number) <= 4) {
             return false;
@@ -135,7 +135,7 @@ fn a_window_by_count_remembers_that_many_keys() {
     stream.check(stream.setup.start("a"));
 }
 
-/// A stream with a second topic of its space, and that topic's input and output.
+/// A stream with a second topic in its space, and that topic's input and output.
 fn with_a_second_topic(hint: &str) -> (Stream, String, String) {
     let (second, second_out) = (topic(broker(), &format!("{hint}-in"), 4), topic(broker(), &format!("{hint}-out"), 4));
     let lines = "space = \"news\"\nkey = [{ field = \"/user_id\" }, { field = \"/news_id\" }]\nwindow = \"86400s\"\n\
@@ -144,7 +144,7 @@ fn with_a_second_topic(hint: &str) -> (Stream, String, String) {
     (stream, second, second_out)
 }
 
-/// What was assigned to it last: partition numbers of a topic.
+/// The latest assignment of a worker: partition numbers of a topic.
 fn assigned(worker: &Worker, topic: &str) -> BTreeSet<String> {
     let log = worker.log();
     let last = log.lines().rfind(|line| line.contains("partitions assigned")).unwrap_or_default();
@@ -152,9 +152,9 @@ fn assigned(worker: &Worker, topic: &str) -> BTreeSet<String> {
     of_topic.map(str::to_owned).collect()
 }
 
-/// Equal partition numbers of a space go to one worker: or neither would know what the other has seen.
+/// Partitions with the same number in a space must belong to one worker, or neither would know what the other has seen.
 #[test]
-fn topics_that_share_a_space_stay_together_in_a_group() {
+fn partitions_of_a_space_are_assigned_to_one_worker() {
     let (stream, second, second_out) = with_a_second_topic("together");
     let [mut first_worker, second_worker] = ["a", "b"].map(|name| stream.setup.start(name));
     wait_until("each worker has two partitions of each topic", LIMIT, || {
@@ -166,13 +166,13 @@ fn topics_that_share_a_space_stay_together_in_a_group() {
     stream.wait_until_read(RECORDS, &mut first_worker);
     let keys: HashSet<_> = stream.records.iter().map(|record| &record.key).collect();
     let count = |topic| read_committed(broker(), topic, PARTITIONS).into_iter().flatten();
-    wait_until("every key came out of one topic or the other", LIMIT, || {
+    wait_until("every key is emitted by one of the topics", LIMIT, || {
         (count(&stream.output).chain(count(&second_out)).count() >= keys.len()).then_some(())
     });
     first_worker.drain();
     second_worker.drain();
     let emitted: Vec<_> = count(&stream.output).chain(count(&second_out)).map(|record| record.key).collect();
-    assert_eq!(emitted.len(), keys.len(), "a key came out twice, or not at all");
+    assert_eq!(emitted.len(), keys.len(), "a key was emitted twice, or not at all");
     assert_eq!(emitted.iter().collect::<HashSet<_>>(), keys);
 }
 

@@ -1,4 +1,4 @@
-//! Promise: a worker works over TLS and SASL with no more permissions than it needs. Errors name what keeps it out, and show no secret.
+//! Promise: a worker works with TLS and SASL, with no more permissions than documented. Errors name the cause, and show no secret.
 
 use crate::harness::{PATIENCE, Right, SecureBroker, Setup, grant, secure_broker, unique, wait_until};
 use crate::stream::Stream;
@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The address of this listener, and the properties that its clients begin with.
+/// The address of a listener, and the basic properties of its clients.
 pub fn listener(broker: &SecureBroker, protocol: &str) -> (String, BTreeMap<String, String>) {
     let text = broker.read(&format!("{protocol}.properties"));
     let pairs = text.lines().map(|line| line.split_once('=').expect("name=value"));
@@ -15,13 +15,13 @@ pub fn listener(broker: &SecureBroker, protocol: &str) -> (String, BTreeMap<Stri
     (properties.remove("bootstrap.servers").expect("an address"), properties)
 }
 
-/// A way to a broker.
+/// A way to connect to a broker.
 #[derive(Clone, Copy)]
 struct Way<'a> {
     protocol: &'a str,
-    /// None with `ssl`.
+    /// Empty with `ssl`.
     mechanism: &'a str,
-    /// Properties that are not as scripts/kafka says; without them the password is `${file:...}`.
+    /// Properties that replace those of scripts/kafka. By default, the password is `${file:...}`.
     instead: &'a [(&'a str, &'a str)],
 }
 
@@ -46,14 +46,14 @@ impl Way<'_> {
         if self.mechanism.is_empty() { "User:CN=unseen" } else { "User:unseen" }
     }
 
-    /// A stream whose workers come this way; their user has no rights on it.
+    /// A stream whose workers connect in this way. Their user has no permissions yet.
     fn stream(&self, hint: &str, count: usize) -> Stream {
         let broker = secure_broker();
         Stream::remembered(broker.address(), hint, count).with(|setup| self.secure(broker, setup))
     }
 }
 
-/// What a worker needs a right for.
+/// The resources on which a worker needs permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     Input,
@@ -62,7 +62,7 @@ pub enum Need {
     Transactions,
 }
 
-/// Gives the user what a worker needs and no more; what it lacks, it may still look at.
+/// Grants a user the permissions that a worker needs, and no others. The user may still describe the resource that is lacking.
 pub fn allow(stream: &Stream, user: &str, lacking: Option<Need>) {
     let transactions = format!("{}-", stream.setup.group());
     let mut rights = vec![Right::OwnTopics(&transactions)];
@@ -78,7 +78,7 @@ pub fn allow(stream: &Stream, user: &str, lacking: Option<Need>) {
     wait_until("the rights reach the broker", PATIENCE, || (stream.setup.check_with("rights", &[]).0 == Some(0)).then_some(()));
 }
 
-/// A worker that comes this way dedups exactly.
+/// Checks that a worker that connects in this way works exactly once.
 fn works(way: Way<'_>, hint: &str) {
     let stream = way.stream(hint, 5_000);
     allow(&stream, way.user(), None);
@@ -112,28 +112,28 @@ fn sasl_plaintext_scram_sha_512() {
     works(Way { protocol: "sasl_plaintext", ..SCRAM }, "scram-open");
 }
 
-/// `unseen check --connect` says this sentence and no other, soon.
+/// Checks that `unseen check --connect` soon reports only this error.
 fn refused(stream: &Stream, overrides: &[&str], sentence: &str) {
     let (code, _, stderr) = stream.setup.check_with("a", overrides);
     assert_eq!(code, Some(78), "{stderr}");
     let problems: Vec<_> =
         stderr.lines().filter(|line| !line.starts_with("connecting to ") && !line.starts_with("no broker answers yet")).collect();
-    assert!(problems.len() == 1 && problems[0].contains(sentence), "`check` does not say {sentence:?} alone:\n{stderr}");
+    assert!(problems.len() == 1 && problems[0].contains(sentence), "`check` does not report {sentence:?} alone:\n{stderr}");
 }
 
-/// [`refused`], and `unseen run` ends with the same sentence when it has waited.
+/// The same as [`refused`], and `unseen run` ends with the same error after its timeout.
 fn kept_out(stream: &Stream, overrides: &[&str], sentence: &str) {
     refused(stream, overrides, sentence);
     let log = stream.setup.start_with("a", &[overrides, &["kafka.connect_timeout=3s"]].concat()).fails(1);
     let last = log.lines().last().unwrap_or_default();
-    assert!(last.starts_with("error: ") && last.contains(sentence), "`run` does not say {sentence:?}:\n{log}");
+    assert!(last.starts_with("error: ") && last.contains(sentence), "`run` does not report {sentence:?}:\n{log}");
     assert!(log.contains("no broker answers yet; waiting"), "`run` did not wait:\n{log}");
 }
 
 #[test]
 fn a_wrong_password_is_reported() {
     let wrong = ["kafka.properties.sasl.password=wrong"];
-    let sentence = |by| format!("the broker refuses user \"unseen\" by {by}; check sasl.username and sasl.password in kafka.properties");
+    let sentence = |by| format!("the broker rejects user \"unseen\" with {by}; check sasl.username and sasl.password in kafka.properties");
     for mechanism in ["PLAIN", "SCRAM-SHA-256"] {
         refused(&Way { mechanism, ..SCRAM }.stream("wrong", 1), &wrong, &sentence(mechanism));
     }
@@ -143,7 +143,7 @@ fn a_wrong_password_is_reported() {
 #[test]
 fn an_unknown_ca_is_reported() {
     let broker = secure_broker();
-    // A certificate, but not one that signs.
+    // A certificate that does not sign others.
     let other = format!("kafka.properties.ssl.ca.location={}", broker.file("client.pem").display());
     kept_out(
         &SCRAM.stream("ca", 1),
@@ -155,24 +155,32 @@ fn an_unknown_ca_is_reported() {
 #[test]
 fn a_name_that_is_not_in_the_certificate_is_reported() {
     let (address, _) = listener(secure_broker(), SCRAM.protocol);
-    // Another way to write 127.0.0.1, and to whoever compares names another name.
+    // Another notation of 127.0.0.1, which is a different name in a comparison.
     let other = format!("kafka.bootstrap_servers={}", address.replace("127.0.0.1", "127.1"));
-    kept_out(&SCRAM.stream("name", 1), &[&other], "the broker's certificate is for another name; give kafka.bootstrap_servers");
+    kept_out(
+        &SCRAM.stream("name", 1),
+        &[&other],
+        "the broker's certificate is for a different name; use names from the certificate in kafka.bootstrap_servers",
+    );
 }
 
 #[test]
 fn a_missing_client_certificate_is_reported() {
     let stream = SSL.stream("client", 1);
     let without = ["kafka.properties.ssl.certificate.location=", "kafka.properties.ssl.key.location="];
-    kept_out(&stream, &without, "the broker asks for a certificate that it trusts; check ssl.certificate.location and ssl.key.location");
+    kept_out(
+        &stream,
+        &without,
+        "the broker does not trust the client certificate, or requires one; check ssl.certificate.location and ssl.key.location",
+    );
 }
 
 #[test]
-fn another_protocol_than_the_listener_speaks_is_reported() {
+fn wrong_protocol_is_reported() {
     let ca = format!("kafka.properties.ssl.ca.location={}", secure_broker().file("ca.pem").display());
     for listened in ["sasl_ssl", "sasl_plaintext"] {
         let with_login = Way { protocol: listened, ..SCRAM }.stream("protocol", 1);
-        // A login that the protocol would not use is refused before that.
+        // A login that the protocol would not use is rejected earlier.
         let without = SSL.stream("protocol", 1);
         let there = format!("kafka.bootstrap_servers={}", listener(secure_broker(), listened).0);
         for spoken in ["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] {
@@ -187,7 +195,7 @@ fn another_protocol_than_the_listener_speaks_is_reported() {
 }
 
 #[test]
-fn a_missing_right_is_reported() {
+fn missing_permission_is_reported() {
     for (lacking, delivery, sentence) in [
         (Need::Input, "exactly_once", "give this user Read on the inputs and Write on the outputs"),
         (Need::Output, "exactly_once", "give this user Read on the inputs and Write on the outputs"),
@@ -199,19 +207,20 @@ fn a_missing_right_is_reported() {
         allow(&stream, SCRAM.user(), Some(lacking));
         stream.produce(..);
         let log = stream.setup.start_with("a", &[&format!("worker.delivery={delivery}")]).fails(1);
-        assert!(log.contains(sentence), "`run` does not say {sentence:?}:\n{log}");
+        assert!(log.contains(sentence), "`run` does not report {sentence:?}:\n{log}");
     }
 
     let stream = SCRAM.stream("blind", 1);
     let (code, _, stderr) = stream.setup.check_with("a", &[]);
     assert_eq!(code, Some(78), "{stderr}");
     for (setting, topic, right) in [("input", &stream.input, "Read"), ("output", &stream.output, "Write")] {
-        let sentence = format!("topics[0].{setting}: this user may not see topic {topic:?}, if it exists; give the user {right} on it");
-        assert!(stderr.contains(&sentence), "`check` does not say {sentence:?}:\n{stderr}");
+        let sentence =
+            format!("topics[0].{setting}: topic {topic:?} does not exist, or this user may not see it; give the user {right} on it");
+        assert!(stderr.contains(&sentence), "`check` does not report {sentence:?}:\n{stderr}");
     }
 }
 
-/// Every file below the directory, as bytes.
+/// All files below the directory.
 fn files(dir: &Path) -> Vec<(String, Vec<u8>)> {
     let entries = std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path());
     entries
@@ -230,7 +239,7 @@ fn openssl(args: &[&str], input: &[u8]) -> String {
     String::from_utf8(child.wait_with_output().expect("it ends").stdout).expect("ASCII")
 }
 
-/// A password in the forms in which it could be shown: by itself, and as PLAIN sends it.
+/// The forms in which a password could appear: by itself, and encoded as PLAIN sends it.
 fn forms(password: &str) -> Vec<String> {
     let base64 = |text: &str| openssl(&["base64", "-A"], text.as_bytes());
     vec![password.to_owned(), base64(password), base64(&format!("\0unseen\0{password}"))]
@@ -238,15 +247,18 @@ fn forms(password: &str) -> Vec<String> {
 
 pub const TELL_ALL: [&str; 2] = ["log.level=trace", "kafka.properties.debug=all"];
 
-/// The stream is deduplicated, everything is told that can be, and none of it holds a secret.
+/// Checks that the stream is deduplicated, and that none of the worker's outputs contains a secret.
 fn shows_nothing(stream: &Stream, secrets: &[String]) {
     stream.produce(..);
     let (code, stdout, stderr) = stream.setup.check_with("a", &TELL_ALL);
     assert_eq!(code, Some(0), "{stderr}");
     let worker = stream.setup.start_with("a", &TELL_ALL);
     let log = stream.check(worker);
-    // Else it would tell too little to show anything.
-    assert!(log.contains(".password = [redacted]") && log.contains("Broker SSL certificate verified"), "librdkafka holds back");
+    // Otherwise the log would contain too little to prove anything.
+    assert!(
+        log.contains(".password = [redacted]") && log.contains("Broker SSL certificate verified"),
+        "the log lacks librdkafka's debug output"
+    );
     let state = files(&stream.setup.state_dir("a"));
     assert!(state.iter().any(|(_, bytes)| !bytes.is_empty()), "there is no state");
     hold_nothing([("stdout of `check`", stdout), ("stderr of `check`", stderr), ("the log", log)], secrets);
@@ -263,14 +275,14 @@ pub fn hold_nothing<const COUNT: usize>(texts: [(&str, String); COUNT], secrets:
 
 fn holds_nothing(what: &str, bytes: &[u8], secrets: &[String]) {
     for secret in secrets {
-        assert!(!bytes.windows(secret.len()).any(|window| window == secret.as_bytes()), "{what} holds {secret}");
+        assert!(!bytes.windows(secret.len()).any(|window| window == secret.as_bytes()), "{what} contains {secret}");
     }
 }
 
-/// The password in a variable instead of a file.
+/// The password comes from a variable instead of a file.
 const FROM_VARIABLE: [(&str, &str); 1] = [("sasl.password", "${KAFKA_PASSWORD}")];
 
-/// A password that a variable which is a setting prevails over.
+/// A password that an environment variable overrides.
 const FROM_SETTING: [(&str, &str); 1] = [("sasl.password", "prevailed over")];
 
 fn password_is_not_shown(way: Way<'_>, variable: &str) {
@@ -294,7 +306,7 @@ fn a_password_from_the_environment_is_not_shown() {
 }
 
 #[test]
-fn a_password_that_is_refused_is_not_shown() {
+fn rejected_password_is_not_shown() {
     let secret = unique("not-the-password");
     for mechanism in ["PLAIN", "SCRAM-SHA-512"] {
         let way = Way { mechanism, instead: &FROM_VARIABLE, ..SCRAM };
@@ -318,9 +330,9 @@ fn a_private_key_and_its_password_are_not_shown() {
     let stream = way.stream("key", 2_000).with(|setup| setup.environment("KEY_PASSWORD", &secret));
 
     let wrong = ["kafka.properties.ssl.key.password=wrong", TELL_ALL[0], TELL_ALL[1]];
-    let sentence = "kafka.properties: ssl.key.location: OpenSSL does not take it";
+    let sentence = "kafka.properties: ssl.key.location: OpenSSL cannot read it";
     refused(&stream, &wrong, sentence);
-    // It is known before anything connects.
+    // The error is found before anything connects.
     let log = stream.setup.start_with("a", &wrong).fails(78);
     assert!(log.contains(sentence), "{log}");
 

@@ -1,5 +1,5 @@
-//! Promise: no key of a seed is emitted within its window, through kills and lost disks. A seed is written completely or not at all, and
-//! not for a group that has begun.
+//! Promise: seeded keys are not emitted within their window, through kills and lost disks. A seed is written completely or not at all, and
+//! never for a group that has already started.
 
 use crate::harness::state::digests;
 use crate::harness::{
@@ -25,7 +25,7 @@ const CUCKOO: &str = "filter = { kind = \"cuckoo\", capacity = \"40k\", false_po
 const CONFIRMED: &str = "filter = { kind = \"aging\", capacity = \"4k\", false_positive_rate = 0.1, confirm = true }";
 const EXACT: &str = "filter = { kind = \"exact\" }";
 
-/// A stream whose first records another tool has seen. What is expected to come out is what an exact list says of the others.
+/// A stream whose first records another tool has processed. The expected output follows from an exact list.
 struct Seeded {
     stream: Stream,
     seeds: Vec<TestRecord>,
@@ -48,7 +48,7 @@ impl Seeded {
         Self { stream, seeds }
     }
 
-    /// The seeds as a capture of the input, the last first.
+    /// Writes the seeds as a capture of the input, in reverse order.
     fn capture(&self) -> PathBuf {
         let mut text = String::new();
         for (offset, record) in self.seeds.iter().enumerate().rev() {
@@ -75,7 +75,7 @@ fn write(setup: &Setup, name: &str, text: &str) -> PathBuf {
     file
 }
 
-/// Each key with when it was seen last, in order of time.
+/// The last occurrence of each key, ordered by time.
 fn last_sightings(seeds: &[TestRecord]) -> Vec<TestRecord> {
     let mut last: HashMap<_, &TestRecord> = HashMap::new();
     for record in seeds {
@@ -94,7 +94,7 @@ fn refused(answer: (Option<i32>, String, String), why: &str) {
     assert!(code == Some(1) && error.contains(why), "{code:?}: {error}");
 }
 
-/// Seeded, started, killed, its disk lost, started again.
+/// The group is seeded, started, killed, loses its disk, and is started again.
 #[test]
 fn seeded_keys_are_not_emitted() {
     for (hint, filter) in [("seed-aging", AGING), ("seed-cuckoo", CUCKOO), ("seed-confirmed", CONFIRMED), ("seed-exact", EXACT)] {
@@ -109,7 +109,7 @@ fn seeded_keys_are_not_emitted() {
         stream.produce(..LIVE / 3);
         stream.wait_until_read(LIVE / 3, &mut worker);
         refused(seeded.seed(""), "has members");
-        // A repeat says what it repeats.
+        // A duplicate names its original.
         let is_known =
             |record: &&TestRecord| !stream.expected.concat().contains(record) && seeded.seeds.iter().any(|seed| seed.key == record.key);
         let repeat = stream.records[..LIVE / 3].iter().find(is_known).expect("there are repeats of seeds");
@@ -131,9 +131,9 @@ fn seeded_keys_are_not_emitted() {
     }
 }
 
-/// A seed that is killed leaves nothing before its commit, and all after it.
+/// A seed that is killed before its commit leaves nothing behind, and after it everything.
 #[test]
-fn a_seed_is_written_whole_or_not_at_all() {
+fn seed_is_written_completely_or_not_at_all() {
     for fault in SEEDING {
         let seeded = Seeded::new("seed-killed", AGING);
         let (code, ..) = seeded.seed(fault);
@@ -149,8 +149,8 @@ fn a_seed_is_written_whole_or_not_at_all() {
     }
 }
 
-/// A group that was started too early, and found nothing to read, leaves checkpoints that know of no seed. Its offsets and
-/// its changelog were deleted since, and its state directory was not.
+/// A group that was started too early, and found nothing to read, leaves checkpoints without the seed. Its offsets and its changelog were
+/// deleted since then, but its state directory was not.
 #[test]
 fn a_checkpoint_from_before_the_seed_does_not_hide_it() {
     let seeded = Seeded::new("seed-early", AGING);
@@ -169,13 +169,13 @@ fn a_checkpoint_from_before_the_seed_does_not_hide_it() {
     delete_topic(broker(), &format!("{}-news-changelog", seeded.stream.setup.group()));
     let (code, _, error) = seeded.seed("");
     assert_eq!(code, Some(0), "{error}");
-    // It writes a checkpoint with the seed, and ends before it has committed anything.
+    // The worker writes a checkpoint with the seed, and stops before it has committed anything.
     restored(seeded.stream.setup.start("a"));
     seeded.stream.produce(..);
     seeded.stream.check(seeded.stream.setup.start("a"));
 }
 
-/// Keys of this topic come from a table.
+/// A topic whose keys come from a table.
 struct Rows {
     setup: Setup,
     inputs: Vec<String>,
@@ -200,7 +200,7 @@ impl Rows {
         unseen([&["seed", "-c", &config, &file, "--topic", &self.inputs[0]], args].concat())
     }
 
-    /// What comes out of a topic in the end, where so many keys were not seeded.
+    /// The final output of a topic with this number of keys that were not seeded.
     fn come_out(&self, topic: usize, count: usize) -> Vec<String> {
         let mut worker = self.setup.start("a");
         let partitions = 4;
@@ -216,7 +216,7 @@ impl Rows {
     }
 }
 
-/// A record with that number for its id.
+/// A record with this number as its id.
 fn record(number: i64, partition: i32) -> TestRecord {
     TestRecord {
         partition,
@@ -231,43 +231,43 @@ fn table(ids: impl Iterator<Item = i64>) -> String {
     ids.fold("id,time\n".to_owned(), |text, id| format!("{text}{id},{}\n", START - 1_000 + id))
 }
 
-/// Where records are brought to the partitions of their keys, so are seeds. The group begins where another has come to.
+/// With `repartition`, seeds go to the partitions of their keys, too. The group starts at another group's offsets.
 #[test]
 fn a_table_seeds_partitions_by_key() {
     let lines = "space = \"ids\"\nkey = { field = \"/id\" }\nwindow = \"1h\"\nrepartition = true\n".to_owned() + AGING;
     let rows = Rows::new("seed-table", 1, 4, &lines, "");
     produce(broker(), &rows.inputs[0], (0..220).map(|number| record(number, (number % 4) as i32)).collect::<Vec<_>>().iter());
-    // Another tool has come to id 180, and so to what is brought to its partition from there on.
+    // The other tool has processed ids up to 180. The repartition topic receives the records from there on.
     let other = rows.setup.group().to_owned() + "-other";
     let args = ["--format", "csv", "--offsets-of", &other];
     refused(rows.seed(&table(0..190), &args), "has not committed an offset for ");
     (0..4).for_each(|partition| move_offset(broker(), &other, &rows.inputs[0], partition, 45));
     let (code, said, error) = rows.seed(&table(0..190), &args);
     assert_eq!(code, Some(0), "{error}");
-    // A number may be the number and the text.
+    // A number in a table counts as both a number and a string.
     assert!(said.starts_with("190 lines, 380 keys\n"), "{said}");
     assert_eq!(rows.come_out(0, 30), (190..220).map(|number| format!("k{number:03}")).collect::<Vec<_>>());
 }
 
 #[test]
-fn topics_of_a_space_begin_together_and_at_their_ends() {
+fn topics_of_a_space_start_together_and_at_their_ends() {
     let lines = "space = \"ids\"\nkey = { field = \"/id\" }\nwindow = \"1h\"\n".to_owned() + EXACT;
     let rows = Rows::new("seed-latest", 2, 4, &lines, "start = \"latest\"");
     let of = |range: std::ops::Range<i64>| range.map(|number| record(number, (number % 4) as i32)).collect::<Vec<_>>();
-    // Before the seed: not to be read.
+    // Written before the seed, so these records are not read.
     produce(broker(), &rows.inputs[1], of(500..600).iter());
     refused(rows.seed(&table(0..100), &["--format", "csv"]), "line 2: the partition of the key is unknown");
     let (code, _, error) = rows.seed(&table(0..100), &["--format", "csv", "--every-partition"]);
     assert_eq!(code, Some(0), "{error}");
-    // Between the seed and the start of the group: to be read.
+    // Written between the seed and the start of the group, so these records are read.
     produce(broker(), &rows.inputs[1], of(0..150).iter());
     assert_eq!(rows.come_out(1, 50), (100..150).map(|number| format!("k{number:03}")).collect::<Vec<_>>());
     assert_eq!(rows.come_out(0, 0), [""; 0]);
 }
 
-/// Lines of JSON say where the record key is, by which producers choose the partition.
+/// The JSON lines contain the record key, by which producers choose the partition.
 #[test]
-fn lines_of_json_go_to_the_partitions_of_producers() {
+fn json_lines_go_to_the_partitions_that_producers_choose() {
     let lines = "space = \"ids\"\nkey = [{ record = \"key\" }, { field = \"/id\" }]\nwindow = \"1h\"\n".to_owned() + EXACT;
     let rows = Rows::new("seed-json", 1, 4, &lines, "");
     let text = |ids: std::ops::Range<i64>| {
@@ -293,7 +293,7 @@ fn lines_of_json_go_to_the_partitions_of_producers() {
     assert!((0..4).any(|partition| committed_offset(broker(), rows.setup.group(), &rows.inputs[0], partition) > Some(0)));
 }
 
-/// As Kafka's Java client chooses it (`Utils.murmur2` of its key).
+/// The partition that Kafka's Java client chooses (`Utils.murmur2` of the key).
 fn murmur2_partition(key: &str) -> i32 {
     let mut hash = 0x9747_b28c_u32 ^ u32::try_from(key.len()).expect("short");
     let (words, rest) = key.as_bytes().as_chunks::<4>();

@@ -1,4 +1,4 @@
-//! Promise: a server answers for every key as the committed stream does, and never reports a key as unseen without knowing.
+//! Promise: a server answers for every key according to the committed stream, and never reports a key as unseen without knowing.
 
 use crate::harness::{Asker, OwnBroker, Reply, Worker, broker, http, reset_offset, wait_until, wait_until_fresh};
 use crate::observed::{documented, exported};
@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 const RECORDS: usize = 60_000;
 
-/// Every id of the stream, as the user and the item that it is made of.
+/// All ids of the stream, each as its user and item.
 fn ids(stream: &Stream) -> Vec<(String, String)> {
     let ids: HashSet<_> = stream.records.iter().filter_map(|record| record.key.clone()).collect();
     let mut ids: Vec<_> = ids.into_iter().map(|id| String::from_utf8(id).expect("text")).collect();
@@ -15,7 +15,7 @@ fn ids(stream: &Stream) -> Vec<(String, String)> {
     ids.iter().map(|id| id.split_once('/').expect("a user and an item")).map(|(user, item)| (user.to_owned(), item.to_owned())).collect()
 }
 
-/// Asks for every id there is.
+/// Queries a server for all ids.
 fn answers(stream: &Stream, address: &str) -> HashSet<Vec<u8>> {
     let ids = ids(stream);
     let command = |(user, item): &(String, String)| vec!["BF.EXISTS".to_owned(), format!("news:{{{user}}}"), item.clone()];
@@ -27,23 +27,23 @@ fn answers(stream: &Stream, address: &str) -> HashSet<Vec<u8>> {
     seen.map(|((user, item), _)| format!("{user}/{item}").into_bytes()).collect()
 }
 
-/// Compares what a server says with what the first `count` records say.
+/// Compares a server's answers with the first `count` records.
 fn check(stream: &Stream, count: usize, address: &str, status: &str, what: &str) {
     wait_until_fresh(status, LIMIT);
     let (said, known) = (answers(stream, address), stream.oracle.seen(&stream.records[..count], PARTITIONS));
     let text = |keys: Vec<&Vec<u8>>| keys.into_iter().take(3).map(|key| String::from_utf8_lossy(key).into_owned()).collect::<Vec<_>>();
     let (denied, invented): (Vec<_>, Vec<_>) = (known.difference(&said).collect(), said.difference(&known).collect());
-    assert!(denied.is_empty(), "{what}: {} seen keys are denied, such as {:?}", denied.len(), text(denied));
-    assert!(invented.is_empty(), "{what}: {} keys are said to be seen wrongly, such as {:?}", invented.len(), text(invented));
+    assert!(denied.is_empty(), "{what}: {} seen keys are reported as unseen, such as {:?}", denied.len(), text(denied));
+    assert!(invented.is_empty(), "{what}: {} unseen keys are reported as seen, such as {:?}", invented.len(), text(invented));
 }
 
 fn is_loading(reply: &Reply) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with("LOADING"))
 }
 
-/// By the worker's kind and by another; killed and started again, while the worker goes on.
+/// One server has the worker's kind of filter, and another one a different kind. They are killed and restarted while the worker continues.
 #[test]
-fn answers_are_those_of_the_committed_stream() {
+fn answers_match_the_committed_stream() {
     let stream = Stream::new(broker(), "serve", RECORDS).with(short_timeouts);
     let cuckoo = "serve.filters.news={ kind = \"cuckoo\", capacity = \"400k\", false_positive_rate = 1e-9 }";
     let (mut first, address, status) = stream.setup.serve("s", &[]);
@@ -65,7 +65,7 @@ fn answers_are_those_of_the_committed_stream() {
     for (_, address, status) in &servers {
         check(&stream, RECORDS / 2, address, status, "a half, from the changelog alone");
     }
-    // A worker that is killed leaves a transaction open.
+    // A killed worker leaves a transaction open.
     stream.produce(RECORDS / 2..);
     worker.kill9();
     let mut worker = stream.setup.start("b");
@@ -78,9 +78,9 @@ fn answers_are_those_of_the_committed_stream() {
     worker.drain();
 }
 
-/// They are away, and come back; and the limit on how old an answer may be holds meanwhile.
+/// The brokers become unavailable and return. Meanwhile, the server observes its limit on the age of answers.
 #[test]
-fn a_server_reports_that_brokers_are_gone_and_resumes() {
+fn server_reports_unavailable_brokers_and_resumes() {
     let mut own = OwnBroker::start();
     let stream = Stream::new(own.address(), "cut-off", RECORDS / 10);
     stream.begin(RECORDS / 20);
@@ -98,7 +98,7 @@ fn a_server_reports_that_brokers_are_gone_and_resumes() {
         Reply::Integer(_) => None,
         other => panic!("no answer: {other:?}"),
     });
-    // The other answers as of then.
+    // The other server answers with its last known state.
     assert_eq!(answers(&stream, patient), stream.oracle.seen(&stream.records[..RECORDS / 20], PARTITIONS));
     own.wait_until_back();
     let mut worker = stream.setup.start("a");
@@ -111,9 +111,9 @@ fn a_server_reports_that_brokers_are_gone_and_resumes() {
     worker.drain();
 }
 
-/// The group reads part of its input once more, and emits it again: the server begins anew.
+/// The group reads part of its input again, and emits it again, so the server starts over.
 #[test]
-fn a_reset_group_is_followed() {
+fn server_follows_a_reset_group() {
     let stream = Stream::remembered(broker(), "set-back", RECORDS / 10);
     stream.begin(stream.records.len());
     let (server, address, status) = stream.setup.serve("s", &[]);
@@ -129,7 +129,7 @@ fn a_reset_group_is_followed() {
     worker.drain();
 }
 
-/// Whoever asks badly is told so, and holds up nobody.
+/// Invalid requests get an error, and delay no other client.
 #[test]
 fn misbehaving_clients_delay_no_other() {
     let stream = Stream::new(broker(), "clients", 1000);
@@ -173,7 +173,7 @@ fn misbehaving_clients_delay_no_other() {
     let Reply::Array(answers) = &replies[4] else { panic!("no list: {replies:?}") };
     assert_eq!(answers[..2], [Reply::Integer(0), Reply::Array(vec![Reply::Integer(0), Reply::Integer(0)])]);
     assert!(matches!(&answers[2], Reply::Error(text) if text.starts_with("ERR unknown command")));
-    // One that is long in commands is done, and one that is long in bytes is not, not even in part.
+    // A transaction with many commands is executed. One with too many bytes is not, not even in part.
     for (item, count, begin) in [("x".to_owned(), 2000, None), ("x".repeat(10_000), 200, Some("EXECABORT"))] {
         let mut pipeline = vec![vec!["MULTI".to_owned()]];
         pipeline.extend((0..count).map(|_| ["BF.EXISTS", "news:{1}", &item].map(str::to_owned).to_vec()));
@@ -186,7 +186,7 @@ fn misbehaving_clients_delay_no_other() {
     }
     let name = format!("news:{{{}}}", "x".repeat(2000));
     assert!(matches!(known.ask(&["BF.EXISTS", &name, "x"]), Reply::Error(text) if text.contains("at most 1024 bytes")));
-    // Garbage ends its connection, and no other.
+    // Garbage ends its own connection, and no other.
     let mut garbage = Asker::connect(&address);
     garbage.send(b"*1\r\n:7\r\n");
     assert!(matches!(garbage.reply(), Reply::Error(text) if text.starts_with("ERR Protocol error")));
@@ -196,7 +196,7 @@ fn misbehaving_clients_delay_no_other() {
     for half in &mut halves {
         half.send(b"*3\r\n$9\r\nBF.EX");
     }
-    // Many who say nothing: as many as there may be.
+    // The maximum number of silent clients.
     let silent: Vec<_> = (0..40).map(|_| Asker::connect(&address)).collect();
     assert_eq!(known.ask(&["PING"]), Reply::Simple("PONG".to_owned()));
     let mut refused = wait_until("one is refused", LIMIT, || {
@@ -207,7 +207,7 @@ fn misbehaving_clients_delay_no_other() {
     });
     assert!(refused.is_closed());
     drop((silent, halves));
-    // Over HTTP, the password is wanted too.
+    // HTTP requires the password, too.
     let question = r#"{"keys":[[1,"n-1"]]}"#;
     assert_eq!(http(&status, "POST /api/v1/spaces/news/contains", question).0, 401);
     assert_eq!(http(&status, "GET /readyz", "").0, 200);
@@ -220,7 +220,7 @@ fn misbehaving_clients_delay_no_other() {
     assert!(!log.contains("secret"), "the password is in the log");
 }
 
-/// Waits until the space can be asked, with the password.
+/// Waits until the space answers queries, with the password.
 fn wait_until_fresh_with(address: &str) {
     wait_until("the space can be asked", LIMIT, || {
         let mut asker = Asker::connect(address);
@@ -229,7 +229,7 @@ fn wait_until_fresh_with(address: &str) {
     });
 }
 
-/// A server whose configuration makes keys in another way than the worker's says so, and does not say "no".
+/// A server that extracts keys in another way than the worker reports that, and does not answer "unseen".
 #[test]
 fn a_server_with_another_configuration_does_not_answer() {
     let stream = Stream::new(broker(), "other", 1000);
@@ -248,7 +248,7 @@ fn a_server_with_another_configuration_does_not_answer() {
     }
 }
 
-/// Another hash makes other fingerprints: the worker reads the input again and logs it piece by piece.
+/// Another hash results in other fingerprints, so the worker reads the input again and logs it in parts.
 #[test]
 fn a_server_does_not_answer_before_a_warm_up_is_complete() {
     let stream = Stream::remembered(broker(), "warm-up", RECORDS / 10)
@@ -256,7 +256,7 @@ fn a_server_does_not_answer_before_a_warm_up_is_complete() {
     let count = stream.records.len();
     stream.begin(count);
     let hash = "topics.0.hash={ siphash = \"00112233445566778899aabbccddeeff\" }";
-    // Every partition has logged some pieces by then, and one of them not all.
+    // Every partition has logged some parts by then, and one of them not all.
     let mut worker = stream.setup.start_armed("a", &[hash], &format!("warm_up.record:{}:hang", count - 100));
     worker.wait_for_log("fault point reached", LIMIT);
     let (server, address, status) = stream.setup.serve("s", &[hash]);
@@ -271,10 +271,9 @@ fn a_server_does_not_answer_before_a_warm_up_is_complete() {
     worker.drain();
 }
 
-/// Without new records, the worker still says by which configuration it goes: also when it takes a partition back and has nothing
-/// to restore.
+/// Without new records, the worker still logs its configuration, even if it takes a partition back and has nothing to restore.
 #[test]
-fn a_changed_window_is_followed_in_idle_partitions() {
+fn server_follows_a_changed_window_in_idle_partitions() {
     let stream = Stream::remembered(broker(), "idle", RECORDS / 10);
     let count = stream.records.len();
     stream.begin(count);

@@ -1,4 +1,4 @@
-//! Promise: with `serve.tls`, a server encrypts everything it sends on both ports, and answers nobody in plaintext.
+//! Promise: with `serve.tls`, a server encrypts everything it sends on both ports, and answers no plaintext client.
 
 use crate::harness::{Asker, Setup};
 use openssl::asn1::Asn1Time;
@@ -13,7 +13,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 
-/// Writes a key, and a certificate for `localhost` that it has signed itself.
+/// Writes a key and a self-signed certificate for `localhost`.
 fn write_certificate(dir: &Path) {
     let curve = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).expect("a curve");
     let key = PKey::from_ec_key(EcKey::generate(&curve).expect("a key")).expect("a key");
@@ -34,7 +34,7 @@ fn write_certificate(dir: &Path) {
     std::fs::write(dir.join("tls.key"), key.private_key_to_pem_pkcs8().expect("PEM")).expect("a file");
 }
 
-/// What a server says to `question`, encrypted, until it ends the connection.
+/// Sends `question` over TLS. Returns the response until the server closes the connection.
 fn ask(address: &str, dir: &Path, question: &str) -> String {
     let mut connector = SslConnector::builder(SslMethod::tls_client()).expect("OpenSSL");
     connector.set_ca_file(dir.join("tls.crt")).expect("a certificate");
@@ -48,7 +48,7 @@ fn ask(address: &str, dir: &Path, question: &str) -> String {
 
 #[test]
 fn nothing_is_sent_in_plaintext() {
-    // It listens whether or not there are brokers.
+    // The server listens even without brokers.
     let setup =
         Setup::new("127.0.0.1:1", "tls").topic("in", "out", "key = { record = \"key\" }\nwindow = \"1h\"\nfilter = { capacity = 1000 }");
     write_certificate(setup.dir());

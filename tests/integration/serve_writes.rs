@@ -1,4 +1,5 @@
-//! Promise: keys that clients write through servers are emitted once each, and at most one client of a server is told that it was first.
+//! Promise: keys that clients write through servers are emitted once each, and a server confirms at most one client as the first writer of
+//! a key.
 
 use crate::harness::{
     Asker, OwnBroker, Reply, Setup, add_partitions, broker, http, read_committed, topic, wait_for_output, wait_until, wait_until_fresh,
@@ -17,7 +18,7 @@ const SESSIONS: &str = "space = \"sessions\"\nkey = [{ header = \"user\" }, { re
 const FIELDS: &str = "space = \"fields\"\nkey = { field = \"/id\" }\nwindow = \"1h\"\n\
                       filter = { kind = \"aging\", capacity = \"100k\", false_positive_rate = 1e-9 }";
 
-/// A producer of this topic frames its keys. By default, a worker stops at a record without the frame.
+/// Producers of this topic frame their keys. By default, a worker stops at a record without the frame.
 const FRAMED: &str = "space = \"framed\"\nkey = { record = \"key\" }\nkey_format = \"json_schema\"\nwindow = \"1h\"\n\
                       filter = { kind = \"aging\", capacity = \"100k\", false_positive_rate = 1e-9 }";
 
@@ -36,7 +37,7 @@ fn words(command: &[&str]) -> Vec<String> {
     command.iter().map(|&word| word.to_owned()).collect()
 }
 
-/// Asks until the answer is a number.
+/// Repeats a command until its reply is a number.
 fn number(asker: &mut Asker, command: &[&str]) -> i64 {
     match asker.ask(command) {
         Reply::Integer(number) => number,
@@ -51,10 +52,9 @@ fn error(asker: &mut Asker, command: &[&str]) -> String {
     }
 }
 
-/// Several clients of two servers write the same items, one by one, many at once, and as transactions; a worker is killed
-/// meanwhile.
+/// Several clients of two servers write the same items, one by one, in pipelines, and in transactions. A worker is killed meanwhile.
 #[test]
-fn keys_that_clients_write_are_emitted_once() {
+fn keys_written_by_clients_are_emitted_once() {
     let (setup, outputs) = setup(broker(), &[("orders", ORDERS), ("sessions", SESSIONS), ("fields", FIELDS)]);
     let setup = short_timeouts(setup);
     let servers = ["s", "t"].map(|name| setup.serve(name, &WRITES));
@@ -67,7 +67,7 @@ fn keys_that_clients_write_are_emitted_once() {
     }
 
     let items: Vec<_> = (0..ITEMS).map(|number| format!("o-{number}")).collect();
-    // How often each server said that an item was the first of its key.
+    // The number of times that each server reported an item as the first of its key.
     let firsts = Mutex::new([HashMap::<&str, usize>::new(), HashMap::new()]);
     std::thread::scope(|scope| {
         for client in 0..6 {
@@ -113,16 +113,16 @@ fn keys_that_clients_write_are_emitted_once() {
 
     let mut worker = setup.start("b");
     wait_for_output(broker(), &outputs[0], ITEMS, PARTITIONS, LIMIT, &mut worker);
-    // A key of two parts, whose partition is unseen's to choose.
+    // A key of two parts, for which unseen chooses the partition.
     let mut second = Asker::connect(&servers[1].1);
     assert_eq!(number(&mut second, &["BF.ADD", "sessions:{u1}", "login"]), 1);
     assert_eq!(number(&mut first, &["BF.EXISTS", "orders", "never"]), 0);
     for (_, _, status) in &servers {
         wait_until_fresh(status, LIMIT);
     }
-    assert_eq!(number(&mut first, &["BF.ADD", "orders", "o-1"]), 0, "it came out");
+    assert_eq!(number(&mut first, &["BF.ADD", "orders", "o-1"]), 0, "the key was emitted already");
     wait_until("the key of two parts is seen", LIMIT, || (number(&mut first, &["BF.EXISTS", "sessions:{u1}", "login"]) == 1).then_some(()));
-    // What is retracted may come again.
+    // A retracted key can be emitted again.
     assert_eq!(number(&mut second, &["CF.DEL", "orders", "o-1"]), 1);
     wait_until("it is forgotten", LIMIT, || (number(&mut second, &["CF.EXISTS", "orders", "o-1"]) == 0).then_some(()));
     assert_eq!(number(&mut second, &["CF.ADD", "orders", "o-1"]), 1);
@@ -139,7 +139,7 @@ fn keys_that_clients_write_are_emitted_once() {
     assert_eq!(session.headers, [("user".to_owned(), Some(b"u1".to_vec()))]);
     assert_eq!(session.value.as_deref(), Some(&b"login"[..]));
 
-    // What cannot be written is refused, with the reason.
+    // Invalid writes are rejected with the reason.
     for (command, reason) in [
         (&["BF.ADD", "fields", "1"][..], "consist of the record key"),
         (&["CF.DEL", "sessions:{u1}", "login"], "no `retract`"),
@@ -157,7 +157,7 @@ fn keys_that_clients_write_are_emitted_once() {
     }
 }
 
-/// The topic has the default of `on_invalid`, which is to stop the worker at a record without a key.
+/// The topic has the default of `on_invalid`, which stops the worker at a record without a key.
 #[test]
 fn a_client_cannot_write_a_record_that_stops_the_worker() {
     let (setup, outputs) = setup(broker(), &[("framed", FRAMED), ("orders", ORDERS)]);
@@ -175,7 +175,7 @@ fn a_client_cannot_write_a_record_that_stops_the_worker() {
     server.drain();
 }
 
-/// A write that no broker has acknowledged is an error, in time; and its key may be written again.
+/// A write that no broker acknowledges fails in time, and its key can be written again.
 #[test]
 fn a_write_without_brokers_is_an_error() {
     let mut own = OwnBroker::start();
@@ -187,9 +187,9 @@ fn a_write_without_brokers_is_an_error() {
     assert_eq!(number(&mut asker, &["BF.ADD", "orders", "o-0"]), 1);
     own.pause();
     let text = error(&mut asker, &["BF.ADD", "orders", "o-1"]);
-    assert!(text.ends_with("may have it all the same"), "{text}");
+    assert!(text.ends_with("may have the record anyway"), "{text}");
     own.resume();
-    // It may have the first one all the same; whichever it takes, the key comes out once.
+    // The broker may have the first write anyway. In any case, the key is emitted once.
     number(&mut asker, &["BF.ADD", "orders", "o-1"]);
     wait_for_output(own.address(), &outputs[0], 2, PARTITIONS, LIMIT, &mut worker);
     worker.drain();
@@ -197,8 +197,8 @@ fn a_write_without_brokers_is_an_error() {
     server.drain();
 }
 
-/// A server that is told to stop waits for the brokers to acknowledge writes, also those of clients that are gone. Once
-/// `worker.shutdown_timeout` is over, it logs the number of writes without an answer.
+/// A server that is told to stop waits until the brokers acknowledge its writes, including those of disconnected clients. After
+/// `worker.shutdown_timeout`, it logs the number of unacknowledged writes.
 #[test]
 fn a_stopped_server_finishes_its_writes() {
     let mut own = OwnBroker::start();
@@ -240,7 +240,7 @@ fn a_stopped_server_finishes_its_writes() {
     assert!(status.success() && log.contains("did not acknowledge these writes in time"), "{status}: {log}");
 }
 
-/// Keys of before lie where fewer partitions had them; those of after where they are now.
+/// Earlier keys are in the partition for the former partition count, and later keys in the partition for the current one.
 #[test]
 fn added_partitions_hide_no_key() {
     let [input, output] = ["grow-in", "grow-out"].map(|hint| topic(broker(), hint, 2));
@@ -264,12 +264,12 @@ fn added_partitions_hide_no_key() {
     add_partitions(broker(), &input, 4);
     worker.wait_for_log("partitions were added", LIMIT);
     let mut written = Vec::new();
-    // The producer hears of the new partitions some seconds later.
+    // The producer learns of the new partitions some seconds later.
     wait_until("something is written to a new partition", LIMIT, || {
         let items = items(&format!("after-{}", written.len()));
         let replies = asker.ask_all(&[command("BF.MADD", &items)]);
         if matches!(&replies[..], [Reply::Error(why)] if why.starts_with("LOADING")) {
-            // The new owner has not yet said in the changelog that it has the new partitions. Nothing was written.
+            // The new owner has not yet announced in the changelog that it owns the new partitions. Nothing was written.
             return None;
         }
         assert_eq!(replies, [all(1)]);

@@ -8,7 +8,7 @@ const RECORDS: usize = 20_000;
 const HALF: usize = RECORDS / 2;
 
 #[test]
-fn a_shadow_writes_nothing_and_what_it_has_seen_stays_seen() {
+fn shadow_writes_nothing_and_its_keys_stay_seen() {
     let mut stream = Stream::remembered(broker(), "shadow", RECORDS);
     let [again, dead] = ["shadow-again", "shadow-dead"].map(|hint| topic(broker(), hint, 4));
     let filter = "filter = { kind = \"aging\", capacity = \"400k\", false_positive_rate = 1e-9, slices = 4 }";
@@ -36,7 +36,7 @@ fn a_shadow_writes_nothing_and_what_it_has_seen_stays_seen() {
         assert_same(&vec![Vec::new(); PARTITIONS], &read_committed(broker(), name, PARTITIONS));
     }
 
-    // Another state directory: what was seen comes from the changelog.
+    // Another state directory, so that the seen keys come from the changelog.
     let output = format!("topics[0].output={}", stream.output);
     let of_shadow = stream.oracle.expected(&stream.records[..HALF], PARTITIONS);
     for (expected, of_shadow) in stream.expected.iter_mut().zip(of_shadow) {

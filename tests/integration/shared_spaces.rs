@@ -1,4 +1,4 @@
-//! Promise: topics that share a space share what was seen, even while one of them is warming up.
+//! Promise: topics that share a space share their seen keys, even while one of them warms up.
 
 use crate::harness::state::digests;
 use crate::harness::{
@@ -56,7 +56,7 @@ impl Two {
 }
 
 #[test]
-fn a_topic_waits_for_the_warm_up_of_another() {
+fn topic_waits_for_the_warm_up_of_another_topic() {
     let two = Two::new("shared-wait");
     let mut worker = two.setup.start("a");
     produce(broker(), &two.inputs[0], records(KEYS));
@@ -66,16 +66,16 @@ fn a_topic_waits_for_the_warm_up_of_another() {
     produce(broker(), &two.inputs[1], records(KEYS));
     let mut worker = two.setup.start("a");
     two.wait_until_read([KEYS, KEYS], &mut worker);
-    // And both go on.
+    // Both topics continue.
     produce(broker(), &two.inputs[0], records(KEYS + 10));
     produce(broker(), &two.inputs[1], records(KEYS + 20));
     two.wait_until_read([2 * KEYS + 10, 2 * KEYS + 20], &mut worker);
     worker.drain();
     let total = i64::try_from(read_committed(broker(), &two.output, 1)[0].len()).expect("few");
-    assert_eq!(total, KEYS + 20, "keys that one topic had emitted came out of the other");
+    assert_eq!(total, KEYS + 20, "keys that one topic had emitted were emitted again by the other");
 }
 
-/// What is left of a stretch may be markers and aborted records, behind which nothing comes.
+/// The end of a warm-up may consist of transaction markers and aborted records, after which no record follows.
 #[test]
 fn a_warm_up_can_end_without_a_record() {
     let two = Two::new("shared-gap");
@@ -104,13 +104,13 @@ fn a_warm_up_can_end_without_a_record() {
     assert_eq!(total, KEYS);
 }
 
-/// Whatever is committed is logged in the order in which it was decided, and with a stream time that holds no more. So the
-/// state that comes back is that which was lost: where one topic retracts keys that the other brings, and commits fail.
+/// Commits are logged in the order of their verdicts, with a stream time that includes nothing else. Therefore, the restored state equals
+/// the lost one, even if one topic retracts keys of the other and commits fail.
 #[test]
 fn aborted_transactions_keep_the_order_of_both_topics() {
     let keeps_order = |setup: Setup| setup.worker("commit_interval = \"20ms\"\nmax_transaction_records = 500");
     let two = Two::with("shared-order", "retract = { header = \"retract\" }", keeps_order);
-    // Two and a half windows of few keys.
+    // Two and a half windows with few keys.
     let record = |number: i64| TestRecord {
         key: Some((number % 97).to_string().into_bytes()),
         timestamp: 1_700_000_000_000 + number * 10_000,

@@ -1,5 +1,5 @@
-//! Promise: a worker is ready while it works. It is not ready, and reports the reason, if its brokers are gone, its session has ended,
-//! nothing can be committed, or a thread hangs.
+//! Promise: a worker is ready while it works. It is not ready, and reports the reason, if its brokers are unavailable, its session has
+//! ended, it cannot commit, or a thread hangs.
 
 use crate::harness::{OwnBroker, Setup, TestRecord, broker, produce, topic, wait_for_output, wait_until};
 use crate::observed::{address, ask};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 const RECORDS: usize = 40_000;
 
-/// The value of a metric, which is there once.
+/// The value of a metric that occurs once.
 fn metric(address: &str, name: &str) -> f64 {
     let text = ask(address, "/metrics").2;
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -19,7 +19,7 @@ fn status(address: &str) -> Value {
     serde_json::from_str(&ask(address, "/api/v1/status").2).expect("JSON")
 }
 
-/// Waits until the worker is not ready, and says why.
+/// Waits until the worker is not ready for this reason.
 fn wait_until_not_ready(address: &str, why: &str) {
     wait_until(&format!("it is not ready: {why}"), LIMIT, || {
         let (status, _, body) = ask(address, "/readyz");
@@ -27,8 +27,8 @@ fn wait_until_not_ready(address: &str, why: &str) {
     });
 }
 
-/// First the session of the member ends, and its partitions are lost although there is no other member. Later the worker reports that
-/// it hears from no broker.
+/// First the member's session ends, and its partitions are lost although there is no other member. Later the worker reports that no broker
+/// answers.
 #[test]
 fn an_unresponsive_broker_is_reported() {
     let mut broker = OwnBroker::start();
@@ -41,8 +41,8 @@ fn an_unresponsive_broker_is_reported() {
     assert_eq!(ask(&address, "/readyz").0, 200);
     let contact = "unseen_broker_last_contact_timestamp_seconds";
     let before = metric(&address, contact);
-    // Nothing is read meanwhile, and the brokers are still heard of.
-    wait_until("an idle worker hears of its brokers", LIMIT, || (metric(&address, contact) > before + 5.0).then_some(()));
+    // Nothing is read, but the brokers still answer.
+    wait_until("an idle worker has contact with its brokers", LIMIT, || (metric(&address, contact) > before + 5.0).then_some(()));
     assert_eq!(ask(&address, "/readyz").0, 200);
     broker.pause();
     let lost = wait_until("its partitions are lost", LIMIT, || Some(status(&address)).filter(|status| status["partitions"] == json!([])));
@@ -50,7 +50,7 @@ fn an_unresponsive_broker_is_reported() {
     assert!(lost["reason"].as_str().is_some_and(|reason| reason.starts_with("0 of 1 workers have joined the group")), "{lost}");
     wait_until_not_ready(&address, "no broker has answered for ");
     assert_eq!(metric(&address, "unseen_state{state=\"disconnected\"}").to_bits(), 1.0_f64.to_bits());
-    // To start it again would not help.
+    // A restart would not help.
     assert_eq!(ask(&address, "/livez").0, 200);
     broker.resume();
     wait_until("it is ready again", LIMIT, || (ask(&address, "/readyz").0 == 200).then_some(()));
@@ -75,13 +75,13 @@ fn a_hung_thread_is_reported() {
     stream.check(stream.setup.start("b"));
 }
 
-/// No commit will tell that the partition whose records were aborted is another member's now.
+/// No later commit shows that the partition with the aborted records belongs to another member now.
 #[test]
-fn a_member_is_ready_again_once_its_blocked_partition_has_moved_away() {
+fn member_is_ready_again_after_its_blocked_partition_has_moved() {
     let (input, output) = (topic(broker(), "moved", 2), topic(broker(), "moved-out", 2));
     let lines = "key = { record = \"key\" }\nwindow = \"1h\"\nfilter = { kind = \"exact\" }";
     let setup = Setup::new(broker(), "moved").worker("commit_interval = \"50ms\"").topic(&input, &output, lines);
-    // Static members share partitions out in the order of their names.
+    // Static members get partitions in the order of their names.
     let name = |name: &str| format!("kafka.instance_id={}-{name}", setup.group());
     let faults: Vec<_> = (3..500).map(|time| format!("commit.begin:{time}:error")).collect();
     let mut first = setup.start_armed("a", &[&name("a")], &faults.join(","));

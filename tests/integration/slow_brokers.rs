@@ -5,9 +5,9 @@ use crate::stream::{LIMIT, Stream};
 use std::time::Duration;
 
 #[test]
-fn a_backlog_larger_than_brokers_accept_before_a_transaction_times_out_is_emitted() {
+fn backlog_is_emitted_even_if_brokers_are_too_slow_for_one_transaction() {
     let broker = OwnBroker::start();
-    // At the second speed, brokers accept five records before a transaction times out.
+    // At the second bandwidth, brokers accept five records before a transaction times out.
     for (hint, records, bytes_a_second, changelog) in
         [("slow", 400, 4 << 20, true), ("slower", 60, 256 << 10, true), ("no-changelog", 400, 4 << 20, false)]
     {

@@ -1,5 +1,5 @@
-//! Promise: a worker sends spans of its batches, commits, checkpoints, and restores to a collector. A collector that cannot be reached
-//! delays nothing, not even the end of the process.
+//! Promise: a worker sends spans of its batches, commits, checkpoints, and restores to a collector. An unreachable collector delays
+//! nothing, not even the end of the process.
 
 use crate::harness::{Setup, TestRecord, broker, produce, topic, wait_for_output};
 use crate::stream::{LIMIT, PARTITIONS};
@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A collector that takes whatever it is sent, and keeps it.
+/// A collector that accepts and keeps everything.
 fn collector() -> (String, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("http://{}", listener.local_addr().expect("an address"));
@@ -27,7 +27,7 @@ fn collector() -> (String, Arc<Mutex<Vec<u8>>>) {
                     if length == 0 {
                         return;
                     }
-                    // Lossy text may be longer than the bytes, never shorter.
+                    // Lossy text may be longer than the bytes, but never shorter.
                     if let (Some(_), Some(wanted)) = (body, wanted)
                         && request.windows(4).position(|end| end == b"\r\n\r\n").is_some_and(|head| request.len() >= head + 4 + wanted)
                     {
@@ -71,12 +71,12 @@ fn spans_reach_a_collector() {
     }
 }
 
-/// A listener that takes no connection any more: to connect to it takes for ever.
+/// A listener that no longer accepts connections, so that connecting to it hangs.
 fn unreachable() -> (TcpListener, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(300)).ok();
-    // As many as wait to be taken.
+    // Fills its backlog.
     let waiting: Vec<_> = std::iter::from_fn(connect).take(100_000).collect();
     assert!(connect().is_none(), "the listener takes connections without end");
     (listener, waiting)

@@ -1,4 +1,4 @@
-//! Promise: if the state directory is lost or damaged, the log reports it, nothing is lost, and no key that the input still has is
+//! Promise: if the state directory is lost or damaged, the log reports that, nothing is lost, and no key that the input still has is
 //! emitted twice. Corrupt state is kept for inspection.
 
 use crate::harness::state::{contents, damage_page, entries, files, flip, open, tables, truncate};
@@ -9,39 +9,39 @@ use std::path::Path;
 use std::time::Duration;
 
 const RECORDS: usize = 50_000;
-/// How many of them are read before the state is tampered with.
+/// The number of records that are read before the state is damaged.
 const BEFORE: usize = RECORDS / 2;
 
-/// A stream of which a worker named `a` has read the first half and then ended, its state written. The
-/// second half is there to be read; most of its repeats are of the first.
+/// A stream of which a worker named `a` has read the first half. The worker has stopped and written its state. The second half is in the
+/// input, and most of its duplicates are of the first half.
 fn half_read(hint: &str) -> Stream {
     half_read_of(Stream::remembered(broker(), hint, RECORDS))
 }
 
 fn half_read_of(stream: Stream) -> Stream {
-    // Without a changelog, which would mend all of it (see `changelog`).
+    // Without a changelog, which would repair everything (see `changelog`).
     let stream = stream.with(|setup| setup.state("changelog = false"));
     stream.begin(BEFORE);
     stream.produce(BEFORE..);
     stream
 }
 
-/// Does something to the state between two lives of a worker. All is to come out as if nothing had
-/// happened, and the log of the second life is to say this.
+/// Damages the state between two processes of a worker. The output must be the same as without damage, and the log of the second process
+/// must contain this text.
 fn survives(stream: Stream, fault: impl FnOnce(&Path), sentence: &str) -> Stream {
     fault(&stream.setup.state_dir("a"));
     let log = stream.check(stream.setup.start("a"));
-    assert!(log.contains(sentence), "the log does not say `{sentence}`:\n{log}");
+    assert!(log.contains(sentence), "the log does not contain `{sentence}`:\n{log}");
     stream
 }
 
-/// [`survives`], and what was corrupt is quarantined.
+/// The same as [`survives`], and the corrupt state is quarantined.
 fn is_quarantined(stream: Stream, fault: impl FnOnce(&Path), sentence: &str) {
     let stream = survives(stream, fault, sentence);
     let aside = entries(&stream.setup.state_dir("a")).into_iter().filter(|path| path.to_string_lossy().contains("checkpoints.corrupt-"));
     let aside: Vec<_> = aside.collect();
     assert!(matches!(&aside[..], [one] if !entries(one).is_empty()), "quarantined: {aside:?}");
-    // What was rebuilt was written, too, and is of use.
+    // The rebuilt state was written and can be loaded.
     let mut worker = stream.setup.start_with("a", &["state.cold_start=fail"]);
     worker.wait_for_log("partitions assigned", LIMIT);
     let log = worker.drain();
@@ -58,7 +58,7 @@ fn a_damaged_id_is_replaced() {
 }
 
 #[test]
-fn deleted_state_stops_the_worker_or_is_rebuilt_as_configured() {
+fn deleted_state_stops_the_worker_or_is_rebuilt() {
     let stream = half_read("state-cold");
     fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
     let log = stream.setup.start_with("a", &["state.cold_start=fail"]).fails(1);
@@ -80,9 +80,9 @@ fn a_truncated_table_is_quarantined() {
     );
 }
 
-/// RocksDB cuts what is torn off its log: what is left is an older checkpoint, as after a power cut.
+/// RocksDB truncates the torn end of its log, which leaves an older checkpoint, as after a power failure.
 #[test]
-fn a_truncated_log_is_an_older_checkpoint() {
+fn truncated_log_leaves_an_older_checkpoint() {
     survives(half_read("state-cut-log"), |state| truncate(&files(state, "log")[0]), "partition restored");
 }
 
@@ -95,7 +95,7 @@ fn flipped_bits_are_quarantined() {
     );
 }
 
-/// Fingerprints are not read when a checkpoint is loaded, but one by one, as records ask for them.
+/// Fingerprints are not loaded with a checkpoint, but read one by one when records need them.
 #[test]
 fn flipped_bits_among_fingerprints_are_quarantined() {
     let (records, day) = (News { count: RECORDS, ..News::default() }.records(), Duration::from_secs(24 * 3600));
@@ -108,7 +108,7 @@ fn flipped_bits_among_fingerprints_are_quarantined() {
     );
 }
 
-/// Damage that RocksDB does not know of: in memory, say, before it was written.
+/// Damage that RocksDB does not detect, as if memory was corrupt before it was written.
 #[test]
 fn a_damaged_page_is_quarantined() {
     is_quarantined(half_read("state-page"), damage_page, "the checksum of page ");
@@ -117,7 +117,7 @@ fn a_damaged_page_is_quarantined() {
 #[test]
 fn a_changed_window_is_not_misread() {
     let stream = half_read("state-window");
-    // Half as long, it still covers all records: the same must come out.
+    // A window of half the length still covers all records, so the output must be the same.
     let log = stream.check(stream.setup.start_with("a", &["topics[0].window=12h"]));
     let sentence =
         "the checkpoint was written with a different configuration and cannot be used: its window was 4 slices of 6h and is 4 slices of 3h";
@@ -126,7 +126,7 @@ fn a_changed_window_is_not_misread() {
 }
 
 #[test]
-fn state_of_another_version_is_left_alone() {
+fn state_of_another_version_is_not_changed() {
     let stream = half_read("state-version");
     let state = stream.setup.state_dir("a");
     let (own, before) = {
@@ -153,7 +153,7 @@ fn an_unusable_directory_is_reported() {
     let stream = Stream::remembered(broker(), "state-file", 1_000);
     let file = stream.setup.dir().join("file");
     fs::write(&file, "not a directory").expect("a file");
-    // Root may write anywhere, but not below a file.
+    // Root can write anywhere, but not below a file.
     let state = file.join("state");
     let log = stream.setup.start_with("a", &[&format!("state.dir={}", state.display())]).fails(1);
     let sentence = format!(
@@ -164,7 +164,7 @@ fn an_unusable_directory_is_reported() {
 }
 
 #[test]
-fn a_directory_in_use_is_not_shared() {
+fn directory_in_use_is_rejected() {
     let stream = half_read("state-shared");
     let state = stream.setup.state_dir("a");
     let mut first = stream.setup.start("a");
@@ -180,7 +180,7 @@ fn a_directory_in_use_is_not_shared() {
 fn a_full_disk_fails_only_checkpoints() {
     let stream = Stream::remembered(broker(), "state-full", RECORDS).with(|setup| setup.properties(SHORT_SESSION));
     stream.produce(..BEFORE);
-    // Room for the empty checkpoints of the start, and for no page of a filter.
+    // Enough space for the empty checkpoints of a start, but not for a page of a filter.
     let mut worker = stream.setup.start_on_full_disk("a", &["log.level=info,unseen=debug"], 128 << 10);
     worker.wait_for_log("checkpoint failed; the worker continues, and the next checkpoint tries again", LIMIT);
     stream.wait_until_read(BEFORE, &mut worker);
@@ -196,7 +196,7 @@ fn a_full_disk_fails_only_checkpoints() {
     stream.check(stream.setup.start_with("a", &["state.cold_start=fail"]));
 }
 
-/// `rm -rf` of a directory in use: the files live on without names, and a checkpoint in them is lost with the process.
+/// `rm -rf` of a directory in use: the files continue to exist without names, and a checkpoint in them is lost with the process.
 #[test]
 fn a_deleted_directory_is_recreated() {
     for kind in ["kind = \"aging\", capacity = \"100k\", false_positive_rate = 1e-9", "kind = \"exact\""] {
@@ -223,7 +223,7 @@ fn a_deleted_directory_is_recreated() {
         stream.wait_until_read(RECORDS - 1_000, &mut worker);
         worker.drain();
         assert_eq!(fs::read(state.join("instance")).expect("an id"), instance, "another id keeps readers from what is open");
-        // It is all there for the next process.
+        // The next process finds everything.
         stream.produce(RECORDS - 1_000..);
         stream.check(stream.setup.start_with("a", &["state.cold_start=fail", "state.changelog=false"]));
     }

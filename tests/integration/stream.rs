@@ -1,4 +1,4 @@
-//! Records, half of which are duplicates, and the exact output for them: most tests start from these.
+//! Records, half of which are duplicates, and their exact output. Most tests start from these.
 
 use crate::harness::{
     Feed, News, Oracle, Setup, TestRecord, Worker, assert_same, committed_offset, produce, read_committed, topic, wait_for_output,
@@ -8,22 +8,22 @@ use std::slice::SliceIndex;
 use std::time::Duration;
 
 pub const PARTITIONS: usize = 4;
-/// Long enough for any of the disturbances, on a slow machine.
+/// Long enough for all disturbances on a slow machine.
 pub const LIMIT: Duration = Duration::from_secs(240);
 
-/// Properties with which a group soon notices that a member was killed.
+/// Properties with which a group soon notices a killed member.
 pub const SHORT_SESSION: &str = "\"session.timeout.ms\" = \"3000\"\n\"heartbeat.interval.ms\" = \"500\"";
 
-/// Has the brokers end the session and the transaction of a killed worker after a few seconds. A worker that is started with the
-/// same state directory ends its old transaction itself, so it only needs [`SHORT_SESSION`].
+/// Makes the brokers end the session and the transaction of a killed worker after a few seconds. A worker with the same state directory
+/// ends its old transaction itself, so it needs only [`SHORT_SESSION`].
 pub fn short_timeouts(setup: Setup) -> Setup {
     setup.properties(SHORT_SESSION).worker("transaction_timeout = \"2s\"")
 }
 
-/// So rarely wrong that not one record is expected to fall to it.
+/// The error rate is so low that no false positive is expected.
 const FILTER: &str = "filter = { kind = \"aging\", capacity = \"400k\", false_positive_rate = 1e-9, slices = 4 }";
 
-/// Topics, records and the exact truth of one test.
+/// The topics, the records, and the exact expected output of a test.
 pub struct Stream {
     pub broker: String,
     pub input: String,
@@ -35,8 +35,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream of `count` records that is not yet produced. Its window rotates a score of times. The
-    /// error rate is so low that not one record is expected to fall to it.
+    /// A stream of `count` records that are not produced yet. Its window rotates about twenty times. The error rate is so low that no false
+    /// positive is expected.
     pub fn new(broker: &str, hint: &str, count: usize) -> Self {
         Self::of(broker, hint, News { count, ..News::default() }.records(), Duration::from_secs(20 * 60))
     }
@@ -52,12 +52,12 @@ impl Stream {
         Self::into(broker, hint, output, records, window)
     }
 
-    /// [`Stream::of`] with an output that is there already.
+    /// The same as [`Stream::of`], with an existing output.
     pub fn into(broker: &str, hint: &str, output: String, records: Vec<TestRecord>, window: Duration) -> Self {
         Self::remembered_by(broker, hint, output, records, window, FILTER)
     }
 
-    /// [`Stream::into`] with other lines for what remembers.
+    /// The same as [`Stream::into`], with other lines for the filter.
     pub fn remembered_by(broker: &str, hint: &str, output: String, records: Vec<TestRecord>, window: Duration, filter: &str) -> Self {
         let oracle = Oracle::new(window, 4);
         let expected = oracle.expected(&records, PARTITIONS);
@@ -70,36 +70,36 @@ impl Stream {
         Self { broker: broker.to_owned(), input, output, records, expected, oracle, setup }
     }
 
-    /// What its configuration says of the topic, beside its names.
+    /// The configuration lines of the topic, except for its names.
     pub fn lines(window: Duration, filter: &str) -> String {
         let key = "key = [{ field = \"/user_id\" }, { field = \"/news_id\" }]";
         format!("space = \"news\"\n{key}\nwindow = \"{}s\"\n{filter}", window.as_secs())
     }
 
-    /// Lines for `[kafka]`, and whatever else the test wants of its workers.
+    /// Changes the setup of the stream's workers.
     pub fn with(mut self, change: impl FnOnce(Setup) -> Setup) -> Self {
         self.setup = change(self.setup);
         self
     }
 
-    /// Produces the records in `seconds`, while the test goes on.
+    /// Produces the records within `seconds` in the background.
     pub fn feed(&self, seconds: u32) -> Feed {
         let count = u32::try_from(self.records.len()).expect("a count of records");
         Feed::start(&self.broker, &self.input, self.records.clone(), count / seconds)
     }
 
-    /// Produces some of the records, and returns when the broker has them.
+    /// Produces some of the records, and waits for their acknowledgments.
     pub fn produce(&self, range: impl SliceIndex<[TestRecord], Output = [TestRecord]>) {
         produce(&self.broker, &self.input, &self.records[range]);
     }
 
-    /// Takes what the input really holds for the truth, instead of what was sent to it.
+    /// Derives the expected output from the actual content of the input instead of the records that were sent.
     pub fn expect_from_input(&mut self) {
         self.records = read_committed(&self.broker, &self.input, PARTITIONS).concat();
         self.expected = self.oracle.expected(&self.records, PARTITIONS);
     }
 
-    /// Waits until the first `count` records are read and what came of them is committed.
+    /// Waits until the first `count` records are read and committed.
     pub fn wait_until_read(&self, count: usize, worker: &mut Worker) {
         let mut ends = [0; PARTITIONS];
         for record in &self.records[..count] {
@@ -113,7 +113,7 @@ impl Stream {
         }
     }
 
-    /// Has a worker named `a` read the first `count` records and end, its state written.
+    /// Runs a worker named `a` until it has read the first `count` records, and stops it gracefully.
     pub fn begin(&self, count: usize) {
         self.produce(..count);
         let mut worker = self.setup.start("a");
@@ -121,17 +121,17 @@ impl Stream {
         worker.drain();
     }
 
-    /// What came out so far, by partition.
+    /// The output so far, by partition.
     pub fn output(&self) -> Vec<Vec<TestRecord>> {
         read_committed(&self.broker, &self.output, PARTITIONS)
     }
 
-    /// Waits until everything came out, ends the worker, and compares record by record. Returns its log.
+    /// Waits for the complete output, stops the worker, and compares record by record. Returns the worker's log.
     pub fn check(&self, mut worker: Worker) -> String {
         let total = self.expected.iter().map(Vec::len).sum();
         wait_for_output(&self.broker, &self.output, total, PARTITIONS, LIMIT, &mut worker);
         let log = worker.drain();
-        // Once it has ended nothing can be added: a record that came twice has come by now.
+        // Once the worker has stopped, nothing can be added, so all duplicates would be visible.
         assert_same(&self.expected, &self.output());
         log
     }

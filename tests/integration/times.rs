@@ -1,4 +1,4 @@
-//! Promise: a record is emitted with the time that it came with, or without one.
+//! Promise: a record is emitted with its original time, or without one.
 
 use crate::harness::{
     Setup, TestRecord, Worker, assert_same, broker, committed_offset, produce, produce_raw, read_committed, topic, topic_with,
@@ -8,7 +8,7 @@ use crate::observed::{address, ask};
 use crate::stream::{LIMIT, SHORT_SESSION};
 use std::time::SystemTime;
 
-/// What librdkafka takes for "no time".
+/// librdkafka's value for "no time".
 const NONE: i64 = -1;
 
 #[test]
@@ -21,7 +21,7 @@ fn record_times_are_kept() {
         let times = [NONE, 1, 1_000, NONE, 1_700_000_000_000, 1_699_999_999_999, NONE, -2, -86_400_000];
         let mut records: Vec<_> = (0..).zip(times).map(record).collect();
         produce(broker(), &input, &records);
-        // What lies before the epoch is no time: Kafka's own clients write none of it.
+        // Times before the epoch are not valid. Kafka's own clients do not write them.
         for record in &mut records {
             record.timestamp = record.timestamp.max(NONE);
         }
@@ -32,8 +32,8 @@ fn record_times_are_kept() {
     }
 }
 
-/// The window goes by the times of events, which a field has, and a state that is rebuilt from the changelog continues at these times.
-/// Records are emitted with Kafka's timestamps.
+/// The window follows the event times in a field, and a state that is rebuilt from the changelog continues at these times. Records are
+/// emitted with Kafka's timestamps.
 #[test]
 fn event_times_move_the_window_and_record_times_are_kept() {
     for repartition in ["", "repartition = true\n"] {
@@ -68,9 +68,9 @@ fn event_times_move_the_window_and_record_times_are_kept() {
     }
 }
 
-/// Keys that come before any time is known are remembered for as long as the first that comes with one.
+/// Keys that arrive before any time is known are remembered for as long as the first key with a time.
 #[test]
-fn keys_without_a_time_outlive_their_disk() {
+fn keys_without_a_time_survive_a_lost_disk() {
     let (input, output) = (topic(broker(), "untimed", 1), topic(broker(), "untimed-out", 1));
     let lines = "space = \"ids\"\nkey = { record = \"key\" }\nwindow = \"1h\"\nfilter = { kind = \"exact\" }";
     let setup =
@@ -86,7 +86,7 @@ fn keys_without_a_time_outlive_their_disk() {
         });
     };
     read(&mut worker, 100);
-    // The first time; and the changelog is trimmed by it.
+    // The first record with a time. The changelog is trimmed by it.
     let timed: Vec<_> = (100..200).map(|number| record(number, 1_700_000_000_000)).collect();
     produce(broker(), &input, &timed);
     read(&mut worker, 200);
@@ -99,9 +99,10 @@ fn keys_without_a_time_outlive_their_disk() {
     assert_same(&[[untimed, timed].concat()], &read_committed(broker(), &output, 1));
 }
 
-/// librdkafka writes no time of 0: such a record goes out a millisecond later, and is one to judge like any other.
+/// librdkafka cannot write the time 0, so such a record is emitted with a time of one millisecond. Otherwise it is processed like any
+/// other.
 #[test]
-fn records_at_the_epoch_are_emitted_a_millisecond_later() {
+fn records_at_the_epoch_are_emitted_with_a_time_of_one_millisecond() {
     for window in ["\"1h\"", "{ keys = 1000 }"] {
         let (input, output) = (topic(broker(), "epoch", 1), topic(broker(), "epoch-out", 1));
         let lines = format!("space = \"ids\"\nkey = {{ record = \"key\" }}\nwindow = {window}\nfilter = {{ kind = \"exact\" }}");
@@ -114,7 +115,7 @@ fn records_at_the_epoch_are_emitted_a_millisecond_later() {
         let out = wait_for_output(broker(), &output, sent.len(), 1, LIMIT, &mut worker);
         let expected: Vec<_> = sent.iter().map(|sent| TestRecord { timestamp: sent.timestamp.max(1), ..sent.clone() }).collect();
         assert_same(&[expected], &out);
-        // And they are still seen when all but the changelog is gone.
+        // These keys are still seen after everything but the changelog is lost.
         worker.kill9();
         std::fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
         assert_eq!(produce_raw(broker(), &input, &sent), 0);
@@ -130,7 +131,7 @@ fn records_at_the_epoch_are_emitted_a_millisecond_later() {
 
 /// Most records are beyond `max_future`, so the window does not move, and ids that should be emitted again are dropped.
 #[test]
-fn times_in_microseconds_are_reported_until_they_end() {
+fn times_in_microseconds_are_reported_while_they_last() {
     let any_time = [("message.timestamp.after.max.ms", "9223372036854775807")];
     let (input, output) = (topic_with(broker(), "micros", 1, &any_time), topic_with(broker(), "micros-out", 1, &any_time));
     let lines = "key = { record = \"key\" }\nwindow = \"10m\"\nfilter = { kind = \"exact\" }";

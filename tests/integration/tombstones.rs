@@ -1,5 +1,5 @@
-//! Promise: a tombstone does not stop a worker whose key needs the value. `on_tombstone` decides about it, and good records keep
-//! their order.
+//! Promise: a tombstone does not stop a worker whose key needs the value. `on_tombstone` determines what happens to it, and valid records
+//! keep their order.
 
 use crate::harness::{News, TestRecord, broker, committed_offset, logged, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
 
-/// Good records, and among them tombstones, many of the same record key.
+/// Valid records and tombstones, many with the same record key.
 fn records() -> Vec<TestRecord> {
     let mut records = Vec::new();
     for (number, record) in (News { count: 4_000, ..News::default() }).records().into_iter().enumerate() {
@@ -21,7 +21,7 @@ fn records() -> Vec<TestRecord> {
     records
 }
 
-/// A stream with tombstones, all or none of which are expected.
+/// A stream with tombstones. Either all or none of them are expected in the output.
 fn stream(hint: &str, emitted: bool) -> Stream {
     let mut stream = Stream::of(broker(), hint, records(), WINDOW);
     let good: Vec<_> = stream.records.iter().filter(|record| record.value.is_some()).cloned().collect();
@@ -54,14 +54,14 @@ fn tombstones_bypass_the_repartition_topic() {
     let mut worker = stream.setup.start_with("a", &["topics[0].repartition=true"]);
     stream.wait_until_read(stream.records.len(), &mut worker);
     let all = stream.expected.iter().map(Vec::len).sum::<usize>();
-    wait_until("everything came out", LIMIT, || {
+    wait_until("everything is emitted", LIMIT, || {
         assert!(worker.runs(), "the worker has ended");
         (stream.output().concat().len() >= all).then_some(())
     });
     worker.drain();
     assert!(committed_offset(broker(), stream.setup.group(), &stream.input, 0).is_some());
     let output = stream.output();
-    assert_eq!(output.concat().len(), all, "something came out twice");
+    assert_eq!(output.concat().len(), all, "a record was emitted twice");
     for (at, records) in (0..).zip(&output) {
         let expected = stream.records.iter().filter(|record| record.partition == at && record.value.is_none()).collect::<Vec<_>>();
         assert_eq!(records.iter().filter(|record| record.value.is_none()).collect::<Vec<_>>(), expected, "of partition {at}");

@@ -1,4 +1,4 @@
-//! Promise: transactions of an input's producers leave no lag behind, and one that stays open is reported.
+//! Promise: transactions of an input's producers do not leave a lag, and an open transaction is reported.
 
 use crate::harness::{
     Group, Setup, TestRecord, Worker, broker, client, committed_offset, delete_records_before, produce, topic, wait_until,
@@ -16,7 +16,7 @@ fn producer(broker: &str, topic: &str) -> BaseProducer {
     producer
 }
 
-/// Writes records with these keys to a partition in a transaction, which is left open.
+/// Writes records with these keys to a partition in a transaction, which stays open.
 fn begin(producer: &BaseProducer, topic: &str, partition: i32, keys: std::ops::Range<i32>) {
     producer.begin_transaction().expect("a transaction");
     for key in keys {
@@ -34,7 +34,7 @@ fn wait_until_nothing_lags(group: &Group, worker: &mut Worker) {
 
 #[test]
 fn markers_and_aborted_records_leave_no_lag() {
-    // Whether topics share a space, whose workers are told of ends; whether there is a changelog; how offsets are committed.
+    // The variants: a shared space, whose workers get the ends of partitions; a changelog; and how offsets are committed.
     for (shares_space, changelog, delivery) in
         [(false, false, "exactly_once"), (true, true, "exactly_once"), (false, true, "at_least_once")]
     {
@@ -47,7 +47,7 @@ fn markers_and_aborted_records_leave_no_lag() {
             setup = setup.topic(&topic(broker(), "marker-in", 2), &output, LINES);
         }
         let (group, producer) = (Group::new(broker(), setup.group(), &input, 2), producer(broker(), &input));
-        // A partition of nothing but a marker, which is read from its beginning.
+        // A partition with nothing but a marker, which is read from its start.
         begin(&producer, &input, 1, 0..1);
         producer.abort_transaction(LIMIT).expect("it is aborted");
         begin(&producer, &input, 0, 0..10);
@@ -66,7 +66,7 @@ fn markers_and_aborted_records_leave_no_lag() {
             let end = committed_offset(broker(), setup.group(), &input, partition).expect("an offset");
             delete_records_before(broker(), &input, partition, end);
         }
-        // The second one has no checkpoint.
+        // The second worker has no checkpoint.
         for name in ["a", "b"] {
             let mut worker = setup.start(name);
             let key = if name == "a" { 11 } else { 12 };
@@ -80,7 +80,7 @@ fn markers_and_aborted_records_leave_no_lag() {
             let records = crate::harness::read_committed(broker(), &output, 2).swap_remove(partition);
             records.into_iter().map(|record| String::from_utf8(record.key.expect("a key")).expect("text")).collect::<Vec<_>>()
         };
-        // Without a changelog, the second process remembers the records that are left of the input.
+        // Without a changelog, the second process remembers the records that are left in the input.
         let expected: Vec<_> = (0..13).map(|key| key.to_string()).collect();
         assert_eq!(keys(0), expected, "shares a space: {shares_space}, changelog: {changelog}, {delivery}");
         assert!(keys(1).is_empty());
@@ -103,7 +103,7 @@ fn an_open_transaction_is_reported() {
     let log = worker.log();
     let line = log.lines().find(|line| line.contains("an open transaction of a producer blocks this partition")).expect("a line");
     assert!(line.contains(&named) && !line.contains(&format!("{input}[0]")), "{line}");
-    // Reports come once a second.
+    // Reports are published once per second.
     let body = wait_until("the probe names it", LIMIT, || {
         let (code, _, body) = ask(&address, "/readyz");
         assert!(code == 200, "{body}");
@@ -115,7 +115,7 @@ fn an_open_transaction_is_reported() {
     let held: Vec<_> = partitions.iter().map(|partition| partition["open_transaction_since_ms"].is_number()).collect();
     assert_eq!(held, [false, true]);
     producer.commit_transaction(LIMIT).expect("it is committed");
-    wait_until("nothing holds it back any more", LIMIT, || (ask(&address, "/readyz").2 == "ready\n").then_some(()));
+    wait_until("no transaction blocks the partition", LIMIT, || (ask(&address, "/readyz").2 == "ready\n").then_some(()));
     assert!(status()["partitions"].as_array().expect("a list").iter().all(|partition| partition["open_transaction_since_ms"].is_null()));
     worker.drain();
 }

@@ -1,5 +1,5 @@
-//! Promise: after an unclean leader election that loses records that were read, the worker stops or continues at the end of the log,
-//! as `on_truncation` sets.
+//! Promise: after an unclean leader election that loses consumed records, the worker stops or continues at the end of the log, as set by
+//! `on_truncation`.
 
 use crate::harness::{Group, News, Oracle, OwnBroker, Setup, assert_same, client, produce, topic, topic_on, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};
@@ -9,7 +9,7 @@ use std::time::Duration;
 const RECORDS: usize = 30_000;
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
 
-/// A stream whose input has replicas on the first two brokers only, so that one of them can lose records.
+/// A stream whose input has replicas only on the first two brokers, so that one of them can lose records.
 fn stream(address: &str, hint: &str) -> Stream {
     let input = topic_on(address, hint, &[1, 2], &[("min.insync.replicas", "1"), ("unclean.leader.election.enable", "true")]);
     let output = topic(address, &format!("{hint}-out"), 4);
@@ -21,7 +21,7 @@ fn stream(address: &str, hint: &str) -> Stream {
     Stream { broker: address.to_owned(), input, output, records, expected, oracle, setup }
 }
 
-/// Returns true if the broker of this number leads all partitions of the topic, with these replicas in sync.
+/// True if the broker with this number leads all partitions of the topic, with these replicas in sync.
 fn is_led_by(address: &str, topic: &str, leader: i32, isr: &[i32]) -> bool {
     let consumer: BaseConsumer = client(address).create().expect("a consumer");
     let Ok(metadata) = consumer.fetch_metadata(Some(topic), Duration::from_secs(2)) else { return false };
@@ -52,7 +52,7 @@ fn unclean_election_stops_the_worker_or_continues_at_the_end_of_the_log() {
     });
     let lost = read(RECORDS / 3..2 * RECORDS / 3);
     assert!(kept.iter().zip(&lost).all(|(kept, lost)| kept < lost), "a partition loses nothing: {kept:?}, {lost:?}");
-    // The second broker is back, and the first one down.
+    // The second broker returns while the first one is down.
     cluster.take_down(0);
     wait_until("the second replica leads", LIMIT, || {
         streams.iter().all(|stream| is_led_by(&address, &stream.input, 2, &[2])).then_some(())
@@ -67,7 +67,7 @@ fn unclean_election_stops_the_worker_or_continues_at_the_end_of_the_log() {
     });
     cluster.wait_until_whole();
     assert_same(&ending.oracle.expected(&ending.records[..2 * RECORDS / 3], PARTITIONS), &ending.output());
-    // What was lost counts as seen, and what follows comes out as usual.
+    // The lost records count as seen, and later records are emitted as usual.
     produce(&address, &continuing.input, &continuing.records[2 * RECORDS / 3..]);
     continuing.check(worker);
 }

@@ -5,8 +5,8 @@ use crate::stream::{LIMIT, PARTITIONS, SHORT_SESSION, Stream};
 
 const RECORDS: usize = 100_000;
 
-/// Stopped for longer than its transaction lives, but not its session: it keeps its partitions, and
-/// the transaction in its hands was aborted by the broker. However often that happens, it is not taken for the work of a twin.
+/// The process is stopped for longer than its transaction timeout, but not for longer than its session timeout. It keeps its partitions,
+/// and the broker aborts its transaction. Even if this happens repeatedly, the worker does not conclude that a twin is running.
 #[test]
 fn a_worker_frozen_past_its_transaction_timeout_changes_nothing() {
     let stream = Stream::new(broker(), "stopped", RECORDS)
@@ -30,7 +30,7 @@ fn a_worker_frozen_past_its_transaction_timeout_changes_nothing() {
     stream.check(worker);
 }
 
-/// Stopped for longer than its session: another process has its partitions when it goes on.
+/// The process is stopped for longer than its session timeout, so another process has its partitions when it continues.
 #[test]
 fn a_worker_frozen_past_its_session_cannot_write() {
     let stream =
@@ -51,7 +51,7 @@ fn a_worker_frozen_past_its_session_cannot_write() {
     stream.check(heir);
 }
 
-/// Two processes of one transactional id fence each other. One ends, with a sentence, and the other goes on.
+/// Two processes with one transactional id fence each other. One exits with an error message, and the other continues.
 #[test]
 fn one_of_two_processes_with_a_copied_state_directory_stops() {
     let stream = Stream::remembered(broker(), "copied", RECORDS);
@@ -75,8 +75,8 @@ fn one_of_two_processes_with_a_copied_state_directory_stops() {
     stream.check(other);
 }
 
-/// What a warm-up remembers is logged without any output. A process that stood still in one, and wakes after another has
-/// the partitions, must not get its part into the changelog behind the other's.
+/// The keys of a warm-up are logged without any output. A process that was frozen in a warm-up, and wakes after another one owns the
+/// partitions, must not write its part to the changelog after the other's.
 #[test]
 fn a_worker_frozen_in_a_warm_up_cannot_write_to_the_changelog() {
     for delivery in ["exactly_once", "at_least_once"] {
@@ -86,14 +86,14 @@ fn a_worker_frozen_in_a_warm_up_cannot_write_to_the_changelog() {
                 .worker(&format!("transaction_timeout = \"2s\"\ndelivery = \"{delivery}\"\nmax_transaction_records = 2000"))
                 .properties(SHORT_SESSION)
         });
-        // Read without a changelog; then there is to be one, and the state is gone.
+        // The records are read without a changelog. Then the changelog is enabled, and the state is deleted.
         stream.produce(..records / 2);
         let mut worker = stream.setup.start_with("first", &["state.changelog=false"]);
         stream.wait_until_read(records / 2, &mut worker);
         worker.drain();
         let mut zombie = stream.setup.start_armed("zombie", &[], warm);
         zombie.wait_for_log("action=Stop", LIMIT);
-        // The heir warms up as well, and goes on with what comes.
+        // The successor warms up, too, and continues with new records.
         let mut heir = stream.setup.start("heir");
         stream.produce(records / 2..records - 1_000);
         stream.wait_until_read(records - 1_000, &mut heir);
@@ -102,7 +102,7 @@ fn a_worker_frozen_in_a_warm_up_cannot_write_to_the_changelog() {
         zombie.sigterm();
         zombie.wait(LIMIT);
         heir.drain();
-        // Whoever has nothing but the changelog remembers all that came out.
+        // A worker with nothing but the changelog remembers all emitted keys.
         let logged = stream.setup.start_with("logged", &["state.cold_start=fail"]);
         stream.produce(records - 1_000..);
         let log = stream.check(logged);
@@ -110,10 +110,10 @@ fn a_worker_frozen_in_a_warm_up_cannot_write_to_the_changelog() {
     }
 }
 
-/// A network may deliver a request long after its client has given the connection up and sent the request again. By then,
-/// the same producer may have begun its next transaction.
+/// A network may deliver a request long after its client has closed the connection and repeated the request. By then, the same producer may
+/// have started its next transaction.
 #[test]
-fn a_delayed_end_of_a_transaction_does_not_end_the_next_one() {
+fn delayed_end_of_a_transaction_does_not_end_the_next_one() {
     let own = OwnBroker::start();
     let broker = own.address();
     let (input, output) = (topic(broker, "late-end-in", 1), topic(broker, "late-end-out", 1));
@@ -126,7 +126,7 @@ fn a_delayed_end_of_a_transaction_does_not_end_the_next_one() {
         ..TestRecord::default()
     };
     let servers = format!("kafka.bootstrap_servers={}", own.way().address());
-    // The first commit is of where the partition begins; the third never comes to its end.
+    // The first commit is that of the start position. The third never ends.
     let mut worker = setup.start_armed("a", &[&servers], "commit.begin:3:hang");
     let wait_until_read = |end| {
         wait_until("all is read", LIMIT, || (committed_offset(broker, setup.group(), &input, 0) == Some(end)).then_some(()));

@@ -16,7 +16,7 @@ import (
 
 const bodyMax = 1 << 22
 
-// A failure that a test has asked for: what the next `count` requests get, of those whose path begins with `path`.
+// A failure that a test has requested, for the next `count` requests whose path starts with `path`.
 type failure struct {
 	path   string
 	count  int
@@ -26,19 +26,19 @@ type failure struct {
 	body   []byte
 }
 
-// What tests control, all of it below /test/:
+// The controls for tests, all of them below /test/:
 //
-//	POST   /test/fail?status=503     the next requests get this status. The request's body is what they get with it; if it
-//	                                 has none, what Confluent's registry says then; location=URL adds where to look instead
-//	POST   /test/hang                the next requests get no answer before DELETE /test/failures
-//	DELETE /test/failures            all is well again; requests that hang are answered now
-//	POST   /test/schemas             puts each schema of a list at its very place, under its very id. The list is as GET
-//	                                 /schemas answers it, a schema behind those that it refers to
-//	DELETE /test/schemas             forgets all schemas
-//	GET    /test/requests            how many requests of each kind the registry got, failed or not
+//	POST   /test/fail?status=503     the next requests get this status, with the body of this request, or else with the
+//	                                 body that Confluent's registry would send; location=URL adds a Location header
+//	POST   /test/hang                the next requests get no response before DELETE /test/failures
+//	DELETE /test/failures            ends all failures, and answers hanging requests
+//	POST   /test/schemas             registers each schema of a list with its subject, version, and id. The list has the
+//	                                 format of GET /schemas; a schema comes after the schemas that it references
+//	DELETE /test/schemas             deletes all schemas
+//	GET    /test/requests            returns the number of requests of each kind, including failed ones
 //
-// Both failures take count=N, without which they last until they are deleted, and path=/schemas/ids/3, how the paths
-// begin that fail. The first failure that fits is the one that counts.
+// Both failures accept count=N (the default is to last until they are deleted), and path=/schemas/ids/3, the prefix of the
+// paths that fail. The first matching failure counts.
 type control struct {
 	registry *srfake.Registry
 
@@ -63,7 +63,7 @@ func (c *control) handler() http.Handler {
 	return mux
 }
 
-// Counts the request, and lets it fail if it is to. False says that the registry is to answer.
+// Counts the request, and makes it fail if a failure matches. Returns false if the registry must answer it.
 func (c *control) intercept(w http.ResponseWriter, r *http.Request) bool {
 	failure, healed := c.next(r)
 	switch {
@@ -86,7 +86,7 @@ func (c *control) intercept(w http.ResponseWriter, r *http.Request) bool {
 	}
 }
 
-// The failure of this request, and what is closed when all is well again.
+// The failure of this request, and a channel that is closed when the failures end.
 func (c *control) next(r *http.Request) (*failure, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,7 +148,7 @@ func (c *control) heal(http.ResponseWriter, *http.Request) {
 	c.healed = make(chan struct{})
 }
 
-// Puts schemas at places that the test chooses, so that the ids of recorded frames are right.
+// Registers schemas with chosen ids, so that the ids in recorded frames are valid.
 func (c *control) seed(w http.ResponseWriter, r *http.Request) {
 	var schemas []sr.SubjectSchema
 	if err := json.NewDecoder(io.LimitReader(r.Body, bodyMax)).Decode(&schemas); err != nil {
@@ -164,7 +164,7 @@ func (c *control) seed(w http.ResponseWriter, r *http.Request) {
 }
 
 func (c *control) put(schema sr.SubjectSchema) (err error) {
-	// srfake panics where a place is taken, or a reference leads nowhere.
+	// srfake panics if a version exists already, or a reference is invalid.
 	defer func() {
 		if reason := recover(); reason != nil {
 			err = c.share(schema, reason)
@@ -174,7 +174,7 @@ func (c *control) put(schema sr.SubjectSchema) (err error) {
 	return nil
 }
 
-// Registers a schema that another subject has under the same id, for that cannot be seeded.
+// Registers a schema whose id another subject already has, because srfake cannot be seeded with it.
 func (c *control) share(schema sr.SubjectSchema, reason any) error {
 	id, version, err := c.registry.RegisterSchema(schema.Subject, schema.Schema)
 	if err == nil && (id != schema.ID || version != schema.Version) {

@@ -1,6 +1,6 @@
-// A schema registry for tests: srfake of franz-go, which answers the API of Confluent's registry out of memory, and
-// controls below /test/ that make it fail (control.go). It never answers for the schema API itself, other than with a
-// failure that a test has asked for. scripts/registry builds it, and says what its options are.
+// A schema registry for tests: srfake of franz-go, an in-memory implementation of the API of Confluent's registry, with
+// controls below /test/ that make it fail (control.go). All responses of the schema API are srfake's, except for failures
+// that a test has requested. scripts/registry builds it, and documents its options.
 package main
 
 import (
@@ -33,7 +33,7 @@ func main() {
 	key := flag.String("key", "", "")
 	clientCA := flag.String("client-ca", "", "")
 	untilEOF := flag.Bool("until-eof", false, "")
-	flag.Usage = func() { log.Print("--help says what there is") }
+	flag.Usage = func() { log.Print("invalid options; see scripts/registry") }
 	flag.Parse()
 	if flag.NArg() > 0 || (*cert == "") != (*key == "") || (*clientCA != "" && *cert == "") {
 		flag.Usage()
@@ -73,7 +73,7 @@ func main() {
 	}
 }
 
-// The registry, and its controls beside it. With a user, the registry answers nobody else; the controls answer all.
+// The registry and its controls. With a user, the registry requires authentication, and the controls do not.
 func handler(user string) http.Handler {
 	var options []srfake.Option
 	if user != "" {
@@ -88,7 +88,7 @@ func handler(user string) http.Handler {
 	return mux
 }
 
-// Answers with this certificate. With a CA, it talks only to clients that have a certificate of that one.
+// Serves TLS with this certificate. With a CA, requires client certificates that it has signed.
 func tlsConfig(cert, key, clientCA string) *tls.Config {
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	failIf(err)

@@ -1,5 +1,5 @@
-//! Promise: the simulation notices each defect of this list, which the worker once had or must never have, within a stated number of
-//! seeds.
+//! Promise: within a stated number of seeds, the simulation detects each defect of this list. The worker once had these defects, or must
+//! never have them.
 //!
 //! A defect is a branch in the worker, `fault::defect("name")`, that only a simulation can take.
 
@@ -11,12 +11,12 @@ use std::sync::{Mutex, Once, PoisonError};
 use std::thread::available_parallelism;
 use std::time::Instant;
 
-/// A defect that the simulation must notice.
+/// A defect that the simulation must detect.
 struct Defect {
     name: &'static str,
     /// What the worker does wrong.
     does: &'static str,
-    /// The number of seeds, at least one of which must notice it.
+    /// The number of seeds, of which at least one must detect the defect.
     seeds: u64,
 }
 
@@ -54,12 +54,12 @@ const DEFECTS: &[Defect] = &[
     Defect { name: "warm_up_emits", does: "emits records of a warm-up", seeds: 50 },
 ];
 
-/// The defect of that name.
+/// The defect with this name.
 pub fn find(name: &str) -> &'static str {
     DEFECTS.iter().find(|defect| defect.name == name).unwrap_or_else(|| panic!("no defect has the name {name:?}")).name
 }
 
-/// Keeps panics of plans with a defect out of the output: they are expected.
+/// Hides the panics of plans with a defect, which are expected.
 fn expect_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -111,7 +111,7 @@ fn notice_all(defects: &[&Defect]) {
 
 /// `UNSEEN_SIM_DEFECT=NAME` looks for one defect only.
 #[test]
-fn every_defect_is_noticed() {
+fn every_defect_is_detected() {
     let only = std::env::var("UNSEEN_SIM_DEFECT").ok();
     notice_all(&DEFECTS.iter().filter(|defect| only.as_deref().is_none_or(|only| only == defect.name)).collect::<Vec<_>>());
 }

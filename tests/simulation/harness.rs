@@ -1,4 +1,4 @@
-//! What plans on a real broker and in the simulator share: records, and how they are compared.
+//! Code that plans on a real broker and in the simulator share: records, and their comparison.
 
 #![allow(dead_code, reason = "each harness uses a part of it")]
 

@@ -1,9 +1,9 @@
 //! Promise: in every interleaving and under every fault that the simulator draws, the output is as docs/contributing/promises.md promises.
 //!
 //! The real worker runs against the simulated cluster of `unseen::sim`. A plan is drawn from a seed (`plan`), carried out in virtual time
-//! (`stage`), and judged by the same model as on a real broker (`truth`). A failing plan is shrunk and printed; `UNSEEN_SIM_PLAN=FILE`
-//! runs it again, and `UNSEEN_SIM_SEED=N` runs one seed. Plans also fail if the worker has one of the defects of `defects`. `plans`
-//! has plans that are not drawn.
+//! (`stage`), and judged by the same model as on a real broker (`truth`). A failing plan is shrunk and printed. `UNSEEN_SIM_PLAN=FILE` runs
+//! it again, and `UNSEEN_SIM_SEED=N` runs one seed. Plans also fail if the worker has one of the defects in `defects`. `plans` has plans
+//! that are not drawn.
 
 mod defects;
 mod harness;
@@ -28,13 +28,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-/// After so many plans that fail, no more are run.
+/// The number of failed plans after which the test stops.
 const FAILURES_MAX: usize = 30;
 
-/// Faults of a plan.
+/// The number of faults per plan.
 const FAULTS: usize = 10;
 
-/// What a plan came to.
+/// The outcome of a plan.
 enum Outcome {
     Exact { kills: u64 },
     Failed(String),
@@ -50,7 +50,7 @@ fn run(plan: &Plan, defect: Option<&'static str>) -> Outcome {
     }
 }
 
-/// Deletes steps for as long as the plan still fails, for at most half a minute.
+/// Deletes steps as long as the plan still fails, for at most half a minute.
 fn shrink(plan: &Plan, defect: Option<&'static str>) -> Plan {
     let (mut smallest, began) = (plan.clone(), Instant::now());
     let mut at = 0;
@@ -66,18 +66,19 @@ fn shrink(plan: &Plan, defect: Option<&'static str>) -> Plan {
     smallest
 }
 
-/// Plans that run at a time on each core. A plan hands its turn from thread to thread, and a core would be idle at each handover.
+/// The number of concurrent plans per core. A plan hands its turn from thread to thread, and the core would be idle during each handover.
 const PLANS_PER_CORE: usize = 4;
 
-/// Keeps the calling thread, and the threads that it will start, on one core: waking a thread on another core costs more than most turns.
+/// Pins the calling thread and its future child threads to one core. Waking a thread on another core takes longer than most turns.
 fn stay_on(core: usize) {
     let mut cores = CpuSet::new();
     cores.set(core);
-    // Only speed depends on it.
+    // Failure affects only the speed.
     let _ = sched_setaffinity(None, &cores);
 }
 
-/// Runs the plans of some seeds on all cores. Panics if any fails, with the first one shrunk. Returns the number of killed processes.
+/// Runs the plans of these seeds on all cores. Panics if a plan fails, and shows the first failed plan after shrinking it. Returns the
+/// number of killed processes.
 fn run_seeds(seeds: std::ops::Range<u64>, draw: &(dyn Fn(u64) -> Plan + Sync), defect: Option<&'static str>) -> u64 {
     let (next, kills, failed) = (AtomicU64::new(seeds.start), AtomicU64::new(0), Mutex::new(BTreeMap::new()));
     let allowed = sched_getaffinity(None).unwrap_or_default();
@@ -138,7 +139,7 @@ fn one_worker_reads_and_commits_two_thousand_partitions() {
 }
 
 #[test]
-fn a_plan_depends_on_its_seed_alone() {
+fn plan_depends_only_on_its_seed() {
     for seed in [3, 17] {
         let plan = Plan::draw(seed, FAULTS);
         assert_eq!(Plan::parse(&plan.to_string()).expect("a plan"), plan);
@@ -146,9 +147,9 @@ fn a_plan_depends_on_its_seed_alone() {
     }
 }
 
-/// Runs `UNSEEN_SIM_PLANS` plans of `UNSEEN_SIM_FAULTS` faults and `UNSEEN_SIM_KILLS` more kills each, from seed `UNSEEN_SIM_SEED` on,
-/// or the plan in the file `UNSEEN_SIM_PLAN`. With `UNSEEN_SIM_LOG=1`, prints what the processes log. `UNSEEN_SIM_DEFECT=NAME` switches a defect
-/// on.
+/// Runs `UNSEEN_SIM_PLANS` plans with `UNSEEN_SIM_FAULTS` faults and `UNSEEN_SIM_KILLS` additional kills each, starting at seed
+/// `UNSEEN_SIM_SEED`, or the plan in the file `UNSEEN_SIM_PLAN`. `UNSEEN_SIM_LOG=1` prints the logs of the processes.
+/// `UNSEEN_SIM_DEFECT=NAME` injects a defect.
 #[test]
 #[ignore = "runs for as long as it is asked to"]
 fn at_length() {

@@ -1,13 +1,13 @@
-//! A plan: a configuration, and faults over a stream of records, drawn from a seed.
+//! A plan, drawn from a seed: a configuration, and faults over a stream of records.
 //!
-//! As text, a plan is a line for the configuration and a line for each step.
+//! As text, a plan has one line for the configuration and one line per step.
 
 use crate::harness::SplitMix;
 use crate::options::{Change, EVENT_TIMES, Options};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The most processes of the group.
+/// Maximum number of processes in the group.
 pub const MEMBERS: usize = 3;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,30 +16,30 @@ pub struct Plan {
     pub seed: u64,
     pub records: usize,
     pub options: Options,
-    /// Distinct keys that the filter is sized for.
+    /// The number of distinct keys that the filter is sized for.
     pub capacity: usize,
     pub commit_ms: u64,
     pub checkpoint_ms: u64,
     pub session_ms: u64,
     pub transaction_ms: u64,
-    /// The most records of a transaction.
+    /// Maximum number of records per transaction.
     pub transaction_records: usize,
-    /// The group begins with two members, each of which is killed after so many calls through the seam; `None` if it begins
-    /// with one that is not killed.
+    /// The group starts with two members, each of which is killed after this number of client calls. `None` if it starts with one member
+    /// that is not killed.
     #[serde(default)]
     pub begin_kills: Option<[u64; 2]>,
-    /// True if the changelog has an aborted transaction before the group begins, as of a seed that was killed.
+    /// True if the changelog has an aborted transaction before the group starts, as left by a killed `unseen seed`.
     #[serde(default)]
     pub aborted_seed: bool,
     /// A server that follows the changelog.
     #[serde(default)]
     pub server: Option<ServerFilter>,
-    /// True if requests and answers are lost, late, or refused.
+    /// True if requests and answers are lost, late, or rejected.
     pub network: bool,
     /// The time that brokers need for each record of a transaction.
     #[serde(default)]
     pub record_ms: u64,
-    /// Partitions of every topic.
+    /// The partitions of every topic.
     #[serde(default = "Plan::few")]
     pub partitions: i32,
     /// `max.poll.interval.ms`; `None` for the default.
@@ -48,7 +48,7 @@ pub struct Plan {
     /// True if the input has `message.timestamp.type=LogAppendTime`.
     #[serde(default)]
     pub append_time: bool,
-    /// Milliseconds by which the wall clock of each process is ahead of the brokers' clock when it first starts.
+    /// The lead of each process's wall clock over the brokers' clock at its first start, in milliseconds.
     #[serde(default)]
     pub clocks_ms: [i64; MEMBERS],
     #[serde(skip)]
@@ -60,7 +60,7 @@ pub struct Plan {
 pub enum ServerFilter {
     /// The worker's filter if a server can have it, or else a cuckoo filter.
     Worker,
-    /// If nothing is retracted, or else a cuckoo filter.
+    /// An aging filter if nothing is retracted, or else a cuckoo filter.
     Aging,
     Cuckoo,
 }
@@ -68,22 +68,22 @@ pub enum ServerFilter {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// Records appended before the step.
+    /// The number of records that are appended before the step.
     pub at: usize,
-    /// Virtual time after that.
+    /// The virtual time after that.
     pub delay_ms: u64,
-    /// Which of the running processes.
+    /// The index of the affected process among the running ones.
     pub who: usize,
     pub fault: Fault,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Fault {
-    /// `kill -9`, and a start.
+    /// `kill -9`, and a restart.
     Kill,
-    /// `kill -9` after some calls through the seam.
+    /// `kill -9` after this number of client calls.
     KillAfter(u64),
-    /// `kill -9` at the n-th passing of a fault point.
+    /// `kill -9` at the n-th pass of a fault point.
     KillAt(String, u32),
     /// A step of a transaction or a checkpoint fails.
     FailAt(String, u32),
@@ -91,13 +91,13 @@ pub enum Fault {
     Stop {
         ms: u64,
     },
-    /// The process is frozen for a while at the n-th passing of a fault point.
+    /// The process is frozen for a while at the n-th pass of a fault point.
     StopAt {
         point: String,
         count: u32,
         ms: u64,
     },
-    /// SIGTERM, and a start.
+    /// SIGTERM, and a restart.
     Terminate,
     Join,
     Leave {
@@ -108,26 +108,26 @@ pub enum Fault {
     Twin {
         killed: bool,
     },
-    /// The process ends, and its disk is deleted.
+    /// The process stops, and its disk is deleted.
     LoseDisk {
         killed: bool,
     },
-    /// The process ends, and a stored value is damaged.
+    /// The process stops, and a stored value is damaged.
     DamageDisk {
         entry: usize,
         killed: bool,
     },
-    /// The process ends, and its disk becomes what it was at the last such step.
+    /// The process stops, and its disk returns to its state at the last such step.
     OldDisk,
     FullDisk {
         ms: u64,
     },
     /// The state directory is deleted under the running process.
     DeleteDisk,
-    /// All processes end and start with another configuration.
+    /// All processes stop, and start with another configuration.
     Change(Change),
     AddPartitions,
-    /// All processes end, and the group's offsets are deleted.
+    /// All processes stop, and the group's offsets are deleted.
     LoseOffsets,
     /// All brokers are unavailable.
     Outage {
@@ -138,38 +138,38 @@ pub enum Fault {
         partition: i32,
         lag: i64,
     },
-    /// A process ends, and its partitions are restored while former leaders of the input, which stood still, answer.
+    /// A process stops. Its partitions are restored while former leaders of the input answer, which were frozen.
     FormerLeader,
-    /// A process ends, and its partitions are restored while a former group coordinator, which stood still, answers. Not drawn.
+    /// A process stops. Its partitions are restored while a former group coordinator answers, which was frozen. Not drawn.
     FormerCoordinator,
-    /// All processes end, and the input is deleted and created again.
+    /// All processes stop, and the input is deleted and recreated.
     RecreateInput,
     /// The same, and the processes start without their disks.
     RecreateInputAndDisks,
-    /// All processes end, and the group's offset of a partition is set past the end of its log, as if the log had become shorter.
+    /// All processes stop, and the group's offset of a partition is set past the end of its log, as if the log had been truncated.
     ShortLog {
         partition: i32,
     },
-    /// Everything is read, and all processes end. A transaction of another producer is aborted, and all records of the input expire.
+    /// Everything is read, and all processes stop. A transaction of another producer is aborted, and all records of the input expire.
     ExpireInput,
-    /// Everything is read. A transaction of another producer is aborted, and all records of the input expire under the running processes,
-    /// while another one joins.
+    /// Everything is read. A transaction of another producer is aborted, and all records of the input expire while the processes run and
+    /// another one joins.
     ExpireUnderWay,
-    /// All processes end, and the changelog is deleted.
+    /// All processes stop, and the changelog is deleted.
     DeleteChangelog,
-    /// Everything is read, and all processes end. The repartition topic is deleted.
+    /// Everything is read, and all processes stop. The repartition topic is deleted.
     DeleteRepartitionTopic,
-    /// Everything is read, and all processes end. The group's offset of a partition is set back by hand.
+    /// Everything is read, and all processes stop. The group's offset of a partition is reset by hand.
     ResetOffset {
         partition: i32,
         back: i64,
     },
-    /// The broker gets an `EndTxn` request late, after the client has sent it again.
+    /// The broker receives an `EndTxn` request late, after the client has repeated it.
     LateEnd {
         ms: u64,
     },
-    /// `kill -9`, and a start, with the checkpoints of the beginning if there is no changelog. When the new process has restored its
-    /// partitions, all partitions get other leaders, which know only a part of what is committed for a moment.
+    /// `kill -9`, and a restart, with the checkpoints of the group's start if there is no changelog. When the new process has restored its
+    /// partitions, all partitions get other leaders, which for a moment know only some of the committed records.
     ElectAfterRestore {
         lag: i64,
     },
@@ -187,26 +187,27 @@ pub enum Fault {
         partition: i32,
         ms: u64,
     },
-    /// Another producer writes some records of the input in a transaction, and others write more behind them. It ends later.
+    /// Another producer writes some records of the input in a transaction, and other producers write more records after them. The
+    /// transaction ends later.
     MixedTransaction {
         partition: i32,
         ms: u64,
         committed: bool,
     },
-    /// A process does not reach some of the brokers for a while.
+    /// A process cannot reach some of the brokers for a while.
     CutOff {
         brokers: Vec<usize>,
         ms: u64,
     },
-    /// A thread stands still for a while at the n-th passing of a fault point. The other threads of its process continue.
+    /// A thread is delayed for a while at the n-th pass of a fault point. The other threads of its process continue.
     StallAt {
         point: String,
         count: u32,
         ms: u64,
     },
-    /// The transaction coordinators forget the transactional ids that have no open transaction.
+    /// The transaction coordinators expire the transactional ids without an open transaction.
     ExpireTransactionalIds,
-    /// All leaders and coordinators move to other brokers that are up.
+    /// All leaders and coordinators move to other available brokers.
     MoveAll {
         lag: i64,
     },
@@ -240,7 +241,7 @@ impl Plan {
             network: random.below(2) == 0,
             record_ms: 0,
             partitions: Self::few(),
-            // Longer than a worker doubts that a log is shorter than before.
+            // Longer than a worker doubts that a log was truncated.
             max_poll_ms: (random.below(4) == 0).then_some(8_000),
             append_time: false,
             clocks_ms: [0; MEMBERS],
@@ -262,7 +263,7 @@ impl Plan {
         let steps = (0..faults).map(step).collect();
         plan.steps = steps;
         if plan.has(&Fault::AddPartitions) {
-            // The new repartition topic would have more partitions, so keys would move away from their states.
+            // The new repartition topic would have more partitions, so keys would move away from their state.
             plan.steps.retain(|step| step.fault != Fault::DeleteRepartitionTopic);
         }
         plan.begin_kills = (plan.options.has("state.changelog = true") && random.below(3) == 0)
@@ -272,30 +273,32 @@ impl Plan {
         if random.below(4) == 0 {
             plan.clocks_ms = std::array::from_fn(|_| pick(&mut random, &[0, -10_000_000, -60_000, 500, 60_000, 10_000_000]));
         }
-        // Of the records that were decided, some must be written together unless the changelog has them.
+        // Without a changelog entry, some records with verdicts must be written in one transaction.
         let is_atomic = plan.options.has("delivery = \"exactly_once\"") && plan.options.has("state.changelog = true");
         if is_atomic && plan.transaction_records > 300 && random.below(8) == 0 {
             plan.record_ms = pick(&mut random, &[20, 50]);
-            // Several workers announce themselves at a time. Brokers that need longer than the timeout for that would never accept any.
+            // Several workers announce themselves at the same time. Brokers that need longer than the timeout for that would never accept
+            // any of them.
             plan.transaction_ms = 2_000;
         }
         if random.below(20) == 0 {
             plan.partitions = pick(&mut random, &[50, 100]);
-            // A transaction of all partitions takes up to some seconds. Restoring them takes longer, and the worker does not poll meanwhile.
+            // A transaction over all partitions takes up to some seconds. Restoring the partitions takes longer, and the worker does not
+            // poll meanwhile.
             (plan.transaction_ms, plan.max_poll_ms) = (10_000, None);
         }
-        // A server that asks for so many keys in so many partitions takes most of the time. Nothing tells a server what it forgets with a
-        // changelog.
+        // A server would spend most of the time on queries for that number of keys and partitions. If the changelog is deleted, the server
+        // does not learn what it forgot.
         let may_serve = plan.options.has("state.changelog = true") && plan.partitions == Self::few() && !plan.has(&Fault::DeleteChangelog);
         plan.server = server.filter(|_| may_serve);
-        // A process whose clock is behind takes the brokers' times for times from the future.
+        // A process whose clock is behind sees the brokers' times as times from the future.
         let has_brokers_clock =
             plan.clocks_ms == [0; MEMBERS] && !plan.steps.iter().any(|step| matches!(step.fault, Fault::StepClock { .. }));
         plan.append_time = has_brokers_clock && random.below(6) == 0;
         plan
     }
 
-    /// The plan with so many more steps that kill a process anywhere.
+    /// The plan with this number of additional steps that kill a process anywhere.
     pub fn with_kills(mut self, kills: usize) -> Self {
         let mut random = SplitMix(self.seed ^ 0xdead);
         let kill = |_| {
@@ -307,7 +310,7 @@ impl Plan {
         self
     }
 
-    /// A plan from its text.
+    /// Parses a plan.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         let mut lines = text.lines().filter(|line| !line.trim().is_empty());
         let mut plan: Self = serde_json::from_str(lines.next().unwrap_or_default())?;
@@ -320,17 +323,17 @@ impl Plan {
         self.steps.iter().any(|step| step.fault == *fault)
     }
 
-    /// The rows of docs/contributing/promises.md that it meets.
+    /// The matching rows of docs/contributing/promises.md.
     pub fn rows(&self) -> Vec<&str> {
         let has = |choice| self.options.has(choice);
-        // Checkpoints have what a deleted changelog had, and the input has what they lack.
+        // Checkpoints have the keys of a deleted changelog, and the input has the keys that they lack.
         let lacks_changelog = has("state.changelog = false") || self.has(&Fault::DeleteChangelog);
         let faults = self.steps.iter().filter_map(|step| {
             Some(match step.fault {
                 Fault::LoseDisk { .. } | Fault::DamageDisk { .. } | Fault::OldDisk | Fault::DeleteDisk if lacks_changelog => {
                     "the state directory is lost or harmed, without a changelog"
                 }
-                // A member that joins has no checkpoint of partitions that it never had, and may not look for their keys.
+                // A joining member has no checkpoint of partitions that it never owned, and may not rebuild them.
                 Fault::DeleteChangelog if has("cold_start = \"empty\"") => "the state directory is lost or harmed, without a changelog",
                 Fault::RecreateInput
                 | Fault::RecreateInputAndDisks
@@ -342,7 +345,7 @@ impl Plan {
                 {
                     "the state directory is lost or harmed, without a changelog"
                 }
-                // What was emitted since is emitted again, as by a group that has lost its offsets.
+                // Keys that were emitted since are emitted again, as with a group that has lost its offsets.
                 Fault::ResetOffset { .. } => "the group's offsets are lost, without a changelog",
                 Fault::LoseOffsets if has("repartition = true") => "the group's offsets are lost, with repartition",
                 Fault::LoseOffsets if lacks_changelog => "the group's offsets are lost, without a changelog",
@@ -422,7 +425,7 @@ impl Fault {
                 36 if has_changelog && by_keys => Self::RecreateInputAndDisks,
                 37 if has_changelog => Self::Server { killed, ms },
                 40 if has("on_truncation = \"continue\"") => Self::ShortLog { partition: pick(random, &[0, 1, 2, 3]) },
-                // The worker cannot know that nothing was between its checkpoint and what is left, so `cold_start` applies.
+                // The worker cannot know that there was nothing between its checkpoint and the remaining records, so `cold_start` applies.
                 41 if has_changelog && by_keys && has("cold_start = \"rebuild\"") => Self::ExpireInput,
                 42 => Self::FormerLeader,
                 43 if has_changelog && by_keys && has("start = \"earliest\"") && !has("cold_start = \"fail\"") => Self::DeleteChangelog,
@@ -431,7 +434,7 @@ impl Fault {
                     && by_keys
                     && has("repartition = false")
                     && has("a space of one topic")
-                    // A worker that would have to rebuild what it lacks must stop.
+                    // A worker that would have to rebuild missing state must stop.
                     && !has("cold_start = \"fail\"") =>
                 {
                     Self::ResetOffset { partition: pick(random, &[0, 1, 2, 3]), back: pick(random, &[1, 5, 1000]) }
@@ -446,7 +449,7 @@ impl Fault {
                 38 => Self::StepClock { ms: pick(random, &[-3_600_000, -60_000, 60_000, 3_600_000]) },
                 53..=54 => Self::MixedTransaction { partition: pick(random, &[0, 1, 2, 3]), ms, committed: killed },
                 55..=57 => {
-                    // Each broker or none, but not none of them.
+                    // Any set of brokers except the empty one.
                     let bits = 1 + random.below(7);
                     Self::CutOff { brokers: (0..3).filter(|broker| bits >> broker & 1 == 1).collect(), ms }
                 }

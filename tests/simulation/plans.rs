@@ -1,4 +1,4 @@
-//! Promise: in the situations that these tests are named after, the output is what docs/contributing/promises.md promises.
+//! Promise: in the situations after which these tests are named, the output is as docs/contributing/promises.md promises.
 //!
 //! Drawn plans reach most of these situations sooner or later. These plans reach them in every run. Most have an `instance_id`: without
 //! one, the group would wait until the session of a killed process ends, and by then the stream would have ended, too.
@@ -14,7 +14,7 @@ const COVERS_ALL: &str = "a window by time that covers all";
 const WITHOUT_CHANGELOG: &str = "state.changelog = false";
 const NO_COLD_START: &str = "cold_start = \"fail\"";
 
-/// Kinds of filters that promise a window. The last four can retract keys.
+/// Kinds of filters that guarantee a window. The last four can retract keys.
 const KINDS: [&str; 5] =
     ["kind = \"aging\"", "kind = \"cuckoo\"", "kind = \"exact\"", "kind = \"aging\", confirm = true", "kind = \"cuckoo\", confirm = true"];
 
@@ -46,7 +46,7 @@ fn step(at: usize, fault: Fault) -> Step {
     Step { at, delay_ms: 50, who: 0, fault }
 }
 
-/// A fault right after the previous step. A process that was started there has done nothing yet.
+/// A fault right after the previous step, before a process that was started there has done anything.
 fn at_once(at: usize, fault: Fault) -> Step {
     Step { delay_ms: 0, ..step(at, fault) }
 }
@@ -109,7 +109,7 @@ const DRAINING: &[&str] = &["drain.begin", "drain.committed", "drain.checkpointe
 /// Points that no simulated process passes. Tests on a real broker kill there: `faults` and `seed`.
 const ON_A_BROKER: &[&str] = &["checkpoint.file", "seed.written", "seed.offsets_sent", "seed.committed"];
 
-/// Kills a process at each of these points, when it passes the point for the n-th time, for each n in `times`.
+/// Kills a process at each of these points, at the n-th pass of the point, for each n in `times`.
 fn kill_at_each(points: &[&str], times: &[u32], plan: impl Fn(Fault) -> Plan) {
     let kills = |step: &&Step| {
         matches!(step.fault, Fault::Kill | Fault::KillAt(..) | Fault::LoseDisk { killed: true } | Fault::DamageDisk { killed: true, .. })
@@ -129,14 +129,14 @@ fn every_fault_point_has_a_test() {
 }
 
 #[test]
-fn a_worker_is_killed_at_any_point_of_its_work() {
+fn worker_is_killed_at_every_point_of_its_work() {
     for kind in ["kind = \"aging\"", "kind = \"exact\""] {
         kill_at_each(WORKING, &[1, 4], |kill| plan(&[STATIC, kind], [step(60, kill)]));
     }
 }
 
 #[test]
-fn a_worker_is_killed_at_any_point_of_its_start() {
+fn worker_is_killed_at_every_point_of_its_start() {
     kill_at_each(STARTING, &[1], |kill| plan(&[STATIC], [step(100, Fault::Kill), at_once(100, kill)]));
     let lost = || step(100, Fault::LoseDisk { killed: true });
     kill_at_each(REBUILDING, &[1, 3], |kill| plan(&[STATIC, NO_COLD_START], [lost(), at_once(100, kill)]));
@@ -146,7 +146,7 @@ fn a_worker_is_killed_at_any_point_of_its_start() {
 }
 
 #[test]
-fn a_worker_is_killed_at_any_point_of_a_warm_up() {
+fn worker_is_killed_at_every_point_of_a_warm_up() {
     kill_at_each(&["warm_up.record", "warm_up.ended"], &[1, 4], |kill| {
         let steps = [step(100, Fault::Kill), at_once(100, kill)];
         Plan { checkpoint_ms: NEVER_MS, ..plan(&[STATIC, WITHOUT_CHANGELOG], steps) }
@@ -154,7 +154,7 @@ fn a_worker_is_killed_at_any_point_of_a_warm_up() {
 }
 
 #[test]
-fn a_worker_is_killed_at_any_point_after_a_failed_transaction() {
+fn worker_is_killed_at_every_point_after_a_failed_transaction() {
     kill_at_each(ABORTING, &[1], |kill| plan(&[STATIC], [step(60, fail_at("commit.begin", 1)), at_once(60, kill)]));
     for failed in ["commit.flushed", "commit.committed"] {
         kill_at_each(IN_DOUBT, &[1], |kill| plan(&[STATIC], [step(60, fail_at(failed, 1)), at_once(60, kill)]));
@@ -162,7 +162,7 @@ fn a_worker_is_killed_at_any_point_after_a_failed_transaction() {
 }
 
 #[test]
-fn a_worker_is_killed_at_any_point_of_giving_partitions_up() {
+fn worker_is_killed_at_every_point_of_a_revocation() {
     kill_at_each(REVOKED, &[1], |kill| plan(&[], [step(60, kill), step(90, Fault::Join)]));
     kill_at_each(LOST, &[1], |kill| plan(&[], [step(60, Fault::Join), step(120, kill), at_once(120, Fault::Stop { ms: 3_500 })]));
     kill_at_each(DRAINING, &[1], |kill| plan(&[STATIC], [step(60, kill), step(100, Fault::Terminate)]));
@@ -182,7 +182,7 @@ fn steps_of_transactions_and_checkpoints_fail() {
 
 /// After an abort, the worker reads decided records together with many new ones. It writes the decided ones first.
 #[test]
-fn decided_records_come_before_new_ones_after_an_abort() {
+fn decided_records_are_emitted_before_new_ones_after_an_abort() {
     let steps = [
         step(0, Fault::Stop { ms: 300 }),
         at_once(200, fail_at("commit.begin", 1)),
@@ -193,14 +193,14 @@ fn decided_records_come_before_new_ones_after_an_abort() {
 }
 
 #[test]
-fn a_partition_that_comes_back_has_what_happened_elsewhere() {
+fn partition_that_returns_has_the_keys_seen_elsewhere() {
     let leaves = Fault::Leave { killed: false };
     let steps = [step(60, Fault::Join), step(100, leaves.clone()), step(140, Fault::Join), Step { who: 1, ..step(180, leaves) }];
     check(&plan(&[NO_COLD_START], steps));
 }
 
 #[test]
-fn state_outlives_changes_of_its_configuration() {
+fn state_survives_configuration_changes() {
     for kind in KINDS {
         let changes = [Change::Kind, Change::Slices, Change::Window, Change::Size, Change::Kind];
         let steps = changes.into_iter().enumerate().map(|(number, change)| step(50 * (number + 1), Fault::Change(change)));
@@ -224,13 +224,13 @@ fn keys_expire_by_event_time_through_kills_and_a_lost_disk() {
 }
 
 #[test]
-fn a_window_that_covers_all_outlives_a_change_of_its_times() {
+fn window_that_covers_all_records_survives_a_change_of_its_times() {
     let steps = (1..=4).map(|number| step(50 * number, Fault::Change(Change::Time)));
     check(&plan(&[STATIC, COVERS_ALL, NO_COLD_START, EVENT_TIMES], steps));
 }
 
 #[test]
-fn a_window_by_count_outlives_its_disk() {
+fn window_by_count_survives_a_lost_disk() {
     for kind in KINDS {
         let steps = [step(100, Fault::LoseDisk { killed: true }), step(200, Fault::LoseDisk { killed: false })];
         check(&plan(&[STATIC, "a window by count that covers all", NO_COLD_START, kind], steps));
@@ -246,16 +246,16 @@ fn keys_are_retracted_through_kills_and_a_lost_disk() {
     }
 }
 
-/// The changelog was trimmed past the checkpoint. Without the group's offsets, only the changelog shows where the group was.
+/// The changelog was trimmed past the checkpoint. Without the group's offsets, only the changelog shows the group's position.
 #[test]
 fn a_state_older_than_the_changelog_is_rebuilt_without_offsets() {
     let steps = [step(0, Fault::OldDisk), step(250, Fault::LoseOffsets), at_once(250, Fault::OldDisk)];
     check(&plan(&[STATIC, NO_COLD_START], steps));
 }
 
-/// `latest` is where a group begins, and not where it resumes after it has lost its offsets.
+/// `latest` determines where a group starts, and not where it resumes after it has lost its offsets.
 #[test]
-fn a_group_that_lost_its_offsets_does_not_begin_again() {
+fn group_that_lost_its_offsets_does_not_start_over() {
     let steps = [
         at_once(100, Fault::LoseOffsets),
         at_once(100, Fault::LoseDisk { killed: true }),
@@ -265,28 +265,28 @@ fn a_group_that_lost_its_offsets_does_not_begin_again() {
     check(&plan(&[STATIC, COVERS_ALL, "start = \"latest\"", "workers = 2"], steps));
 }
 
-/// Records from before the group were never emitted, so a cold start must not take them for seen.
+/// Records from before the group's start were never emitted, so a cold start must not take them for seen.
 #[test]
-fn a_cold_start_reaches_no_further_back_than_the_group() {
+fn cold_start_ignores_records_from_before_the_group() {
     let steps = [step(60, Fault::LoseDisk { killed: false })];
     check(&plan(&[STATIC, COVERS_ALL, "start = \"latest\"", WITHOUT_CHANGELOG], steps));
 }
 
 #[test]
-fn an_input_that_is_recreated_empty_keeps_seen_keys() {
+fn recreated_empty_input_keeps_seen_keys() {
     let options = [STATIC, COVERS_ALL, NO_COLD_START];
     check(&plan(&options, [step(150, Fault::RecreateInput), at_once(150, Fault::LoseDisk { killed: true })]));
     check(&plan(&options, [step(40, Fault::OldDisk), step(150, Fault::RecreateInput), at_once(150, Fault::OldDisk)]));
 }
 
 #[test]
-fn a_log_that_ends_before_the_groups_offset_is_continued_at_its_end() {
+fn log_that_ends_before_the_groups_offset_is_continued_at_its_end() {
     let steps = [step(150, Fault::ShortLog { partition: 0 }), at_once(150, Fault::Kill)];
     check(&plan(&[STATIC, "on_truncation = \"continue\""], steps));
 }
 
 #[test]
-fn topics_of_a_space_share_what_was_seen() {
+fn topics_of_a_space_share_seen_keys() {
     let options = [STATIC, COVERS_ALL, "a space that topics share"];
     check(&plan(&options, [step(100, Fault::Kill), step(200, Fault::Join)]));
     let without_changelog = [&options[..], &[WITHOUT_CHANGELOG]].concat();
@@ -323,8 +323,8 @@ fn static_members_restart_one_by_one() {
     check(&plan(&[STATIC], steps));
 }
 
-/// A new leader that does not know yet how much is committed reports the end of its partition too early. Drawn plans seldom have a
-/// warm-up at that moment, so this plan also checks that the simulation notices a worker that believes the leader.
+/// A new leader that does not know yet how much is committed reports the end of its partition too early. Drawn plans seldom have a warm-up
+/// at that moment, so this test also checks that the simulation detects a worker that believes the leader.
 #[test]
 fn an_early_end_of_a_partition_does_not_end_its_warm_up() {
     let options = [STATIC, COVERS_ALL, WITHOUT_CHANGELOG, "kind = \"exact\"", "a space that topics share"];
@@ -344,10 +344,10 @@ fn a_late_end_of_a_transaction_is_fenced() {
     assert!(matches!(run(&plan, Some("late_request_not_fenced")), Outcome::Failed(_)), "the simulation does not notice the defect");
 }
 
-/// A member is frozen while it is assigned partitions. It wakes when another member owns them, and reads that one's announcement in the
-/// changelog. Without proof of its own membership, it would outrank the new owner, and servers would skip what that one logs.
+/// A member is frozen while it is assigned partitions. It wakes when another member owns them, and reads that member's announcement in the
+/// changelog. Without proof of its own membership, it would outrank the new owner, and servers would skip the new owner's records.
 #[test]
-fn a_replaced_member_does_not_outrank_its_successor() {
+fn replaced_member_does_not_outrank_its_successor() {
     let stop = Fault::StopAt { point: "assign.committed".to_owned(), count: 1, ms: 3_500 };
     // The other records arrive after that.
     let pause = Step { delay_ms: 3_200, ..step(120, Fault::StepClock { ms: 0 }) };
@@ -358,8 +358,8 @@ fn a_replaced_member_does_not_outrank_its_successor() {
     assert!(matches!(run(&plan, Some("membership_not_proved")), Outcome::Failed(_)), "the simulation does not notice the defect");
 }
 
-/// Another member takes a partition over whose log became shorter, and has to warm it up from an old checkpoint. Until it has done so, its
-/// state is not at the group's stream time. It must not commit the older time: the next warm-up would stop there and forget too little.
+/// Another member takes over a truncated partition, and has to warm it up from an old checkpoint. Until it has done so, its state is behind
+/// the group's stream time. It must not commit the older time, because the next warm-up would stop there and forget too little.
 #[test]
 fn a_truncated_partition_keeps_the_stream_time_of_the_group() {
     let options =
@@ -388,10 +388,10 @@ fn offsets_that_are_reset_twice_lose_no_key() {
     }
 }
 
-/// A worker whose commit takes longer than `max.poll.interval.ms`: its consumer leaves the group, and another member gets its partitions
-/// while the transaction is open.
+/// A worker's commit takes longer than `max.poll.interval.ms`. Its consumer leaves the group, and another member gets its partitions while
+/// the transaction is open.
 #[test]
-fn a_worker_that_polls_too_seldom_loses_its_partitions() {
+fn worker_that_polls_too_seldom_loses_its_partitions() {
     for point in ["transaction.sent", "commit.begin", "commit.offsets_sent", "commit.committed", "assign.committed"] {
         let stall = Fault::StallAt { point: point.to_owned(), count: 2, ms: 9_500 };
         let pause = |at| Step { delay_ms: 9_000, ..step(at, Fault::StepClock { ms: 0 }) };
@@ -400,8 +400,8 @@ fn a_worker_that_polls_too_seldom_loses_its_partitions() {
     }
 }
 
-/// Each set of brokers that a process does not reach: with some of them, it is a member that cannot read or commit all of its partitions;
-/// with others, it reads and is no member any more.
+/// Each set of brokers that a process cannot reach. With some of them, it is a member that cannot read or commit all of its partitions.
+/// With others, it reads but is no longer a member.
 #[test]
 fn a_worker_is_cut_off_from_some_brokers() {
     for bits in 1..8 {
@@ -436,11 +436,11 @@ fn coordinators_move_and_forget_transactional_ids() {
 }
 
 #[test]
-fn the_brokers_set_the_times_of_the_input() {
+fn brokers_set_the_times_of_the_input() {
     check(&Plan { append_time: true, ..plan(&[STATIC, "kind = \"exact\""], [step(100, Fault::Kill), step(200, Fault::Kill)]) });
 }
 
-/// The group's offsets are lost, and a member takes a partition over whose checkpoint is older than the trimmed changelog. The changelog
+/// The group's offsets are lost, and a member takes over a partition whose checkpoint is older than the trimmed changelog. The changelog
 /// still shows how far the group had read.
 #[test]
 fn lost_offsets_are_found_in_a_changelog_that_starts_after_the_checkpoint() {

@@ -1,7 +1,7 @@
-"""What all parts of the vectors share: how bytes and ids are written, and the classes of Protobuf.
+"""Code that all scripts share: the format of bytes and ids, and Protobuf classes.
 
-Owns no encoder: Avro is encoded by fastavro, Protobuf by protobuf, frames by confluent-kafka. Must never encode a record by
-itself, but for those that no encoder would write; these are in odd.py and invalid.py, in bytes.
+Contains no encoder: fastavro encodes Avro, protobuf encodes Protobuf, and confluent-kafka encodes frames. Only odd.py and invalid.py
+write bytes themselves, for records that no encoder would write.
 """
 
 import decimal
@@ -28,7 +28,7 @@ PROTO = os.path.join(os.path.dirname(os.path.abspath(__file__)), "proto")
 
 
 class Absent:
-    """A field that the record does not have."""
+    """A field that is missing in the record."""
 
 
 ABSENT = Absent()
@@ -39,7 +39,7 @@ def hexed(data):
 
 
 def id_of(value):
-    """The id that a value is, as a decoder of others hands it out. Equal ids are equal in any format."""
+    """The id of a value that a decoder returns. Equal ids are equal in every format."""
     if value is ABSENT:
         return {"absent": True}
     if value is None:
@@ -60,7 +60,7 @@ def id_of(value):
 
 
 def at(value, place):
-    """What is at a place of a decoded record: a step a slash, an index in an array."""
+    """The value at a place of a decoded record. The place has one slash per step, and indexes for arrays."""
     for step in place.split("/")[1:]:
         value = value[int(step)] if isinstance(value, list) else value[step]
     return value
@@ -80,7 +80,7 @@ def avro(schema, value):
 
 
 def without_times(schema):
-    """The schema without what makes a `datetime` of a number: that is no id."""
+    """The schema without logical types that turn numbers into a `datetime`, which is not an id."""
     if isinstance(schema, list):
         return [without_times(each) for each in schema]
     if not isinstance(schema, dict):
@@ -103,7 +103,7 @@ def read_avro(schema, record):
 
 
 def descriptors(name):
-    """The descriptor set that protoc makes of a file, all that it imports included."""
+    """protoc's descriptor set of a file, including all imports."""
     with tempfile.TemporaryDirectory() as scratch:
         out = os.path.join(scratch, "set")
         arguments = ["protoc", f"-I{PROTO}", "--include_imports", f"--descriptor_set_out={out}", os.path.join(PROTO, name)]
@@ -119,7 +119,7 @@ def proto_text(name):
 
 
 class Proto:
-    """The messages of a file, and of those that it imports."""
+    """The messages of a file and of its imports."""
 
     def __init__(self, name):
         self.name = name
@@ -133,7 +133,7 @@ class Proto:
 
 
 def field_of(message, place):
-    """The field at a place of a message, by the names of its fields. An enum's symbol is its name, if it has one."""
+    """The field at a place of a message, by field names. Enum values become their names, if they have one."""
     for step in place.split("/")[1:]:
         if step.isdigit():
             message = message[int(step)]

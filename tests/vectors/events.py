@@ -1,4 +1,4 @@
-"""CloudEvents as the Python SDK puts them into records of Kafka, in binary and in structured mode."""
+"""CloudEvents in Kafka records as written by the Python SDK, in binary and structured mode."""
 
 import datetime
 
@@ -10,7 +10,7 @@ from cloudevents.core.v1.event import CloudEvent
 from common import hexed
 
 TIME = datetime.datetime(2026, 11, 24, 7, 30, tzinfo=datetime.timezone.utc)
-# The SDK would take the time from a clock.
+# By default, the SDK uses the current time.
 REQUIRED = {"specversion": "1.0", "type": "com.example.order", "source": "/orders/zürich", "id": "order-17", "time": TIME}
 EVENTS = [
     ("what must be there, and a time", CloudEvent, REQUIRED, None),

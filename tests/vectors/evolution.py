@@ -1,6 +1,6 @@
-"""One record whose schema grows: each version as its producer writes it, in frames, with all schemas in one subject.
+"""One record whose schema evolves: each version in a frame, as its producer writes it, with all schemas in one subject.
 
-Each is read again by the deserializers, in the schema that it was written in.
+The deserializers read each version with its own schema.
 """
 
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer

@@ -1,6 +1,6 @@
-"""Records as confluent-kafka's serializers frame them, with the schemas as the registry returns them.
+"""Records in frames of confluent-kafka's serializers, with the schemas as the registry returns them.
 
-Each is read again by its deserializers: what those find at the place is the record's id.
+The id of a record is the value that the deserializers return at its place.
 """
 
 from confluent_kafka.schema_registry import Schema, SchemaReference, header_schema_id_serializer, prefix_schema_id_serializer
@@ -42,12 +42,12 @@ FRAMES = ("prefix", "header", "prefix with a GUID")
 
 
 def guid_in_prefix(payload, _, schema_id):
-    """What the deserializers read as well: the GUID before the payload, and not in a header."""
+    """A frame that the deserializers also accept: the GUID before the payload instead of in a header."""
     return schema_id.guid_to_bytes() + payload
 
 
 def serializer_conf(frame, registered):
-    """A registry does not say a GUID to who registers a schema: for one, the schema is looked up."""
+    """Registering a schema does not return its GUID, so the schema is looked up."""
     serializer = {"prefix": prefix_schema_id_serializer, "header": header_schema_id_serializer}.get(frame, guid_in_prefix)
     return {**CONF, "schema.id.serializer": serializer, "auto.register.schemas": frame == "prefix" and not registered}
 
@@ -58,7 +58,7 @@ class Records:
         self.records = []
 
     def add(self, name, topic, places, find, frame="prefix", **parts):
-        """A record whose key and value are each who serializes it, who deserializes it, and what it is."""
+        """A record. The key and the value each consist of a serializer, a deserializer, and the object."""
         headers = []
         record = {"name": name, "format": parts["format"], "frame": frame, "topic": topic}
         if "message" in parts:
@@ -103,7 +103,7 @@ class Records:
         self.avro("avro-large", schema, {"id": "x"}, ["/id"], frames=["prefix"], name=", a large schema id", **conf)
 
     def of_avro_keys(self):
-        """Key and value in a frame each, the key a text that is no record."""
+        """A framed key and a framed value. The key is a text and not a record."""
         for frame in ("prefix", "header"):
             topic = "avro-keys"
             key = AvroSerializer(self.client, '"string"', conf=serializer_conf(frame, False))
@@ -146,7 +146,7 @@ class Records:
                 )
 
     def of_protobuf_text(self):
-        """The same with schemas in text, as most registries return them."""
+        """The same with textual schemas, which most registries return."""
         self.register("text-currency", "PROTOBUF", proto_text("common/currency.proto"))
         currency = SchemaReference("common/currency.proto", "text-currency", 1)
         self.register("text-money", "PROTOBUF", proto_text("common/money.proto"), [currency])
@@ -157,7 +157,7 @@ class Records:
         message = refund(refund_id=2**62, of={"order_id": "o-3", "total": {"cents": 5}})
 
         def encode(message, _):
-            """The serializer, but that it would take the schema's text for a descriptor in base64."""
+            """The serializer with a fix: it would mistake the schema's text for a descriptor in base64."""
             return SchemaId("PROTOBUF", number, message_indexes=[1]).id_to_bytes() + message.SerializeToString()
 
         decode = ProtobufDeserializer(refund, CONF)

@@ -1,7 +1,7 @@
-"""Records that are not of their schema, and frames that are none: written by hand, from the specifications.
+"""Records that do not match their schema, and invalid frames, written by hand according to the specifications.
 
-Each says who refuses it. Where nobody does, the specification still does, or a reader needs a bound of its own. Records that
-end too early are not here: a test makes them of any other.
+Each names the decoders that reject it. If none does, the specification rejects it, or a reader needs its own limit. Truncated records
+are not included, because a test makes them from valid ones.
 """
 
 import io
@@ -56,7 +56,7 @@ AVRO = [
     ("bytes behind the record", NUMBER, long(17) + b"\x00"),
     ("the bytes of a frame before the record", TEXT, b"\x00\x00\x00\x00\x01" + text("x") + text("id")),
 ]
-# Of their schema, and yet nothing that a reader may try to read to its end.
+# Valid, but a reader must not try to read them to their end.
 HOSTILE_AVRO = [
     ("an array of 2^62 nulls, which take no bytes", NULLS, long(2**62) + long(0) + long(17)),
     ("a record within itself, a thousand times", NODE, (long(1) + long(1)) * 1000 + long(1) + long(0)),
@@ -64,7 +64,7 @@ HOSTILE_AVRO = [
 HOSTILE_PROTOBUF = [
     ("groups within each other, a thousand times", "shop.Order", tag(77, 3) * 1000 + tag(77, 4) * 1000),
 ]
-# protobuf drops what is too much; other libraries refuse it.
+# protobuf drops the excess bits, and other libraries reject them.
 DISPUTED_PROTOBUF = [
     ("a number of more than 64 bits", "vectors.Int64", tag(2, 0) + b"\xff" * 9 + b"\x02"),
 ]
@@ -99,7 +99,7 @@ PROTOBUF = [
 ]
 
 ID, GUID = b"\x00\x00\x00\x00\x01", b"\x01" + bytes(range(16))
-# Whether the format has message indexes, what begins the value, and the header.
+# True if the format has message indexes, then the start of the value, and the header.
 FRAMES = [
     ("nothing at all", False, b"", None),
     ("a magic byte only", False, b"\x00", None),
@@ -128,7 +128,7 @@ FRAMES = [
 
 
 def refusals(tries):
-    """Who refuses, and in which words."""
+    """The decoders that reject the record, with their messages."""
     out = {}
     for name, read in tries.items():
         try:
@@ -150,7 +150,7 @@ def of_avro(rows):
             if stream.read(1):
                 raise ValueError("bytes behind the record, which fastavro leaves unread")
 
-        # fastavro would count to the end, or fill the memory.
+        # fastavro would run for too long, or exhaust the memory.
         refused = {} if "2^62 nulls" in name or "2^40" in name or "largest" in name else refusals({"fastavro": read})
         yield {"name": f"Avro: {name}", "format": "avro", "schema": compact(schema), "record": hexed(data), "refused_by": refused}
 

@@ -1,6 +1,6 @@
-"""Writes tests/data/formats: records in schema formats, made by the encoders of others. scripts/vectors runs it.
+"""Writes tests/data/formats: records in schema formats, written by other projects' encoders. scripts/vectors runs this script.
 
-The same versions write the same bytes: nothing of a clock, of chance, or of the order of a set comes in.
+The output is deterministic for the same versions: it depends on no clock, no randomness, and no order of a set.
 """
 
 import json
@@ -21,7 +21,7 @@ OUT = os.path.join(registry.ROOT, "tests", "data", "formats")
 
 
 def lines(value, indent=0):
-    """JSON with a line for each thing that has no list in it, and for each text of a schema."""
+    """JSON with one line per object without lists, and per line of a schema."""
     flat = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, (dict, list)) or (len(flat) < 100 and "[" not in flat) or not value or is_flat(value):
         return flat

@@ -1,6 +1,6 @@
-"""Records that are of their schema, and that no usual encoder writes so: written by hand, from the specifications.
+"""Valid records with unusual encodings, written by hand according to the specifications.
 
-The decoders of fastavro and protobuf read each of them: what they find at a place is its id.
+The id of a record is the value that the decoder of fastavro or protobuf returns at its place.
 """
 
 from common import Proto, at, compact, field_of, hexed, id_of, read_avro
@@ -19,7 +19,7 @@ END = b"\x00"
 
 
 def blocks(*parts, sized=()):
-    """Blocks of an array or map: each a count and its items, those that are `sized` with their length in bytes."""
+    """Blocks of an array or map. Each has a count and its items, and `sized` blocks also their length in bytes."""
     out = b""
     for number, items in enumerate(parts):
         data = b"".join(items)

@@ -1,7 +1,7 @@
-"""Records that hold much, and what is at places in them: what a reader has to pass over on its way.
+"""Records with many fields, and the ids at many places in them, so that a reader has to skip other fields.
 
-Encoded by fastavro and protobuf, read again by them: what they find at a place is its id. A place within an array has the
-number of the element, one within a map the key of the entry.
+fastavro and protobuf encode the records. An id is the value that their decoders return at the place. Places contain indexes of arrays
+and keys of maps.
 """
 
 import datetime

@@ -1,6 +1,6 @@
-"""The registry that the serializers ask, and their frames.
+"""The registry for the serializers, and their frames.
 
-Owns scripts/registry while the vectors are made. Must never choose an id: they are as the registry hands them out.
+Runs scripts/registry. The registry assigns all ids, unless a vector needs a special one.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ JSON_SCHEMA = {
 
 @contextlib.contextmanager
 def running(*options):
-    """A client of a registry that ends with this block, or with this process."""
+    """A client of a registry that stops at the end of the block or of this process."""
     command = [os.path.join(ROOT, "scripts", "registry"), "--until-eof", *options]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         word, _, url = process.stdout.readline().strip().partition(" ")
@@ -44,13 +44,13 @@ def get(client, path):
 
 
 def put(client, schemas):
-    """Puts schemas under ids that nobody would be handed out."""
+    """Registers schemas with ids that a registry would not assign."""
     request = urllib.request.Request(client.config()["url"] + "/test/schemas", json.dumps(schemas).encode(), method="POST")
     urllib.request.urlopen(request).close()
 
 
 def dump(client):
-    """All schemas, each as the registry returns it for its subject and version, in the order of their ids."""
+    """All schemas in the order of their ids, as the registry returns them for their subject and version."""
     schemas = get(client, "/schemas")
     return sorted(schemas, key=lambda schema: (schema["id"], schema["subject"]))
 

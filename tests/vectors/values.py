@@ -1,7 +1,7 @@
-"""Equal ids: one value in every format that can say it.
+"""Equal ids: one value in every format that can represent it.
 
-A row is a value, and the same value as each encoder writes it, in a record with a field before and after it. Each record is
-read again by the decoder of the same people: what that finds at the place is the row's id.
+A row is a value in the records of all encoders, with a field before and after it. The row's id is the value that each decoder returns at
+the place.
 """
 
 import datetime
@@ -21,7 +21,7 @@ AVRO_SCHEMAS = {}  # of the records, by the type of the field
 
 
 def of_json(text):
-    """A text of JSON that has this text at the place."""
+    """JSON text with this text at the place."""
     record = f'{{"before":"\\u00fc {{\\"id\\":1}}","id":{text},"after":[1,{{"id":2}}]}}'.encode()
     json.loads(record)
     return {"format": "json", "record": hexed(record)}
@@ -146,7 +146,7 @@ class Rows:
     def logical(self):
         fixed = {"type": "fixed", "name": "Id", "size": 16, "logicalType": "uuid"}
         records = [of_json(f'"{ID}"'), of_avro({"type": "string", "logicalType": "uuid"}, ID), of_avro("string", str(ID))]
-        # fastavro leaves the sixteen bytes as they are.
+        # fastavro returns the sixteen bytes unchanged.
         in_bytes = {**of_avro(fixed, ID.bytes), "is": {"text": str(ID)}}
         self.add("a UUID", {"text": str(ID)}, [*records, in_bytes, self.of_proto("Text", id=str(ID))])
         for text, precision in [
@@ -173,7 +173,7 @@ class Rows:
         self.add("a date", {"number": str(days)}, [of_json(str(days)), date, self.of_proto("Int32", id=days)])
 
     def floats(self):
-        """What becomes of them is for the reader to say: the same number has other digits in either width."""
+        """These have no expected id, because the same number has different digits in each width."""
         rows = []
         for value in (0.5, -2.0, 0.1):
             records = [of_json(repr(value)), *(of_avro(kind, value) for kind in ("float", "double"))]

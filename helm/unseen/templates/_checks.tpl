@@ -6,25 +6,25 @@ log of a pod that cannot start. `helm lint` ignores the failure, so that the cha
 {{- $config := .Values.config }}
 {{- $brokers := include "unseen.config" (list $config "kafka.bootstrap_servers" "") }}
 {{- if not (trim $brokers) }}
-config.kafka.bootstrap_servers: required: the brokers to begin with, such as "kafka:9092"
+config.kafka.bootstrap_servers: is required: one or more brokers, such as "kafka:9092"
 {{- end }}
 {{- if contains "@" $brokers }}
-config.kafka.bootstrap_servers: must have no user or password, which would be readable in the ConfigMap; set sasl.username and sasl.password in config.kafka.properties
+config.kafka.bootstrap_servers: must not contain a user or password, because the ConfigMap would reveal it; set sasl.username and sasl.password in config.kafka.properties
 {{- end }}
 {{- if not $config.topics }}
-config.topics: required: at least one topic to deduplicate
+config.topics: is required: at least one topic to deduplicate
 {{- end }}
 {{- if include "unseen.config" (list $config "kafka.instance_id" "") }}
-config.kafka.instance_id: is the pod's name and set by the chart; leave it out
+config.kafka.instance_id: must not be set, because the chart sets it to the pod's name; remove it
 {{- end }}
 {{- if include "unseen.config" (list $config "state.dir" "") }}
-config.state.dir: is on the pod's volume and set by the chart; leave it out
+config.state.dir: must not be set, because the chart sets it to a directory on the pod's volume; remove it
 {{- end }}
 {{- if include "unseen.config" (list $config "http.listen" "") }}
-config.http.listen: is set by the chart; use http.host and http.port
+config.http.listen: must not be set, because the chart sets it; use http.host and http.port
 {{- end }}
 {{- if or (include "unseen.config" (list $config "serve.listen" "")) (include "unseen.config" (list $config "serve.http_listen" "")) }}
-config.serve: listen and http_listen are set by the chart; use serve.port and serve.httpPort
+config.serve: must not contain listen or http_listen, because the chart sets them; use serve.port and serve.httpPort
 {{- end }}
 {{- with $config.serve }}
 {{- with .password }}
@@ -36,10 +36,10 @@ config.serve: listen and http_listen are set by the chart; use serve.port and se
 {{- include "unseen.servable" $config }}
 {{- end }}
 {{- if and .enabled (eq (int .port) (int .httpPort)) }}
-serve.httpPort: must be another port than serve.port
+serve.httpPort: must differ from serve.port
 {{- end }}
 {{- if and .tlsSecretName (dig "serve" "tls" "" $config) }}
-serve.tlsSecretName: config.serve.tls names the files already; use one of the two
+serve.tlsSecretName: must not be set together with config.serve.tls; remove one of the two
 {{- end }}
 {{- if and .enabled .autoscaling.enabled (gt (int .autoscaling.minReplicas) (int .autoscaling.maxReplicas)) }}
 serve.autoscaling.minReplicas: must be at most serve.autoscaling.maxReplicas, {{ int .autoscaling.maxReplicas }}, got {{ int .autoscaling.minReplicas }}
@@ -48,7 +48,7 @@ serve.autoscaling.minReplicas: must be at most serve.autoscaling.maxReplicas, {{
 {{- include "unseen.readableProperties" (list $ "config.kafka.properties" (dig "kafka" "properties" dict $config | default dict)) }}
 {{- with $config.schema_registry }}
 {{- if contains "@" (toString .url) }}
-config.schema_registry.url: must have no user or password, which would be readable in the ConfigMap; set config.schema_registry.username and .password
+config.schema_registry.url: must not contain a user or password, because the ConfigMap would reveal it; set config.schema_registry.username and .password
 {{- end }}
 {{- with .password }}
 {{- include "unseen.readable" (list $ "config.schema_registry.password" .) }}
@@ -66,18 +66,18 @@ config.schema_registry.url: must have no user or password, which would be readab
 {{- $grace := .Values.terminationGracePeriodSeconds }}
 {{- if contains "$" $drain }}
 {{- if not $grace }}
-terminationGracePeriodSeconds: required where config.worker.shutdown_timeout, or UNSEEN__WORKER__SHUTDOWN_TIMEOUT in extraEnv, is a variable
+terminationGracePeriodSeconds: is required if config.worker.shutdown_timeout, or UNSEEN__WORKER__SHUTDOWN_TIMEOUT in extraEnv, is a variable
 {{- end }}
 {{- else if and $grace (le (int64 $grace) (include "unseen.seconds" $drain | int64)) }}
-terminationGracePeriodSeconds: must be above the shutdown timeout, {{ $drain }}, got {{ int64 $grace }}
+terminationGracePeriodSeconds: must be longer than the shutdown timeout, {{ $drain }}, got {{ int64 $grace }}
 {{- end }}
 {{- with .Values.keda }}
 {{- if .enabled }}
 {{- if not .partitions }}
-keda.partitions: required: the partitions of the input that has the most
+keda.partitions: is required: the number of partitions of the input with the most partitions
 {{- end }}
 {{- if not .maxReplicaCount }}
-keda.maxReplicaCount: required: the most pods, at most keda.partitions
+keda.maxReplicaCount: is required: the maximum number of pods, at most keda.partitions
 {{- else if and .partitions (gt (int64 .maxReplicaCount) (int64 .partitions)) }}
 keda.maxReplicaCount: must be at most keda.partitions, {{ int64 .partitions }}, got {{ int64 .maxReplicaCount }}; more pods would be idle
 {{- else if gt (int64 .minReplicaCount) (int64 .maxReplicaCount) }}
@@ -87,7 +87,7 @@ keda.minReplicaCount: must be at most keda.maxReplicaCount, {{ int64 .maxReplica
 keda.activationLagThreshold: must be at least keda.partitions, {{ int64 .partitions }}, got {{ int64 .activationLagThreshold }}; see KEDA #5675
 {{- end }}
 {{- if and (not .bootstrapServers) (contains "${" $brokers) }}
-keda.bootstrapServers: required where config.kafka.bootstrap_servers is a variable, which KEDA cannot see
+keda.bootstrapServers: is required if config.kafka.bootstrap_servers is a variable, because KEDA cannot see its value
 {{- end }}
 {{- end }}
 {{- end }}
@@ -104,9 +104,9 @@ config.state.changelog: must not be false with serve.enabled, because servers bu
 {{- $filter := default dict $topic.filter }}
 {{- if not (hasKey $filters $space) }}
 {{- if eq (toString (get $filter "kind")) "exact" }}
-config.topics[{{ $index }}].filter: kind "exact" keeps keys on disk, and servers (serve.enabled) keep them in memory; set config.serve.filters.{{ $space }}
+config.topics[{{ $index }}].filter: must not have kind "exact" with serve.enabled, because servers keep all keys in memory; set config.serve.filters.{{ $space }}
 {{- else if and $topic.retract (eq (toString (get $filter "confirm")) "true") }}
-config.topics[{{ $index }}].retract: with confirm, servers (serve.enabled) need a filter that can retract a key; set config.serve.filters.{{ $space }}
+config.topics[{{ $index }}].retract: must not be combined with confirm and serve.enabled, because the servers' filter must be able to retract keys; set config.serve.filters.{{ $space }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -118,7 +118,7 @@ default is also written out.
 */}}
 {{- define "unseen.readable" -}}
 {{- if not (regexMatch "^([$][{](file:[^}]+|[A-Za-z0-9_]+(:-|:[?][^}]*)?)[}])+$" (index . 2 | toString)) }}
-{{ index . 1 }}: would be readable in the ConfigMap; write ${file:{{ (index . 0).Values.secretMountPath }}/NAME} and name a Secret in existingSecret, or write ${P} and give P by extraEnv; nothing beside it, and no default
+{{ index . 1 }}: must not be a secret, because the ConfigMap would reveal it; use ${file:{{ (index . 0).Values.secretMountPath }}/NAME} and a Secret in existingSecret, or ${P} and the variable P in extraEnv, without other text and without a default
 {{- end }}
 {{- end }}
 

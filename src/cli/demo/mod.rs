@@ -27,7 +27,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 const EXAMPLES: &str = "\
 Examples:
   unseen demo
-  unseen demo --seconds 20 --repeats 80 --format avro";
+  unseen demo --seconds 20 --duplicates 80 --format avro";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -37,9 +37,9 @@ pub struct Args {
     seconds: u64,
     /// Percentage of duplicates in the feed
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=99))]
-    repeats: u64,
+    duplicates: u64,
     /// Format of the record values
-    #[arg(long, value_enum, default_value_t = NewsFormat::Json)]
+    #[arg(short, long, value_enum, default_value_t = NewsFormat::Json)]
     format: NewsFormat,
 }
 
@@ -70,7 +70,7 @@ filter = {{ kind = "aging", capacity = "12M", false_positive_rate = 1e-4 }}
 
 /// Prints an introduction and the configuration.
 fn introduce(args: &Args, configuration: &str) {
-    println!("unseen demo: deduplicates a news feed with {} % duplicates for {} s.", args.repeats, args.seconds);
+    println!("unseen demo: deduplicates a news feed with {} % duplicates for {} s.", args.duplicates, args.seconds);
     println!("The demo uses an embedded broker, which cannot show fault tolerance. The integration tests");
     println!("(scripts/test) check on a real Kafka that a kill -9 neither loses nor duplicates records.\n");
     for line in configuration.lines() {
@@ -113,7 +113,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let writer = {
         let (generator, stats, read, written) =
             (broker.generator("news.events")?, Arc::clone(&stats), Arc::clone(&read), Arc::clone(&written));
-        let feed = Feed { format: args.format, repeats: args.repeats, length: Duration::from_secs(args.seconds), random: 0, ids: 0 };
+        let feed = Feed { format: args.format, duplicates: args.duplicates, length: Duration::from_secs(args.seconds), random: 0, ids: 0 };
         std::thread::spawn(move || feed.write(&generator, &stats, &read, &written))
     };
 
@@ -145,7 +145,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// Generates records, some with a new ID and some with the ID of an earlier record.
 struct Feed {
     format: NewsFormat,
-    repeats: u64,
+    duplicates: u64,
     length: Duration,
     random: u64,
     ids: u64,
@@ -189,7 +189,7 @@ impl Feed {
     fn next_id(&mut self) -> u64 {
         self.random = self.random.wrapping_add(1);
         let random = mix(self.random);
-        if self.ids == 0 || random % 100 >= self.repeats {
+        if self.ids == 0 || random % 100 >= self.duplicates {
             self.ids += 1;
             return self.ids;
         }

@@ -1,35 +1,34 @@
-//! What librdkafka answers to a call on a transaction that fails.
+//! Errors of librdkafka's transaction calls.
 //!
-//! Owns a copy of it. Must never decide what to do about it.
+//! Owns a copy of the error. Must never decide how to handle it.
 
 use rdkafka::bindings as rd;
 use rdkafka::error::RDKafkaErrorCode;
 use std::fmt;
 use std::ptr::NonNull;
 
-/// Why a call failed.
+/// A failed call.
 #[derive(Debug)]
 pub(in crate::kafka) struct TransactionError {
-    /// The error as a number.
     pub(in crate::kafka) code: RDKafkaErrorCode,
-    /// Whether the client is of no use any more.
+    /// True if the client can no longer be used.
     pub(in crate::kafka) is_fatal: bool,
-    /// Whether the same call may yet succeed.
+    /// True if the same call may succeed later.
     pub(in crate::kafka) may_repeat: bool,
-    /// Whether the transaction must be aborted.
+    /// True if the transaction must be aborted.
     pub(in crate::kafka) must_abort: bool,
     words: String,
 }
 
 impl TransactionError {
-    /// Takes an answer over.
+    /// Takes ownership of the result of a call.
     ///
     /// # Safety
-    /// `error` is null, or librdkafka's answer to a call, which nobody else destroys.
+    /// `error` is null, or the result of a librdkafka call that nobody else destroys.
     pub(super) unsafe fn check(error: *mut rd::rd_kafka_error_t) -> Result<(), Self> {
         let Some(error) = NonNull::new(error) else { return Ok(()) };
         let error = error.as_ptr();
-        // SAFETY: the answer lives until it is destroyed here, and its words are copied before.
+        // SAFETY: `error` is valid until it is destroyed here, and its text is copied first.
         let taken = unsafe {
             let taken = Self {
                 code: rd::rd_kafka_error_code(error).into(),

@@ -1,7 +1,7 @@
-//! Clients that log in by bearer token.
+//! Clients that log in with a bearer token.
 //!
-//! Owns the way of a token to librdkafka, which takes one at any time and by any thread. That needs no poll, so idle clients get
-//! theirs, too. Must never pass librdkafka's words on: they may hold the token.
+//! Owns the handover of tokens to librdkafka. librdkafka accepts a token at any time and from any thread, and needs no poll for it, so idle
+//! clients get their tokens too. Must never forward librdkafka's messages, because they may contain the token.
 
 use crate::config::OAuth;
 use crate::oauth::{Subscriber, Subscription, Token, Tokens};
@@ -14,19 +14,19 @@ use std::ffi::{CString, c_char};
 use std::ops::Deref;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What librdkafka is told of the lifetime of a token that has none, or that has expired by this machine's clock, which may be
-/// wrong: librdkafka refuses an expired token, and otherwise uses the time only to ask for another token.
+/// The lifetime to report to librdkafka for a token without a lifetime, or for a token that has expired by this machine's clock. The clock
+/// may be wrong, but librdkafka rejects an expired token. It uses the lifetime only to decide when to ask for the next token.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A client that always has the current token. Fields are dropped in this order.
+/// A client that always has the current token. The order of the fields matters, because they are dropped in this order.
 pub(in crate::kafka) struct LoggedIn<T> {
     _subscription: Option<Subscription>,
     client: T,
 }
 
-/// A client of librdkafka.
+/// A librdkafka client.
 pub(in crate::kafka) trait Native {
-    /// The pointer to the client, which is the same for the client's whole life.
+    /// The pointer to the client. It stays the same for the client's whole life.
     fn native(&self) -> *mut rd::rd_kafka_t;
 }
 
@@ -55,7 +55,7 @@ impl<C: ClientContext> Native for Client<C> {
 }
 
 impl<T: Native> LoggedIn<T> {
-    /// Gives a client its tokens, if it logs in by one.
+    /// Subscribes a client to its tokens, if it logs in with tokens.
     pub(in crate::kafka) fn new(client: T, oauth: Option<&OAuth>) -> Self {
         let subscription = oauth.map(|OAuth { source, extensions }| {
             let texts = extensions.iter().flat_map(|(name, value)| [name, value]);
@@ -65,7 +65,7 @@ impl<T: Native> LoggedIn<T> {
         Self { _subscription: subscription, client }
     }
 
-    /// The client, to be changed but not replaced.
+    /// A mutable reference to the client. Callers must not replace the client.
     pub(super) const fn client_mut(&mut self) -> &mut T {
         &mut self.client
     }
@@ -79,14 +79,14 @@ impl<T> Deref for LoggedIn<T> {
     }
 }
 
-/// A client, as the thread that renews tokens knows it.
+/// The client as seen by the thread that renews tokens.
 struct Handle {
     client: *mut rd::rd_kafka_t,
-    /// Names and values of SASL extensions, in turns.
+    /// Names and values of the SASL extensions, alternating.
     extensions: Vec<CString>,
 }
 
-// SAFETY: librdkafka's functions may be called by any thread.
+// SAFETY: any thread may call librdkafka's functions.
 unsafe impl Send for Handle {}
 
 impl Subscriber for Handle {
@@ -97,8 +97,8 @@ impl Subscriber for Handle {
         let (Ok(value), Ok(principal)) = (CString::new(token.value()), CString::new(token.principal())) else { return };
         let mut extensions: Vec<_> = self.extensions.iter().map(|text| text.as_ptr()).collect();
         let mut words: [c_char; 512] = [0; 512];
-        // SAFETY: a `LoggedIn` ends its subscription before its client, and the thread calls nobody without one. All texts live,
-        // and librdkafka copies them.
+        // SAFETY: a `LoggedIn` drops its subscription before its client, and the thread calls only subscribers. All texts are alive during
+        // the call, and librdkafka copies them.
         let answer = unsafe {
             rd::rd_kafka_oauthbearer_set_token(
                 self.client,
@@ -112,7 +112,7 @@ impl Subscriber for Handle {
             )
         };
         if answer != rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
-            self.failed("librdkafka does not take the token");
+            self.failed("librdkafka rejects the token");
         }
     }
 

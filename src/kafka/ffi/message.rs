@@ -1,6 +1,6 @@
-//! A record as librdkafka has it in memory; nothing is copied.
+//! A record in librdkafka's memory. Nothing is copied.
 //!
-//! Owns it until dropped. Must never outlive the consumer that read it.
+//! Owns the message until it is dropped. Must never outlive the consumer that read it.
 
 use crate::broker::Record;
 use crate::record::{Offset, Timestamp, TimestampType};
@@ -10,18 +10,18 @@ use std::ffi::CStr;
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null, null_mut};
 
-/// A record as it was read.
+/// A consumed message: a record or an error.
 #[repr(transparent)]
 pub struct Message<'a> {
     message: NonNull<rd::rd_kafka_message_t>,
-    /// What read it.
+    /// The consumer must outlive the message.
     fetcher: PhantomData<&'a ()>,
 }
 
 impl Message<'_> {
     fn get(&self) -> &rd::rd_kafka_message_t {
-        // SAFETY: whoever made this took the message over from librdkafka, and it is destroyed when this is dropped.
-        // Nobody writes to these fields meanwhile.
+        // SAFETY: the constructor took ownership of the message from librdkafka, and only `drop` destroys it. Nobody writes to these fields
+        // in between.
         unsafe { self.message.as_ref() }
     }
 
@@ -29,23 +29,23 @@ impl Message<'_> {
         self.message.as_ptr()
     }
 
-    /// Whether this is no record but the news of an error.
+    /// True if the message is an error, not a record.
     pub(in crate::kafka) fn is_error(&self) -> bool {
         self.get().err != rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR
     }
 
-    /// What went wrong, if this is no record but the news of an error, and in librdkafka's words.
+    /// The error code and librdkafka's description, if the message is an error.
     pub(in crate::kafka) fn error(&self) -> Option<(RDKafkaErrorCode, String)> {
-        // The words are where a record has its value.
-        let words = || String::from_utf8_lossy(self.value().unwrap_or_default()).into_owned();
-        self.is_error().then(|| (self.get().err.into(), words()))
+        // The value of an error is its description.
+        let description = || String::from_utf8_lossy(self.value().unwrap_or_default()).into_owned();
+        self.is_error().then(|| (self.get().err.into(), description()))
     }
 
     /// The headers, if there are any.
     pub(super) fn header_list(&self) -> Option<NonNull<rd::rd_kafka_headers_t>> {
         let mut headers = null_mut();
-        // SAFETY: the message lives, and `headers` is there to be written to. Asked for the first time, librdkafka reads
-        // the headers and keeps them with the message; no other thread has the message.
+        // SAFETY: the message is alive, and `headers` is writable. The first call parses the headers and stores them in the message, but no
+        // other thread has access to the message.
         let answer = unsafe { rd::rd_kafka_message_headers(self.ptr(), &raw mut headers) };
         NonNull::new(headers).filter(|_| answer == rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR)
     }
@@ -57,7 +57,7 @@ impl Record for Message<'_> {
         if topic.is_null() {
             return "";
         }
-        // SAFETY: the message holds a reference to its topic, and that has its name for life. Kafka's names are ASCII.
+        // SAFETY: the message holds a reference to its topic, which keeps its name. Kafka's topic names are ASCII.
         let name = unsafe { CStr::from_ptr(rd::rd_kafka_topic_name(topic)) };
         name.to_str().unwrap_or_default()
     }
@@ -77,7 +77,7 @@ impl Record for Message<'_> {
 
     fn stamp(&self) -> Option<(TimestampType, Timestamp)> {
         let mut kind = rd::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
-        // SAFETY: the message lives, and `kind` is there to be written to.
+        // SAFETY: the message is alive, and `kind` is writable.
         let time = unsafe { rd::rd_kafka_message_timestamp(self.ptr(), &raw mut kind) };
         match kind {
             rd::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE => None,
@@ -102,12 +102,12 @@ impl Record for Message<'_> {
         let list = self.header_list();
         (0..).map_while(move |at| {
             let (mut name, mut value, mut size) = (null(), null(), 0);
-            // SAFETY: the list lives as long as its message, and the places are there to be written to.
+            // SAFETY: the list lives as long as its message, and the three variables are writable.
             let answer = unsafe { rd::rd_kafka_header_get_all(list?.as_ptr(), at, &raw mut name, &raw mut value, &raw mut size) };
             if answer != rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
                 return None;
             }
-            // SAFETY: a header's name is a C string that lives as long as the list, and so do the bytes of its value.
+            // SAFETY: the name is a C string, and lives as long as the list. The value does, too.
             Some(unsafe { (CStr::from_ptr(name).to_bytes(), super::bytes(value, size)) })
         })
     }
@@ -115,7 +115,7 @@ impl Record for Message<'_> {
 
 impl Drop for Message<'_> {
     fn drop(&mut self) {
-        // SAFETY: it is ours, and this is its end.
+        // SAFETY: we own the message, and nobody uses it after this call.
         unsafe { rd::rd_kafka_message_destroy(self.message.as_ptr()) }
     }
 }

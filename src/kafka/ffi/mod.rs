@@ -1,14 +1,11 @@
-//! librdkafka as it is, for what every record passes: wrappers would cost more there than Kafka itself.
+//! Direct calls of librdkafka, for everything on the path of a record. rdkafka's wrappers would cost more there than Kafka itself.
 //!
-//! Owns the only `unsafe` of `kafka`, behind interfaces that are safe. Must never decide anything: what a
-//! failure means is for `source` and `sink` to say.
+//! Owns the only `unsafe` code of `kafka`, behind safe interfaces. Must never decide how to handle a failure: `source` and `sink` do.
 //!
-//! Each `unsafe` says why it is right. What they all rest on:
-//! - A client lives as long as the [`Fetcher`] or [`Producer`] that has it, and what is made from it is
-//!   destroyed first: messages borrow the fetcher, queues and topic handles are fields that are dropped
-//!   before the client.
-//! - librdkafka's functions may be called by any thread, and pointers that it hands out are valid until
-//!   what they were taken from is destroyed.
+//! Every `unsafe` block explains why it is sound. All of them rely on two facts:
+//! - A client lives as long as the [`Fetcher`] or [`Producer`] that owns it, and everything created from the client is destroyed first.
+//!   Messages borrow the fetcher. Queues and topic handles are fields that are dropped before the client.
+//! - Any thread may call librdkafka's functions. A pointer that librdkafka returns is valid until the object it came from is destroyed.
 
 #![allow(unsafe_code)]
 
@@ -33,12 +30,12 @@ pub(super) use topic_ids::topic_ids;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::time::Duration;
 
-/// A time to wait as librdkafka takes it. What is not nothing is at least a millisecond.
+/// Converts a timeout to milliseconds. Rounds up, so that only a zero timeout becomes 0.
 fn millis(duration: Duration) -> c_int {
     c_int::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
 }
 
-/// Text of librdkafka's own; empty if there is none.
+/// Converts librdkafka's text. A null pointer becomes an empty text.
 ///
 /// # Safety
 /// `text` is null, or a C string that lives as long as `'a`.
@@ -46,23 +43,23 @@ unsafe fn text<'a>(text: *const c_char) -> std::borrow::Cow<'a, str> {
     if text.is_null() {
         return std::borrow::Cow::Borrowed("");
     }
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     unsafe { CStr::from_ptr(text) }.to_string_lossy()
 }
 
-/// Bytes that librdkafka points to; a null pointer is Kafka's null.
+/// Converts librdkafka's bytes. A null pointer is Kafka's null.
 ///
 /// # Safety
-/// `bytes` is null, or points to `len` bytes that live, unchanged, as long as `'a`.
+/// `bytes` is null, or points to `len` bytes that live unchanged as long as `'a`.
 const unsafe fn bytes<'a>(bytes: *const c_void, len: usize) -> Option<&'a [u8]> {
     if bytes.is_null() {
         return None;
     }
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     Some(unsafe { std::slice::from_raw_parts(bytes.cast(), len) })
 }
 
-/// Bytes as librdkafka takes them.
+/// Converts bytes to librdkafka's pointer and length.
 fn raw(bytes: Option<&[u8]>) -> (*mut c_void, usize) {
     bytes.map_or((std::ptr::null_mut(), 0), |bytes| (bytes.as_ptr().cast_mut().cast(), bytes.len()))
 }

@@ -1,7 +1,6 @@
-//! A producer that hears of failures, and of the records that it watches.
+//! A producer that reports failures, and the offsets of tagged records.
 //!
-//! Owns the client, the handles of the topics that it writes to, and what it hears. Must never give up
-//! a record in silence.
+//! Owns the client, its topic handles, and its event queue. Must never drop a record silently.
 
 use super::login::LoggedIn;
 use super::queue::Queue;
@@ -19,29 +18,29 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::time::{Duration, Instant};
 
-/// Whether it hears of a failure, or waits for nothing to be on its way, is looked at so often.
-const TURN: Duration = Duration::from_millis(10);
-/// Most news that are taken at a time.
-const NEWS_MAX: usize = 10_000;
-/// How long the brokers may take to say which partitions a topic has. Each attempt to write asks again.
-const METADATA_PATIENCE: Duration = Duration::from_secs(1);
-/// How long the last failures may take when it ends.
-const END_PATIENCE: Duration = Duration::from_millis(500);
+/// Interval of checks for a failure or for an empty queue.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Maximum number of events to handle per call.
+const EVENTS_MAX: usize = 10_000;
+/// Timeout of a request for a topic's partitions. Every attempt to write repeats the request.
+const METADATA_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time to wait for the last failure reports when the producer ends.
+const END_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What becomes of records. Called by any thread.
+/// A receiver of delivery reports. Any thread may call it.
 pub(in crate::kafka) trait Reports: ClientContext {
-    /// The tag of records whose place is to be reported.
+    /// The tag of records whose offsets are reported.
     const WATCHED: usize;
-    /// A watched record was written there.
+    /// A tagged record was written.
     fn written(&self, topic: &str, partition: i32, offset: i64);
     /// A record was not written.
     fn failed(&self, undelivered: &Undelivered<'_>);
-    /// A broker answered a request, except for those by which a client connects.
+    /// A broker answered a request that is not part of connecting.
     fn answered(&self);
     /// A request of [`OF_ONE_TRANSACTION`] was sent to a broker.
     fn request_sent(&self);
-    /// A broker answered a request of [`OF_ONE_TRANSACTION`]. librdkafka reports each answer twice: when it comes, and when it
-    /// is handled.
+    /// A broker answered a request of [`OF_ONE_TRANSACTION`]. librdkafka reports each answer twice: when it arrives, and when it is
+    /// handled.
     fn request_answered(&self);
 }
 
@@ -49,39 +48,39 @@ pub(in crate::kafka) trait Reports: ClientContext {
 pub(in crate::kafka) struct Undelivered<'a> {
     pub(in crate::kafka) tag: usize,
     pub(in crate::kafka) topic: &'a str,
-    /// Of key and value.
+    /// The size of the key and the value.
     pub(in crate::kafka) bytes: usize,
     pub(in crate::kafka) code: RDKafkaErrorCode,
-    /// The broker's own words, if it had any.
+    /// The broker's error message, if it sent one.
     pub(in crate::kafka) reason: &'a str,
 }
 
-/// A record to be written.
+/// A record to be produced.
 pub(in crate::kafka) struct ProducerRecord<'a> {
     pub(in crate::kafka) topic: &'a str,
     pub(in crate::kafka) partition: Option<i32>,
     pub(in crate::kafka) key: Option<&'a [u8]>,
     pub(in crate::kafka) value: Option<&'a [u8]>,
     pub(in crate::kafka) timestamp: Timestamped,
-    /// Taken when the record is.
+    /// `send` takes them if it succeeds.
     pub(in crate::kafka) headers: Option<Headers>,
-    /// What reports will name it by.
+    /// The record's name in delivery reports.
     pub(in crate::kafka) tag: usize,
 }
 
 /// The time of a record.
 #[derive(Clone, Copy)]
 pub(in crate::kafka) enum Timestamped {
-    /// This one, in milliseconds.
+    /// A fixed time, in milliseconds.
     At(i64),
-    /// That of this machine's clock when librdkafka takes it.
+    /// The time of this machine's clock when librdkafka accepts the record.
     Now,
-    /// It has none.
+    /// No time.
     Never,
 }
 
 impl Timestamped {
-    /// As librdkafka takes it: 0 is "now" to it, so that the epoch itself becomes the next millisecond.
+    /// Converts to librdkafka's representation. librdkafka takes 0 as "now", so the epoch itself becomes the next millisecond.
     const fn native(self) -> i64 {
         match self {
             Self::At(0) => 1,
@@ -92,14 +91,13 @@ impl Timestamped {
     }
 }
 
-/// A producer. Fields are dropped in this order.
+/// A producer. The order of the fields matters, because they are dropped in this order.
 pub(in crate::kafka) struct Producer<C: Reports> {
     topics: RefCell<Vec<Topic>>,
-    news: Queue,
+    events: Queue,
     client: LoggedIn<Client<C>>,
 }
 
-/// A topic's handle.
 struct Topic {
     name: String,
     handle: NonNull<rd::rd_kafka_topic_t>,
@@ -107,38 +105,37 @@ struct Topic {
 
 impl Drop for Topic {
     fn drop(&mut self) {
-        // SAFETY: the handle is ours, and this is its end.
+        // SAFETY: we own the handle, and nobody uses it after this call.
         unsafe { rd::rd_kafka_topic_destroy(self.handle.as_ptr()) }
     }
 }
 
-// SAFETY: a topic's handle may be used by any thread.
+// SAFETY: any thread may use a topic handle.
 unsafe impl Send for Topic {}
 
 impl<C: Reports> Producer<C> {
-    /// A producer that has talked to no broker yet.
+    /// Creates a producer. It has not connected to a broker yet.
     pub(in crate::kafka) fn new(config: &ClientConfig, oauth: Option<&OAuth>, context: C) -> Result<Self, KafkaError> {
         let mut config = config.clone();
         config.set("delivery.report.only.error", "true");
         let native = config.create_native_config()?;
-        // SAFETY: the configuration lives. What `created` asks of its caller, librdkafka keeps.
+        // SAFETY: the configuration is alive. librdkafka fulfills the contract of `created`.
         unsafe {
             rd::rd_kafka_conf_set_events(native.ptr(), rd::RD_KAFKA_EVENT_DR | rd::RD_KAFKA_EVENT_ERROR);
             rd::rd_kafka_conf_interceptor_add_on_new(native.ptr(), c"unseen".as_ptr(), Some(created::<C>), null_mut());
         }
         let client = LoggedIn::new(Client::new(&config, native, RDKafkaType::RD_KAFKA_PRODUCER, context)?, oauth);
-        // SAFETY: the client lives; the reference is ours, and is dropped before it.
-        let news = unsafe { Queue::new(rd::rd_kafka_queue_get_main(client.native_ptr())) };
-        let news = news.ok_or_else(|| KafkaError::ClientCreation("the producer has no queue".to_owned()))?;
-        Ok(Self { topics: RefCell::default(), news, client })
+        // SAFETY: the client is alive. We own the reference, and drop it before the client.
+        let events = unsafe { Queue::new(rd::rd_kafka_queue_get_main(client.native_ptr())) };
+        let events = events.ok_or_else(|| KafkaError::ClientCreation("the producer has no queue".to_owned()))?;
+        Ok(Self { topics: RefCell::default(), events, client })
     }
 
-    /// What it reports to.
     pub(in crate::kafka) fn context(&self) -> &C {
         self.client.context()
     }
 
-    /// Puts a record into librdkafka's queue, which copies it.
+    /// Puts a record into librdkafka's queue, which copies the record.
     pub(in crate::kafka) fn send(&self, record: &mut ProducerRecord<'_>) -> Result<(), RDKafkaErrorCode> {
         let topic = self.topic(record.topic)?;
         let mem = |bytes| {
@@ -157,45 +154,46 @@ impl<C: Reports> Producer<C> {
             field(V::RD_KAFKA_VTYPE_TIMESTAMP, U { i64_: record.timestamp.native() }),
             field(V::RD_KAFKA_VTYPE_HEADERS, U { headers }),
         ];
-        // None is the last.
+        // The headers are the last field, and are left out if there are none.
         let count = fields.len() - usize::from(headers.is_null());
-        // SAFETY: client and handle live. Each tag is beside the field that librdkafka reads for it. Key and value are as
-        // long as that says, and are copied. The answer is ours.
+        // SAFETY: the client and the handle are alive. Each tag matches the union field that librdkafka reads for it. The key and the value
+        // have the given lengths, and librdkafka copies them. We own the result.
         let answer = unsafe { TransactionError::check(rd::rd_kafka_produceva(self.client.native_ptr(), fields.as_ptr(), count)) };
         if let Err(error) = answer {
             if error.code == RDKafkaErrorCode::UnknownPartition {
-                // It was added recently. librdkafka stores the answer; without this request, it would refresh minutes later.
-                let _ = self.client.fetch_metadata(Some(record.topic), METADATA_PATIENCE);
+                // The partition was added recently. librdkafka stores the metadata of this request. Without the request, it would refresh
+                // its metadata only minutes later.
+                let _ = self.client.fetch_metadata(Some(record.topic), METADATA_TIMEOUT);
             }
             return Err(if error.is_fatal { RDKafkaErrorCode::Fatal } else { error.code });
         }
-        // librdkafka has them now.
+        // librdkafka owns the headers now.
         std::mem::forget(record.headers.take());
         Ok(())
     }
 
-    /// A topic's handle, which lives as long as this.
+    /// Returns a topic's handle, which lives as long as the producer.
     fn topic(&self, name: &str) -> Result<*mut rd::rd_kafka_topic_t, RDKafkaErrorCode> {
         let mut topics = self.topics.borrow_mut();
         if let Some(topic) = topics.iter().find(|topic| topic.name == name) {
             return Ok(topic.handle.as_ptr());
         }
         let text = CString::new(name).map_err(|_| RDKafkaErrorCode::InvalidTopic)?;
-        // SAFETY: client and name live; without a configuration of its own, the topic has the client's.
+        // SAFETY: the client and the name are alive. With a null configuration, the topic uses the client's.
         let handle = NonNull::new(unsafe { rd::rd_kafka_topic_new(self.client.native_ptr(), text.as_ptr(), null_mut()) });
         let handle = handle.ok_or_else(last_error)?;
         topics.push(Topic { name: name.to_owned(), handle });
         Ok(handle.as_ptr())
     }
 
-    /// Takes what librdkafka reports, waiting for the first of it.
+    /// Handles librdkafka's events. Waits for the first event.
     pub(in crate::kafka) fn poll(&self, wait: Duration) {
         let mut wait = wait;
-        for _ in 0..NEWS_MAX {
-            // SAFETY: the queue lives; what it answers is ours.
-            let Some(event) = NonNull::new(unsafe { rd::rd_kafka_queue_poll(self.news.ptr(), millis(wait)) }) else { return };
+        for _ in 0..EVENTS_MAX {
+            // SAFETY: the queue is alive, and we own the result.
+            let Some(event) = NonNull::new(unsafe { rd::rd_kafka_queue_poll(self.events.ptr(), millis(wait)) }) else { return };
             self.handle(event.as_ptr());
-            // SAFETY: it is ours, and this is its end.
+            // SAFETY: we own the event, and nobody uses it after this call.
             unsafe { rd::rd_kafka_event_destroy(event.as_ptr()) };
             wait = Duration::ZERO;
         }
@@ -203,11 +201,11 @@ impl<C: Reports> Producer<C> {
 
     fn handle(&self, event: *mut rd::rd_kafka_event_t) {
         let context = self.client.context();
-        // SAFETY: all that is asked of the event lives until the caller destroys it.
+        // SAFETY: everything that is read from the event lives until the caller destroys it.
         match unsafe { rd::rd_kafka_event_type(event) } {
             rd::RD_KAFKA_EVENT_LOG => {
                 let (mut facility, mut line, mut level): (*const c_char, *const c_char, c_int) = (std::ptr::null(), std::ptr::null(), 0);
-                // SAFETY: as above; the places are there to be written to.
+                // SAFETY: as above, and the three variables are writable.
                 let (facility, line) = unsafe {
                     if rd::rd_kafka_event_log(event, &raw mut facility, &raw mut line, &raw mut level) != 0 {
                         return;
@@ -221,19 +219,20 @@ impl<C: Reports> Producer<C> {
                 let (code, reason) = unsafe { (rd::rd_kafka_event_error(event), text(rd::rd_kafka_event_error_string(event))) };
                 context.error(KafkaError::Global(code.into()), reason.trim());
             }
-            // What became of records was reported when the broker said it; that they are through must only be taken.
+            // `acknowledged` has already handled delivery reports, but librdkafka counts a record as delivered only after its report is
+            // taken.
             _ => {}
         }
     }
 
-    /// Waits until no record is on its way, and takes news meanwhile. Returns whether that was in time.
+    /// Waits until all records are delivered or failed, and handles events meanwhile. Returns `false` on a timeout.
     pub(in crate::kafka) fn flush(&self, timeout: Duration) -> bool {
         let began = Instant::now();
         loop {
             let left = timeout.saturating_sub(began.elapsed());
-            // Of those that failed, librdkafka waits for us to take the news.
-            // SAFETY: the client lives.
-            let answer = unsafe { rd::rd_kafka_flush(self.client.native_ptr(), millis(left.min(TURN))) };
+            // librdkafka waits until the reports of failed records are taken, too.
+            // SAFETY: the client is alive.
+            let answer = unsafe { rd::rd_kafka_flush(self.client.native_ptr(), millis(left.min(POLL_INTERVAL))) };
             self.poll(Duration::ZERO);
             if answer == rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
                 return true;
@@ -244,19 +243,19 @@ impl<C: Reports> Producer<C> {
         }
     }
 
-    /// Gives up all records that are on their way; they are reported as failures.
+    /// Gives up all undelivered records, and reports them as failed.
     pub(in crate::kafka) fn purge(&self) {
-        // SAFETY: the client lives. It refuses only flags that it does not know.
+        // SAFETY: the client is alive. The call fails only for unknown flags.
         unsafe { rd::rd_kafka_purge(self.client.native_ptr(), rd::RD_KAFKA_PURGE_F_QUEUE | rd::RD_KAFKA_PURGE_F_INFLIGHT) };
     }
 
     pub(in crate::kafka) fn init_transactions(&self, timeout: Duration) -> Result<(), TransactionError> {
-        // SAFETY: the client lives; the answer is ours.
+        // SAFETY: the client is alive, and we own the result.
         unsafe { TransactionError::check(rd::rd_kafka_init_transactions(self.client.native_ptr(), millis(timeout))) }
     }
 
     pub(in crate::kafka) fn begin_transaction(&self) -> Result<(), TransactionError> {
-        // SAFETY: the client lives; the answer is ours.
+        // SAFETY: the client is alive, and we own the result.
         unsafe { TransactionError::check(rd::rd_kafka_begin_transaction(self.client.native_ptr())) }
     }
 
@@ -267,18 +266,18 @@ impl<C: Reports> Producer<C> {
         timeout: Duration,
     ) -> Result<(), TransactionError> {
         let client = self.client.native_ptr();
-        // SAFETY: client, list and group live, and are only read; the answer is ours.
+        // SAFETY: the client, the list, and the group are alive, and librdkafka only reads them. We own the result.
         unsafe { TransactionError::check(rd::rd_kafka_send_offsets_to_transaction(client, offsets.ptr(), group.ptr(), millis(timeout))) }
     }
 
-    /// Commits what was sent and flushed.
+    /// Commits the transaction. All of its records must have been flushed.
     pub(in crate::kafka) fn commit_transaction(&self, timeout: Duration) -> Result<(), TransactionError> {
-        // SAFETY: the client lives; the answer is ours.
+        // SAFETY: the client is alive, and we own the result.
         unsafe { TransactionError::check(rd::rd_kafka_commit_transaction(self.client.native_ptr(), millis(timeout))) }
     }
 
     pub(in crate::kafka) fn abort_transaction(&self, timeout: Duration) -> Result<(), TransactionError> {
-        // SAFETY: the client lives; the answer is ours.
+        // SAFETY: the client is alive, and we own the result.
         unsafe { TransactionError::check(rd::rd_kafka_abort_transaction(self.client.native_ptr(), millis(timeout))) }
     }
 }
@@ -286,12 +285,12 @@ impl<C: Reports> Producer<C> {
 impl<C: Reports> Drop for Producer<C> {
     fn drop(&mut self) {
         self.purge();
-        self.flush(END_PATIENCE);
+        self.flush(END_TIMEOUT);
     }
 }
 
-/// Called while a client is made: asks to hear of each answer of a broker, and of each record that was written or
-/// refused, by the thread that hears of it. Only there do the broker's words on a refused record still exist.
+/// Called by librdkafka while it creates a client. Registers callbacks for each broker response, and for each record that was written or
+/// rejected. They run on the thread that receives the response, because the broker's error message exists only there.
 unsafe extern "C" fn created<C: Reports>(
     client: *mut rd::rd_kafka_t,
     _: *const rd::rd_kafka_conf_t,
@@ -299,7 +298,7 @@ unsafe extern "C" fn created<C: Reports>(
     _: *mut c_char,
     _: usize,
 ) -> rd::rd_kafka_resp_err_t {
-    // SAFETY: librdkafka calls this with the client that it makes.
+    // SAFETY: librdkafka calls this function with the client that it creates.
     unsafe {
         rd::rd_kafka_interceptor_add_on_request_sent(client, c"unseen".as_ptr(), Some(sent::<C>), null_mut());
         rd::rd_kafka_interceptor_add_on_response_received(client, c"unseen".as_ptr(), Some(responded::<C>), null_mut());
@@ -307,15 +306,15 @@ unsafe extern "C" fn created<C: Reports>(
     }
 }
 
-/// Requests by which a client connects: `SaslHandshake`, `ApiVersions`, `SaslAuthenticate`. A broker that answers these may yet
-/// let nobody in.
+/// API keys of requests that set up a connection: `SaslHandshake`, `ApiVersions`, `SaslAuthenticate`. A broker that answers them may still
+/// reject the login.
 const OF_CONNECTING: [i16; 3] = [17, 18, 36];
 
-/// Requests that would act on the next transaction if they came too late: `EndTxn` and `TxnOffsetCommit`. A transaction sends
+/// API keys of requests that would affect the next transaction if they arrived late: `EndTxn` and `TxnOffsetCommit`. A transaction sends
 /// them one after the other.
 const OF_ONE_TRANSACTION: [i16; 2] = [26, 28];
 
-/// Called for each request once it was sent.
+/// Called after each request was sent.
 unsafe extern "C" fn sent<C: Reports>(
     client: *mut rd::rd_kafka_t,
     _: c_int,
@@ -334,7 +333,7 @@ unsafe extern "C" fn sent<C: Reports>(
     rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR
 }
 
-/// Called for each request that a broker answered, and for each that none did.
+/// Called for each request that a broker answered, or that failed without an answer.
 unsafe extern "C" fn responded<C: Reports>(
     client: *mut rd::rd_kafka_t,
     _: c_int,
@@ -360,26 +359,26 @@ unsafe extern "C" fn responded<C: Reports>(
     none
 }
 
-/// Called for each record that was written, or was not.
+/// Called for each record that was written or failed.
 unsafe extern "C" fn acknowledged<C: Reports>(
     client: *mut rd::rd_kafka_t,
     message: *mut rd::rd_kafka_message_t,
     _: *mut c_void,
 ) -> rd::rd_kafka_resp_err_t {
     let none = rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR;
-    // SAFETY: librdkafka lends the message for the time of this call.
+    // SAFETY: librdkafka keeps the message alive during this call.
     let message = unsafe { &*message };
     let tag = message._private.addr();
     if message.err == none && tag != C::WATCHED {
         return none;
     }
-    // SAFETY: a `Client<C>` makes its context librdkafka's opaque, keeps it until librdkafka's threads have ended,
-    // and shares it: nobody has it for himself.
+    // SAFETY: a `Client<C>` sets its context as librdkafka's opaque pointer, and keeps the context until librdkafka's threads have ended.
+    // Only shared references to the context exist.
     let context = unsafe { &*rd::rd_kafka_opaque(client).cast::<C>() };
     if message.err == none {
         context.written(&topic_of(message), message.partition, message.offset);
     } else {
-        // SAFETY: the message is a producer's; its text is null, or lives as long as this call.
+        // SAFETY: the message belongs to a producer. Its text is null, or lives as long as this call.
         let reason = unsafe { text(rd::rd_kafka_message_produce_errstr(message)) };
         let bytes = message.key_len + message.len;
         context.failed(&Undelivered { tag, topic: &topic_of(message), bytes, code: message.err.into(), reason: &reason });
@@ -387,21 +386,20 @@ unsafe extern "C" fn acknowledged<C: Reports>(
     none
 }
 
-/// The name of a message's topic.
 fn topic_of(message: &rd::rd_kafka_message_t) -> std::borrow::Cow<'_, str> {
     if message.rkt.is_null() {
         return "".into();
     }
-    // SAFETY: the message holds a reference to its topic, and that has its name for life.
+    // SAFETY: the message holds a reference to its topic, which keeps its name.
     unsafe { text(rd::rd_kafka_topic_name(message.rkt)) }
 }
 
 fn last_error() -> RDKafkaErrorCode {
-    // SAFETY: asks for this thread's own.
+    // SAFETY: the call reads a thread-local variable.
     unsafe { rd::rd_kafka_last_error() }.into()
 }
 
-/// Syslog's numbers.
+/// Converts a syslog level.
 const fn severity(level: c_int) -> RDKafkaLogLevel {
     match level {
         ..=0 => RDKafkaLogLevel::Emerg,

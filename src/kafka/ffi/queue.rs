@@ -1,23 +1,23 @@
-//! Queues, through which librdkafka hands things over.
+//! librdkafka's event queues.
 //!
-//! Owns a reference to one. Must never outlive the client that it is of.
+//! Owns a reference to a queue. Must never outlive the queue's client.
 
 use rdkafka::bindings as rd;
 use std::ptr::NonNull;
 
-/// A queue, or a reference to one of librdkafka's.
+/// A reference to a queue.
 pub(super) struct Queue(NonNull<rd::rd_kafka_queue_t>);
 
-// SAFETY: a queue has a lock of its own; all of librdkafka's functions on it may be called by any thread.
+// SAFETY: a queue has its own lock, and any thread may call librdkafka's functions on it.
 unsafe impl Send for Queue {}
-// SAFETY: the same.
+// SAFETY: as above.
 unsafe impl Sync for Queue {}
 
 impl Queue {
     /// Takes over a reference.
     ///
     /// # Safety
-    /// `queue` is null, or a reference that nobody else destroys, to be dropped before its client is.
+    /// `queue` is null, or a reference that nobody else destroys. The `Queue` must be dropped before its client.
     pub(super) unsafe fn new(queue: *mut rd::rd_kafka_queue_t) -> Option<Self> {
         NonNull::new(queue).map(Self)
     }
@@ -26,28 +26,29 @@ impl Queue {
         self.0.as_ptr()
     }
 
-    /// How many things are in it.
+    /// The number of events in the queue.
     pub(super) fn len(&self) -> usize {
-        // SAFETY: the queue lives.
+        // SAFETY: the queue is alive.
         unsafe { rd::rd_kafka_queue_length(self.ptr()) }
     }
 
-    /// Has whoever waits at it look up.
+    /// Wakes the thread that waits for an event.
     pub(super) fn wake(&self) {
-        // SAFETY: the queue lives.
+        // SAFETY: the queue is alive.
         unsafe { rd::rd_kafka_queue_yield(self.ptr()) }
     }
 
-    /// Sends on to `to` what is in it and will be, or to nowhere.
+    /// Forwards current and future events to `to`. `None` ends the forwarding.
     pub(super) fn forward(&self, to: Option<&Self>) {
-        // SAFETY: both live. librdkafka holds a reference of its own to where it forwards.
+        // SAFETY: both queues are alive. librdkafka holds its own reference to `to`.
         unsafe { rd::rd_kafka_queue_forward(self.ptr(), to.map_or(std::ptr::null_mut(), Self::ptr)) }
     }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: the reference is ours, and this is its end. A queue that we made is emptied, and takes nothing more.
+        // SAFETY: we own the reference, and nobody uses it after this call. librdkafka empties a queue that we created, and adds nothing to
+        // it.
         unsafe { rd::rd_kafka_queue_destroy(self.ptr()) }
     }
 }

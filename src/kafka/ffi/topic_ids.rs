@@ -1,6 +1,6 @@
-//! Which log a topic's name stands for: Kafka gives each topic that is made an id of its own.
+//! Topic ids. A topic that is deleted and created again gets a new id.
 //!
-//! Owns a question to the brokers. Must never keep the answer: a name may come to stand for another log.
+//! Owns the request to the brokers. Must never cache the answer, because a topic may be recreated at any time.
 
 use super::queue::Queue;
 use super::{millis, text};
@@ -12,12 +12,12 @@ use std::ffi::{CString, c_char};
 use std::ptr::NonNull;
 use std::time::Duration;
 
-/// Something of librdkafka's that is ours to destroy.
+/// A librdkafka object that we own.
 struct Owned<T>(NonNull<T>, unsafe extern "C" fn(*mut T));
 
 impl<T> Owned<T> {
     /// # Safety
-    /// `made` is null, or ours, and `destroy` is what ends it.
+    /// `made` is null or an object that we own, and `destroy` is its destructor.
     unsafe fn new(made: *mut T, destroy: unsafe extern "C" fn(*mut T)) -> Result<Self, RDKafkaErrorCode> {
         NonNull::new(made).map(|made| Self(made, destroy)).ok_or(RDKafkaErrorCode::Fail)
     }
@@ -29,27 +29,27 @@ impl<T> Owned<T> {
 
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
-        // SAFETY: it is ours, and this is its end.
+        // SAFETY: we own the object, and nobody uses it after this call.
         unsafe { (self.1)(self.ptr()) }
     }
 }
 
-/// The ids of topics, as Kafka's tools show them. Brokers before Kafka 2.8 give none.
+/// Returns the ids of topics, in the format of Kafka's tools. Brokers before Kafka 2.8 return no ids.
 pub(in crate::kafka) fn topic_ids<C: ClientContext>(
     client: &Client<C>,
     topics: &[&str],
     timeout: Duration,
 ) -> Result<BTreeMap<String, String>, RDKafkaErrorCode> {
     let Some(first) = topics.first() else { return Ok(BTreeMap::new()) };
-    // Any broker knows. Unless one is named, librdkafka waits for the controller.
+    // Every broker knows the ids. Unless a broker is given, librdkafka waits for the controller.
     let code = |error: KafkaError| error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
     let broker = client.fetch_metadata(Some(first), timeout).map_err(code)?.orig_broker_id();
     let names: Vec<_> =
         topics.iter().map(|&name| CString::new(name)).collect::<Result<_, _>>().map_err(|_| RDKafkaErrorCode::InvalidTopic)?;
     let mut pointers: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
     let client = client.native_ptr();
-    // SAFETY: the client outlives all of it; names and pointers live as long as they are read; what is made is destroyed by
-    // its own function, and all that is asked of the answer is asked, and copied, before that is.
+    // SAFETY: the client outlives this function. Names and pointers live as long as librdkafka reads them. Each object is destroyed by its
+    // own destructor, after everything that is needed from it was copied.
     unsafe {
         let asked = Owned::new(
             rd::rd_kafka_TopicCollection_of_topic_names(pointers.as_mut_ptr(), pointers.len()),
@@ -64,7 +64,7 @@ pub(in crate::kafka) fn topic_ids<C: ClientContext>(
         rd::rd_kafka_AdminOptions_set_broker(options.ptr(), broker, error.as_mut_ptr(), error.len());
         let queue = Queue::new(rd::rd_kafka_queue_new(client)).ok_or(RDKafkaErrorCode::Fail)?;
         rd::rd_kafka_DescribeTopics(client, asked.ptr(), options.ptr(), queue.ptr());
-        // librdkafka answers in time, if only to say that the brokers did not.
+        // librdkafka always answers in time, with an error if the brokers did not respond.
         let answer = Owned::new(rd::rd_kafka_queue_poll(queue.ptr(), millis(timeout * 2)), rd::rd_kafka_event_destroy)
             .map_err(|_| RDKafkaErrorCode::OperationTimedOut)?;
         let code: RDKafkaErrorCode = rd::rd_kafka_event_error(answer.ptr()).into();

@@ -1,4 +1,4 @@
-//! How the leader of a group assigns partitions.
+//! Partition assignment by the group leader.
 
 use super::super::cluster::JoinRequest;
 use crate::record::TopicPartition;
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type Assignments = BTreeMap<String, Vec<TopicPartition>>;
 
-/// Assigns partitions to members. `count` is the number of a topic's partitions.
+/// Assigns partitions to members. `count` returns a topic's partition count.
 pub(super) fn assign(members: &[(String, JoinRequest)], count: impl Fn(&str) -> usize) -> Assignments {
     let topics: BTreeSet<_> = members.iter().flat_map(|(_, member)| member.topics.iter().cloned()).collect();
     if members.first().is_some_and(|(_, member)| member.protocol == "range") {
@@ -15,7 +15,7 @@ pub(super) fn assign(members: &[(String, JoinRequest)], count: impl Fn(&str) -> 
     cooperative(members, &topics, count)
 }
 
-/// Consecutive partitions of each topic (`rd_kafka_range_assignor_assign_cb`).
+/// Assigns consecutive partitions of each topic (`rd_kafka_range_assignor_assign_cb`).
 fn range(members: &[(String, JoinRequest)], topics: &BTreeSet<String>, count: impl Fn(&str) -> usize) -> Assignments {
     let mut assignments: Assignments = members.iter().map(|(id, _)| (id.clone(), Vec::new())).collect();
     for topic in topics {
@@ -36,8 +36,8 @@ fn partition_of(topic: &str, partition: usize) -> TopicPartition {
     TopicPartition { topic: topic.to_owned(), partition: i32::try_from(partition).unwrap_or(i32::MAX) }
 }
 
-/// Balanced, with as few moves as possible (`rd_kafka_sticky_assignor_assign_cb`). A partition that moves is assigned to nobody in the
-/// round in which its owner gives it up (KIP-429).
+/// Assigns balanced shares with as few moves as possible (`rd_kafka_sticky_assignor_assign_cb`). While its owner gives a partition up, the
+/// partition is assigned to nobody (KIP-429).
 fn cooperative(members: &[(String, JoinRequest)], topics: &BTreeSet<String>, count: impl Fn(&str) -> usize) -> Assignments {
     let all: BTreeSet<_> = topics.iter().flat_map(|topic| (0..count(topic)).map(|partition| partition_of(topic, partition))).collect();
     let (share, extra) = (all.len() / members.len(), all.len() % members.len());
@@ -72,7 +72,7 @@ fn cooperative(members: &[(String, JoinRequest)], topics: &BTreeSet<String>, cou
             if owners.get(&partition).is_none_or(|owner| *owner == id.as_str()) {
                 assigned.push(partition);
             } else {
-                // Its owner has to give it up first. It counts for the new owner's share.
+                // Its owner has to give it up first. The partition counts toward the new owner's share.
                 assigned.push(TopicPartition { topic: String::new(), partition: -1 });
             }
         }

@@ -1,4 +1,4 @@
-//! The changelog clients of the seam: a reader of one partition at a time, a tail of many, and a client that asks for their ends.
+//! The changelog clients: a reader of one partition at a time, a tail of many partitions, and a client that looks up their ends.
 
 use super::super::cluster::Isolation;
 use super::super::faults::Api;
@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Asks for the log start offset and the end of a partition: two requests, whose answers may be of different moments. The smaller one
-/// counts as the start (`rd_kafka_query_watermark_offsets`).
+/// Looks up the log start offset and the end of a partition. These are two requests, whose answers may reflect different moments. The
+/// smaller answer counts as the start (`rd_kafka_query_watermark_offsets`).
 pub(super) fn list_offsets(
     simulation: &Simulation,
     client: ClientId,
@@ -30,13 +30,13 @@ pub(super) fn list_offsets(
         let left = Duration::from_micros(deadline.saturating_sub(simulation.now_micros()));
         simulation.call(client, Api::ListOffsets, left, |world| world.cluster.leader(of), serve)
     };
-    // Either may have to be sent again, so either may be answered first.
+    // Either request may have to be repeated, so the brokers may answer them in either order.
     let start_first = simulation.with(|world| world.random.chance(8000)).unwrap_or(true);
     let (one, other) = (ask(start_first)?, ask(!start_first)?);
     Ok((one.min(other), one.max(other)))
 }
 
-/// Reads changelogs of the simulated cluster.
+/// A reader of the simulated cluster's changelogs.
 pub struct SimReader(Asking, SimTail);
 
 impl SimReader {
@@ -87,7 +87,7 @@ impl ChangelogReader for SimReader {
     }
 }
 
-/// Follows changelogs of the simulated cluster.
+/// A tail of the simulated cluster's changelogs.
 pub struct SimTail {
     simulation: Simulation,
     id: ClientId,
@@ -158,7 +158,7 @@ impl Drop for SimTail {
     }
 }
 
-/// Asks how far changelogs of the simulated cluster reach.
+/// A client that looks up the ends of the simulated cluster's changelogs.
 pub struct SimEnds(Asking);
 
 impl SimEnds {

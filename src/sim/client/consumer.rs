@@ -1,4 +1,4 @@
-//! The consumer of the seam.
+//! The group consumer.
 
 use super::super::cluster::{Isolation, MemberRef};
 use super::super::faults::Api;
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A consumer of the simulated cluster.
+/// A group consumer of the simulated cluster.
 pub struct SimConsumer {
     simulation: Simulation,
     id: ClientId,
@@ -36,7 +36,7 @@ pub struct SimMembership {
 }
 
 impl SimMembership {
-    /// Names no member, as a process does that is not part of the group.
+    /// Group metadata of a process that is not a member.
     #[must_use]
     pub fn outsider(group: &str) -> Self {
         Self { group: group.to_owned(), member: MemberRef { id: String::new(), instance: None, generation: -1 } }
@@ -51,7 +51,7 @@ impl SimConsumer {
     pub(in crate::sim) fn new(simulation: &Simulation, config: &Config, worker: usize) -> Result<Self, Error> {
         let shares_spaces = config.shares_spaces();
         let instance = config.kafka.instance_id.as_ref().map(|instance| format!("{instance}-{worker}"));
-        // As `kafka::client_config::consumer` chooses.
+        // The same choice as in `kafka::client_config::consumer`.
         let is_eager = instance.is_some() || shares_spaces;
         let property = |name: &str| config.kafka.properties.get(name).and_then(|text| text.parse().ok()).map(Duration::from_millis);
         Self::with_group(simulation, &config.kafka.group_id, instance, is_eager, shares_spaces, |consumer| {
@@ -79,7 +79,7 @@ impl SimConsumer {
         Ok(Self { simulation: simulation.clone(), id: id.ok_or_else(killed)?, errored: RefCell::default() })
     }
 
-    /// Looks at the state that librdkafka keeps.
+    /// Gives access to librdkafka's state. `None` if the process was killed.
     fn with<T>(&self, look: impl FnOnce(&mut ConsumerState) -> T) -> Option<T> {
         self.simulation.with(|world| world.consumer(self.id).map(look)).flatten()
     }
@@ -88,7 +88,7 @@ impl SimConsumer {
         self.with(|consumer| consumer.group.clone()).unwrap_or_default()
     }
 
-    /// Asks the leader of a partition.
+    /// Sends a request to the leader of a partition.
     fn ask_leader<T: Send + 'static>(
         &self,
         of: &TopicPartition,
@@ -97,7 +97,7 @@ impl SimConsumer {
         self.simulation.call(self.id, Api::ListOffsets, TIMEOUT, |world| world.cluster.leader(of), serve)
     }
 
-    /// Takes the events that wait for the application.
+    /// Takes the events that are queued for the application.
     fn take(&self, world: &mut World, batch: &mut Batch<SimRecord>, records: usize) -> usize {
         let (id, mut errored) = (self.id, self.errored.borrow_mut());
         let Some(consumer) = world.consumer(id) else { return 0 };
@@ -281,7 +281,7 @@ impl Consumer for SimConsumer {
         let name = group.clone();
         let serve = move |world: &mut World| world.fetch_offsets(&group, &asked);
         let found = self.simulation.call(self.id, Api::OffsetFetch, TIMEOUT, |world| world.cluster.coordinator(&name), serve);
-        let found = found.map_err(|code| unanswered("read the group's committed offsets", &code))?;
+        let found = found.map_err(|code| unanswered("get the group's committed offsets", &code))?;
         let committed = |found: Option<super::super::cluster::CommittedOffset>| {
             found.map_or_else(Committed::default, |found| Committed { offset: Some(found.offset), metadata: found.metadata })
         };
@@ -300,7 +300,7 @@ impl Consumer for SimConsumer {
     fn offset_at(&self, partition: &TopicPartition, time: Timestamp) -> Result<Option<Offset>, Error> {
         let of = partition.clone();
         self.ask_leader(partition, move |world| Ok(world.cluster.partition(&of)?.log.offset_at(time)))
-            .map_err(|code| unanswered(&format!("find the records of time {time} in {partition}"), &code))
+            .map_err(|code| unanswered(&format!("look up time {time} in {partition}"), &code))
     }
 
     fn membership(&self) -> Option<SimMembership> {
@@ -323,7 +323,7 @@ impl Consumer for SimConsumer {
     }
 
     fn close(self) {
-        // The brokers hear of it; a static member does not leave (KIP-345).
+        // The brokers receive a `LeaveGroup`, except from a static member (KIP-345).
         self.simulation.with(|world| {
             let leaves = world.consumer(self.id).is_some_and(|consumer| consumer.instance.is_none() && consumer.state != JoinState::Idle);
             if leaves {
@@ -333,7 +333,7 @@ impl Consumer for SimConsumer {
     }
 }
 
-/// As `kafka::Source::commit` reports it: librdkafka has repeated the request for as long as it may.
+/// The error as `kafka::Source::commit` returns it. librdkafka has retried until its timeout.
 fn failed(code: &Code) -> ClientError {
     ClientError { requires_abort: true, ..client_error(seen(code), format!("cannot commit offsets: {code:?}")) }
 }

@@ -1,4 +1,4 @@
-//! Errors as librdkafka reports them to the application.
+//! librdkafka's errors as the application receives them.
 
 use super::super::network::Code;
 use crate::broker::{ClientError, Error, ErrorCode};
@@ -7,12 +7,12 @@ pub(super) const fn client_error(code: ErrorCode, message: String) -> ClientErro
     ClientError { code, message, missing_permission: None, is_fatal: false, is_retriable: false, requires_abort: false }
 }
 
-/// A call that may succeed if it is repeated.
+/// The error of a call that may succeed if it is repeated.
 pub(super) fn retriable(message: String) -> ClientError {
     ClientError { is_retriable: true, ..client_error(ErrorCode::Other, message) }
 }
 
-/// An error code as the application sees it (`rd_kafka_txn_normalize_err`).
+/// Converts an error code for the application (`rd_kafka_txn_normalize_err`).
 pub(super) fn seen(code: &Code) -> ErrorCode {
     match code {
         Code::InvalidProducerEpoch | Code::ProducerFenced => ErrorCode::Fenced,
@@ -21,7 +21,7 @@ pub(super) fn seen(code: &Code) -> ErrorCode {
         Code::InvalidRecords(refused) if refused.iter().any(|(_, is_time, _)| *is_time) => ErrorCode::InvalidTimestamp,
         Code::InvalidRecords(_) => ErrorCode::InvalidRecord,
         Code::OffsetMetadataTooLarge => ErrorCode::OffsetMetadataTooLarge,
-        // The coordinator reports a batch of offsets that is too large for its log as an unknown error
+        // If a batch of offsets is too large for its log, the coordinator returns an unknown error
         // (`CoordinatorOperationExceptionHelper.handleOperationException`).
         Code::InvalidCommitOffsetSize => ErrorCode::Unknown,
         _ => ErrorCode::Other,

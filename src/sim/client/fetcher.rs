@@ -1,4 +1,4 @@
-//! Fetching: what a client has asked the leaders for, and what waits for the application (`rdkafka_fetcher.c`).
+//! Fetch requests, and the records that are queued for the application (`rdkafka_fetcher.c`).
 
 use super::super::cluster::{Isolation, StoredRecord};
 use super::super::faults::Api;
@@ -9,41 +9,41 @@ use crate::record::{Offset, TopicPartition};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Records of a partition that wait for the application before the client fetches no more (`queued.min.messages`).
+/// The number of queued records at which the client stops fetching a partition (`queued.min.messages`).
 const QUEUED_MAX: usize = 200;
-/// Records of a partition in one answer.
+/// The number of records per partition in a fetch response.
 const FETCH_MAX: u64 = 60;
-/// `fetch.wait.max.ms`: how long the brokers hold a fetch that finds nothing.
+/// `fetch.wait.max.ms`: the time that brokers hold a fetch for which there are no records.
 const WAIT: Micros = millis(500);
 
-/// A partition that is read, or was.
+/// A partition that is or was assigned.
 #[expect(clippy::struct_excessive_bools, reason = "librdkafka keeps them as flags that do not depend on each other")]
 struct Position {
     of: TopicPartition,
     topic: Arc<str>,
     is_assigned: bool,
-    /// What was fetched under another version is thrown away (`rktp_version`).
+    /// The fetch version. Responses to requests of an earlier version are discarded (`rktp_version`).
     version: u64,
-    /// The offset after the last record that the application has (`rktp_app_pos`), or where reading starts.
+    /// The offset after the last record that the application received (`rktp_app_pos`), or the start offset.
     next: Offset,
-    /// The same, but `None` until the application was given something since the last seek (`rd_kafka_position`).
+    /// The same, but `None` until the application receives an event after a seek (`rd_kafka_position`).
     app: Option<Offset>,
     /// The offset to fetch next.
     fetch: Offset,
-    /// The leader epoch of the last record (KIP-320); none after a seek.
+    /// The leader epoch of the last record (KIP-320). `None` after a seek.
     epoch: Option<i32>,
     is_paused: bool,
-    /// Its offset is outside the log. It is not fetched before it is assigned or sought again.
+    /// True if the offset is outside the log. The partition is not fetched until it is assigned or sought again.
     is_stopped: bool,
-    /// It was assigned, sought, or resumed since the last request.
+    /// True if it was assigned, sought, or resumed since the last request.
     is_new: bool,
-    /// The end of the log as of the last answer.
+    /// The end of the log as of the last response.
     end: Option<Offset>,
-    /// The end that was last reported (`rktp_offsets.eof_offset`).
+    /// The end that was last reported to the application (`rktp_offsets.eof_offset`).
     reported_end: Option<Offset>,
-    /// Records that wait for the application.
+    /// The number of records that are queued for the application.
     queued: usize,
-    /// Not fetched before this time, because a fetch failed.
+    /// The time until which the partition is not fetched, because a fetch failed.
     retry_at: Micros,
 }
 
@@ -63,10 +63,10 @@ impl Position {
 
 pub(super) enum Event {
     Record(Arc<StoredRecord>),
-    /// Control records, aborted records, or gaps, up to this offset. The application is not told.
+    /// Control records, aborted records, or gaps up to this offset. The application does not see this event.
     Passed(Offset),
     End(Offset),
-    /// This offset is outside the log.
+    /// The offset is outside the log.
     OutOfRange(Offset),
     /// A fetch failed at this offset.
     Error(Offset),
@@ -87,12 +87,12 @@ pub(in crate::sim) struct Fetcher {
     version: u64,
     /// Brokers that have not answered the last fetch.
     busy: BTreeSet<NodeId>,
-    /// Brokers that hold a fetch that found nothing.
+    /// Brokers that hold a fetch for which there are no records.
     parked: BTreeSet<NodeId>,
     has_timer: bool,
 }
 
-/// A partition in a fetch request.
+/// A partition of a fetch request.
 #[derive(Clone)]
 struct Wanted {
     slot: usize,
@@ -102,15 +102,15 @@ struct Wanted {
     epoch: Option<i32>,
 }
 
-/// What a broker answers for one partition: its slot, the version, the offset that was asked for, and the answer.
+/// A broker's answer for one partition: its slot, the version, the requested offset, and the result.
 type Fetched = (usize, u64, Offset, Result<Part, Code>);
 
-/// A broker's answer for one partition.
+/// The part of a fetch response about one partition.
 struct Part {
     records: Vec<Arc<StoredRecord>>,
-    /// The offset to continue at.
+    /// The offset to fetch next.
     next: Offset,
-    /// The last stable offset, or the high watermark if the client reads uncommitted records.
+    /// The last stable offset, or with `read_uncommitted` the high watermark.
     end: Offset,
     high_watermark: Offset,
     /// The leader epoch of the last record.
@@ -147,13 +147,13 @@ impl Fetcher {
         !self.parked.is_empty() && self.find(of).is_some()
     }
 
-    /// The brokers answer the fetches that they hold.
+    /// Makes the brokers answer the fetches that they hold.
     pub(in crate::sim) fn unpark(&mut self) {
         self.parked.clear();
     }
 
-    /// Starts to read a partition. A partition that was paused when it was last assigned is still paused
-    /// (`rd_kafka_toppar_fetch_start` keeps `RD_KAFKA_TOPPAR_F_APP_PAUSE`).
+    /// Starts to read a partition. A partition that was paused when it was last assigned stays paused (`rd_kafka_toppar_fetch_start` keeps
+    /// `RD_KAFKA_TOPPAR_F_APP_PAUSE`).
     pub(super) fn assign(&mut self, of: &TopicPartition, offset: Offset) {
         self.version += 1;
         let version = self.version;
@@ -183,7 +183,7 @@ impl Fetcher {
         });
     }
 
-    /// Stops reading all partitions except those that `keep` wants.
+    /// Stops reading all partitions for which `keep` returns `false`.
     pub(super) fn retain(&mut self, keep: impl Fn(&TopicPartition) -> bool) {
         self.version += 1;
         for position in self.positions.iter_mut().filter(|position| position.is_assigned && !keep(&position.of)) {
@@ -193,7 +193,7 @@ impl Fetcher {
         }
     }
 
-    /// Continues elsewhere (`rd_kafka_toppar_seek`). False if the partition is not being read, as after it was out of range.
+    /// Seeks (`rd_kafka_toppar_seek`). Returns `false` if the partition is not being read, for example because its offset was out of range.
     pub(super) fn seek(&mut self, of: &TopicPartition, offset: Offset) -> bool {
         self.version += 1;
         let version = self.version;
@@ -201,8 +201,8 @@ impl Fetcher {
         found.map(|position| position.restart(offset, version)).is_some()
     }
 
-    /// Throws away what was fetched, and continues behind the last record that the application has once it is resumed
-    /// (`rd_kafka_toppar_pause_resume`).
+    /// Pauses a partition, and discards what was fetched. After a resume, the client continues after the last record that the application
+    /// received (`rd_kafka_toppar_pause_resume`).
     pub(super) fn pause(&mut self, of: &TopicPartition) {
         self.version += 1;
         let version = self.version;
@@ -220,7 +220,7 @@ impl Fetcher {
         }
     }
 
-    /// The offset up to which the application was given records, if the client knows it (`rd_kafka_position`).
+    /// The offset after the last record that the application received, if the client knows it (`rd_kafka_position`).
     pub(super) fn position(&self, of: &TopicPartition) -> Option<Offset> {
         self.find(of)?.app
     }
@@ -229,7 +229,7 @@ impl Fetcher {
         self.find(of)?.end
     }
 
-    /// Takes the next event of the partitions that are read.
+    /// Takes the next event of the assigned partitions.
     pub(super) fn next(&mut self) -> Option<(&Arc<str>, i32, Event)> {
         loop {
             let Item { slot, version, event } = self.queue.pop_front()?;
@@ -243,13 +243,13 @@ impl Fetcher {
                     position.next = record.offset + 1;
                     position.app = Some(position.next);
                 }
-                // `rd_kafka_op_is_ctrl_msg` in `rd_kafka_q_serve_rkmessages`: the position moves, and nothing is returned.
+                // The position moves, but the application receives nothing (`rd_kafka_op_is_ctrl_msg` in `rd_kafka_q_serve_rkmessages`).
                 Event::Passed(offset) => {
                     position.next = *offset;
                     position.app = Some(position.next);
                     continue;
                 }
-                // The client takes an error for a record that was read (librdkafka issue 4844).
+                // The client counts an error as a consumed record (librdkafka issue 4844).
                 Event::Error(offset) | Event::OutOfRange(offset) => {
                     position.next = offset + 1;
                     position.app = Some(position.next);
@@ -264,7 +264,7 @@ impl Fetcher {
     fn take_answer(&mut self, now: Micros, (slot, version, from, answer): Fetched) -> bool {
         let reports_ends = self.reports_ends;
         let position = &mut self.positions[slot];
-        // Another leader may have answered before this one (`rd_kafka_fetch_reply_handle_partition` ignores the former one).
+        // The former leader's response may arrive after the new leader's, and is ignored (`rd_kafka_fetch_reply_handle_partition`).
         if !position.is_assigned || position.version != version || position.fetch != from {
             return true;
         }
@@ -273,7 +273,8 @@ impl Fetcher {
             Ok(Part { records, next, end, high_watermark, epoch }) => {
                 // `rktp_hi_offset`
                 position.end = Some(high_watermark);
-                // Not while a new leader does not know that the client's position is committed (`rd_kafka_fetch_reply_handle_partition`).
+                // A new leader may not know yet that the records before the client's position are committed
+                // (`rd_kafka_fetch_reply_handle_partition`).
                 let is_end = end == position.fetch && position.reported_end != Some(end);
                 let has_moved = next > position.fetch;
                 position.fetch = next;
@@ -313,7 +314,7 @@ impl Fetcher {
                 push(&mut self.queue, Event::Error(offset));
                 false
             }
-            // The client asks for metadata, and finds the new leader.
+            // The client requests metadata, and finds the new leader.
             Err(_) => {
                 position.retry_at = now + millis(100);
                 false
@@ -323,7 +324,7 @@ impl Fetcher {
 }
 
 impl World {
-    /// Sends the fetches that a client should have outstanding.
+    /// Sends the fetch requests that a client should have outstanding.
     pub(in crate::sim) fn fetch(&mut self, client: ClientId) {
         let now = self.now;
         let Some(fetcher) = self.clients.get_mut(&client).and_then(Client::fetcher_mut) else { return };
@@ -389,7 +390,7 @@ impl World {
         self.set_fetch_timer(client);
     }
 
-    /// Fetches again when a failed fetch may be repeated, or the brokers have held a fetch for long enough.
+    /// Schedules the next fetch: the retry of a failed one, or the end of the time for which the brokers hold one.
     fn set_fetch_timer(&mut self, client: ClientId) {
         let now = self.now;
         let Some(fetcher) = self.fetcher(client).filter(|fetcher| !fetcher.has_timer) else {

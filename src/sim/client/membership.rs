@@ -1,4 +1,4 @@
-//! Membership of a consumer in its group: joining, heartbeats, and rebalances that wait for the application (`rdkafka_cgrp.c`).
+//! Membership in a group: joins, heartbeats, and rebalances that await the application's answer (`rdkafka_cgrp.c`).
 
 use super::super::cluster::{JoinAnswer, JoinRequest, Joined, MemberRef};
 use super::super::faults::Api;
@@ -11,17 +11,17 @@ use crate::broker::Rebalance;
 use crate::record::TopicPartition;
 use std::collections::VecDeque;
 
-/// What librdkafka adds to the timeout of a request that waits for the group.
+/// The time that librdkafka adds to the timeout of a request that waits for the group.
 const GRACE: Micros = millis(3000);
 
 /// `rkcg_join_state`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JoinState {
-    /// It has not subscribed, or waits before it joins again.
+    /// Not subscribed, or waiting before the next join.
     Idle,
     Joining,
     Syncing,
-    /// A rebalance waits for the application (`WAIT_ASSIGN_CALL`, `WAIT_UNASSIGN_CALL`).
+    /// A rebalance awaits the application's answer (`WAIT_ASSIGN_CALL`, `WAIT_UNASSIGN_CALL`).
     WaitsForAnswer,
     Steady,
 }
@@ -33,7 +33,7 @@ pub(in crate::sim) struct ConsumerState {
     pub(super) fetcher: Fetcher,
     pub(super) group: String,
     pub(super) instance: Option<String>,
-    /// True for `range`, false for `cooperative-sticky`.
+    /// True for `range`. False for `cooperative-sticky`.
     pub(super) is_eager: bool,
     pub(super) topics: Vec<String>,
     pub(super) session: Micros,
@@ -42,24 +42,24 @@ pub(in crate::sim) struct ConsumerState {
     pub(super) member_id: String,
     pub(super) generation: i32,
     pub(super) state: JoinState,
-    /// The number of the last join. Answers to earlier ones mean nothing.
+    /// The number of the last join. Answers to earlier joins are ignored.
     attempt: u64,
-    /// The partitions that the group has assigned (`rkcg_group_assignment`).
+    /// The assigned partitions (`rkcg_group_assignment`).
     pub(super) assignment: Option<Vec<TopicPartition>>,
-    /// Rebalances that the application has not taken.
+    /// Rebalances that the application has not received.
     pub(super) rebalances: VecDeque<Rebalance>,
     /// Partitions to assign after a revocation (`rkcg_rebalance_incr_assignment`).
     pub(super) then_assign: Option<Vec<TopicPartition>>,
     pub(super) then_rejoin: bool,
     pub(super) is_lost: bool,
-    /// True once another member has taken over the static name: the consumer is of no use.
+    /// True if another member has taken over the static name. The consumer can no longer be used.
     pub(super) is_fenced: bool,
-    /// When the session ends, as far as the client knows.
+    /// The end of the session as far as the client knows.
     session_ends: Option<Micros>,
     pub(super) last_poll: Micros,
-    /// True if the application has exceeded `max.poll.interval.ms`. The consumer does not join again before the next poll.
+    /// True if the application has exceeded `max.poll.interval.ms`. The consumer does not rejoin before the next poll.
     has_exceeded_max_poll: bool,
-    /// Partition counts of the subscribed topics, as last seen.
+    /// The last known partition counts of the subscribed topics.
     counts: Vec<usize>,
 }
 
@@ -97,7 +97,7 @@ impl ConsumerState {
         MemberRef { id: self.member_id.clone(), instance: self.instance.clone(), generation: self.generation }
     }
 
-    /// A member with a generation; without both, brokers do not check who commits.
+    /// The membership, if there is a member id and a generation. Without them, brokers do not check who commits.
     pub(super) fn membership(&self) -> Option<MemberRef> {
         (self.generation >= 0 && !self.member_id.is_empty()).then(|| self.member())
     }
@@ -107,7 +107,7 @@ impl ConsumerState {
         now.saturating_sub(self.last_poll) > self.max_poll
     }
 
-    /// Tells the application of a rebalance. In the cooperative protocol, what the group has assigned changes now, not with the answer
+    /// Queues a rebalance for the application. In the cooperative protocol, the assignment changes now and not with the answer
     /// (`rd_kafka_rebalance_op_incr`).
     fn push(&mut self, rebalance: Rebalance) {
         if !self.is_eager {
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// Joins the group, or joins it again (`rd_kafka_cgrp_join`).
+    /// Joins or rejoins the group (`rd_kafka_cgrp_join`).
     pub(super) fn join(&mut self, client: ClientId) {
         let (now, counts) = (self.now, self.topic_counts(client));
         let node = self.group_coordinator(client);
@@ -166,7 +166,7 @@ impl World {
                 Ok(JoinAnswer::IdRequired(id)) => {
                     if let Some(consumer) = world.consumer(client).filter(|consumer| consumer.attempt == attempt) {
                         consumer.member_id = id;
-                        world.rejoin_anew(client);
+                        world.rejoin_without_id(client);
                     }
                 }
                 Err(code) => world.joined(client, attempt, Err(code)),
@@ -174,7 +174,7 @@ impl World {
         );
     }
 
-    /// A request that the coordinator never answers times out (`rd_kafka_JoinGroupRequest`, `rd_kafka_SyncGroupRequest`).
+    /// Schedules the timeout of a request that the coordinator may never answer (`rd_kafka_JoinGroupRequest`, `rd_kafka_SyncGroupRequest`).
     fn give_up_after(&mut self, timeout: Micros, client: ClientId, attempt: u64, state: JoinState) {
         self.inside_after(timeout, client, move |world| {
             if world.consumer(client).is_some_and(|consumer| (consumer.attempt, consumer.state) == (attempt, state)) {
@@ -183,14 +183,14 @@ impl World {
         });
     }
 
-    /// The coordinator answers a join that had to wait.
+    /// Handles the coordinator's delayed answer to a join.
     pub(in crate::sim) fn answer_join(&mut self, client: ClientId, attempt: u64, answer: Result<Joined, Code>) {
         let node = self.group_coordinator(client);
         let answer = if self.random.chance(self.faults.lost_answer) { Err(Code::Transport) } else { answer };
         self.answer_later(client, node, move |world| world.joined(client, attempt, answer));
     }
 
-    /// The coordinator answers a sync that had to wait.
+    /// Handles the coordinator's delayed answer to a sync.
     pub(in crate::sim) fn answer_sync(&mut self, client: ClientId, attempt: u64, answer: Result<Vec<TopicPartition>, Code>) {
         let node = self.group_coordinator(client);
         let answer = if self.random.chance(self.faults.lost_answer) { Err(Code::Transport) } else { answer };
@@ -231,19 +231,19 @@ impl World {
         consumer.state = JoinState::Idle;
         match code {
             Code::FencedInstance => return self.fence(client),
-            // A member that the group does not know joins without an id. If it still holds partitions, it gives them up in its next
-            // join, when it gets an id.
+            // A member that the group does not know rejoins without an id. If it still holds partitions, it gives them up in its next join,
+            // once it has an id.
             Code::UnknownMember => consumer.member_id.clear(),
             Code::IllegalGeneration => consumer.generation = -1,
             _ => {}
         }
         if *code == Code::IllegalGeneration || was_syncing && *code == Code::UnknownMember {
-            return self.rejoin_anew(client);
+            return self.rejoin_without_id(client);
         }
         self.join_later(client, delay);
     }
 
-    /// Joins after a while, unless it has joined by then.
+    /// Joins after a delay, unless the member has joined by then.
     fn join_later(&mut self, client: ClientId, delay: Micros) {
         let Some(attempt) = self.consumer(client).map(|consumer| consumer.attempt) else { return };
         self.inside_after(delay, client, move |world| {
@@ -253,9 +253,9 @@ impl World {
         });
     }
 
-    /// Joins as a member that the group does not know. What the cooperative protocol let it keep is lost
+    /// Rejoins without a member id. Partitions that the cooperative protocol let the member keep are lost
     /// (`rd_kafka_cgrp_handle_JoinGroup`, `rd_kafka_cgrp_handle_SyncGroup`).
-    fn rejoin_anew(&mut self, client: ClientId) {
+    fn rejoin_without_id(&mut self, client: ClientId) {
         let Some(consumer) = self.consumer(client) else { return };
         if consumer.is_eager {
             return self.join(client);
@@ -304,7 +304,7 @@ impl World {
         self.notify(signal);
     }
 
-    /// The application has answered an assignment.
+    /// Handles the application's answer to an assignment.
     pub(super) fn answered_assign(&mut self, client: ClientId) {
         let Some(consumer) = self.consumer(client).filter(|consumer| consumer.state == JoinState::WaitsForAnswer) else { return };
         if std::mem::take(&mut consumer.then_rejoin) {
@@ -314,7 +314,7 @@ impl World {
         }
     }
 
-    /// The application has answered a revocation.
+    /// Handles the application's answer to a revocation.
     pub(super) fn answered_unassign(&mut self, client: ClientId) {
         let Some(consumer) = self.consumer(client).filter(|consumer| consumer.state == JoinState::WaitsForAnswer) else { return };
         consumer.is_lost = false;
@@ -323,7 +323,7 @@ impl World {
         }
         match consumer.then_assign.take() {
             Some(added) => {
-                // The other members learn only from the next join what this one has given up.
+                // The other members learn which partitions were given up only from the next join.
                 consumer.then_rejoin = true;
                 consumer.push(Rebalance::Assigned(added));
                 let signal = consumer.signal;
@@ -333,9 +333,8 @@ impl World {
         }
     }
 
-    /// The application takes partitions away and assigns them again while a rebalance waits for its answer. In the cooperative protocol,
-    /// any such call is the answer (`rd_kafka_cgrp_incremental_unassign`, `rd_kafka_cgrp_incremental_assign`). The rebalance itself still
-    /// waits to be taken.
+    /// Handles a restart of partitions while a rebalance awaits an answer. In the cooperative protocol, any unassign or assign call counts
+    /// as the answer (`rd_kafka_cgrp_incremental_unassign`, `rd_kafka_cgrp_incremental_assign`). The rebalance itself stays queued.
     pub(super) fn answered_by_restart(&mut self, client: ClientId) {
         for _ in 0..=self.random.below(2) {
             let Some(consumer) = self.consumer(client).filter(|consumer| consumer.state == JoinState::WaitsForAnswer) else { return };
@@ -347,8 +346,8 @@ impl World {
         }
     }
 
-    /// The group rebalances, or this member's partitions went to others (`rd_kafka_cgrp_revoke_all_rejoin_maybe`). While a rebalance waits
-    /// for the application, nothing happens.
+    /// Revokes all partitions, because the group rebalances or because other members own them now
+    /// (`rd_kafka_cgrp_revoke_all_rejoin_maybe`). Does nothing while a rebalance awaits the application's answer.
     fn revoke_all(&mut self, client: ClientId, lost: bool) {
         let Some(consumer) = self.consumer(client).filter(|consumer| consumer.state == JoinState::Steady) else { return };
         let signal = consumer.signal;
@@ -385,8 +384,8 @@ impl World {
             return;
         }
         if consumer.session_ends.is_some_and(|ends| ends <= now) {
-            // `rd_kafka_cgrp_session_timeout_check`. The heartbeats go on without an id while the application does not answer
-            // (librdkafka issue 3437).
+            // The client sends heartbeats without an id until the application answers (`rd_kafka_cgrp_session_timeout_check`, librdkafka
+            // issue 3437).
             consumer.session_ends = None;
             consumer.member_id.clear();
             self.trace("session timed out", client, 0);
@@ -396,7 +395,7 @@ impl World {
             return self.exceed_max_poll(client);
         }
         if refreshes && consumer.state == JoinState::Steady && consumer.counts != counts {
-            // `rd_kafka_cgrp_metadata_update_check`: the topics have other partitions.
+            // The partition counts of the topics have changed (`rd_kafka_cgrp_metadata_update_check`).
             consumer.counts = counts;
             return self.revoke_all(client, false);
         }
@@ -430,7 +429,7 @@ impl World {
         );
     }
 
-    /// The application has not polled for too long (`rd_kafka_cgrp_max_poll_interval_check_tmr_cb`). A static member does not leave.
+    /// Handles a poll interval that is too long (`rd_kafka_cgrp_max_poll_interval_check_tmr_cb`). A static member does not leave the group.
     fn exceed_max_poll(&mut self, client: ClientId) {
         if self.consumer(client).is_some_and(|consumer| consumer.instance.is_none()) {
             self.send_leave(client);

@@ -1,4 +1,4 @@
-//! Clients, as librdkafka behaves: the state that its background threads keep, and the calls of the seam.
+//! Simulated librdkafka clients: the state of their background threads, and the calls of the application.
 
 mod assignor;
 mod changelog;
@@ -23,17 +23,17 @@ use fetcher::Fetcher;
 use membership::ConsumerState;
 use producer::ProducerState;
 
-/// What librdkafka keeps of a client.
+/// The state of a client.
 pub(super) enum Client {
     Consumer(Box<ConsumerState>),
-    /// A reader without a group.
+    /// A client that reads partitions and joins no group.
     Reader {
         process: usize,
         signal: Signal,
         fetcher: Fetcher,
     },
     Producer(Box<ProducerState>),
-    /// A client that only asks.
+    /// A client that only sends requests.
     Plain {
         process: usize,
         signal: Signal,
@@ -49,7 +49,7 @@ impl Client {
         }
     }
 
-    /// Changes whenever the application may find something new.
+    /// The signal that changes whenever the application may find something new.
     pub(super) fn signal(&self) -> Signal {
         match self {
             Self::Consumer(consumer) => consumer.signal,
@@ -66,7 +66,7 @@ impl Client {
         }
     }
 
-    /// True if the brokers hold its fetch of this partition until there are new records.
+    /// True if the brokers hold the client's fetch of this partition until there are new records.
     pub(super) fn is_parked_at(&self, of: &TopicPartition) -> bool {
         match self {
             Self::Consumer(consumer) => consumer.fetcher.is_parked_at(of),
@@ -77,7 +77,7 @@ impl Client {
 }
 
 impl World {
-    /// Adds a client of the calling thread's process. Its id is its signal.
+    /// Adds a client to the calling thread's process. Its id is also its signal.
     pub(super) fn add_client(&mut self, make: impl FnOnce(usize, Signal) -> Client) -> ClientId {
         let (process, signal) = (self.current_process(), self.new_signal());
         self.clients.insert(signal, make(process, signal));
@@ -103,7 +103,7 @@ impl World {
     }
 }
 
-/// A client that only asks. It is gone when dropped.
+/// A client that only sends requests. Dropping it removes it from the simulation.
 pub(super) struct Asking {
     pub(super) simulation: Simulation,
     pub(super) id: ClientId,
@@ -123,9 +123,9 @@ impl Drop for Asking {
 }
 
 impl Simulation {
-    /// Removes a client whose owner drops it.
+    /// Removes a client.
     pub(super) fn remove_client(&self, id: ClientId) {
-        // Also while the thread unwinds: a killed process's clients are gone already.
+        // This also runs while a thread unwinds. The clients of a killed process are already gone.
         self.lock().clients.remove(&id);
     }
 }

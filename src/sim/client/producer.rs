@@ -1,4 +1,4 @@
-//! The producer of the seam: its calls, and the state that librdkafka keeps (`rdkafka_txnmgr.c`).
+//! The producer: its calls, and librdkafka's state (`rdkafka_txnmgr.c`).
 
 use super::super::cluster::{Header, Pid, StoredRecord};
 
@@ -15,9 +15,9 @@ use crate::record::{Offset, TimestampType, TopicPartition};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// Failures kept until they are taken.
+/// Maximum number of failures to keep.
 const FAILURES_MAX: usize = 10_000;
-/// Records that wait before the queue is full.
+/// The queue's capacity in records.
 const QUEUED_MAX: usize = 100_000;
 
 /// `rd_kafka_txn_state_t`
@@ -36,7 +36,7 @@ pub(super) enum TxnState {
     FatalError,
 }
 
-/// A record on its way.
+/// A queued or sent record.
 #[derive(Clone)]
 pub(super) struct Message {
     pub(super) record: StoredRecord,
@@ -50,9 +50,9 @@ pub(super) struct Message {
 pub(super) struct Queue {
     pub(super) pending: VecDeque<Message>,
     pub(super) in_flight: Vec<Message>,
-    /// The sequence of the next batch.
+    /// The sequence number of the next batch.
     pub(super) sequence: i32,
-    /// When the oldest pending record was queued.
+    /// The time at which the oldest pending record was queued.
     pub(super) since: Micros,
 }
 
@@ -68,23 +68,23 @@ pub(in crate::sim) struct ProducerState {
     pub(super) one_record_per_batch: bool,
     pub(super) pid: Option<(Pid, i16)>,
     pub(super) state: TxnState,
-    /// Why the transaction or the producer has failed (`txn_err`).
+    /// The error of the transaction or of the producer (`txn_err`).
     pub(super) error: Option<(ErrorCode, String)>,
     pub(super) queues: BTreeMap<TopicPartition, Queue>,
-    /// Records that are queued or in flight.
+    /// The number of records that are queued or in flight.
     pub(super) waiting: usize,
-    /// Partitions that the coordinator knows to be part of the transaction.
+    /// Partitions that are registered with the transaction.
     pub(super) registered: BTreeSet<TopicPartition>,
     pub(super) is_registering: bool,
-    /// True if the coordinator was asked for anything in this transaction (`txn_req_cnt`).
+    /// True if the coordinator received a request in this transaction (`txn_req_cnt`).
     pub(super) has_requests: bool,
-    /// Counts transactions, so that an answer means nothing to the next.
+    /// The number of the transaction. Answers to requests of earlier transactions are ignored.
     pub(super) transaction: u64,
     pub(super) began: Micros,
-    /// Records do not linger before this time.
+    /// The time before which records do not linger.
     pub(super) flushes_until: Micros,
     pub(super) failed_records: usize,
-    /// The epoch must be bumped after the abort, because a batch may be missing in the sequence (KIP-360).
+    /// True if the epoch must be bumped after the abort, because a batch may be missing in the sequence (KIP-360).
     pub(super) needs_bump: bool,
     pub(in crate::sim) has_late_request: bool,
     pub(super) failures: Vec<DeliveryFailure>,
@@ -130,14 +130,14 @@ impl ProducerState {
         }
     }
 
-    /// The producer is of no use from now on (`rd_kafka_txn_set_fatal_error`). Queued records are purged.
+    /// Makes the producer unusable (`rd_kafka_txn_set_fatal_error`). Purges queued records.
     pub(super) fn set_fatal(&mut self, code: ErrorCode, message: String) {
         self.state = TxnState::FatalError;
         self.error = Some((code, message));
         self.purge_queued();
     }
 
-    /// The transaction must be aborted (`rd_kafka_txn_set_abortable_error0`). Queued records are purged.
+    /// Requires the transaction to be aborted (`rd_kafka_txn_set_abortable_error0`). Purges queued records.
     pub(super) fn set_abortable(&mut self, code: ErrorCode, message: String) {
         if self.state == TxnState::FatalError || self.transactional_id.is_none() || self.error.is_some() {
             return;
@@ -160,7 +160,7 @@ impl ProducerState {
         }
     }
 
-    /// Reports a record that was not written. Records that fail because of others must not crowd those out.
+    /// Reports a record that was not written. Failures that follow from another one must not crowd it out.
     pub(super) fn report(&mut self, topic: &str, message: &Message, code: ErrorCode, reason: &str) {
         self.failed_records += 1;
         let is_bystander = matches!(code, ErrorCode::PurgedQueue | ErrorCode::PurgedInFlight | ErrorCode::OtherRecord);
@@ -208,12 +208,12 @@ impl SimProducer {
         Self { simulation: simulation.clone(), id: id.unwrap_or(usize::MAX) }
     }
 
-    /// Looks at the state that librdkafka keeps. `None` if the process was killed.
+    /// Gives access to librdkafka's state. `None` if the process was killed.
     pub(super) fn with<T>(&self, look: impl FnOnce(&mut ProducerState) -> T) -> Option<T> {
         self.simulation.with(|world| world.producer(self.id).map(look)).flatten()
     }
 
-    /// Waits until `ready`, or for `timeout`. Returns the last answer of `ready`.
+    /// Waits for `ready`, up to `timeout`. Returns the last result of `ready`.
     pub(super) fn wait(&self, timeout: Duration, mut ready: impl FnMut(&mut ProducerState) -> bool) -> bool {
         let Some(world) = self.simulation.enter() else { return false };
         let (deadline, id) = (world.now.saturating_add(micros(timeout)), self.id);
@@ -251,7 +251,7 @@ impl ProducerClient<SimBroker> for SimProducer {
 
     fn send<H: HeaderChanges>(&self, record: &OutgoingRecord<'_, SimRecord, H>) -> Result<(), Box<ClientError>> {
         let refused = |code, message: &str| {
-            // As `kafka::producer::send_error` reports it.
+            // The error as `kafka::producer::send_error` returns it.
             Err(Box::new(ClientError { requires_abort: true, ..client_error(code, message.to_owned()) }))
         };
         let Some(mut world) = self.simulation.enter() else { return refused(ErrorCode::Fatal, "the process was killed") };

@@ -1,11 +1,11 @@
-//! A record as a consumer returns it.
+//! A consumed record.
 
 use super::super::cluster::StoredRecord;
 use crate::broker::Record;
 use crate::record::{Offset, Timestamp, TimestampType};
 use std::sync::Arc;
 
-/// A record of the simulated cluster. It is shared with the log.
+/// A record of the simulated cluster, shared with the log.
 pub struct SimRecord {
     pub(super) topic: Arc<str>,
     pub(super) partition: i32,

@@ -1,4 +1,4 @@
-//! How queued records reach their partitions.
+//! The way of queued records to their partitions.
 
 use super::super::cluster::Producer;
 use super::super::faults::Api;
@@ -10,7 +10,7 @@ use crate::broker::ErrorCode;
 use crate::record::{Offset, TopicPartition};
 
 impl World {
-    /// The partition that a Java producer would choose (`Utils.murmur2`), or any for a record without a key.
+    /// Chooses the partition that a Java producer would choose (`Utils.murmur2`), or a random one if the record has no key.
     pub(super) fn choose_partition(&mut self, mut to: TopicPartition, key: Option<&[u8]>) -> TopicPartition {
         let count = self.cluster.topics.get(&to.topic).map_or(1, |topic| topic.partitions.len()).max(1);
         let partition = key.map_or_else(|| self.random.index(count), |key| (murmur2(key) & 0x7fff_ffff) as usize % count);
@@ -18,7 +18,7 @@ impl World {
         to
     }
 
-    /// Sends the batches that are due: the oldest record has lingered, the application flushes, or the batch is full.
+    /// Sends the batches that are due: their oldest record has lingered, the application flushes, or they are full.
     pub(super) fn send_batches(&mut self, client: ClientId) {
         let now = self.now;
         let Some(producer) = self.producer(client) else { return };
@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    /// Sends the batch that is in flight, again if need be.
+    /// Sends the batch in flight. Also used for retries.
     fn send_batch(&mut self, client: ClientId, to: TopicPartition, as_producer: Producer) {
         let node = self.cluster.leader(&to);
         let Some(queue) = self.producer(client).and_then(|producer| producer.queues.get(&to)) else { return };
@@ -74,7 +74,7 @@ impl World {
             if world.cluster.partition(&target)?.leader != node {
                 return Err(Code::NotLeader);
             }
-            // Without transactions, a retry may write a batch twice: stricter than an idempotent producer.
+            // A producer without transactions may write a batch twice when it retries. This is stricter than an idempotent producer.
             world.append(&target, as_producer.is_transactional.then_some(as_producer), records)
         };
         self.request(client, (Api::Produce, node), serve, move |world, answer| world.take_appended(client, to, as_producer, answer));
@@ -88,7 +88,7 @@ impl World {
             || producer.pid != Some((as_producer.pid, as_producer.epoch))
             || queue.sequence != as_producer.sequence
         {
-            // Purged meanwhile.
+            // The batch was purged in the meantime.
             return;
         }
         match answer {
@@ -151,7 +151,7 @@ impl World {
     }
 }
 
-/// Queued records whose time is over fail (`rd_kafka_broker_scan` with `message.timeout.ms`).
+/// Fails queued records that have timed out (`rd_kafka_broker_scan` with `message.timeout.ms`).
 fn expire(producer: &mut ProducerState, now: Micros) {
     let mut expired = Vec::new();
     for (to, queue) in &mut producer.queues {
@@ -164,7 +164,7 @@ fn expire(producer: &mut ProducerState, now: Micros) {
     }
 }
 
-/// A batch was not written, and will not be.
+/// Fails a batch that will not be retried.
 fn fail_batch(producer: &mut ProducerState, to: &TopicPartition, code: &Code) {
     let Some(queue) = producer.queues.get_mut(to) else { return };
     let failed: Vec<Message> = std::mem::take(&mut queue.in_flight);
@@ -172,7 +172,7 @@ fn fail_batch(producer: &mut ProducerState, to: &TopicPartition, code: &Code) {
     producer.needs_bump = true;
     for (at, message) in failed.iter().enumerate() {
         let (code, reason) = match code {
-            // The broker names the records that it refuses (KIP-467); the others fail with them.
+            // The broker names the records that it rejects (KIP-467). The other records of the batch fail with them.
             Code::InvalidRecords(refused) => match refused.iter().find(|(refused, ..)| *refused == at) {
                 Some((_, true, reason)) => (ErrorCode::InvalidTimestamp, &**reason),
                 Some((_, false, reason)) => (ErrorCode::InvalidRecord, &**reason),

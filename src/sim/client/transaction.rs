@@ -66,7 +66,7 @@ impl SimProducer {
                 return Err(producer.state_error());
             }
             producer.has_requests = true;
-            // The timeout is capped to what is left of the transaction.
+            // The remaining time of the transaction bounds the timeout.
             let left = producer.timeout.saturating_sub(now.saturating_sub(producer.began));
             Ok((producer.transactional_id.clone().unwrap_or_default(), producer.pid.unwrap_or_default(), left))
         });
@@ -88,7 +88,7 @@ impl SimProducer {
     fn check_offsets(&self, answer: Result<(), Code>, is_registration: bool) -> Result<(), ClientError> {
         let Err(code) = answer else { return Ok(()) };
         self.with(|producer| {
-            // A copy of the request may still be on its way.
+            // A copy of the request may still be in flight.
             producer.has_late_request |= !is_registration && matches!(code, Code::Transport | Code::TimedOut);
             let message = format!("Failed to commit offsets to transaction: {code:?}");
             let is_fatal = match code {
@@ -107,7 +107,7 @@ impl SimProducer {
         .unwrap_or_else(|| Err(gone()))
     }
 
-    /// `rd_kafka_commit_transaction`. A call that times out may be repeated, and goes on with the commit.
+    /// `rd_kafka_commit_transaction`. After a timeout, the next call continues the commit.
     pub(super) fn commit(&self, timeout: Duration) -> Result<(), ClientError> {
         let deadline = self.simulation.deadline(timeout);
         let left = |simulation: &super::super::Simulation| Duration::from_micros(deadline.saturating_sub(simulation.now_micros()));
@@ -159,7 +159,7 @@ impl SimProducer {
         });
         begun.unwrap_or_else(|| Err(gone()))?;
         if self.with(|producer| producer.state == TxnState::BeginAbort).unwrap_or(false) {
-            // Records in flight are waited for: purged, they would leave a gap in the sequence.
+            // Records in flight must be answered first. Purging them would leave a gap in the sequence.
             self.with(ProducerState::purge_queued);
             if !self.wait(left(&self.simulation), |producer| producer.waiting == 0) {
                 return Err(retriable("Failed to flush all outstanding messages within the API timeout".to_owned()));
@@ -179,7 +179,7 @@ impl SimProducer {
         self.finish(ended, TxnState::AbortNotAcked)
     }
 
-    /// The application learns how the transaction ended.
+    /// Returns the outcome of the transaction to the application.
     fn finish(&self, ended: bool, expected: TxnState) -> Result<(), ClientError> {
         self.with(|producer| {
             if !ended {
@@ -200,7 +200,7 @@ impl SimProducer {
 }
 
 impl World {
-    /// Sends `EndTxn`, and again until it is answered.
+    /// Sends `EndTxn`, and repeats it until it is answered.
     fn send_end(&mut self, client: ClientId, is_commit: bool) {
         let Some(producer) = self.producer(client) else { return };
         let (Some(id), Some(pid)) = (producer.transactional_id.clone(), producer.pid) else { return };
@@ -216,7 +216,7 @@ impl World {
         let waits_for = if is_commit { TxnState::Committing } else { TxnState::Aborting };
         let Some(producer) = self.producer(client) else { return };
         if matches!(answer, Err(Code::Transport | Code::TimedOut)) {
-            // A copy of the request may still be on its way.
+            // A copy of the request may still be in flight.
             producer.has_late_request = true;
         }
         if producer.transaction != transaction || producer.state != waits_for {
@@ -245,7 +245,7 @@ impl World {
         self.notify(signal);
     }
 
-    /// Asks for the next epoch, and begins its sequences at 0 (KIP-360, `rd_kafka_idemp_drain_epoch_bump0`).
+    /// Requests the next epoch, and starts its sequences at 0 (KIP-360, `rd_kafka_idemp_drain_epoch_bump0`).
     fn bump_epoch(&mut self, client: ClientId) {
         let Some(producer) = self.producer(client) else { return };
         let (Some(id), Some(pid), timeout) = (producer.transactional_id.clone(), producer.pid, producer.timeout) else { return };

@@ -1,12 +1,12 @@
-//! Outages: brokers that are down or slow, new leaders, and followers that lag.
+//! Outages: unavailable or slow brokers, new leaders, and lagging followers.
 
 use super::super::network::NodeId;
 use super::super::{Micros, World, micros, millis};
 use crate::record::{Offset, TopicPartition};
 
 impl World {
-    /// Takes a broker down for a while. After a moment, other brokers lead its partitions and coordinate its groups and transactions,
-    /// unless it is back by then.
+    /// Takes a broker down for a while. Unless it returns within a moment, other brokers become leaders of its partitions and coordinators
+    /// of its groups and transactions.
     pub(in crate::sim) fn take_down(&mut self, node: NodeId, time: Micros) {
         self.trace("broker down", node, time / 1000);
         let until = self.now + time;
@@ -51,7 +51,7 @@ impl World {
         }
     }
 
-    /// Leaves a partition without a leader for a while.
+    /// Takes the leader of a partition away for a while.
     pub(in crate::sim) fn take_leader(&mut self, of: &TopicPartition, time: Micros) {
         let until = self.now + time;
         if let Ok(partition) = self.cluster.partition_mut(of) {
@@ -61,7 +61,7 @@ impl World {
         }
     }
 
-    /// Makes another broker the leader. Its high watermark is behind by `lag` records for a moment (KIP-207).
+    /// Elects a leader. Its high watermark is behind by `lag` records for a moment (KIP-207).
     pub(in crate::sim) fn elect(&mut self, of: &TopicPartition, leader: NodeId, lag: Offset) {
         let unsure = millis(self.random.between(1, 800));
         let now = self.now;
@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// Makes other brokers the leaders of all partitions.
+    /// Elects other leaders for all partitions.
     pub(in crate::sim) fn elect_all(&mut self, lag: Offset) {
         for of in self.cluster.all_partitions() {
             let leader = (self.cluster.leader(&of) + 1) % self.cluster.nodes.len();
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// Cuts a log off at an offset, as an unclean election does.
+    /// Truncates a log at an offset, like an unclean election.
     pub(in crate::sim) fn truncate(&mut self, of: &TopicPartition, offset: Offset) {
         if let Ok(partition) = self.cluster.partition_mut(of) {
             partition.log.truncate(offset);
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// Draws outages for as long as the faults ask for them.
+    /// Schedules random outages for as long as the faults require them.
     pub(in crate::sim) fn schedule_outage(&mut self) {
         let Some(mean) = self.faults.outage_every.map(micros) else { return };
         let delay = self.random.between(mean / 10, mean * 2);

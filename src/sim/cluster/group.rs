@@ -15,42 +15,42 @@ pub(in crate::sim) enum GroupState {
     Stable,
 }
 
-/// What a member says of itself when it joins.
+/// A member's join request.
 #[derive(Clone, Debug)]
 pub(in crate::sim) struct JoinRequest {
     pub(in crate::sim) client: ClientId,
-    /// The number of the client's attempt; an answer to an earlier one means nothing.
+    /// The number of the client's attempt. Answers to earlier attempts are ignored.
     pub(in crate::sim) attempt: u64,
     pub(in crate::sim) member_id: String,
     pub(in crate::sim) instance: Option<String>,
     pub(in crate::sim) protocol: &'static str,
     pub(in crate::sim) topics: Vec<String>,
-    /// The partitions that the member holds, for the cooperative protocol.
+    /// The partitions that the member owns, for the cooperative protocol.
     pub(in crate::sim) owned: Vec<TopicPartition>,
     pub(in crate::sim) session: Micros,
     pub(in crate::sim) rebalance_timeout: Micros,
 }
 
-/// A successful join.
+/// A completed join.
 #[derive(Clone, Debug)]
 pub(in crate::sim) struct Joined {
     pub(in crate::sim) generation: i32,
     pub(in crate::sim) member_id: String,
-    /// The members and what they said, if this member is the leader and must assign partitions.
+    /// All join requests, if this member is the leader and must assign partitions.
     pub(in crate::sim) members: Option<Vec<(String, JoinRequest)>>,
 }
 
 /// The answer to a join.
 #[derive(Clone, Debug)]
 pub(in crate::sim) enum JoinAnswer {
-    /// The rest of the group has to join first.
+    /// The join completes when the rest of the group has joined.
     Waits,
     /// The member must join again with this id (KIP-394).
     IdRequired(String),
     Joined(Joined),
 }
 
-/// A member as its requests name it.
+/// A member as named in its requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberRef {
     pub(in crate::sim) id: String,
@@ -65,16 +65,16 @@ pub(in crate::sim) struct CommittedOffset {
     pub(in crate::sim) metadata: String,
 }
 
-/// A coordinator that stood still while another took over. Until it learns of that, it answers `OffsetFetch` from what it knew
-/// (`OffsetMetadataManager.fetchOffsets` looks at memory only).
+/// A coordinator that was frozen while another one took over. Until it notices, it answers `OffsetFetch` from its memory
+/// (`OffsetMetadataManager.fetchOffsets`).
 pub(in crate::sim) struct FormerCoordinator {
     pub(in crate::sim) offsets: BTreeMap<TopicPartition, CommittedOffset>,
     pub(in crate::sim) pending_offsets: BTreeMap<Pid, BTreeMap<TopicPartition, CommittedOffset>>,
-    /// When it answers.
+    /// The period in which it answers.
     pub(in crate::sim) times: std::ops::Range<Micros>,
 }
 
-/// The group without its offsets, as its coordinator has last written it to `__consumer_offsets` (`GroupMetadataValue`).
+/// The group without its offsets, as its coordinator last wrote it to `__consumer_offsets` (`GroupMetadataValue`).
 #[derive(Default)]
 struct StoredGroup {
     generation: i32,
@@ -84,12 +84,12 @@ struct StoredGroup {
 
 pub(super) struct Member {
     pub(super) request: JoinRequest,
-    /// True while its `JoinGroup` request waits for the rest of the group.
+    /// True while the member's `JoinGroup` request waits for the rest of the group.
     pub(super) is_joining: bool,
     /// The attempt whose `SyncGroup` request waits for the leader.
     pub(super) syncing: Option<u64>,
     pub(super) assignment: Vec<TopicPartition>,
-    /// The end of its session.
+    /// The end of the member's session.
     pub(super) expires: Micros,
 }
 
@@ -100,14 +100,14 @@ pub(in crate::sim) struct Group {
     pub(super) members: BTreeMap<String, Member>,
     /// Member ids by instance id (`group.instance.id`).
     pub(super) instances: BTreeMap<String, String>,
-    /// Ids of members that have not joined with them yet.
+    /// Assigned member ids whose members have not joined yet.
     pub(super) pending: BTreeSet<String>,
     pub(super) leader: Option<String>,
-    /// What a coordinator finds that loads the group.
+    /// The state that a coordinator finds when it loads the group.
     stored: StoredGroup,
-    /// A former coordinator that still answers, if there is one.
+    /// The former coordinator, if it still answers.
     pub(in crate::sim) former: Option<FormerCoordinator>,
-    /// Counts rebalances, so that an old timeout ends no later rebalance.
+    /// The number of the rebalance. Timeouts of earlier rebalances are ignored.
     pub(super) rebalance: u64,
     pub(in crate::sim) offsets: BTreeMap<TopicPartition, CommittedOffset>,
     /// Offsets of open transactions.
@@ -130,14 +130,14 @@ impl Group {
         if member.generation == self.generation { Ok(()) } else { Err(Code::IllegalGeneration) }
     }
 
-    /// Writes the group to `__consumer_offsets`: when its members have an assignment, when a static member was replaced, and when the
-    /// last member is gone.
+    /// Writes the group to `__consumer_offsets`. The coordinator does this when its members have an assignment, when a static member was
+    /// replaced, and when the last member has left.
     pub(super) fn store(&mut self) {
         let members = self.members.values().map(|member| (member.request.clone(), member.assignment.clone())).collect();
         self.stored = StoredGroup { generation: self.generation, leader: self.leader.clone(), members };
     }
 
-    /// The members' ids, in order.
+    /// The sorted ids of the members.
     pub(in crate::sim) fn member_ids(&self) -> Vec<String> {
         self.members.keys().cloned().collect()
     }
@@ -160,9 +160,8 @@ impl World {
         self.cluster.groups.entry(name.to_owned()).or_default()
     }
 
-    /// Another broker coordinates the group from now on, and knows of it what was stored (`GroupMetadataManager.replay` and `onLoaded`):
-    /// no rebalance is under way, and all sessions begin again. Requests that wait at the former coordinator fail
-    /// (`GroupMetadataManager.onUnloaded`).
+    /// Moves the coordinator. The new coordinator knows only the stored state (`GroupMetadataManager.replay` and `onLoaded`): no rebalance
+    /// is in progress, and all sessions start over. Requests that wait at the former coordinator fail (`GroupMetadataManager.onUnloaded`).
     pub(in crate::sim) fn load_group(&mut self, name: &str) {
         let now = self.now;
         let group = self.group(name);
@@ -197,14 +196,14 @@ impl World {
         }
     }
 
-    /// A sign of life (`classicGroupHeartbeat`).
+    /// Handles a heartbeat (`classicGroupHeartbeat`).
     pub(in crate::sim) fn heartbeat(&mut self, name: &str, of: &MemberRef) -> Result<(), Code> {
         self.group(name).validate(of)?;
         self.touch(name, &of.id);
         if self.group(name).state == GroupState::PreparingRebalance { Err(Code::RebalanceInProgress) } else { Ok(()) }
     }
 
-    /// A member leaves (`classicGroupLeave`).
+    /// Removes a member that leaves (`classicGroupLeave`).
     pub(in crate::sim) fn leave_group(&mut self, name: &str, id: &str) {
         let group = self.group(name);
         group.pending.remove(id);
@@ -223,7 +222,7 @@ impl World {
         }
     }
 
-    /// Watches a member's session (`rescheduleClassicGroupMemberHeartbeat`).
+    /// Schedules the end of a member's session (`rescheduleClassicGroupMemberHeartbeat`).
     pub(super) fn watch_session(&mut self, name: String, id: String) {
         let Some(member) = self.group(&name).members.get(&id) else { return };
         let left = member.expires.saturating_sub(self.now).max(millis(1));
@@ -231,8 +230,8 @@ impl World {
             let now = world.now;
             let is_down = world.cluster.is_down(world.cluster.coordinator(&name), now);
             let Some(member) = world.group(&name).members.get_mut(&id) else { return };
-            // A member whose request waits is alive (`hasHeartbeat` and `isAwaitingJoin`). A coordinator that loads the group begins all
-            // sessions again (`GroupMetadataManager.onLoaded`).
+            // A member whose request is waiting is alive (`hasHeartbeat` and `isAwaitingJoin`). A coordinator that loads the group starts
+            // all sessions over (`GroupMetadataManager.onLoaded`).
             if member.is_joining || member.syncing.is_some() || is_down {
                 member.expires = now + member.request.session;
             }
@@ -246,7 +245,7 @@ impl World {
         });
     }
 
-    /// A member is gone: the others rebalance (`removeMemberAndUpdateClassicGroup`).
+    /// Rebalances the group, because a member is gone (`removeMemberAndUpdateClassicGroup`).
     fn members_changed(&mut self, name: &str) {
         match self.group(name).state {
             GroupState::Stable | GroupState::CompletingRebalance => self.prepare_rebalance(name),

@@ -1,4 +1,4 @@
-//! Rebalances: how members join a group and learn their assignment.
+//! Rebalances: joins and assignments.
 
 use super::super::World;
 use super::super::network::Code;
@@ -7,7 +7,7 @@ use crate::record::TopicPartition;
 use std::collections::BTreeMap;
 
 impl World {
-    /// A member joins (`classicGroupJoinToConsumerGroup` and `classicGroupJoinExistingMember`).
+    /// Handles a join (`classicGroupJoinToConsumerGroup` and `classicGroupJoinExistingMember`).
     pub(in crate::sim) fn join_group(&mut self, name: &str, request: JoinRequest) -> Result<JoinAnswer, Code> {
         let new_id = self.cluster.new_id();
         let group = self.group(name);
@@ -64,8 +64,8 @@ impl World {
         JoinAnswer::Waits
     }
 
-    /// A static member comes back under a new id, and the old one is fenced (KIP-345, `updateStaticMemberThenRebalanceOrCompleteJoin`).
-    /// In a stable group, nothing is rebalanced.
+    /// Replaces a static member that returns with a new id, and fences the old one (KIP-345,
+    /// `updateStaticMemberThenRebalanceOrCompleteJoin`). A stable group does not rebalance.
     fn replace_static(&mut self, name: &str, old: &str, instance: &str, request: JoinRequest) -> JoinAnswer {
         let (now, id) = (self.now, request.member_id.clone());
         let group = self.group(name);
@@ -89,7 +89,7 @@ impl World {
         self.watch_session(name.to_owned(), id.clone());
         if state == GroupState::Stable {
             self.group(name).store();
-            // Even the leader gets no members: it must not assign (KIP-814).
+            // Even the leader receives no members, because it must not assign (KIP-814).
             return JoinAnswer::Joined(Joined { generation, member_id: id, members: None });
         }
         self.set_joining(name, &id);
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// A known member joins again.
+    /// Handles another join of a known member.
     fn rejoin(&mut self, name: &str, request: JoinRequest) -> JoinAnswer {
         let id = request.member_id.clone();
         let group = self.group(name);
@@ -117,7 +117,7 @@ impl World {
         let is_same = member.request.topics == request.topics && member.request.owned == request.owned;
         member.request = request;
         match state {
-            // Its answer got lost.
+            // The answer to the first join was lost.
             GroupState::CompletingRebalance if is_same => {
                 let members = is_leader.then(|| members(self.group(name)));
                 JoinAnswer::Joined(Joined { generation, member_id: id, members })
@@ -139,7 +139,7 @@ impl World {
         }
     }
 
-    /// Asks all members to join again (`prepareRebalance`).
+    /// Starts a rebalance, in which all members must rejoin (`prepareRebalance`).
     pub(super) fn prepare_rebalance(&mut self, name: &str) {
         let group = self.group(name);
         group.state = GroupState::PreparingRebalance;
@@ -175,8 +175,8 @@ impl World {
         }
     }
 
-    /// Starts a new generation with the members that have joined (`completeClassicGroupJoin`). Static members stay until their session
-    /// expires.
+    /// Starts a new generation with the members that have joined (`completeClassicGroupJoin`). Static members stay in the group until their
+    /// session expires.
     fn complete_join(&mut self, name: &str) {
         let now = self.now;
         let group = self.group(name);
@@ -224,8 +224,8 @@ impl World {
         });
     }
 
-    /// A member asks for its assignment, and the leader brings everyone's (`classicGroupSync`). `None` if the member must wait for the
-    /// leader.
+    /// Handles a member's request for its assignment. The leader's request contains the assignments (`classicGroupSync`). `None` if the
+    /// member must wait for the leader.
     pub(in crate::sim) fn sync_group(
         &mut self,
         name: &str,
@@ -263,7 +263,7 @@ impl World {
     }
 }
 
-/// All members and what they said.
+/// All members with their join requests.
 fn members(group: &Group) -> Vec<(String, JoinRequest)> {
     group.members.iter().map(|(id, member)| (id.clone(), member.request.clone())).collect()
 }

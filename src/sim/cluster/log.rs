@@ -1,4 +1,4 @@
-//! The log of one partition: batches, transaction markers, and the offsets that bound what readers see.
+//! The log of a partition: batches, transaction markers, and the offsets that limit readers.
 
 use crate::record::{Offset, Timestamp, TimestampType};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -13,26 +13,26 @@ pub type Header = (Box<[u8]>, Option<Box<[u8]>>);
 /// A record in a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredRecord {
-    /// Its offset.
+    /// The offset.
     pub offset: Offset,
-    /// Its timestamp; -1 if it has none.
+    /// The timestamp, or -1 if there is none.
     pub time: Timestamp,
-    /// Who set the timestamp.
+    /// The source of the timestamp.
     pub time_type: TimestampType,
-    /// Its key.
+    /// The key.
     pub key: Option<Box<[u8]>>,
-    /// Its value.
+    /// The value.
     pub value: Option<Box<[u8]>>,
-    /// Its headers, in order.
+    /// The headers, in order.
     pub headers: Vec<Header>,
 }
 
-/// What a reader sees of a log.
+/// The isolation level of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
-    /// Everything below the high watermark.
+    /// All records below the high watermark.
     ReadUncommitted,
-    /// Committed records below the last stable offset.
+    /// All committed records below the last stable offset.
     ReadCommitted,
 }
 
@@ -53,29 +53,29 @@ enum Kind {
 
 struct Batch {
     base: Offset,
-    /// The last offset. Compaction keeps it (KIP-98; `RecordBatch.lastOffset`).
+    /// The last offset. Compaction keeps it (KIP-98, `RecordBatch.lastOffset`).
     last: Offset,
     leader_epoch: i32,
     producer: Option<Producer>,
-    /// True once an abort marker covers it.
+    /// True if an abort marker covers the batch.
     is_aborted: bool,
     kind: Kind,
 }
 
-/// What a log remembers of a producer (`ProducerStateManager`).
+/// The state of a producer in this log (`ProducerStateManager`).
 #[derive(Default)]
 struct ProducerState {
     epoch: i16,
-    /// The sequence, the length, and the base offset of the last batches (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN` = 5).
+    /// The sequence, the length, and the base offset of the latest batches (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN` = 5).
     batches: VecDeque<(i32, i32, Offset)>,
     /// The first offset of the open transaction.
     first: Option<Offset>,
 }
 
-/// Why a batch was not appended.
+/// The reason why a batch was not appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::sim) enum Refused {
-    /// The batch is already there, at this offset.
+    /// The batch was appended before, at this offset.
     Duplicate(Offset),
     OutOfOrder,
     OldEpoch,
@@ -90,13 +90,13 @@ pub(in crate::sim) struct Log {
     pub(in crate::sim) leader_epoch: i32,
     batches: VecDeque<Batch>,
     producers: BTreeMap<Pid, ProducerState>,
-    /// Transactions that have ended with a marker at or above the high watermark: their first offset and the marker's offset.
+    /// Transactions whose marker is at or above the high watermark: their first offset and the marker's offset.
     unreplicated: Vec<(Offset, Offset)>,
     /// The first offset of each leader epoch.
     epochs: Vec<(i32, Offset)>,
 }
 
-/// The answer to a fetch.
+/// A fetch result.
 #[derive(Debug, Default)]
 pub(in crate::sim) struct Read {
     pub(in crate::sim) records: Vec<Arc<StoredRecord>>,
@@ -106,14 +106,14 @@ pub(in crate::sim) struct Read {
 
 impl Log {
     /// The last stable offset: the first offset of the oldest open transaction, or the high watermark (`UnifiedLog.lastStableOffset`). A
-    /// transaction counts as open until its marker is replicated (`ProducerStateManager.firstUnstableOffset`). It begins no earlier than
-    /// the log (`UnifiedLog.maybeIncrementFirstUnstableOffset`).
+    /// transaction counts as open until its marker is replicated (`ProducerStateManager.firstUnstableOffset`). The offset is not below the
+    /// log start offset (`UnifiedLog.maybeIncrementFirstUnstableOffset`).
     pub(in crate::sim) fn last_stable(&self) -> Offset {
         let open = self.producers.values().filter_map(|producer| producer.first);
         open.chain(self.unreplicated.iter().map(|&(first, _)| first)).fold(self.high_watermark, Offset::min).max(self.start)
     }
 
-    /// The end of the log for a reader.
+    /// The end of the log at an isolation level.
     pub(in crate::sim) fn end_for(&self, isolation: Isolation) -> Offset {
         match isolation {
             Isolation::ReadUncommitted => self.high_watermark,
@@ -121,7 +121,7 @@ impl Log {
         }
     }
 
-    /// All records up to here are replicated.
+    /// Replicates all records below this offset.
     pub(in crate::sim) fn replicate(&mut self, up_to: Offset) {
         self.high_watermark = up_to.min(self.end);
         let replicated = self.high_watermark;
@@ -146,7 +146,7 @@ impl Log {
             return Err(Refused::Duplicate(offset));
         }
         match known.batches.back() {
-            // A marker with a new epoch leaves no batches; any sequence may follow.
+            // A marker with a new epoch clears the batches, so any sequence may follow.
             None => Ok(()),
             Some(&(first, len, _)) if first + len == producer.sequence => Ok(()),
             Some(_) => Err(Refused::OutOfOrder),
@@ -205,7 +205,7 @@ impl Log {
         self.batches.push_back(Batch { base: offset, last: offset, leader_epoch, producer, is_aborted: false, kind: Kind::Control(now) });
     }
 
-    /// Reads at most `most` records, or up to the end of the batch in which that many are reached.
+    /// Reads at most `most` records. A batch is never split.
     pub(in crate::sim) fn read(&self, from: Offset, isolation: Isolation, most: usize) -> Read {
         let end = self.end_for(isolation);
         let mut read = Read { records: Vec::new(), next: from };
@@ -224,8 +224,8 @@ impl Log {
         read
     }
 
-    /// The first record with this timestamp or a later one (`UnifiedLog.fetchOffsetByTimestamp`). Markers count, too
-    /// (`FileRecords.searchForTimestamp`). Looks below the last stable offset, as a consumer that reads committed records asks.
+    /// The offset of the first record with this timestamp or a later one (`UnifiedLog.fetchOffsetByTimestamp`). Markers count, too
+    /// (`FileRecords.searchForTimestamp`). Searches below the last stable offset, as for a `read_committed` consumer.
     pub(in crate::sim) fn offset_at(&self, time: Timestamp) -> Option<Offset> {
         let (start, end) = (self.start, self.last_stable());
         let first = |batch: &Batch| match &batch.kind {
@@ -246,8 +246,8 @@ impl Log {
         }
     }
 
-    /// Cuts the log off at an offset and starts a new leader epoch, as after an unclean election (`UnifiedLog.truncateTo`). Batches are cut
-    /// as a whole.
+    /// Truncates the log at an offset and starts a new leader epoch, as after an unclean election (`UnifiedLog.truncateTo`). Batches are
+    /// removed as a whole.
     pub(in crate::sim) fn truncate(&mut self, offset: Offset) {
         while let Some(base) = self.batches.back().filter(|batch| batch.last >= offset).map(|batch| batch.base) {
             self.batches.pop_back();
@@ -261,7 +261,7 @@ impl Log {
         self.replicate(self.end);
     }
 
-    /// Rebuilds what the log knows of producers from what is left of it (`ProducerStateManager.truncateAndReload`).
+    /// Rebuilds the producers' state from the rest of the log (`ProducerStateManager.truncateAndReload`).
     fn reload_producers(&mut self) {
         self.producers.clear();
         self.unreplicated.clear();
@@ -286,7 +286,7 @@ impl Log {
                 }
             }
         }
-        // A transaction whose marker was cut off is open again.
+        // A transaction whose marker was removed is open again.
         let open: BTreeMap<_, _> = self.producers.iter().filter_map(|(&pid, state)| Some((pid, state.first?))).collect();
         for batch in &mut self.batches {
             if let Some(producer) = batch.producer
@@ -297,13 +297,13 @@ impl Log {
         }
     }
 
-    /// A new leader appends from here (`LeaderEpochFileCache.assign`).
+    /// Starts a leader epoch at the end of the log (`LeaderEpochFileCache.assign`).
     pub(in crate::sim) fn new_epoch(&mut self) {
         self.leader_epoch += 1;
         self.epochs.push((self.leader_epoch, self.end));
     }
 
-    /// The end offset of a leader epoch (KIP-320, `OffsetsForLeaderEpoch`): a reader past it has read what was cut off.
+    /// The end offset of a leader epoch (KIP-320, `OffsetsForLeaderEpoch`). A reader past that offset has read removed records.
     pub(in crate::sim) fn end_of_epoch(&self, epoch: i32) -> Offset {
         self.epochs.iter().find(|&&(next, _)| next > epoch).map_or(self.end, |&(_, first)| first)
     }
@@ -314,8 +314,8 @@ impl Log {
         self.batches.get(at).map_or(self.leader_epoch, |batch| batch.leader_epoch)
     }
 
-    /// Keeps the last record of each key below the last stable offset, and no aborted records (`Cleaner.cleanInto`). Offsets stay, so
-    /// readers see gaps.
+    /// Keeps the last record of each key below the last stable offset, and removes aborted records (`Cleaner.cleanInto`). Offsets do not
+    /// change, so readers see gaps.
     pub(in crate::sim) fn compact(&mut self) {
         let stable = self.last_stable();
         let mut newer = BTreeSet::new();

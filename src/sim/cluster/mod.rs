@@ -35,9 +35,9 @@ pub(super) struct Cluster {
     pub(super) topics: BTreeMap<String, Topic>,
     pub(super) groups: BTreeMap<String, Group>,
     pub(super) transactions: Transactions,
-    /// When the brokers will have written everything that they have taken, if they are slow.
+    /// The time at which slow brokers have written everything that they received.
     writes_until: Micros,
-    /// Makes topic ids and member ids.
+    /// The generator of topic ids and member ids.
     ids: Random,
 }
 
@@ -52,13 +52,13 @@ impl Cluster {
         self.nodes[node].down_until > now
     }
 
-    /// The next broker that is up, or this one if none is.
+    /// The next available broker, or this one if none is available.
     fn up_after(&self, node: NodeId, now: Micros) -> NodeId {
         let count = self.nodes.len();
         (1..count).map(|step| (node + step) % count).find(|&other| !self.is_down(other, now)).unwrap_or(node)
     }
 
-    /// The leader of a partition. Any broker if there is no such partition.
+    /// The leader of a partition, or any broker if the partition does not exist.
     pub(super) fn leader(&self, of: &TopicPartition) -> NodeId {
         self.partition(of).map_or(0, |partition| partition.leader)
     }
@@ -88,7 +88,7 @@ impl Cluster {
         self.topics.iter().flat_map(of_topic).collect()
     }
 
-    /// A new random id in Kafka's form (`Uuid.toString`: 16 bytes in base64).
+    /// A new random id in Kafka's format (`Uuid.toString`: 16 bytes in base64).
     pub(super) fn new_id(&mut self) -> String {
         let bytes = [self.ids.bits().to_be_bytes(), self.ids.bits().to_be_bytes()].concat();
         data_encoding::BASE64URL_NOPAD.encode(&bytes)

@@ -10,10 +10,10 @@ use crate::record::{Offset, TopicPartition};
 const METADATA_MAX: usize = 4096;
 /// The largest commit, which is one batch of `__consumer_offsets` (`message.max.bytes`).
 const COMMIT_MAX: usize = 1_048_588;
-/// Bytes of a committed offset without its metadata and its topic's name.
+/// The size of a committed offset without its metadata and topic name.
 const OFFSET_BYTES: usize = 60;
 
-/// Offsets as a request brings them.
+/// The offsets of a commit request.
 pub(in crate::sim) type Offsets = [(TopicPartition, Offset, String)];
 
 fn check_size(offsets: &Offsets) -> Result<(), Code> {
@@ -42,7 +42,7 @@ impl World {
     }
 
     /// Adds offsets to a transaction (`OffsetMetadataManager.commitTransactionalOffset`). The coordinator checks the generation and the
-    /// member (KIP-447), not who owns the partitions. Offsets without a generation and a member are not checked.
+    /// member (KIP-447), but not who owns the partitions. It checks nothing if the request has no generation and member.
     pub(in crate::sim) fn commit_transactional(
         &mut self,
         name: &str,
@@ -62,7 +62,7 @@ impl World {
         Ok(())
     }
 
-    /// A marker ends a transaction in `__consumer_offsets` (`OffsetMetadataManager.replayEndTransactionMarker`).
+    /// Applies a transaction marker in `__consumer_offsets` (`OffsetMetadataManager.replayEndTransactionMarker`).
     pub(super) fn end_offsets(&mut self, name: &str, pid: Pid, is_commit: bool) {
         let group = self.group(name);
         let pending = group.pending_offsets.remove(&pid).unwrap_or_default();
@@ -74,8 +74,8 @@ impl World {
         }
     }
 
-    /// The committed offsets, unless a transaction on one of them is open (`require_stable`, KIP-447; `fetchOffsets` answers
-    /// `UNSTABLE_OFFSET_COMMIT`).
+    /// The committed offsets. Returns `UNSTABLE_OFFSET_COMMIT` if an open transaction contains one of them (`require_stable`, KIP-447,
+    /// `fetchOffsets`).
     pub(in crate::sim) fn fetch_offsets(&self, name: &str, partitions: &[TopicPartition]) -> Result<Vec<Option<CommittedOffset>>, Code> {
         let Some(group) = self.cluster.groups.get(name) else { return Ok(vec![None; partitions.len()]) };
         let (offsets, pending) = match group.former.as_ref().filter(|former| former.times.contains(&self.now)) {

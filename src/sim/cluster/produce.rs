@@ -1,4 +1,4 @@
-//! What a partition leader does with records of a producer, and with readers.
+//! Produce, fetch, and list-offsets requests at a partition's leader.
 
 use super::super::network::Code;
 use super::super::{World, micros};
@@ -7,7 +7,7 @@ use super::{Isolation, StoredRecord};
 use crate::record::{Offset, TopicPartition};
 
 impl World {
-    /// A partition without a leader serves nothing (`LEADER_NOT_AVAILABLE`).
+    /// Returns `LEADER_NOT_AVAILABLE` if the partition has no leader.
     fn check_leader(&self, of: &TopicPartition) -> Result<(), Code> {
         if self.cluster.partition(of)?.no_leader_until > self.now { Err(Code::NotLeader) } else { Ok(()) }
     }
@@ -25,8 +25,8 @@ impl World {
         let is_open =
             producer.is_some_and(|producer| self.cluster.partition(to).is_ok_and(|partition| partition.log.is_open(producer.pid)));
         if let Some(producer) = producer.filter(|producer| producer.is_transactional && !is_open) {
-            // The leader asks the coordinator whether the partition is part of the transaction (KIP-890 part 1,
-            // `AddPartitionsToTxnManager`), so that a late batch opens no transaction that nobody ends.
+            // The leader asks the coordinator whether the partition is part of the transaction, so that a late batch cannot open a
+            // transaction that nobody ends (KIP-890 part 1, `AddPartitionsToTxnManager`).
             self.cluster.transactions.verify(&producer, to)?;
         }
         topic.validate(to.partition, &mut records, now)?;
@@ -50,7 +50,7 @@ impl World {
         }
     }
 
-    /// Reads from a partition (`ReplicaManager.readFromLog`). `epoch` is the leader epoch of the last record that the reader has.
+    /// Reads from a partition (`ReplicaManager.readFromLog`). `epoch` is the leader epoch of the reader's last record.
     pub(in crate::sim) fn read_log(
         &self,
         of: &TopicPartition,
@@ -68,7 +68,7 @@ impl World {
         Ok((log.read(from, isolation, most), log))
     }
 
-    /// The log start offset and the end (`ListOffsets`). A new leader that does not know the high watermark yet asks for patience
+    /// The log start offset and the end (`ListOffsets`). A new leader that does not know the high watermark yet returns a retriable error
     /// (KIP-207, `Partition.fetchOffsetForTimestamp`).
     pub(in crate::sim) fn list_offsets(&self, of: &TopicPartition, isolation: Isolation) -> Result<(Offset, Offset), Code> {
         self.check_leader(of)?;

@@ -1,4 +1,4 @@
-//! Topics: their settings, their partitions, and the records that they refuse.
+//! Topics: settings, partitions, and record validation.
 
 use super::super::network::{Code, NodeId};
 use super::super::{Micros, World};
@@ -28,16 +28,16 @@ impl Default for TopicOptions {
     }
 }
 
-/// A record that another client writes.
+/// A record to be written by another client.
 #[derive(Clone, Debug, Default)]
 pub struct NewRecord {
-    /// Its timestamp; `None` is the brokers' clock.
+    /// The timestamp. `None` means the brokers' clock.
     pub time: Option<Timestamp>,
-    /// Its key.
+    /// The key.
     pub key: Option<Vec<u8>>,
-    /// Its value.
+    /// The value.
     pub value: Option<Vec<u8>>,
-    /// Its headers.
+    /// The headers.
     pub headers: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
@@ -58,23 +58,23 @@ impl NewRecord {
 pub(in crate::sim) struct Partition {
     pub(in crate::sim) log: Log,
     pub(in crate::sim) leader: NodeId,
-    /// The high watermark does not move before this time.
+    /// The time before which the high watermark does not move.
     pub(in crate::sim) lags_until: Micros,
-    /// After an election, the leader does not know the high watermark before this time (KIP-207).
+    /// The time before which a new leader does not know the high watermark (KIP-207).
     pub(in crate::sim) unsure_until: Micros,
-    /// There is no leader before this time.
+    /// The time before which there is no leader.
     pub(in crate::sim) no_leader_until: Micros,
-    /// A former leader that still answers, if there is one.
+    /// The former leader, if it still answers.
     pub(in crate::sim) former: Option<FormerLeader>,
 }
 
-/// A leader that stood still while another took over. Until it hears of that, it answers `ListOffsets` from what it knew: nothing in the
-/// request shows that it is not the leader any more (`Partition.fetchOffsetForTimestamp`).
+/// A leader that was frozen while another one took over. Until it notices, it answers `ListOffsets` from its memory, because the request
+/// does not show that it is no longer the leader (`Partition.fetchOffsetForTimestamp`).
 pub(in crate::sim) struct FormerLeader {
     pub(in crate::sim) start: Offset,
     pub(in crate::sim) last_stable: Offset,
     pub(in crate::sim) high_watermark: Offset,
-    /// When it answers.
+    /// The period in which it answers.
     pub(in crate::sim) times: std::ops::Range<Micros>,
 }
 
@@ -92,7 +92,7 @@ impl Topic {
         Partition { log, leader: number % nodes, lags_until: 0, unsure_until: 0, no_leader_until: 0, former: None }
     }
 
-    /// Checks and stamps the records of a batch (`LogValidator.validateMessagesAndAssignOffsets`).
+    /// Validates and stamps the records of a batch (`LogValidator.validateMessagesAndAssignOffsets`).
     pub(in crate::sim) fn validate(&self, partition: i32, records: &mut [StoredRecord], now: Timestamp) -> Result<(), Code> {
         let options = &self.options;
         if records.iter().map(StoredRecord::bytes).sum::<usize>() > options.max_message_bytes {
@@ -121,7 +121,7 @@ impl Topic {
 }
 
 impl StoredRecord {
-    /// The bytes that count for `max.message.bytes`, roughly.
+    /// The approximate size that counts toward `max.message.bytes`.
     pub(in crate::sim) fn bytes(&self) -> usize {
         let len = |bytes: &Option<Box<[u8]>>| bytes.as_ref().map_or(0, |bytes| bytes.len());
         let headers: usize = self.headers.iter().map(|(name, value)| name.len() + len(value) + 2).sum();
@@ -148,7 +148,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Deletes a topic. Groups forget the offsets that they committed for it (`OffsetMetadataManager.onPartitionsDeleted`).
+    /// Deletes a topic, and its committed offsets in all groups (`OffsetMetadataManager.onPartitionsDeleted`).
     pub(in crate::sim) fn delete_topic(&mut self, name: &str) {
         self.topics.remove(name);
         for group in self.groups.values_mut() {
@@ -158,7 +158,7 @@ impl Cluster {
 }
 
 impl World {
-    /// Readers of a partition may find something new.
+    /// Wakes the readers of a partition.
     pub(in crate::sim) fn log_changed(&mut self, of: &TopicPartition) {
         let parked: Vec<_> = self.clients.iter().filter(|(_, client)| client.is_parked_at(of)).map(|(&id, _)| id).collect();
         for client in parked {
@@ -170,7 +170,7 @@ impl World {
         }
     }
 
-    /// The leader has appended: the followers fetch it, at once unless they lag.
+    /// Replicates an append, at once unless the followers lag.
     pub(in crate::sim) fn appended(&mut self, of: &TopicPartition) {
         let now = self.now;
         let Ok(partition) = self.cluster.partition_mut(of) else { return };
@@ -183,7 +183,7 @@ impl World {
         self.log_changed(of);
     }
 
-    /// The followers of a partition fetch nothing for a while: what is appended stays above the high watermark.
+    /// Makes the followers of a partition lag for a while, so that appended records stay above the high watermark.
     pub(in crate::sim) fn lag(&mut self, of: &TopicPartition, time: Micros) {
         let until = self.now + time;
         let Ok(partition) = self.cluster.partition_mut(of) else { return };

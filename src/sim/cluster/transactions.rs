@@ -1,4 +1,4 @@
-//! The transaction coordinator, transaction protocol version 1 (`TransactionCoordinator`, `TransactionMetadata`).
+//! The transaction coordinator with version 1 of the transaction protocol (`TransactionCoordinator`, `TransactionMetadata`).
 
 use super::super::network::{Code, NodeId};
 use super::super::{Micros, World, micros, millis};
@@ -20,7 +20,7 @@ use TransactionState::{CompleteAbort, CompleteCommit, Empty, Ongoing, PrepareAbo
 struct Transaction {
     pid: Pid,
     epoch: i16,
-    /// The epoch before the last bump that the producer itself asked for: it may ask again if the answer got lost (KIP-360).
+    /// The epoch before the last bump that the producer requested. The producer repeats the request if the answer was lost (KIP-360).
     last_epoch: Option<i16>,
     state: TransactionState,
     timeout: Micros,
@@ -44,7 +44,7 @@ impl Transactions {
         self.next_pid
     }
 
-    /// Finds the transaction of a producer. A producer with an old epoch is fenced.
+    /// Finds the transaction of a producer. Fences a producer with an old epoch.
     fn of(&mut self, id: &str, (pid, epoch): (Pid, i16)) -> Result<&mut Transaction, Code> {
         let transaction = self.by_id.get_mut(id).filter(|transaction| transaction.pid == pid).ok_or(Code::InvalidProducerIdMapping)?;
         if transaction.epoch == epoch { Ok(transaction) } else { Err(Code::ProducerFenced) }
@@ -63,7 +63,7 @@ impl Transactions {
         }
     }
 
-    /// The same for a group.
+    /// Checks that a group is part of an open transaction.
     pub(super) fn verify_group(&self, pid: Pid, epoch: i16, group: &str) -> Result<(), Code> {
         match self.of_pid(pid) {
             Some(transaction) if transaction.epoch != epoch => Err(Code::InvalidProducerEpoch),
@@ -72,7 +72,7 @@ impl Transactions {
         }
     }
 
-    /// Forgets all ids without an open transaction, as after `transactional.id.expiration.ms`
+    /// Removes all ids without an open transaction, as after `transactional.id.expiration.ms`
     /// (`TransactionStateManager.removeExpiredTransactionalIds`). Their producers get `INVALID_PRODUCER_ID_MAPPING`.
     pub(in crate::sim) fn expire_ids(&mut self) {
         self.by_id.retain(|_, transaction| matches!(transaction.state, Ongoing | PrepareCommit | PrepareAbort));
@@ -85,8 +85,8 @@ impl Transactions {
 }
 
 impl World {
-    /// Gives a producer an id and an epoch, and fences earlier producers (`handleInitProducerId`). Their open transaction is aborted
-    /// first, and the caller asks again meanwhile.
+    /// Assigns an id and an epoch to a producer, and fences earlier producers (`handleInitProducerId`). If they have an open transaction,
+    /// the coordinator aborts it first, and the caller must retry.
     pub(in crate::sim) fn init_producer(&mut self, id: &str, timeout: Micros, known: Option<(Pid, i16)>) -> Result<(Pid, i16), Code> {
         let is_fenced = {
             let often = self.faults.fenced_init;
@@ -125,7 +125,7 @@ impl World {
         }
     }
 
-    /// Adds partitions and groups to a transaction (`handleAddPartitionsToTransaction`). The first ones open it.
+    /// Adds partitions and groups to a transaction (`handleAddPartitionsToTransaction`). The first ones open the transaction.
     pub(in crate::sim) fn add_to_transaction(
         &mut self,
         id: &str,
@@ -155,7 +155,7 @@ impl World {
         Ok(())
     }
 
-    /// Aborts a transaction that is open for too long (`abortTimedOutTransactions`). The coordinator looks every ten seconds.
+    /// Aborts a transaction that has timed out (`abortTimedOutTransactions`). The coordinator checks every ten seconds.
     fn watch_transaction(&mut self, id: String, producer: (Pid, i16), began: Micros, timeout: Micros) {
         let late = self.random.below(millis(10_000));
         self.after(timeout + late, move |world| {
@@ -169,8 +169,8 @@ impl World {
         });
     }
 
-    /// Ends a transaction (`endTransaction`). The coordinator answers before the markers are written. The request does not name its
-    /// transaction: a late copy ends whichever transaction of the same epoch is open (the hole that KIP-890 closes in version 2).
+    /// Ends a transaction (`endTransaction`). The coordinator answers before the markers are written. The request does not identify the
+    /// transaction, so a late copy ends any open transaction of the same epoch (version 2 of the protocol fixes this, KIP-890).
     pub(in crate::sim) fn end_transaction(&mut self, id: &str, producer: (Pid, i16), is_commit: bool) -> Result<(), Code> {
         let transaction = self.cluster.transactions.of(id, producer)?;
         match (transaction.state, is_commit) {
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// Decides a transaction, and has the markers written (`TransactionMarkerChannelManager`).
+    /// Decides the outcome of a transaction, and schedules its markers (`TransactionMarkerChannelManager`).
     fn prepare(&mut self, id: &str, state: TransactionState) {
         let Some(transaction) = self.cluster.transactions.by_id.get_mut(id) else { return };
         transaction.state = state;
@@ -206,7 +206,7 @@ impl World {
         }
     }
 
-    /// Ends a transaction of a producer that no coordinator knows, in one partition.
+    /// Ends a transaction in one partition, for a producer that no coordinator knows.
     pub(in crate::sim) fn end_foreign_transaction(&mut self, pid: Pid, of: &TopicPartition, is_commit: bool) {
         let now = self.broker_clock();
         if let Ok(partition) = self.cluster.partition_mut(of) {
@@ -258,7 +258,7 @@ impl World {
         self.complete(&id);
     }
 
-    /// The transaction is complete once all of its markers are written.
+    /// Completes a transaction once all of its markers are written.
     fn complete(&mut self, id: &str) {
         let Some(transaction) = self.cluster.transactions.by_id.get_mut(id) else { return };
         if transaction.partitions.is_empty() && transaction.groups.is_empty() {

@@ -1,4 +1,5 @@
-//! A small worker that copies records exactly once: what the simulator allows and what it breaks, all at once.
+//! A small worker that copies records exactly once, under all faults at once. Tests that the simulator's rules are neither too strict nor
+//! too lenient.
 
 use super::*;
 use crate::broker::{ClientError, Record as _};
@@ -6,7 +7,7 @@ use crate::runtime;
 use crate::sim::{Api, Faults, Random, SimRecord};
 
 const PARTITIONS: i32 = 3;
-/// Plans that [`cost_of_a_plan`] runs.
+/// The number of plans that [`cost_of_a_plan`] runs.
 const SOAK: u32 = 2000;
 
 /// Copies records from `in` to `out` in transactions, until it is killed.
@@ -35,7 +36,7 @@ impl Copier {
         }
     }
 
-    /// Ends when another member has taken over its static name.
+    /// Runs until killed, or until another member takes over its static name.
     fn run(simulation: &Simulation, id: &str, is_static: bool, replaces_doubtful: bool) {
         let producer = Self::ready_producer(simulation, id);
         let instance = is_static.then(|| id.to_owned());
@@ -112,7 +113,7 @@ impl Copier {
         true
     }
 
-    /// Commits, or gives up what is not committed.
+    /// Commits the transaction, or abandons it.
     fn end(&mut self) {
         if std::mem::take(&mut self.is_open) && self.commit().is_err() {
             self.is_open = true;
@@ -249,7 +250,7 @@ fn records_are_copied_exactly_once_under_kills_and_faults() {
     assert_exactly_once(100..150, Faults::drawn);
 }
 
-/// Shows that the simulator finds the hole which KIP-890 closes: a copier that keeps a producer in doubt duplicates records.
+/// Shows that the simulator reproduces the defect that KIP-890 fixes: a copier that keeps a producer in doubt duplicates records.
 #[test]
 fn producer_in_doubt_that_is_kept_duplicates_or_loses_records() {
     let faults = Faults { late_request: 3000, late_apis: &[Api::EndTxn], late_by: Duration::from_millis(500), ..Faults::none() };
@@ -268,7 +269,7 @@ fn same_seed_gives_the_same_trace_also_under_kills() {
     }
 }
 
-/// Not a test of speed: prints what a plan costs.
+/// Prints the cost of a plan. Asserts nothing about speed.
 #[test]
 #[ignore = "prints measurements"]
 fn cost_of_a_plan() {

@@ -40,7 +40,7 @@ fn eager_rebalance_revokes_everything() {
 }
 
 #[test]
-fn member_that_leaves_gives_its_partitions_away_at_once() {
+fn leaving_member_releases_its_partitions_at_once() {
     run(|simulation| {
         topic(simulation, "in", 4);
         let (mut first, mut second) = (Member::join(simulation, None, false, &["in"]), Member::join(simulation, None, false, &["in"]));
@@ -72,7 +72,7 @@ fn session_of_a_killed_process_expires() {
 }
 
 #[test]
-fn static_member_comes_back_without_a_rebalance_and_fences_its_past() {
+fn static_member_returns_without_a_rebalance_and_fences_its_predecessor() {
     run(|simulation| {
         topic(simulation, "in", 4);
         let mut old = Member::join(simulation, Some("a"), true, &["in"]);
@@ -104,7 +104,7 @@ fn static_member_that_closes_stays_until_its_session_expires() {
 }
 
 #[test]
-fn stopped_process_loses_its_partitions_and_hears_of_it() {
+fn stopped_process_loses_its_partitions_and_is_notified() {
     run(|simulation| {
         topic(simulation, "in", 2);
         let own = simulation.clone();
@@ -141,8 +141,8 @@ fn member_that_does_not_poll_loses_its_partitions() {
     });
 }
 
-/// librdkafka issue 3437: after an outage that is longer than the session, the client has forgotten its member id, and sends heartbeats
-/// without one for as long as the application does not answer the revocation.
+/// librdkafka issue 3437: after an outage longer than the session, the client has forgotten its member id. It sends heartbeats without an
+/// id until the application answers the revocation.
 #[test]
 fn static_member_is_fenced_after_an_outage_longer_than_its_session() {
     run(|simulation| {
@@ -198,7 +198,7 @@ fn members_of_different_protocols_do_not_share_a_group() {
     });
 }
 
-/// `max.poll.interval.ms`: the clients' own threads continue while the application does not poll.
+/// `max.poll.interval.ms`: the clients' background threads continue while the application does not poll.
 #[test]
 fn member_that_does_not_poll_leaves_and_joins_again_at_its_next_poll() {
     run(|simulation| {
@@ -229,7 +229,7 @@ fn another_coordinator_knows_the_stored_members_but_no_rebalance() {
         let end = simulation.elapsed() + 15 * SECOND;
         drive(simulation, &mut [&mut first, &mut second], |_| simulation.elapsed() > end);
         assert_eq!((simulation.group("group"), (first.revocations.len(), second.revocations.len())), (stored, before));
-        // The rebalance for a third member is forgotten, and begins again.
+        // The rebalance for a third member is lost, and starts over.
         let mut third = Member::join(simulation, None, true, &["in"]);
         assert!(drive(simulation, &mut [&mut third], |_| simulation.group("group").1 == 3));
         simulation.move_all(0);
@@ -242,7 +242,7 @@ fn another_coordinator_knows_the_stored_members_but_no_rebalance() {
 }
 
 #[test]
-fn member_that_is_cut_off_from_its_coordinator_is_replaced_while_it_reads_on() {
+fn member_cut_off_from_its_coordinator_is_replaced_while_it_keeps_reading() {
     run(|simulation| {
         topic(simulation, "in", 3);
         let own = simulation.clone();

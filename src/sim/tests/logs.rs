@@ -1,4 +1,4 @@
-//! Logs: what readers see, where offsets go, and what topics refuse.
+//! Logs: visibility, offsets, and record validation.
 
 use super::*;
 use crate::broker::{ErrorCode, OutgoingRecord};
@@ -77,7 +77,7 @@ fn position_outside_the_log_is_reported_and_no_longer_read() {
         while !batch.out_of_range {
             member.consumer.poll(&mut batch, 10, SECOND).unwrap();
         }
-        // Retention, and a seek before it.
+        // Retention deletes records, and a seek goes below the log start.
         simulation.append(&of, record("new"));
         simulation.delete_before(&of, 3);
         assert!(member.consumer.seek(&of, 3).is_err(), "librdkafka has stopped to read the partition");
@@ -95,7 +95,7 @@ fn position_outside_the_log_is_reported_and_no_longer_read() {
 }
 
 #[test]
-fn truncated_log_that_has_grown_again_is_noticed() {
+fn truncation_is_detected_after_the_log_has_grown_again() {
     run(|simulation| {
         topic(simulation, "in", 1);
         let of = at("in", 0);
@@ -126,7 +126,7 @@ fn compaction_leaves_gaps() {
 }
 
 #[test]
-fn topics_refuse_records_that_they_do_not_take() {
+fn topics_reject_invalid_records() {
     run(|simulation| {
         let compacted = TopicOptions { is_compacted: true, ..TopicOptions::default() };
         let strict = TopicOptions { before_max_ms: 1000, max_message_bytes: 200, ..TopicOptions::default() };
@@ -149,7 +149,7 @@ fn topics_refuse_records_that_they_do_not_take() {
             assert!(error.requires_abort, "{error:?}");
             producer.abort_transaction(TIMEOUT).unwrap();
         }
-        // The next transaction is fine: the abort has bumped the epoch.
+        // The next transaction succeeds, because the abort has bumped the epoch.
         producer.begin_transaction().unwrap();
         send(&producer, &at("strict", 0), "fine");
         producer.commit_transaction(TIMEOUT).unwrap();
@@ -170,7 +170,7 @@ fn log_append_time_replaces_timestamps() {
 }
 
 #[test]
-fn paused_partition_continues_behind_the_last_record_read() {
+fn paused_partition_continues_after_the_last_consumed_record() {
     run(|simulation| {
         topic(simulation, "in", 1);
         let of = at("in", 0);

@@ -40,7 +40,7 @@ pub(super) fn topic(simulation: &Simulation, name: &str, partitions: u32) {
     assert!(simulation.create_topic(name, partitions, TopicOptions::default()));
 }
 
-/// The values that a reader of committed records sees.
+/// The values that a `read_committed` reader returns.
 pub(super) fn values(simulation: &Simulation, of: &TopicPartition) -> Vec<String> {
     let records = simulation.read(of, Isolation::ReadCommitted);
     records.iter().map(|record| String::from_utf8_lossy(record.value.as_deref().unwrap_or_default()).into_owned()).collect()
@@ -62,7 +62,7 @@ pub(super) fn new_producer(simulation: &Simulation, id: &str) -> SimProducer {
     SimProducer::with_id(simulation, Some(id.to_owned()), TIMEOUT, |_| {})
 }
 
-/// A producer that is ready to begin.
+/// A producer with initialized transactions.
 pub(super) fn producer(simulation: &Simulation, id: &str) -> SimProducer {
     let producer = new_producer(simulation, id);
     producer.init_transactions(TIMEOUT).unwrap();
@@ -78,11 +78,11 @@ pub(super) fn send(producer: &SimProducer, to: &TopicPartition, value: &str) {
     producer.send(&outgoing(&to.topic, to.partition, value)).unwrap();
 }
 
-/// A consumer that answers rebalances at once, and reads from the committed offsets.
+/// A consumer that answers rebalances at once, and starts at the committed offsets.
 pub(super) struct Member {
     pub(super) consumer: SimConsumer,
     pub(super) held: Vec<TopicPartition>,
-    /// Values and offsets of what was read.
+    /// The offsets and values of consumed records.
     pub(super) read: Vec<(TopicPartition, Offset, String)>,
     pub(super) revocations: Vec<(Vec<TopicPartition>, bool)>,
 }
@@ -94,7 +94,7 @@ impl Member {
         Self { consumer, held: Vec::new(), read: Vec::new(), revocations: Vec::new() }
     }
 
-    /// Polls once. False if the consumer is fenced.
+    /// Polls once. Returns `false` if the consumer is fenced.
     pub(super) fn turn(&mut self, wait: Duration) -> bool {
         while let Some(rebalance) = self.consumer.next_rebalance() {
             match rebalance {
@@ -129,7 +129,7 @@ impl Member {
     }
 }
 
-/// Polls members in turn until `ready`, for a virtual minute at most.
+/// Polls members in turn until `ready`, for at most a virtual minute.
 pub(super) fn drive(simulation: &Simulation, members: &mut [&mut Member], ready: impl Fn(&[&mut Member]) -> bool) -> bool {
     let end = simulation.elapsed() + Duration::from_secs(60);
     while !ready(members) {
@@ -143,7 +143,7 @@ pub(super) fn drive(simulation: &Simulation, members: &mut [&mut Member], ready:
     true
 }
 
-/// How often each value occurs.
+/// The number of occurrences of each value.
 pub(super) fn counts(values: impl IntoIterator<Item = String>) -> BTreeMap<String, u32> {
     let mut counts = BTreeMap::new();
     values.into_iter().for_each(|value| *counts.entry(value).or_default() += 1);

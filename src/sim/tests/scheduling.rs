@@ -1,4 +1,4 @@
-//! Turns, virtual time, and processes.
+//! Scheduling, virtual time, and processes.
 
 use super::*;
 use crate::runtime::{self, Task};
@@ -57,7 +57,7 @@ fn killed_process_unwinds_all_of_its_threads() {
     struct Dropped(Arc<AtomicU32>);
     impl Drop for Dropped {
         fn drop(&mut self) {
-            // Does nothing, and does not panic.
+            // Outside a simulation, the call does nothing.
             runtime::sleep(SECOND);
             self.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -103,7 +103,7 @@ fn killed_process_unwinds_all_of_its_threads() {
 }
 
 #[test]
-fn stopped_process_stands_still() {
+fn stopped_process_does_not_run() {
     run(|simulation| {
         let count = Arc::new(AtomicU32::new(0));
         let counted = Arc::clone(&count);
@@ -169,7 +169,7 @@ fn panic_of_a_process_is_its_outcome() {
     });
 }
 
-/// Three members that come and go under faults. Returns the digest of all events.
+/// Runs three members that join and leave under faults. Returns the digest of all events.
 fn scenario(seed: u64) -> (u64, u64) {
     Simulation::run(seed, Options::default(), |simulation| {
         topic(simulation, "in", 4);

@@ -1,8 +1,8 @@
-//! Transactions: fencing, timeouts, markers, and answers that get lost.
+//! Transactions: fencing, timeouts, markers, and lost answers.
 
 use super::*;
 use crate::broker::ErrorCode;
-use crate::sim::{Api, Fate, SimMembership};
+use crate::sim::{Api, RequestFault, SimMembership};
 
 #[test]
 fn committed_transaction_becomes_visible_and_an_aborted_one_does_not() {
@@ -19,7 +19,7 @@ fn committed_transaction_becomes_visible_and_an_aborted_one_does_not() {
         producer.abort_transaction(TIMEOUT).unwrap();
         simulation.sleep(SECOND);
         assert_eq!((values(simulation, &at("out", 0)), values(simulation, &at("out", 1))), (vec!["1".to_owned()], vec!["2".to_owned()]));
-        // A record, a marker, a record, a marker.
+        // The log contains a record, a marker, a record, and a marker.
         assert_eq!(simulation.offsets(&at("out", 0)), Some([0, 4, 4, 4]));
         assert!(!producer.has_late_request());
     });
@@ -90,14 +90,14 @@ fn lost_answer_of_end_leaves_the_transaction_committed() {
         let producer = producer(simulation, "a");
         producer.begin_transaction().unwrap();
         send(&producer, &at("out", 0), "1");
-        simulation.set_fate(Api::EndTxn, Fate::LostAnswer);
-        // The client asks again, and learns that the transaction is committed.
+        simulation.set_request_fault(Api::EndTxn, RequestFault::LostAnswer);
+        // The retry learns that the transaction is committed.
         producer.commit_transaction(TIMEOUT).unwrap();
         assert!(producer.has_late_request());
-        // A process that dies here finds the transaction committed.
+        // A process that dies here leaves the transaction committed.
         producer.begin_transaction().unwrap();
         send(&producer, &at("out", 0), "2");
-        simulation.set_fate(Api::EndTxn, Fate::LostAnswer);
+        simulation.set_request_fault(Api::EndTxn, RequestFault::LostAnswer);
         assert!(producer.commit_transaction(Duration::from_millis(5)).is_err_and(|error| error.is_retriable));
         drop(producer);
         drop(super::producer(simulation, "a"));
@@ -114,7 +114,7 @@ fn lost_request_of_end_leaves_the_transaction_to_the_next_producer() {
         producer.begin_transaction().unwrap();
         send(&producer, &at("out", 0), "1");
         assert!(producer.flush(TIMEOUT));
-        simulation.set_fate(Api::EndTxn, Fate::LostRequest);
+        simulation.set_request_fault(Api::EndTxn, RequestFault::LostRequest);
         assert!(producer.commit_transaction(Duration::from_millis(5)).is_err_and(|error| error.is_retriable));
         drop(producer);
         drop(super::producer(simulation, "a"));
@@ -123,7 +123,7 @@ fn lost_request_of_end_leaves_the_transaction_to_the_next_producer() {
     });
 }
 
-/// KIP-890: in version 1, `EndTxn` names no transaction.
+/// KIP-890: in version 1, `EndTxn` does not identify the transaction.
 #[test]
 fn late_end_of_one_transaction_ends_the_next_of_the_same_epoch() {
     run(|simulation| {
@@ -131,7 +131,7 @@ fn late_end_of_one_transaction_ends_the_next_of_the_same_epoch() {
         let producer = producer(simulation, "a");
         producer.begin_transaction().unwrap();
         send(&producer, &at("out", 0), "1");
-        simulation.set_fate(Api::EndTxn, Fate::Late(2 * SECOND));
+        simulation.set_request_fault(Api::EndTxn, RequestFault::Late(2 * SECOND));
         producer.commit_transaction(TIMEOUT).unwrap();
         assert!(producer.has_late_request());
         producer.begin_transaction().unwrap();
@@ -146,13 +146,13 @@ fn late_end_of_one_transaction_ends_the_next_of_the_same_epoch() {
 }
 
 #[test]
-fn new_epoch_disarms_a_late_end() {
+fn late_end_has_no_effect_on_a_new_epoch() {
     run(|simulation| {
         topic(simulation, "out", 1);
         let first = producer(simulation, "a");
         first.begin_transaction().unwrap();
         send(&first, &at("out", 0), "1");
-        simulation.set_fate(Api::EndTxn, Fate::Late(2 * SECOND));
+        simulation.set_request_fault(Api::EndTxn, RequestFault::Late(2 * SECOND));
         first.commit_transaction(TIMEOUT).unwrap();
         let second = producer(simulation, "a");
         second.begin_transaction().unwrap();
@@ -198,7 +198,7 @@ fn offsets_of_an_old_generation_are_refused() {
         let error = producer.send_offsets(&[(at("in", 0), 5, String::new())], &membership, TIMEOUT).unwrap_err();
         assert!(error.requires_abort, "{error:?}");
         producer.abort_transaction(TIMEOUT).unwrap();
-        // One who names no member is not checked.
+        // The coordinator does not check requests without a member.
         producer.begin_transaction().unwrap();
         producer.send_offsets(&[(at("in", 0), 7, String::new())], &SimMembership::outsider("group"), TIMEOUT).unwrap();
         producer.commit_transaction(TIMEOUT).unwrap();
@@ -223,7 +223,7 @@ fn too_many_bytes_of_offsets_are_refused() {
 }
 
 #[test]
-fn brokers_that_are_down_time_calls_out_and_the_call_is_resumed() {
+fn call_times_out_while_brokers_are_down_and_resumes() {
     run(|simulation| {
         topic(simulation, "out", 1);
         let producer = producer(simulation, "a");
@@ -240,7 +240,7 @@ fn brokers_that_are_down_time_calls_out_and_the_call_is_resumed() {
 }
 
 #[test]
-fn lost_answers_of_writes_write_nothing_twice() {
+fn lost_produce_response_does_not_duplicate_records() {
     run(|simulation| {
         topic(simulation, "out", 1);
         let producer = producer(simulation, "a");
@@ -248,7 +248,7 @@ fn lost_answers_of_writes_write_nothing_twice() {
         for number in 0..20 {
             send(&producer, &at("out", 0), &number.to_string());
             if number % 5 == 0 {
-                simulation.set_fate(Api::Produce, Fate::LostAnswer);
+                simulation.set_request_fault(Api::Produce, RequestFault::LostAnswer);
                 assert!(producer.flush(TIMEOUT));
             }
         }

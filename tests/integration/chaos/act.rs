@@ -1,4 +1,4 @@
-//! How each fault is done.
+//! How to inject each fault.
 
 use super::plan::{Fault, Harm, Step};
 use super::stage::{Stage, copy};
@@ -8,26 +8,26 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long an armed fault point is waited for. One that is not passed by then stays armed.
+/// Time to wait until an armed fault point is passed. After that, the point stays armed.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// How long two processes of one name may fight over it.
+/// Time for which two processes with one name may compete.
 const FIGHT: Duration = Duration::from_secs(8);
-/// Partitions that an input has in the end.
+/// The final number of partitions of an input.
 const MORE_PARTITIONS: u32 = 6;
-/// Records that a log has lost.
+/// The number of records that a log loses.
 const GONE: i64 = 1_000;
-/// Records that a worker is to commit while a fault lasts.
+/// The number of records that a worker should commit during a fault.
 const SOME: usize = 1_000;
 
 impl Stage<'_> {
-    /// Does what a step says. When it returns, at least one member runs.
+    /// Carries out a step. At least one member runs when it returns.
     pub fn act(&mut self, step: &Step) {
         let running = self.running();
         let at = running[step.who % running.len()];
         let name = self.members[at].name;
         self.story.tell(format_args!("{:?} of {name}", step.fault));
         match &step.fault {
-            // Counted when they are met.
+            // These are counted when they happen.
             Fault::Kill | Fault::KillAt(_) | Fault::StopAt { .. } => {}
             fault => self.story.count(fault.name()),
         }
@@ -97,11 +97,11 @@ impl Stage<'_> {
         self.has_more_partitions = true;
         let topics: Vec<_> = std::iter::once(self.stream.input.clone()).chain(self.other.clone()).collect();
         let add = |stage: &mut Self| topics.iter().for_each(|topic| add_partitions(&stage.stream.broker, topic, MORE_PARTITIONS));
-        // Topics that share a space must have as many at any time.
+        // Topics that share a space must always have the same number of partitions.
         if topics.len() > 1 { self.while_all_are_down(add) } else { add(self) }
     }
 
-    /// All members end, something is done, and they start again.
+    /// Stops all members, runs `act`, and starts the members again.
     fn while_all_are_down(&mut self, act: impl FnOnce(&mut Self)) {
         let running = self.running();
         for &at in &running {
@@ -113,7 +113,7 @@ impl Stage<'_> {
         }
     }
 
-    /// A member ends, killed or in good order.
+    /// Ends a member with a kill or a graceful stop.
     fn end_of(&mut self, at: usize, killed: bool) {
         if killed {
             self.kill(at);
@@ -122,7 +122,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Kills a member, starts it with fault points armed, and does what makes it pass them.
+    /// Kills a member, starts it with armed fault points, and provokes them.
     fn arm(&mut self, at: usize, points: &str, standstill: Duration) {
         self.kill(at);
         let state = self.stream.setup.state_dir(self.members[at].name);
@@ -163,12 +163,12 @@ impl Stage<'_> {
     fn stop(&mut self, at: usize, time: Duration) {
         let Some(mut worker) = self.members[at].worker.take() else { return };
         if !worker.runs() {
-            // Let it be found.
+            // Other steps must be able to find the worker.
             self.members[at].worker = Some(worker);
             return;
         }
         worker.sigstop();
-        // Nothing shows from outside that it was given up: the plan says how long that is given.
+        // An abort does not show from outside, so the plan determines how long to wait for it.
         self.wait_for(time, |_| false);
         worker.sigcont();
         self.members[at].worker = Some(worker);
@@ -180,7 +180,7 @@ impl Stage<'_> {
         });
     }
 
-    /// Two processes with the same names, and each with the state of one moment.
+    /// Runs two processes with the same names and the same initial state.
     fn twin(&mut self, at: usize, killed: bool) {
         self.kill(at);
         let name = self.members[at].name;
@@ -213,7 +213,7 @@ impl Stage<'_> {
         self.story.tell("the broker is back");
     }
 
-    /// Has the group's offset lie past the end of a log, while nothing new is written.
+    /// Sets the group's offset past the end of a log, while nothing is written.
     fn shorten(&mut self, at: usize, partition: i32) {
         self.rest();
         let (broker, group) = (self.stream.broker.clone(), self.stream.setup.group().to_owned());
@@ -229,7 +229,7 @@ impl Stage<'_> {
             assert!(log.contains("the log was truncated"), "{name} did not log that the log was truncated");
             move_offset(&broker, &group, &self.stream.input, partition, offset);
         }
-        // Who has the partition says first where it goes on.
+        // The owner of the partition reports first where it continues.
         running.retain(|&other| other != at);
         self.start(at, "");
         self.wait("the group has the log's end", |stage| committed_offset(&broker, &group, &stage.stream.input, partition) == Some(offset));
@@ -239,10 +239,10 @@ impl Stage<'_> {
     }
 
     fn fill_disk(&mut self, at: usize, kib: u64, killed: bool) {
-        // Without room for what a start writes, a worker ends with a sentence.
+        // If there is no space for the files that a start writes, the worker exits with an error.
         self.wait_for_log(at, "started version=");
         let life = self.members[at].lives;
-        // A fault point may be faster.
+        // A fault point may have ended the worker already.
         let Some(worker) = self.members[at].alive() else { return };
         worker.limit_files(kib << 10);
         let before = self.committed();
@@ -258,7 +258,7 @@ impl Stage<'_> {
     }
 }
 
-/// Harms the state of a worker that does not run, and says what was done.
+/// Damages the state of a stopped worker. Returns a description of the damage.
 fn do_harm(state: &Path, harm: Harm) -> String {
     match harm {
         Harm::Deleted => {
@@ -297,7 +297,7 @@ fn on_file(state: &Path, number: usize, done: &str, harm: impl FnOnce(&Path)) ->
     format!("{} was {done}", file.display())
 }
 
-/// The files of the state that hold something, in the order of their names.
+/// The non-empty files of the state, sorted by name.
 fn files(state: &Path) -> Vec<PathBuf> {
     let checkpoints = state.join("checkpoints");
     let mut files = if checkpoints.is_dir() { entries(&checkpoints) } else { Vec::new() };
@@ -308,7 +308,7 @@ fn files(state: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Whether the checkpoints can be opened: killed, a worker may have left none yet.
+/// True if the checkpoints can be opened. A killed worker may have left none.
 fn open_if_whole(state: &Path) -> bool {
     rocksdb::DB::open_default(state.join("checkpoints")).is_ok()
 }

@@ -1,9 +1,9 @@
-//! Promise: whatever happens in whatever order, the same comes out.
+//! Promise: any faults in any order result in the same output.
 //!
-//! A plan is drawn from a seed: a configuration (`options`), and faults over a stream that is being fed (`plan`). It is
-//! carried out on real processes and a real broker (`stage`, `act`), and what a `read_committed` consumer sees is held
-//! against what docs/contributing/promises.md promises where these options and faults meet (`table`, `truth`). So are the answers of a
-//! server beside them (`server`). `scripts/chaos` does this for as long as you like.
+//! A seed determines a plan: a configuration (`options`), and faults over a stream that is being produced (`plan`). The plan runs on real
+//! processes and a real broker (`stage`, `act`). The records that a `read_committed` consumer sees are compared with the promises of
+//! docs/contributing/promises.md for these options and faults (`table`, `truth`). So are the answers of a server that runs alongside
+//! (`server`). `scripts/chaos` runs any number of plans.
 
 mod act;
 mod brokers;
@@ -26,26 +26,26 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 use story::{Counts, Story};
 
-/// The plans of `scripts/chaos`.
+/// The size of the plans of `scripts/chaos`.
 const LARGE: Bounds = Bounds { records: 50_000, faults: 9, brokers: 1 };
-/// The plans of `scripts/chaos --brokers 3`.
+/// The size of the plans of `scripts/chaos --brokers 3`.
 const CLUSTER: Bounds = Bounds { records: 30_000, faults: 6, brokers: 3 };
-/// Plans short enough for every run of the tests.
+/// The size of plans that are short enough for every test run.
 const SMALL: Bounds = Bounds { records: 20_000, faults: 5, brokers: 0 };
 const SMALL_CLUSTER: Bounds = Bounds { records: 10_000, faults: 2, brokers: 3 };
 
-/// What came of some plans.
+/// The results of some plans.
 #[derive(Default)]
 struct Sum {
     exact: usize,
     failed: Vec<u64>,
-    /// Plans in which the lone broker lost the end of a transaction.
+    /// Plans in which the only broker lost the end of a transaction.
     void: Vec<u64>,
     counts: Counts,
 }
 
 impl Sum {
-    /// Carries out a plan, and prints the result in one line.
+    /// Carries out a plan, and prints its result in one line.
     fn add(&mut self, plan: &Plan, address: &str, mut own: Option<&mut OwnBroker>) {
         let seed = plan.conditions.seed;
         let dir = dir().join(format!("seed-{seed}"));
@@ -68,7 +68,7 @@ impl Sum {
         self.counts.add(story.counts());
         let lost = own.filter(|_| outcome.is_err()).map(|own| own.transactions_without_end(&format!("chaos-{seed}-")));
         lost.iter().flatten().for_each(|lost| story.tell(lost));
-        // If there are replicas, nothing excuses a lost end.
+        // With replicas, a lost end is never excused.
         let was_killed = plan.steps.iter().any(|step| matches!(step.fault, Fault::Broker { .. }));
         if let Some(lost) = lost.as_ref().and_then(|lost| lost.first()).filter(|_| was_killed) {
             self.void.push(seed);
@@ -96,7 +96,7 @@ impl Sum {
     }
 }
 
-/// Where what is left of plans that failed is kept.
+/// The directory for the files of failed plans.
 fn dir() -> PathBuf {
     env::var_os("UNSEEN_CHAOS_DIR").map_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("chaos"), PathBuf::from)
 }
@@ -118,7 +118,7 @@ fn a_small_plan_on_three_brokers() {
 }
 
 #[test]
-fn a_plan_is_its_text() {
+fn plan_survives_its_text_format() {
     for (seed, bounds) in (0..100).flat_map(|seed| [(seed, LARGE), (seed, CLUSTER)]) {
         let plan = Plan::draw(seed, bounds);
         assert_eq!(Plan::parse(&plan.to_string()).expect("a plan"), plan);
@@ -126,7 +126,7 @@ fn a_plan_is_its_text() {
     }
 }
 
-/// The plans of `scripts/chaos`, which takes as many minutes as it is asked to.
+/// The plans of `scripts/chaos`. The number of plans determines the duration.
 #[test]
 #[ignore = "as long as scripts/chaos asks for"]
 fn at_length() {
@@ -149,7 +149,7 @@ fn at_length() {
     sum.check();
 }
 
-/// Which options meet which faults.
+/// The combinations of options and faults in these plans.
 fn meetings(plans: &[Plan]) -> BTreeSet<(&str, &str)> {
     fn of_plan(plan: &Plan) -> Vec<(&str, &str)> {
         let (options, faults) = (plan.conditions.options.names().collect::<Vec<_>>(), plan.rows());
@@ -159,9 +159,9 @@ fn meetings(plans: &[Plan]) -> BTreeSet<(&str, &str)> {
     plans.iter().flat_map(of_plan).collect()
 }
 
-/// Every choice has a row on the page, every row a choice, and a series of plans has all pairs of choices.
+/// Every choice has a row on the page, every row belongs to a choice, and a series of plans covers all pairs of choices.
 #[test]
-fn the_page_and_the_plans_have_the_same_rows() {
+fn page_and_plans_have_the_same_rows() {
     let plans: Vec<_> = (SERIES..2 * SERIES).map(|seed| Plan::draw(seed, LARGE)).collect();
     let more: Vec<_> = (0..8 * SERIES).map(|seed| Plan::draw(seed, LARGE)).collect();
     let cluster: Vec<_> = (0..SERIES).map(|seed| Plan::draw(seed, CLUSTER)).collect();
@@ -175,7 +175,7 @@ fn the_page_and_the_plans_have_the_same_rows() {
     let two: Vec<_> = (SERIES..3 * SERIES).map(|seed| Plan::draw(seed, LARGE)).collect();
     let missing: Vec<_> = meetings(&more).difference(&meetings(&two)).copied().collect();
     assert!(missing.len() <= meetings(&more).len() / 10, "{} options meet no such fault in two series: {missing:?}", missing.len());
-    // And each promise can be told.
+    // Each promise can be determined.
     for plan in more.iter().chain(&cluster) {
         let options = &plan.conditions.options;
         assert!(table::promise(plan.rows()).exact && options.is_ordered() || options.is_judged_by_keys(), "{plan}");

@@ -1,6 +1,6 @@
-//! The space of configurations: what may be chosen, and what does not go together.
+//! The space of configurations, and the combinations that are not allowed.
 //!
-//! A choice has the name of its row in docs/contributing/promises.md, which says what is promised under it.
+//! A choice has the name of its row in docs/contributing/promises.md, which documents its promises.
 
 use super::plan::pick;
 use crate::harness::SplitMix;
@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
 
-/// Seeds in a row that have all pairs of options.
+/// The number of consecutive seeds that cover all pairs of options.
 pub const SERIES: u64 = 64;
 
-/// The value of the header by which a record retracts its key.
+/// The header value with which a record retracts its key.
 pub const RETRACTS: &str = "yes";
 
-/// Kinds of filters. The last promises no window.
+/// Kinds of filters. The last one does not guarantee a window.
 const KINDS: &[&str] = &[
     "kind = \"aging\"",
     "kind = \"cuckoo\"",
@@ -25,7 +25,7 @@ const KINDS: &[&str] = &[
 ];
 const STABLE: usize = KINDS.len() - 1;
 
-/// Of each, one is chosen.
+/// One choice of each dimension is drawn.
 pub const DIMENSIONS: &[&[&str]] = &[
     &["delivery = \"exactly_once\"", "delivery = \"at_least_once\""],
     KINDS,
@@ -65,18 +65,19 @@ pub const DIMENSIONS: &[&[&str]] = &[
     &["Kafka's timestamps", EVENT_TIMES],
 ];
 const NORMALIZED: &str = "normalized key parts, fallbacks, and retraction by value";
-/// The field has another time than Kafka, in any unit. Some records lack it.
+/// The event time in a field differs from Kafka's timestamp, and has any unit. Some records have none.
 pub const EVENT_TIMES: &str = "event times from a field, optional";
-/// Dimensions at the end whose choices follow from the others. So plans that were reported by their seeds stay the same.
+/// The number of dimensions at the end whose choices are derived from the others. This keeps plans stable that were reported by their
+/// seeds.
 const DERIVED: usize = 2;
 
-/// One of each dimension.
+/// One choice per dimension.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct Options(Vec<String>);
 
 impl Options {
-    /// Any that go together.
+    /// Draws a combination that is allowed.
     fn any(random: &mut SplitMix) -> Self {
         loop {
             let (drawn, derived) = DIMENSIONS.split_at(DIMENSIONS.len() - DERIVED);
@@ -89,7 +90,7 @@ impl Options {
         }
     }
 
-    /// The options of a seed. [`SERIES`] seeds in a row have nearly all pairs of choices that go together.
+    /// The options of a seed. [`SERIES`] consecutive seeds cover nearly all allowed pairs of choices.
     pub fn of_seed(seed: u64) -> Self {
         static SERIES_DRAWN: Mutex<BTreeMap<u64, Vec<Options>>> = Mutex::new(BTreeMap::new());
         let mut drawn = SERIES_DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,7 +101,7 @@ impl Options {
     fn series(seed: u64) -> Vec<Self> {
         let mut random = SplitMix(seed);
         let mut had = BTreeSet::new();
-        // The first draw is not used. Plans that were reported by their seeds stay the same.
+        // Discards the first draw, to keep plans stable that were reported by their seeds.
         Self::any(&mut random);
         let mut next = || {
             let candidates: Vec<_> = (0..20).map(|_| Self::any(&mut random)).collect();
@@ -113,13 +114,13 @@ impl Options {
         (0..SERIES).map(|_| next()).collect()
     }
 
-    /// All pairs of choices in it, each by the numbers of dimension and choice.
+    /// All pairs of choices in these options, as the numbers of dimension and choice.
     pub fn pairs(&self) -> impl Iterator<Item = [(usize, usize); 2]> {
         let all = self.numbers();
         (0..all.len()).flat_map(move |at| (0..at).map(|before| [all[before], all[at]]).collect::<Vec<_>>())
     }
 
-    /// The choices by the numbers of dimension and choice.
+    /// The choices, as the numbers of dimension and choice.
     fn numbers(&self) -> Vec<(usize, usize)> {
         let number = |(at, choice): (usize, &String)| (at, DIMENSIONS[at].iter().position(|other| other == choice).unwrap_or_default());
         self.0.iter().enumerate().map(number).collect()
@@ -134,7 +135,7 @@ impl Options {
         self.0.iter().map(String::as_str)
     }
 
-    /// Whether the configuration is accepted, and what comes out can be told.
+    /// True if the configuration is valid and its output can be predicted.
     fn is_possible(&self) -> bool {
         let has = |choice| self.has(choice);
         let is_invalid =
@@ -146,17 +147,17 @@ impl Options {
             && (!has("retract") || !has("kind = \"aging\"") && !has("kind = \"stable\""))
             && (!has("on_invalid = \"fail\"") || !is_invalid.into_iter().any(has))
             && (!has("on_invalid = \"fail\"") || !has("tombstones") || !has("on_tombstone = \"invalid\""))
-            // A repartitioned record is refused on its second way, or ends the worker on its first.
+            // With `repartition`, the output rejects such a record after the second hop, or the worker stops at it in the first hop.
             && (!has("repartition = true") || !has("records too large for the output"));
         accepted && (self.is_ordered() && !has("kind = \"stable\"") || self.is_judged_by_keys())
     }
 
-    /// Whether each record's fate follows from the input alone, in order.
+    /// True if the outcome of each record follows from the input alone, in order.
     pub fn is_ordered(&self) -> bool {
         self.has("delivery = \"exactly_once\"") && self.has("a space of one topic") && self.has("repartition = false")
     }
 
-    /// Whether each key is unseen once, whatever the order.
+    /// True if each key is unseen exactly once, in any order of the records.
     pub fn is_judged_by_keys(&self) -> bool {
         !self.rotates()
             && self.has("no retract")
@@ -164,12 +165,12 @@ impl Options {
             && !self.has("records of time 0, or before it")
     }
 
-    /// Whether keys are forgotten in the course of a plan.
+    /// True if keys expire during a plan.
     pub fn rotates(&self) -> bool {
         self.has("a window by time that rotates") || self.has("a window by count that rotates")
     }
 
-    /// What is remembered, to begin with.
+    /// The initial configuration of the filter.
     pub fn memory(&self, capacity: usize) -> Memory {
         let kind = KINDS.iter().position(|kind| self.has(kind)).expect("one of them was chosen");
         let window = self.window_keys().unwrap_or_else(|| self.window_seconds());
@@ -185,7 +186,7 @@ impl Options {
         }
     }
 
-    /// The line of the key. Both have the same fields.
+    /// The configuration line of the key. Both variants have the same fields.
     pub fn key(&self) -> &'static str {
         if self.has(NORMALIZED) {
             "key = [{ field = \"/user_id\", normalize = [\"to_string\"] }, { first_of = [{ field = \"/no\" }, { field = \"/news_id\" }], normalize = [\"trim\", \"lowercase\"] }]\n"
@@ -194,7 +195,7 @@ impl Options {
         }
     }
 
-    /// What the configuration says of each topic, but for its names and what it remembers.
+    /// The configuration lines of each topic, except for its names and filter.
     pub fn lines(&self, dead_letters: &str, duplicates: &str) -> String {
         let has = |choice| self.has(choice);
         let mut lines = String::new();
@@ -226,7 +227,7 @@ impl Options {
         lines
     }
 
-    /// What it says of all topics together.
+    /// Overrides that apply to all topics.
     pub fn overrides(&self) -> Vec<String> {
         let has = |choice| self.has(choice);
         let mut overrides = vec![format!("worker.workers={}", if has("workers = 2") { 2 } else { 1 })];
@@ -244,7 +245,7 @@ impl Options {
         if self.has("slices = 1") { 1 } else { 4 }
     }
 
-    /// Keys of a window by count, in each partition.
+    /// Keys per window by count, in each partition.
     pub fn window_keys(&self) -> Option<i64> {
         let rotates = self.has("a window by count that rotates").then_some(1_500);
         rotates.or_else(|| self.has("a window by count that covers all").then_some(100_000))
@@ -255,7 +256,7 @@ impl Options {
     }
 }
 
-/// What a topic's memory is configured as, which may change between two runs.
+/// The filter configuration of a topic, which may change between two runs.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct Memory {
@@ -270,17 +271,17 @@ pub struct Memory {
     has_event_times: bool,
 }
 
-/// A part of the configuration that changes between two runs.
+/// A part of the configuration that may change between two runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Change {
-    /// To another kind that promises the same.
+    /// Another kind with the same guarantees.
     Kind,
-    /// To or from the one that promises no window.
+    /// To or from the kind without a guaranteed window.
     Stable,
     /// Capacity, rate, and `adapt`.
     Size,
     Slices,
-    /// To one twice as long, or half.
+    /// Twice or half the length.
     Window,
     /// From event times to Kafka's timestamps.
     Time,
@@ -291,7 +292,7 @@ impl Memory {
     pub fn change(&mut self, change: Change, options: &Options) {
         match change {
             Change::Kind => {
-                // A filter of this kind alone takes no key back.
+                // The first kind cannot retract keys.
                 let first = usize::from(options.has("retract"));
                 self.kind = if self.kind + 1 < STABLE { self.kind + 1 } else { first };
             }
@@ -304,8 +305,8 @@ impl Memory {
         }
     }
 
-    /// How often a server is wrong that has the same filter, without what is on disk; none if it cannot have it, or would
-    /// promise no window.
+    /// The false positive rate of a server with the same filter but without the part on disk. `None` if a server cannot have the filter, or
+    /// it guarantees no window.
     pub fn rate_of_follower(&self, retracts: bool) -> Option<f64> {
         match self.kind {
             0 | 3 | 4 if !retracts => Some(self.rate()),
@@ -314,7 +315,7 @@ impl Memory {
         }
     }
 
-    /// Of its filter, which `confirm` may put right.
+    /// The rate of the filter itself, before `confirm` corrects it.
     fn rate(&self) -> f64 {
         match (self.kind, self.is_resized) {
             (0 | 1, false) => 1e-9,
@@ -324,15 +325,14 @@ impl Memory {
         }
     }
 
-    /// What the configuration says of it. Rates are so low that not one record is expected to fall to them, or wrong
-    /// answers are put right.
+    /// The configuration lines of the filter. The rates are so low that no false positive is expected, or `confirm` corrects them.
     pub fn lines(&self) -> String {
         let Self { window, slices, .. } = self;
         let window = if self.by_count { format!("{{ keys = {window} }}") } else { format!("\"{window}s\"") };
         let capacity = if self.is_resized { self.capacity * 10 } else { self.capacity };
         let capacity = if self.by_count { String::new() } else { format!(", capacity = {capacity}") };
         let (kind, rate) = (KINDS[self.kind], self.rate());
-        // A change of size changes this, too.
+        // A change of size also toggles `adapt`.
         let adapt = self.adapts != self.is_resized;
         let filter = match self.kind {
             0 | 1 | 3 | 4 => format!("{kind}{capacity}, false_positive_rate = {rate:e}, adapt = {adapt}, slices = {slices}"),

@@ -1,7 +1,6 @@
-//! What a round does, drawn from a seed: a configuration, and faults over a stream.
+//! A plan, drawn from a seed: a configuration, and faults over a stream.
 //!
-//! As text, a plan is a line for the configuration and one for each fault, so that a failing one can be
-//! made smaller by striking lines out.
+//! As text, a plan has one line for the configuration and one line per fault, so that a failing plan can be reduced by deleting lines.
 
 use super::options::{Change, EVENT_TIMES, Options};
 use super::server::Own;
@@ -10,28 +9,27 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Most members of the group.
+/// Maximum number of members in the group.
 pub const MEMBERS_MAX: usize = 3;
 
-/// A round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     pub conditions: Conditions,
     pub steps: Vec<Step>,
 }
 
-/// The configuration of a round.
+/// The configuration of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Conditions {
     pub seed: u64,
-    /// Brokers of the plan's own; 0 for the shared broker.
+    /// The number of brokers that belong to the plan. 0 uses the shared broker.
     pub brokers: usize,
     pub records: usize,
     pub options: Options,
-    /// What remembers the keys of the server beside the workers.
+    /// The filter of the server.
     pub server: Own,
-    /// Distinct keys that the filter is told to expect; fewer than there are make it chain.
+    /// The number of distinct keys that the filter is sized for. If the stream has more, the filter chains.
     pub capacity: usize,
     pub commit_ms: u64,
     pub checkpoint_ms: u64,
@@ -39,45 +37,45 @@ pub struct Conditions {
     pub transaction_ms: u64,
 }
 
-/// A fault, and when it is due.
+/// A fault and its time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// Records that were sent by then.
+    /// The number of records that have been sent before the fault.
     pub at: usize,
-    /// Whether they are to be read and committed by then, too.
+    /// True if these records must also be committed before the fault.
     pub read: bool,
-    /// And how much later: somewhere in a transaction.
+    /// An additional delay, so that the fault hits any part of a transaction.
     pub delay_ms: u64,
-    /// Which of the members that run.
+    /// The index of the affected member among the running ones.
     pub who: usize,
     pub fault: Fault,
 }
 
-/// What is done to a worker, its state or its broker.
+/// A fault of a worker, its state, or its broker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Fault {
     /// SIGKILL.
     Kill,
-    /// It is started again with these fault points armed, that kill it.
+    /// Restart with armed fault points that kill the process.
     KillAt(String),
-    /// The same, but steps fail.
+    /// Restart with armed fault points whose steps fail.
     FailAt(String),
-    /// The same, but it stands still for so long.
+    /// Restart with armed fault points that stop the process for this time.
     StopAt { points: String, ms: u64 },
-    /// SIGSTOP, and SIGCONT so much later.
+    /// SIGSTOP, and SIGCONT after this time.
     Stop { ms: u64 },
-    /// SIGTERM; it drains, and is started again.
+    /// SIGTERM and a graceful stop, followed by a restart.
     Terminate,
     /// Another process joins the group.
     Join,
-    /// One of several leaves for good, with or without a word.
+    /// A member leaves for good, gracefully or not.
     Leave { killed: bool },
-    /// One after the other is terminated and started again.
+    /// All members are restarted one by one.
     Roll,
-    /// Another process runs under the same names, with a copy of the state.
+    /// A second process runs with the same names and a copy of the state.
     Twin { killed: bool },
-    /// The broker is killed and comes back; with it a worker, if so.
+    /// The broker is killed and restarts. A worker may be killed with it.
     Broker { worker_too: bool },
     /// One of three brokers has a fault for some time, while the plan continues. A worker may be killed with it.
     OneBroker { ailment: Ailment, number: usize, ms: u64, worker_too: bool },
@@ -85,26 +83,26 @@ pub enum Fault {
     MoveLeaders,
     /// Brokers are restarted one after the other.
     RollBrokers,
-    /// While the worker is down, something happens to its state.
+    /// The state is damaged while the worker is stopped.
     State { harm: Harm, killed: bool },
-    /// No file may grow any more, until it may again, or until the worker is killed.
+    /// Files cannot grow until the limit is lifted or the worker is killed.
     FullDisk { kib: u64, killed: bool },
-    /// All members end, and start with another configuration.
+    /// All members stop, and start with another configuration.
     Change(Change),
-    /// The input gets more partitions.
+    /// Partitions are added to the input.
     AddPartitions,
-    /// All members end, and the group's offsets are deleted.
+    /// All members stop, and the group's offsets are deleted.
     LoseOffsets,
-    /// All members end, and the group's offset of a partition is past the end of its log, as if that had become shorter.
+    /// All members stop, and the group's offset of a partition is set past the end of its log, as if the log had been truncated.
     ShortLog { partition: i32 },
-    /// Something ails the server for so long, while the plan goes on.
+    /// The server has a fault for this time, while the plan continues.
     Server { trouble: Trouble, ms: u64 },
 }
 
-/// What may ail the server.
+/// A fault of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Trouble {
-    /// SIGKILL; it is started again at the end.
+    /// SIGKILL, and a restart at the end.
     Killed,
     /// SIGSTOP, and SIGCONT at the end.
     Stopped,
@@ -115,15 +113,15 @@ pub enum Trouble {
 /// A fault of one of three brokers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ailment {
-    /// SIGKILL; restarted at the end.
+    /// SIGKILL, and a restart at the end.
     Killed,
-    /// SIGSTOP; SIGCONT at the end.
+    /// SIGSTOP, and SIGCONT at the end.
     Paused,
     /// Stopped for nine tenths of the time.
     Slow,
 }
 
-/// What may happen to state. A file is named by a number that is taken modulo their count.
+/// Damage to the state. The number selects a file, modulo the number of files.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Harm {
     Deleted,
@@ -134,12 +132,12 @@ pub enum Harm {
     Tables,
 }
 
-/// How large plans are to be.
+/// The size of plans.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     pub records: usize,
     pub faults: usize,
-    /// Brokers of the plan's own, which may be killed; 0 for the shared broker, which may not.
+    /// The number of brokers that belong to the plan and may be killed. 0 uses the shared broker, which may not be killed.
     pub brokers: usize,
 }
 
@@ -169,12 +167,12 @@ impl Plan {
         let (mut members, mut broker) = (1, bounds.brokers == 1);
         let part = bounds.records / (bounds.faults + 1);
         let mut had = BTreeSet::new();
-        // After a fault that weakens the promise, all others are held against less.
+        // After a fault that weakens the promises, the checks of all other faults are weaker, too.
         let keeps_little = random.below(2) == 0;
         let step = |number| {
             let mut fault = Fault::draw(&conditions, members, broker, &mut random);
             for _ in 0..8 {
-                // The rare ones are as welcome as the frequent.
+                // Rare kinds of faults are as likely as frequent ones.
                 let is_welcome = !had.contains(fault.name()) && (keeps_little || !fault.weakens(&conditions.options));
                 if is_welcome {
                     break;
@@ -185,7 +183,7 @@ impl Plan {
             match fault {
                 Fault::Join => members += 1,
                 Fault::Leave { .. } => members -= 1,
-                // Once is enough: it takes as long as several others.
+                // At most one, because it takes as long as several other faults.
                 Fault::Broker { .. } => broker = false,
                 _ => {}
             }
@@ -208,7 +206,7 @@ impl Plan {
         Self { conditions, steps }
     }
 
-    /// A plan from its text.
+    /// Parses a plan.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         let mut lines = text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
         let conditions = serde_json::from_str(lines.next().unwrap_or_default())?;
@@ -225,19 +223,19 @@ impl fmt::Display for Plan {
 
 impl Step {
     fn of_server(bounds: Bounds, random: &mut SplitMix) -> Self {
-        // Only a broker of our own has another way to it.
+        // Only a broker that belongs to the plan has a proxy.
         let troubles = [Trouble::Killed, Trouble::Stopped, Trouble::CutOff];
         let trouble = pick(random, &troubles[..if bounds.brokers > 0 { 3 } else { 2 }]);
         let fault = Fault::Server { trouble, ms: pick(random, &[0, 300, 1_500, 4_000]) };
         Self { at: random.below(bounds.records), read: false, delay_ms: 0, who: 0, fault }
     }
 
-    /// Different faults of a cluster, half as many as of workers.
+    /// Different faults of a cluster, half the number of worker faults.
     fn of_brokers(bounds: Bounds, random: &mut SplitMix) -> Vec<Self> {
         let mut had = BTreeSet::new();
         let mut steps = Vec::new();
         while steps.len() < bounds.faults.div_ceil(2) {
-            // Restarted at once, out for less than the session of 4 s, and out for longer.
+            // Restart at once, stay down for less than the session timeout of 4 s, or for longer.
             let ms = pick(random, &[0, 2_000, 8_000]);
             let (number, worker_too) = (random.below(bounds.brokers), random.below(2) == 0);
             let ail = |ailment, ms| Fault::OneBroker { ailment, number, ms, worker_too };
@@ -260,15 +258,15 @@ impl Step {
 
 impl Fault {
     fn draw(conditions: &Conditions, members: usize, broker: bool, random: &mut SplitMix) -> Self {
-        // Past the transaction's end, past the session's, or neither.
+        // Stop for longer than the transaction timeout, for longer than the session timeout, or for less than both.
         let ms = pick(random, &[300, conditions.transaction_ms + 1_500, conditions.session_ms + 1_500]);
         let killed = random.below(2) == 0;
         let has = |choice| conditions.options.has(choice);
-        // What is not exact any more must be told by the keys alone.
+        // If the output is not exact, it must be possible to judge it by keys alone.
         let is_spared = has("state.changelog = true") || conditions.options.is_judged_by_keys() && !has("cold_start = \"fail\"");
         let may_change = |change| match change {
             Change::Size => !has("kind = \"stable\""),
-            // Renewals are not all in the changelog.
+            // The changelog does not contain all renewals.
             Change::Kind => has("state.changelog = true") && has("refresh = false") && !has("kind = \"stable\""),
             Change::Stable => has("state.changelog = true") && conditions.options.is_judged_by_keys(),
             Change::Slices | Change::Window | Change::Time => has("state.changelog = true") && !conditions.options.rotates(),
@@ -299,7 +297,7 @@ impl Fault {
         }
     }
 
-    /// Whether less is promised after it.
+    /// True if the fault weakens the promises.
     fn weakens(&self, options: &Options) -> bool {
         let has = |choice| options.has(choice);
         match self {
@@ -311,12 +309,12 @@ impl Fault {
         }
     }
 
-    /// True if an operator changes topics or offsets. Nobody does so while a broker is out.
+    /// True if an operator changes topics or offsets. No operator does that while a broker is down.
     pub const fn is_of_operator(&self) -> bool {
         matches!(self, Self::AddPartitions | Self::LoseOffsets | Self::ShortLog { .. })
     }
 
-    /// Its name in a sum.
+    /// The name of the fault in the summary.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Kill => "kill -9",
@@ -354,7 +352,7 @@ impl Fault {
 }
 
 impl Plan {
-    /// The rows of docs/contributing/promises.md that it meets.
+    /// The matching rows of docs/contributing/promises.md.
     pub fn rows(&self) -> Vec<&str> {
         let options = &self.conditions.options;
         let faults = self.steps.iter().map(|step| match step.fault {
@@ -375,13 +373,13 @@ impl Harm {
     }
 }
 
-/// A fault point where something happens, and what must happen first for it to be passed.
+/// Draws a fault point, and a point that must be passed before it.
 fn points(conditions: &Conditions, random: &mut SplitMix, action: &str) -> String {
-    // With a changelog, nothing is read again; without one, nothing is rebuilt.
+    // With a changelog, nothing is warmed up. Without one, nothing is rebuilt.
     let has_changelog = conditions.options.has("state.changelog = true");
     let is_passed = |point: &str| match point.split('.').next() {
         Some("warm_up") => !has_changelog,
-        // State is harmed for these.
+        // These points need damaged state.
         Some("rebuild" | "quarantine") => has_changelog,
         _ => point != "restore.cold",
     };
@@ -404,7 +402,7 @@ fn points(conditions: &Conditions, random: &mut SplitMix, action: &str) -> Strin
     format!("{first}{point}:{count}:{action}")
 }
 
-/// Several steps that fail.
+/// Draws several failing steps.
 fn failures(random: &mut SplitMix) -> String {
     let steps = [
         "connect.begin",

@@ -1,4 +1,4 @@
-//! What another tool has seen before the plan begins.
+//! Seeds: the keys that another tool has seen before the plan begins.
 
 use super::options::EVENT_TIMES;
 use super::stage::Stage;
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 impl Stage<'_> {
-    /// Seeds the group with some of the keys that are to come.
+    /// Seeds the group with some of the keys that the stream will contain.
     pub fn seed(&mut self) {
         let some = self.stream.records.iter().filter(|record| truth::is_judged(record)).skip(3).step_by(7);
         let options = &self.conditions.options;

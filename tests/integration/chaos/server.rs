@@ -1,7 +1,7 @@
-//! A server beside the workers, by the same file: it is killed, stopped and cut off, and asked for every key meanwhile.
+//! A server alongside the workers, with the same configuration file. It is killed, stopped, and cut off, and is queried for every key.
 //!
-//! Its answers are judged at the end, when it is known what the group has read. What an answer must know follows from its
-//! `as_of_ms`, and from what was committed for certain by then.
+//! The test judges its answers at the end, when it knows what the group has read. An answer must reflect everything that had certainly been
+//! committed by its `as_of_ms`.
 
 use super::options::Memory;
 use super::plan::{Conditions, Trouble};
@@ -14,66 +14,67 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Keys that no record has.
+/// The number of keys that occur in no record.
 const STRANGERS: usize = 3_000;
-/// How long a transaction may stay in doubt before nothing is noted down of what was committed.
+/// Time for which a transaction may be in doubt before the test skips recording what is committed.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long it is not asked after an answer.
+/// Pause after an answer.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// And after none: the first answer comes when it has just read its changelogs.
+/// Pause after a failed query. It is short, because the first answer comes right after the server has read the changelogs.
 const SHORTLY: Duration = Duration::from_millis(20);
-/// The rates of filters that are the server's own. One is wrong often enough to show it.
+/// False positive rates of the server's own filters. One is high enough to show false positives.
 const OFTEN: f64 = 1e-3;
 const RARELY: f64 = 1e-9;
-/// Filters that are asked for a key, at most: of six partitions, for a user that is a number and for one that is a text.
+/// Maximum number of filters that are queried for a key: six partitions, for a user id that is a number and for one that is text.
 const ASKED: i32 = 12;
 
-/// What remembers the keys of a server.
+/// The filter of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Own {
-    /// The worker's filter, where it can be followed, or else a cuckoo filter.
+    /// The worker's filter if a server can have it, or else a cuckoo filter.
     Worker,
-    /// Where nothing is retracted, or else a cuckoo filter.
+    /// An aging filter if nothing is retracted, or else a cuckoo filter.
     Aging,
     Cuckoo,
 }
 
-/// The process, and what is known of it.
+/// The server process, and the recorded facts about it.
 pub struct Server {
     process: Option<Worker>,
-    /// When it was started last.
+    /// The time of its last start.
     began_ms: i64,
-    /// Where clients of Redis ask, and where its HTTP is.
+    /// The address for Redis clients, and the HTTP address.
     addresses: (String, String),
-    /// What ails it, and until when.
+    /// The current fault and its end.
     trouble: Option<(Trouble, Instant)>,
-    /// When it is asked next.
+    /// The time of the next query.
     due: Instant,
-    /// How often it says that a key was seen that was not, at most.
+    /// Maximum rate at which the server reports unseen keys as seen.
     rate: f64,
-    /// What it is asked for, in order, and the same as a question.
+    /// The queried keys in order, and the HTTP query for them.
     keys: Vec<Vec<u8>>,
     question: String,
-    /// Consumers that see what is committed, and all that is there.
+    /// Consumers of committed records and of all records.
     consumers: [BaseConsumer; 2],
-    /// What comes out, where only that shows what was judged: the input is brought to another topic first.
+    /// The output reader, if only the output shows which records were processed: with `repartition`, the input is copied to another topic
+    /// first.
     output: Option<Reader>,
     sights: Vec<Sight>,
     answers: Vec<Answer>,
 }
 
-/// What the group had committed, and every changelog with it, at a time.
+/// The progress of the group and of every changelog at a time.
 struct Sight {
     time_ms: i64,
     offsets: Vec<i64>,
-    /// Records that had come out.
+    /// The number of emitted records per partition.
     came: Vec<usize>,
 }
 
 struct Answer {
     as_of_ms: i64,
     seen: Vec<bool>,
-    /// Where the input ended, after it was given; nowhere, if the broker did not say.
+    /// The ends of the input after the answer. Empty if the broker did not respond.
     ends: Vec<i64>,
     rate: f64,
 }
@@ -101,12 +102,12 @@ impl Server {
     }
 }
 
-/// User and item.
+/// Splits a key into user and item.
 fn parts(key: &[u8]) -> (&str, &str) {
     std::str::from_utf8(key).ok().and_then(|key| key.split_once('/')).expect("a user and an item")
 }
 
-/// The server's own filter as an option, if it has one, and its rate.
+/// The option for the server's own filter, if it has one, and its false positive rate.
 fn filter(conditions: &Conditions, memory: &Memory) -> (Option<String>, f64) {
     let retracts = conditions.options.has("retract");
     let own = |kind: &str, rate: f64| {
@@ -117,13 +118,13 @@ fn filter(conditions: &Conditions, memory: &Memory) -> (Option<String>, f64) {
     match conditions.server {
         Own::Worker => memory.rate_of_follower(retracts).map_or_else(|| own("cuckoo", RARELY), |rate| (None, rate)),
         Own::Aging if !retracts => own("aging", OFTEN),
-        // One that is often wrong would take back other keys.
+        // A filter with many false positives would retract other keys.
         _ => own("cuckoo", RARELY),
     }
 }
 
 impl Stage<'_> {
-    /// Starts it, where there is a changelog to follow.
+    /// Starts the server if there is a changelog to follow.
     pub fn begin_server(&mut self) {
         if self.conditions.options.has("state.changelog = false") {
             return;
@@ -132,7 +133,7 @@ impl Stage<'_> {
             broker.ways().iter().for_each(Way::mend);
         }
         let (stream, options) = (&self.stream, &self.conditions.options);
-        // At least once, records may come out before their keys are known.
+        // With at_least_once, records may be emitted before their keys are logged.
         let shows = options.has("repartition = true") && options.has("delivery = \"exactly_once\"");
         let output = shows.then(|| Reader::new(&stream.broker, &stream.output, PARTITIONS));
         self.server = Some(Server::new(&stream.broker, output, stream.records.iter().map(truth::id)));
@@ -154,7 +155,7 @@ impl Stage<'_> {
         }
     }
 
-    // ---- What is done to it ----
+    // ---- Faults ----
 
     pub fn trouble_server(&mut self, trouble: Trouble, time: Duration) {
         self.end_trouble();
@@ -167,7 +168,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Ends its trouble when it is time, and asks it now and then. Fails if it has ended by itself.
+    /// Ends the fault when it is due, and queries the server now and then. Fails if the server has exited by itself.
     pub fn tend_server(&mut self) {
         let Some(server) = &mut self.server else { return };
         if let Some(status) = server.process.as_mut().and_then(Worker::ended) {
@@ -177,7 +178,7 @@ impl Stage<'_> {
         if is_over {
             self.end_trouble();
         }
-        // At once after its trouble: it may know nothing of what came meanwhile.
+        // Query at once after a fault, when the server may lack recent keys.
         if is_over || self.server.as_ref().is_some_and(|server| Instant::now() >= server.due) {
             self.ask_server();
         }
@@ -194,7 +195,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Ends it in good order, if it runs, and starts it by the file of now.
+    /// Stops the server gracefully if it runs, and starts it with the current configuration.
     fn renew_server(&mut self) {
         self.story.tell("the server is told to end, for the workers have another file");
         if let Some(process) = self.server.as_mut().and_then(|server| server.process.take()) {
@@ -203,9 +204,9 @@ impl Stage<'_> {
         self.start_server();
     }
 
-    // ---- What it says ----
+    // ---- Answers ----
 
-    /// Notes down what is committed for certain; gives up where a transaction stays in doubt.
+    /// Records what is certainly committed. Skips this if a transaction stays in doubt.
     pub fn note_what_is_committed(&mut self) {
         let Some(server) = &mut self.server else { return };
         let came = server.output.iter_mut().flat_map(|output| {
@@ -214,7 +215,7 @@ impl Stage<'_> {
         });
         let came = came.collect();
         let (Some(offsets), Some(there)) = (self.group_offsets(), self.ends(1, &self.changelog())) else { return };
-        // A commit is in the changelog once the mark of its end is, which may come after that of the group's offsets.
+        // A commit is visible in the changelog once its marker is written, which may happen after the marker of the group's offsets.
         let stands = |stage: &mut Self| {
             stage.ends(0, &stage.changelog()).is_some_and(|ends| ends.iter().zip(&there).all(|(end, there)| end >= there))
         };
@@ -229,14 +230,14 @@ impl Stage<'_> {
         format!("{}-news-changelog", self.stream.setup.group())
     }
 
-    /// Where partitions end in the eyes of one of the server's consumers, if the broker says so.
+    /// The ends of partitions as seen by one of the server's consumers. `None` if the broker does not respond.
     fn ends(&self, consumer: usize, topic: &str) -> Option<Vec<i64>> {
         let consumer = &self.server.as_ref()?.consumers[consumer];
         let end = |partition| consumer.fetch_watermarks(topic, partition, Duration::from_secs(1)).ok().map(|(_, end)| end);
         (0..).take(PARTITIONS).map(end).collect()
     }
 
-    /// Asks it for every key, and keeps the answer.
+    /// Queries the server for every key, and keeps the answer.
     fn ask_server(&mut self) {
         let Some(server) = &mut self.server else { return };
         server.due = Instant::now() + INTERVAL;
@@ -253,7 +254,7 @@ impl Stage<'_> {
             200 => {
                 let mut answer: Value = serde_json::from_str(&body).expect("JSON");
                 let seen: Vec<bool> = serde_json::from_value(answer["seen"].take()).expect("a list");
-                // It may have become ready while it answered. By then it knows what was committed before it was started.
+                // The server may become ready while it answers. It then knows everything that was committed before it started.
                 let as_of_ms = answer["as_of_ms"].as_i64().unwrap_or(server.began_ms);
                 let rate = server.rate;
                 self.story.tell(format_args!("the server: {} seen, as of {as_of_ms}", seen.iter().filter(|&&seen| seen).count()));
@@ -266,7 +267,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Asks it once it knows all, in both ways.
+    /// Queries the server with both protocols once it knows everything.
     pub fn finish_server(&mut self) {
         if self.server.is_none() {
             return;
@@ -306,13 +307,13 @@ impl Stage<'_> {
         self.server.as_ref().map_or("", |server| &server.addresses.1)
     }
 
-    /// Panics unless each of its answers is true. What was there `before` the group may be remembered, or not.
+    /// Panics unless every answer is true. Keys from `before` the group's start may be known or not.
     pub fn judge_server(&mut self, inputs: &[Vec<Vec<TestRecord>>]) {
         let Some(server) = self.server.take() else { return };
         let before: BTreeSet<_> = self.stream.records[..BEFORE].iter().map(truth::id).collect();
         let last = server.sights.last().expect("the last is of the end");
         let is_brought = self.conditions.options.has("repartition = true");
-        // The first records may be left out.
+        // The first records may be skipped.
         let index = |offsets: &[i64]| -> Vec<usize> {
             let records = inputs[0].iter().map(Vec::len).zip(&last.offsets).zip(offsets);
             records.map(|((count, end), offset)| count.saturating_sub(usize::try_from(end - offset).unwrap_or(0))).collect()
@@ -342,7 +343,7 @@ impl Stage<'_> {
             let most = expected + 6.0 * (expected * (1.0 - answer.rate)).sqrt();
             assert!(
                 count(invented) <= most,
-                "the server, {when}, said of {invented} of {unseen} keys that they were seen, of which none was; {most} may be"
+                "the server, {when}, reported {invented} of {unseen} unseen keys as seen; at most {most} are allowed"
             );
             self.story.judged();
         }

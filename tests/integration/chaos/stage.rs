@@ -1,7 +1,6 @@
-//! Where a plan is carried out: the stream that is fed, the members that read it, and what becomes of them.
+//! Carries out a plan: feeds the stream, and manages the members.
 //!
-//! A worker that has ended is started again, if it was meant to end, or had a reason that the plan gave it.
-//! Any other end fails the plan.
+//! A worker that exits is restarted if the plan expected it, or gave it a reason. Any other exit fails the plan.
 
 use super::options::{Memory, Options, RETRACTS};
 use super::plan::{Conditions, MEMBERS_MAX, Plan};
@@ -21,17 +20,17 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 use unseen::checkpoint::Store;
 
-/// Records a second that the feed brings while it may.
+/// The rate of the feed in records per second.
 const PACE: u32 = 6_000;
-/// How far the feed may be ahead of the next fault: what workers have to read meanwhile.
+/// The number of records that the feed may be ahead of the next fault, so that workers have something to read.
 const LEAD: usize = 4_000;
-/// Records that the feed brings after the last fault.
+/// The number of records after the last fault.
 const LAST: usize = 1_000;
 
-/// Records that are there before the group is.
+/// The number of records before the group starts.
 pub const BEFORE: usize = 500;
 
-/// Why a worker may end by itself while another process has its names.
+/// Reasons for which a worker may exit while another process has its names.
 const FENCED: [&str; 3] = [
     "another process that uses transactional id",
     "another process uses transactional id",
@@ -44,55 +43,55 @@ pub struct Stage<'a> {
     pub broker: Option<&'a mut OwnBroker>,
     /// True once a broker was killed, stopped, or slow.
     pub broker_failed: bool,
-    /// When the fault of one of three brokers ends.
+    /// The end of the fault of one of three brokers.
     pub ailment_ends: Option<Instant>,
-    /// Whether another process has had the names of one of ours.
+    /// True if another process has had the names of a member.
     pub twinned: bool,
     pub members: Vec<Member>,
     pub story: &'a mut Story,
     /// The other topic of the space, if there is one.
     pub other: Option<String>,
-    /// What is remembered now; it may have changed.
+    /// The current filter configuration.
     pub memory: Memory,
-    /// Whether the input has got more partitions.
+    /// True if partitions were added to the input.
     pub has_more_partitions: bool,
-    /// The server beside the members, if there is a changelog.
+    /// The server alongside the members, if there is a changelog.
     pub server: Option<Server>,
     pub promise: Promise,
-    /// What the group was seeded with: keys that come later, each once, of one time.
+    /// The seeds: keys that occur later in the stream, each once and with the same time.
     pub seeds: Vec<TestRecord>,
     group: Group,
     feed: Option<Feed>,
-    /// Records that the feed may bring by now.
+    /// The number of records that the feed may send.
     allowed: usize,
-    /// Records that came beside it.
+    /// The number of records that were written in addition to the feed.
     beside: usize,
-    /// Where everything goes if the plan fails.
+    /// The directory for the files of a failed plan.
     dir: &'a Path,
 }
 
-/// A process that is a member of the group, or may become one.
+/// A process that is or may become a member of the group.
 pub struct Member {
     pub name: &'static str,
     pub worker: Option<Worker>,
     pub lives: usize,
-    /// Armed fault points of its life.
+    /// Fault points that are armed for the current process.
     pub armed: String,
-    /// How long it is to stand still at one of them.
+    /// The time for which it stops at one of them.
     pub standstill: Duration,
-    /// When it goes on, if it stands still at one.
+    /// The time at which it continues, if it is stopped at one of them.
     resume: Option<Instant>,
 }
 
 impl Member {
-    /// Its process, if that has not ended.
+    /// Its process, if it has not exited.
     pub fn alive(&mut self) -> Option<&mut Worker> {
         let worker = self.worker.as_mut()?;
         if worker.runs() { Some(worker) } else { None }
     }
 }
 
-/// The stream of a plan, with what there is before the group, and the other topic of its space, if there is one.
+/// The stream of a plan, including the records from before the group's start, and the other topic of its space, if there is one.
 fn stream(address: &str, conditions: &Conditions, memory: &Memory) -> (Stream, Option<String>) {
     let options = &conditions.options;
     let hint = format!("chaos-{}", conditions.seed);
@@ -120,10 +119,10 @@ fn stream(address: &str, conditions: &Conditions, memory: &Memory) -> (Stream, O
 }
 
 impl<'a> Stage<'a> {
-    /// Sets up a stream and the state of all members: each has the empty checkpoint of the beginning, as if it
-    /// had been there then. Without one it would not know what was seen before its window.
+    /// Sets up a stream and the state of all members. Each member has the empty checkpoint of the group's start, as if it had been a member
+    /// then. Without that checkpoint, a member would not know what was seen before its window.
     pub fn new(plan: &'a Plan, address: &str, mut broker: Option<&'a mut OwnBroker>, story: &'a mut Story, dir: &'a Path) -> Self {
-        // A plan that failed may have left a broker down.
+        // A failed plan may have left a broker down.
         if let Some(broker) = &mut broker {
             broker.wait_until_whole();
         }
@@ -173,7 +172,7 @@ impl<'a> Stage<'a> {
         }
         stage.start(0, "");
         if let Some(other) = &stage.other {
-            // In the order in which they are read, their keys meet those of the first in any way.
+            // The keys of the other topic meet those of the first in any order.
             produce(address, other, stage.stream.records.iter().step_by(3));
         }
         let rest = stage.stream.records[BEFORE..].to_vec();
@@ -181,14 +180,14 @@ impl<'a> Stage<'a> {
         stage
     }
 
-    /// The members that run.
+    /// The running members.
     pub fn running(&self) -> Vec<usize> {
         (0..self.members.len()).filter(|&at| self.members[at].worker.is_some()).collect()
     }
 
-    // ---- Lives ----
+    // ---- Processes ----
 
-    /// Starts a member, with fault points armed.
+    /// Starts a member with armed fault points.
     pub fn start(&mut self, at: usize, armed: &str) {
         let name = self.members[at].name;
         let worker = self.spawn(name, name, armed);
@@ -201,7 +200,7 @@ impl<'a> Stage<'a> {
         self.story.tell(format_args!("{name} starts, life {}{armed}", self.members[at].lives));
     }
 
-    /// A worker of that name, under the static name of `known_as`, where names last.
+    /// Starts a worker with a name. Its static name is `known_as` if members are static.
     pub fn spawn(&self, name: &str, known_as: &str, armed: &str) -> Worker {
         let Conditions { options, commit_ms, checkpoint_ms, transaction_ms, .. } = self.conditions;
         let mut overrides = options.overrides();
@@ -222,7 +221,7 @@ impl<'a> Stage<'a> {
         Worker::start_armed(&config, &overrides, armed, &dir.join(format!("log-{life}")))
     }
 
-    /// Writes the configuration of now, and says where.
+    /// Writes the current configuration. Returns its path.
     pub fn write_config(&self, name: &str) -> PathBuf {
         let config = self.stream.setup.write_config(name);
         let first = self.conditions.options.memory(self.conditions.capacity).lines();
@@ -240,21 +239,21 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Asks a member to drain, and waits until it has ended.
+    /// Stops a member gracefully, and waits until it has exited.
     pub fn terminate(&mut self, at: usize) {
         let Some(worker) = self.members[at].worker.take() else { return };
         let name = self.members[at].name;
         self.end(worker, name);
     }
 
-    /// Asks a worker to drain, and waits until it has ended.
+    /// Stops a worker gracefully, and waits until it has exited.
     pub fn end(&mut self, mut worker: Worker, name: &str) {
         self.story.tell(format_args!("{name} is told to end"));
         if worker.runs() {
             worker.sigterm();
         }
         self.wait("a worker that was told to ends", |_| {
-            // It may stand still at a fault point.
+            // The worker may be stopped at a fault point.
             if worker.runs() {
                 worker.sigcont();
             }
@@ -265,7 +264,7 @@ impl<'a> Stage<'a> {
         self.story.tell(format_args!("{name} has ended: {}", why.unwrap_or_else(|| panic!("{name}, told to end, ended with {status}"))));
     }
 
-    /// Why a worker may have ended like this. Nothing else is a reason.
+    /// Returns the reason for which a worker may have exited like this, if there is one.
     fn why(&mut self, status: ExitStatus, log: &str) -> Option<&'static str> {
         if log.contains("fault point reached") && matches!(status.signal(), Some(6 | 9)) {
             self.story.count("kill at a point");
@@ -279,13 +278,13 @@ impl<'a> Stage<'a> {
         }
         match (status.success(), status.signal()) {
             (true, _) if log.contains("shutting down") => Some("drained"),
-            // Before it listens.
+            // The worker was not listening yet.
             (_, Some(15)) => Some("terminated"),
             _ => None,
         }
     }
 
-    /// Starts again who has ended, and lets go on who has stood still for long enough.
+    /// Restarts members that have exited, and continues members that were stopped for long enough.
     fn tend(&mut self) {
         for at in 0..self.members.len() {
             let member = &mut self.members[at];
@@ -301,7 +300,7 @@ impl<'a> Stage<'a> {
                     member.resume = None;
                     member.armed.clear();
                     worker.sigcont();
-                    self.story.tell(format_args!("{name} goes on"));
+                    self.story.tell(format_args!("{name} continues"));
                 }
             } else if member.armed.ends_with(":stop") && worker.log().contains("action=Stop") {
                 member.resume = Some(Instant::now() + member.standstill);
@@ -313,12 +312,12 @@ impl<'a> Stage<'a> {
 
     // ---- Waiting ----
 
-    /// Waits until a condition holds, while members are looked after.
+    /// Waits for a condition, and manages the members meanwhile.
     pub fn wait(&mut self, what: &str, condition: impl FnMut(&mut Self) -> bool) {
         assert!(self.wait_for(LIMIT, condition), "not within {LIMIT:?}: {what}");
     }
 
-    /// The same, but no longer than that. Returns whether it holds.
+    /// Waits up to a limit. Returns `true` if the condition holds.
     pub fn wait_for(&mut self, limit: Duration, mut condition: impl FnMut(&mut Self) -> bool) -> bool {
         let deadline = Instant::now() + limit;
         loop {
@@ -335,18 +334,18 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// What the group has committed of each partition of the input, if the broker says so.
+    /// The group's committed offsets in the input. `None` if the broker does not respond.
     pub fn group_offsets(&self) -> Option<Vec<i64>> {
         self.group.committed()
     }
 
-    /// Records that the group has committed.
+    /// The number of records that the group has committed.
     pub fn committed(&self) -> usize {
         let offsets = self.group_offsets().unwrap_or_default();
         offsets.into_iter().map(|offset| usize::try_from(offset).expect("not negative")).sum()
     }
 
-    /// Waits until so many records were sent, and, if asked for, committed.
+    /// Waits until this number of records is sent and, if requested, committed.
     pub fn reach(&mut self, records: usize, read: bool) {
         self.allow(records);
         self.wait("so many records are sent", |stage| stage.feed().sent() >= records);
@@ -355,15 +354,15 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Lets the feed continue to the next fault and beyond it. The last records wait until all faults are over: a server that
-    /// has a changed configuration does not answer before the workers have written with it to every partition.
+    /// Lets the feed continue to the next fault and beyond it. The last records wait until all faults are over, because a server with a
+    /// changed configuration does not answer before the workers have written to every partition with that configuration.
     pub fn allow(&mut self, records: usize) {
         let most = (records + LEAD).min(self.conditions.records - LAST).max(records);
         self.allowed = self.allowed.max(most);
         self.feed().allow(self.allowed);
     }
 
-    /// Waits until everything is committed that may be brought by now.
+    /// Waits until all allowed records are committed.
     pub fn rest(&mut self) {
         let most = self.allowed.min(self.conditions.records);
         self.wait("what may be sent is sent", |stage| stage.feed().sent() >= most);
@@ -371,12 +370,12 @@ impl<'a> Stage<'a> {
         self.wait("all of it is committed", |stage| stage.committed() >= all);
     }
 
-    /// Brings some records of time 0, which the feed cannot write: of keys that came, and of keys that come.
+    /// Writes some records of time 0, which the feed cannot write, with keys that have occurred and keys that will occur.
     pub fn bring_of_time_0(&mut self, near: usize) {
         let some = self.stream.records[near.saturating_sub(1_000)..].iter().step_by(71).take(40);
         let some: Vec<_> = some.map(|record| TestRecord { timestamp: 0, ..record.clone() }).collect();
         for records in by_partition(some, PARTITIONS).iter().filter(|records| !records.is_empty()) {
-            // A leader may be down, or not elected yet.
+            // A leader may be down or not elected yet.
             let (broker, input) = (self.stream.broker.clone(), self.stream.input.clone());
             self.wait("the broker takes records of time 0", |_| produce_raw(&broker, &input, records) == 0);
             self.beside += records.len();
@@ -389,7 +388,7 @@ impl<'a> Stage<'a> {
 
     // ---- The end ----
 
-    /// Has everything read, ends the members, and compares what came out with the truth.
+    /// Lets the group read everything, stops the members, and compares the output with the expected one.
     pub fn finish(&mut self) {
         self.story.tell("no more faults");
         self.wait_until_whole();
@@ -403,9 +402,9 @@ impl<'a> Stage<'a> {
         }
         let inputs = self.inputs();
         if self.conditions.options.has("repartition = true") {
-            // What is in between shows no end: markers of transactions are not read.
+            // The repartition topic does not show when everything is read, because its transaction markers are not read.
             let keys = truth::keys(&self.conditions.options, &self.seeds, &inputs);
-            // Each look reads the whole output, and so needs no pause.
+            // Each check reads the whole output, so it needs no pause.
             self.wait_for(LIMIT, |stage| truth::lacks_nothing(&keys, &stage.stream.output()));
         }
         for at in self.running() {
@@ -413,13 +412,13 @@ impl<'a> Stage<'a> {
         }
         self.finish_server();
         let output = self.stream.output();
-        self.story.tell(format_args!("{} records came out", output.iter().map(Vec::len).sum::<usize>()));
+        self.story.tell(format_args!("{} records were emitted", output.iter().map(Vec::len).sum::<usize>()));
         truth::check(&self.conditions.options, self.promise, (&self.seeds, &self.stream.records[..BEFORE]), &inputs, &output);
         self.judge_server(&inputs);
         self.delete_topics();
     }
 
-    /// What the inputs hold that the group is to read.
+    /// The records of the inputs that the group must read.
     fn inputs(&self) -> Vec<Vec<Vec<TestRecord>>> {
         let mut input = read_committed(&self.stream.broker, &self.stream.input, PARTITIONS);
         if self.conditions.options.has("start = \"latest\"") {
@@ -438,7 +437,7 @@ impl Drop for Stage<'_> {
         self.members.iter_mut().for_each(|member| drop(member.worker.take()));
         drop(self.server.take());
         if std::thread::panicking() || std::env::var_os("UNSEEN_CHAOS_KEEP").is_some() {
-            // For a person to look at.
+            // Removes the directory, which is only for a person who investigates a failure.
             let _ = fs::remove_dir_all(self.dir);
             let _ = fs::create_dir_all(self.dir.parent().unwrap_or(self.dir));
             let _ = fs::rename(self.stream.setup.dir(), self.dir);
@@ -447,7 +446,7 @@ impl Drop for Stage<'_> {
     }
 }
 
-/// A stream, and among its records some that are not plain.
+/// The records of the stream, some of them unusual.
 fn records(conditions: &Conditions) -> Vec<TestRecord> {
     let mut records = News { seed: conditions.seed, count: conditions.records + BEFORE, ..News::default() }.records();
     let mut random = SplitMix(conditions.seed);
@@ -455,7 +454,7 @@ fn records(conditions: &Conditions) -> Vec<TestRecord> {
         let some = records.iter_mut().filter(|_| random.below(10) == 0);
         some.for_each(|record| record.headers.push((RETRACT.to_owned(), Some(RETRACTS.into()))));
     }
-    // One that is too large costs a transaction of its own.
+    // Each oversized record costs a separate transaction.
     let rare = if conditions.options.has("records too large for the output") { 1_000 } else { 50 };
     let some = records.iter_mut().filter(|_| random.below(rare) == 0).collect::<Vec<_>>();
     let mut random = SplitMix(conditions.seed);
@@ -470,7 +469,7 @@ fn make_odd(options: &Options, record: &mut TestRecord, random: &mut SplitMix) {
     if options.has("records of time 0, or before it") {
         record.timestamp = -2 - i64::try_from(random.below(100_000_000)).unwrap_or_default();
     } else if options.has("records that are late, from the future, or without a time") {
-        // Late by days, at the beginning of time, without one, and years ahead of any clock.
+        // Days late, near the epoch, without a time, or years ahead of any clock.
         record.timestamp = [record.timestamp - 3 * 24 * 3_600_000, 1, -1, MAX_TIMESTAMP + 1_000_000_000_000][random.below(4)];
     } else if options.has("tombstones") {
         record.value = None;
@@ -485,7 +484,7 @@ fn make_odd(options: &Options, record: &mut TestRecord, random: &mut SplitMix) {
     }
 }
 
-/// Copies a directory of files.
+/// Copies a directory and its files.
 pub fn copy(from: &Path, to: &PathBuf) {
     fs::create_dir_all(to).expect("a directory");
     for entry in fs::read_dir(from).expect("a directory") {

@@ -1,4 +1,4 @@
-//! What was done when, and how often: for a person, and for the sum.
+//! The log of a plan, and counters for the summary.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -11,7 +11,7 @@ pub struct Story {
     counts: Counts,
 }
 
-/// How often what happened, and how many answers of a server were true.
+/// Counters of events, and of true answers of a server.
 #[derive(Clone, Default)]
 pub struct Counts {
     faults: BTreeMap<&'static str, usize>,
@@ -23,17 +23,17 @@ impl Story {
         Self { began: Instant::now(), text: format!("{plan}\n"), counts: Counts::default() }
     }
 
-    /// Notes down what happens.
+    /// Logs an event.
     pub fn tell(&mut self, what: impl fmt::Display) {
         writeln!(self.text, "{:8.3} {what}", self.began.elapsed().as_secs_f64()).expect("text grows");
     }
 
-    /// Counts something that is survived, or not.
+    /// Counts an event.
     pub fn count(&mut self, what: &'static str) {
         *self.counts.faults.entry(what).or_default() += 1;
     }
 
-    /// Counts an answer that was true.
+    /// Counts a true answer.
     pub const fn judged(&mut self) {
         self.counts.answers += 1;
     }
@@ -59,7 +59,7 @@ impl Counts {
         self.faults.values().sum()
     }
 
-    /// How many of them were a SIGKILL or an abort of a worker.
+    /// The number of these events that were a SIGKILL or an abort of a worker.
     pub fn of(&self, what: &str) -> usize {
         self.faults.get(what).copied().unwrap_or_default()
     }

@@ -1,17 +1,17 @@
-//! What is promised, read from docs/contributing/promises.md: so the page and the tests cannot part.
+//! The promises, parsed from docs/contributing/promises.md, so that the page and the tests agree.
 
 use std::collections::BTreeMap;
 use std::ops::BitAnd;
 use std::path::Path;
 
-/// What holds, whatever happens.
+/// The promises for an option or a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promise {
-    /// Every record that is unseen within the window comes out.
+    /// Every record that is unseen within the window is emitted.
     pub nothing_lost: bool,
     /// A key that was emitted is not emitted again within the window.
     pub nothing_twice: bool,
-    /// What comes out is what one undisturbed run would have written.
+    /// The output is that of an undisturbed run.
     pub exact: bool,
 }
 
@@ -27,7 +27,7 @@ impl BitAnd for Promise {
     }
 }
 
-/// The rows of the tables whose columns are the promises, by their names.
+/// The rows of the tables that have the promises as columns, by name.
 pub fn rows() -> BTreeMap<String, Promise> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/contributing/promises.md");
     let text = std::fs::read_to_string(page).expect("the page");
@@ -54,7 +54,7 @@ pub fn rows() -> BTreeMap<String, Promise> {
     rows
 }
 
-/// What is promised where all of these meet.
+/// The promise that holds for all of these rows together.
 pub fn promise<'a>(names: impl IntoIterator<Item = &'a str>) -> Promise {
     let rows = rows();
     let all = Promise { nothing_lost: true, nothing_twice: true, exact: true };

@@ -1,26 +1,26 @@
-//! What must come out: by a model that is a list, and by the promises of the plan.
+//! The expected output, from a model that is a simple list, and from the promises of the plan.
 
 use super::options::{EVENT_TIMES, Options};
 use super::table::Promise;
 use crate::harness::{RETRACT, SplitMix, TestRecord, assert_same};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The max timestamp: no later record time advances stream time. 2027-01-01.
+/// The max timestamp, 2027-01-01: record times after it do not advance stream time.
 pub const MAX_TIMESTAMP: i64 = 1_798_761_600_000;
-/// What the output takes.
+/// The record size limit of the output.
 pub const LIMIT_BYTES: usize = 20_000;
 
-/// The id of a record, from its header: its key may be missing.
+/// The id of a record, from its header, because its key may be missing.
 pub fn id(record: &TestRecord) -> Vec<u8> {
     record.headers.iter().find(|(name, _)| name == "id").and_then(|(_, value)| value.clone()).unwrap_or_default()
 }
 
-/// The header that has the time of an event for this model. Workers read the field.
+/// The header with the event time for this model. Workers read the field.
 const EVENT_TIME: &str = "event-time";
-/// The most that Kafka's timestamp of an event differs from its time.
+/// Maximum difference between Kafka's timestamp and the event time.
 const JITTER_MS: i64 = 10 * 60 * 1_000;
 
-/// Moves the times of records into a field of their values, and gives the records other timestamps, if the options ask for that.
+/// Moves the times of records into a field of their values, and sets other timestamps, if the options require that.
 pub fn move_times(options: &Options, records: &mut [TestRecord], seed: u64) {
     let mut random = SplitMix(seed ^ 0x7157);
     for record in records.iter_mut().filter(|_| options.has(EVENT_TIMES)) {
@@ -32,7 +32,7 @@ pub fn move_times(options: &Options, records: &mut [TestRecord], seed: u64) {
     }
 }
 
-/// Writes the time of an event into a record's value, in one of five forms, or removes it if there is none.
+/// Writes an event time into a record's value in one of five forms, or removes it if there is no time.
 pub fn set_event_time(record: &mut TestRecord, time: i64, form: usize) {
     record.headers.retain(|(name, _)| name != EVENT_TIME);
     let Some(value) = record.value.as_deref().and_then(|value| std::str::from_utf8(value).ok()) else { return };
@@ -57,7 +57,7 @@ pub fn set_event_time(record: &mut TestRecord, time: i64, form: usize) {
     record.value = Some(value.into_bytes());
 }
 
-/// The time that the window goes by.
+/// The time that moves the window.
 fn time(record: &TestRecord) -> Option<i64> {
     let header = record.headers.iter().find(|(name, _)| name == EVENT_TIME).and_then(|(_, value)| value.as_deref());
     let event = header.map(|time| std::str::from_utf8(time).ok().and_then(|time| time.parse().ok()).expect("a number"));
@@ -74,18 +74,18 @@ pub fn is_refused(options: &Options, record: &TestRecord) -> bool {
     is_compacted && record.key.is_none() || record.value.as_ref().is_some_and(|value| value.len() > LIMIT_BYTES)
 }
 
-/// The window of one partition, as the documents have it: each key with the slice that it was last inserted into.
+/// The documented window of one partition: each key with the slice of its last insertion.
 struct Model<'o> {
     options: &'o Options,
     stream_time: Option<i64>,
-    /// Keys put into the current slice of a window by count, and the number of that slice.
+    /// The number of keys in the current slice of a window by count, and the number of that slice.
     counted: (i64, i64),
-    /// None for keys that were inserted before any time was known.
+    /// `None` for keys that were inserted before any time was known.
     keys: BTreeMap<Vec<u8>, Option<i64>>,
 }
 
 impl<'o> Model<'o> {
-    /// Has seen what the partition was seeded with.
+    /// Creates a model that has seen the partition's seeds.
     fn new(options: &'o Options, seeds: &[TestRecord], partition: usize) -> Self {
         let mut model = Self { options, stream_time: None, counted: (0, 0), keys: BTreeMap::new() };
         for seed in seeds.iter().filter(|seed| usize::try_from(seed.partition) == Ok(partition)) {
@@ -122,7 +122,7 @@ impl<'o> Model<'o> {
         })
     }
 
-    /// Whether the key of a record is remembered at its time.
+    /// True if the key of a record is remembered at the record's time.
     fn remembers_when(&mut self, record: &TestRecord) -> bool {
         self.pass(time(record));
         self.remembers(&id(record))
@@ -139,7 +139,7 @@ impl<'o> Model<'o> {
         self.keys.insert(id, slice);
     }
 
-    /// Whether a record comes out.
+    /// True if the record is emitted.
     fn emits(&mut self, record: &TestRecord) -> bool {
         if record.value.is_none() {
             return self.options.has("on_tombstone = \"emit\"");
@@ -171,7 +171,7 @@ impl<'o> Model<'o> {
     }
 }
 
-/// What one undisturbed run would have written of these records, by partition.
+/// The output of an undisturbed run for these records, by partition.
 fn expected(options: &Options, seeds: &[TestRecord], input: &[Vec<TestRecord>]) -> Vec<Vec<TestRecord>> {
     let of_partition = |(partition, records): (usize, &Vec<TestRecord>)| {
         let mut model = Model::new(options, seeds, partition);
@@ -180,17 +180,17 @@ fn expected(options: &Options, seeds: &[TestRecord], input: &[Vec<TestRecord>]) 
     input.iter().enumerate().map(of_partition).collect()
 }
 
-/// What is known for certain of keys at any time between two commits.
+/// The certain facts about keys between two commits.
 #[derive(Default)]
 pub struct Known {
-    /// Keys that are remembered all the while.
+    /// Keys that are remembered the whole time.
     pub seen: BTreeSet<Vec<u8>>,
-    /// Keys that are remembered for a part of it, or perhaps.
+    /// Keys that are remembered part of the time, or possibly.
     pub maybe: BTreeSet<Vec<u8>>,
 }
 
-/// What whoever answers must know, who has at least the first `from` records of each partition of the input, and at most the
-/// first `until`.
+/// The facts for an answer that is based on at least the first `from` records of each partition of the input, and at most the first
+/// `until`.
 pub fn known(
     options: &Options,
     promise: Promise,
@@ -211,7 +211,7 @@ pub fn known(
             for record in late.iter().filter(|record| is_judged(record)) {
                 let was_seen = model.remembers_when(record);
                 model.emits(record);
-                // It was forgotten before, or is now.
+                // The key was forgotten before, or is forgotten now.
                 if !was_seen || !model.remembers(&id(record)) {
                     known.maybe.insert(id(record));
                 }
@@ -224,17 +224,17 @@ pub fn known(
             known.maybe.extend(ids(late));
         }
     }
-    // When the other topic of a space is read, nobody knows.
+    // It is unknown when the other topic of a space is read.
     known.maybe.extend(inputs[1..].iter().flatten().flat_map(|records| ids(records)));
     known
 }
 
-/// The keys of records that are judged by them.
+/// The keys of records whose output is judged by key.
 pub fn ids(records: &[TestRecord]) -> impl Iterator<Item = Vec<u8>> {
     records.iter().filter(|record| is_judged(record)).map(id)
 }
 
-/// With the time that it goes out with: a time before 0 is none, and librdkafka writes none of 0.
+/// The record with the time of its output. Times before 0 become "no time", and librdkafka cannot write 0.
 fn as_written(mut record: TestRecord) -> TestRecord {
     record.timestamp = match record.timestamp {
         ..0 => -1,
@@ -244,7 +244,7 @@ fn as_written(mut record: TestRecord) -> TestRecord {
     record
 }
 
-/// Without repeats that came out marked, and without marks.
+/// Removes marked duplicates from the output, and the marks from the other records.
 pub fn unmarked(output: &[Vec<TestRecord>]) -> Vec<Vec<TestRecord>> {
     let mut output = output.to_vec();
     for records in &mut output {
@@ -258,14 +258,14 @@ pub fn unmarked(output: &[Vec<TestRecord>]) -> Vec<Vec<TestRecord>> {
     output
 }
 
-/// The keys that are to come out, where each is unseen once. Of those that the output refuses once, nobody knows.
+/// The keys that must be emitted, if each is unseen exactly once. Keys that the output rejects once are uncertain.
 pub fn keys(options: &Options, seeds: &[TestRecord], inputs: &[Vec<Vec<TestRecord>>]) -> BTreeSet<Vec<u8>> {
     let judged = || inputs.iter().flatten().flatten().filter(|record| is_judged(record));
     let apart: BTreeSet<_> = judged().filter(|record| is_refused(options, record)).chain(seeds).map(id).collect();
     judged().map(id).filter(|id| !apart.contains(id)).collect()
 }
 
-/// Whether all of these keys came out.
+/// True if all of these keys were emitted.
 pub fn lacks_nothing(keys: &BTreeSet<Vec<u8>>, output: &[Vec<TestRecord>]) -> bool {
     let came: BTreeSet<_> = output.iter().flatten().filter(|record| is_judged(record)).map(id).collect();
     keys.is_subset(&came)
@@ -275,7 +275,7 @@ pub fn is_judged(record: &TestRecord) -> bool {
     record.value.is_some() && !is_broken(record)
 }
 
-/// Panics unless what came out is as promised. What was there `before` the group may come out where it may forget that.
+/// Panics unless the output is as promised. Records from `before` the group's start may be emitted if the group may forget that start.
 pub fn check(
     options: &Options,
     promise: Promise,
@@ -287,21 +287,21 @@ pub fn check(
     if promise.exact && options.is_ordered() {
         return assert_same(&expected(options, seeds, &inputs[0]), &output);
     }
-    assert!(options.is_judged_by_keys(), "nobody can tell what is to come out of {options:?}");
+    assert!(options.is_judged_by_keys(), "the output of {options:?} cannot be predicted");
     let before = || before.iter().filter(|_| !promise.exact);
     let known: BTreeSet<_> = inputs.iter().flatten().flatten().chain(before()).filter(|record| is_judged(record)).map(id).collect();
     let mut times: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
     for record in output.iter().flatten().filter(|record| is_judged(record)) {
-        assert!(known.contains(&id(record)), "a key came out that never came in: {record:?}");
+        assert!(known.contains(&id(record)), "the output has a key that the input does not have: {record:?}");
         *times.entry(id(record)).or_default() += 1;
     }
     let seeded = seeds.iter().map(id).find(|id| times.contains_key(id)).map(|id| String::from_utf8_lossy(&id).into_owned());
-    assert!(!promise.nothing_twice || seeded.is_none(), "key {seeded:?} was seeded, and came out");
-    // Refused, a record from before the group's start still makes its key seen.
+    assert!(!promise.nothing_twice || seeded.is_none(), "key {seeded:?} was seeded, but was emitted");
+    // A rejected record from before the group's start still makes its key seen.
     let refused: BTreeSet<_> = before().filter(|record| is_refused(options, record)).map(id).collect();
     let lost = keys(options, seeds, inputs).into_iter().find(|id| !times.contains_key(id) && !refused.contains(id));
     let lost = lost.map(|id| String::from_utf8_lossy(&id).into_owned());
     let twice = times.iter().find(|(_, times)| **times > 1).map(|(id, times)| (String::from_utf8_lossy(id), times));
     assert!(!promise.nothing_lost || lost.is_none(), "key {lost:?} was lost");
-    assert!(!promise.nothing_twice || twice.is_none(), "{twice:?}: a key came out several times");
+    assert!(!promise.nothing_twice || twice.is_none(), "{twice:?}: a key was emitted several times");
 }

@@ -1,7 +1,8 @@
-//! Promise: a client of the simulated cluster sees what a client of a real Kafka sees.
+//! Promise: a client of the simulated cluster observes the same as a client of a real Kafka.
 //!
-//! A seed draws calls through the seam of `unseen::broker` (`plan`). They run on the simulated cluster and on a real broker (`play`), and
-//! every observation must be the same: records and their offsets, the ends of logs, committed offsets, and how each call fails.
+//! A seed determines calls through the traits of `unseen::broker` (`plan`). They run on the simulated cluster and on a real broker
+//! (`play`), and every observation must be the same: records and their offsets, the ends of logs, committed offsets, and the error of each
+//! failed call.
 
 mod plan;
 mod play;
@@ -20,16 +21,16 @@ use unseen::runtime;
 use unseen::sim::{Options, SimBroker, Simulation, TopicOptions};
 use unseen::stats::Stats;
 
-/// The longest wait for something that a cluster does on its own.
+/// Maximum wait for an asynchronous effect in a cluster.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The topics of a plan, with names that no other plan uses.
+/// The topics of a plan, with unique names.
 struct Names {
     prefix: String,
 }
 
 impl Names {
-    /// A plain topic, a compacted one that takes only small batches, and one whose brokers set the timestamps.
+    /// A plain topic, a compacted one that accepts only small batches, and one whose brokers set the timestamps.
     const TOPICS: [(&'static str, u32); 3] = [("plain", 2), ("strict", 1), ("stamped", 1)];
 
     fn topic(&self, at: usize) -> String {
@@ -51,7 +52,7 @@ impl Names {
     }
 }
 
-/// A cluster, and what a test does to it from outside.
+/// A cluster, and the operations of a test on it.
 trait Side {
     type Broker: Broker;
 
@@ -60,10 +61,10 @@ trait Side {
     fn create_topic(&self, name: &str, partitions: u32, kind: &str);
     fn delete_topic(&self, name: &str);
     fn add_partitions(&self, name: &str, count: u32);
-    /// The end of the log as a reader of uncommitted records sees it.
+    /// The end of the log for a `read_uncommitted` reader.
     fn end(&self, of: &TopicPartition) -> Option<Offset>;
 
-    /// Waits until `ready`, for [`LIMIT`] at most. What comes of it, the next observation shows.
+    /// Waits for `ready`, up to [`LIMIT`]. The next observation shows the result.
     fn wait(&self, ready: &mut dyn FnMut() -> bool) {
         let began = runtime::now();
         while !ready() && runtime::since(began) < LIMIT {
@@ -146,7 +147,7 @@ impl Side for Simulated {
     }
 }
 
-/// Plays a plan on both clusters. Returns the first observation that differs, with the calls before it.
+/// Plays a plan on both clusters. Returns the first difference, with the calls before it.
 fn compare(names: &Names, plan: &[Op], seed: u64) -> Result<(), String> {
     let options = Options { brokers: 1, epoch_ms: runtime::wall_clock(), ..Options::default() };
     let simulated = Simulation::run(seed, options, |simulation| play(&Simulated(simulation.clone()), names, plan));
@@ -161,9 +162,9 @@ fn compare(names: &Names, plan: &[Op], seed: u64) -> Result<(), String> {
     Err(format!("seed {seed}\n{}\nsimulated: {}\nreal:      {}", simulated[at.saturating_sub(30)..at].join("\n"), simulated[at], real[at]))
 }
 
-/// `UNSEEN_FIDELITY_SEED=N` plays the plan of one seed, and `UNSEEN_FIDELITY_PLANS=M` so many from there on.
+/// `UNSEEN_FIDELITY_SEED=N` plays the plan of one seed, and `UNSEEN_FIDELITY_PLANS=M` this number of consecutive seeds.
 #[test]
-fn simulated_cluster_shows_what_a_real_one_shows() {
+fn simulated_cluster_behaves_like_a_real_one() {
     let number = |name, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
     let first = number("UNSEEN_FIDELITY_SEED", 0);
     let plans = number("UNSEEN_FIDELITY_PLANS", 2);

@@ -9,7 +9,7 @@ pub struct Who {
     pub is_fenced: bool,
 }
 
-/// A topic by its place in [`Names::TOPICS`], and a partition.
+/// A topic by its index in [`Names::TOPICS`], and a partition.
 #[derive(Clone, Copy, Debug)]
 pub struct To(pub usize, pub i32);
 
@@ -59,7 +59,7 @@ pub enum Op {
     Read(To, i64),
     /// Reads from an offset, as a reader of a changelog.
     Tail(To, i64),
-    /// Asks for the ends of a log, and for the first offset with a timestamp.
+    /// Looks up the ends of a log, and the first offset with a timestamp.
     Look(To, i64),
     Committed,
     Trim(To, i64),
@@ -81,7 +81,7 @@ pub fn draw(seed: u64) -> Vec<Op> {
 }
 
 fn light(random: &mut SplitMix) -> Op {
-    // Mostly the current producers.
+    // Usually the current producers.
     let who = Who { id: random.below(2), is_fenced: random.below(8) == 0 };
     let to = pick(random, &[To(0, 0), To(0, 0), To(0, 1), To(1, 0), To(2, 0)]);
     let offset = i64::try_from(random.below(30)).unwrap_or(0);
@@ -105,7 +105,7 @@ fn light(random: &mut SplitMix) -> Op {
     }
 }
 
-/// A batch in which one record may be refused.
+/// Draws a batch in which one record may be rejected.
 fn kinds(random: &mut SplitMix) -> Vec<Kind> {
     let mut kinds = vec![Kind::Plain; 1 + random.below(3)];
     let at = random.below(kinds.len());

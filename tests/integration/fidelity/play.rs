@@ -1,4 +1,4 @@
-//! Plays the calls of a plan on a cluster, and notes what each call shows.
+//! Plays the calls of a plan on a cluster, and records each observation.
 
 use super::plan::{Kind, Op, To, Who};
 use super::{Names, Side};
@@ -14,10 +14,10 @@ use unseen::config::Config;
 use unseen::record::{Offset, TopicPartition};
 use unseen::runtime;
 
-/// The time that a call may take.
+/// Timeout of a call.
 const CALL: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
-/// The time of the records, a little in the past.
+/// The age of the records.
 const AGO_MS: i64 = 3_600_000;
 const DAY_MS: i64 = 86_400_000;
 
@@ -27,7 +27,7 @@ struct Slot<B: Broker> {
     fenced: Option<B::Producer>,
     /// Partitions of the open transaction.
     touched: BTreeSet<TopicPartition>,
-    /// Those of them that have records of the transaction.
+    /// The partitions among them that contain records of the transaction.
     open: BTreeSet<TopicPartition>,
     has_offsets: bool,
 }
@@ -46,7 +46,7 @@ struct Player<'s, S: Side> {
     /// The number of the next record.
     number: usize,
     start_ms: i64,
-    /// Ids of topics, in the order in which they were met.
+    /// Ids of topics, in the order of their appearance.
     ids: Vec<String>,
 }
 
@@ -87,14 +87,14 @@ pub fn play<S: Side>(side: &S, names: &Names, plan: &[Op]) -> Vec<String> {
         seen.push(format!("at the end, {to:?}: {observed:?}"));
     }
     seen.push(player.committed());
-    // Dropped while it is a member, librdkafka's consumer would wait for a rebalance that nobody answers.
+    // If librdkafka's consumer were dropped while it is a member, it would wait for an answer to a rebalance.
     player.consumer.close();
     seen
 }
 
 fn producer<S: Side>(side: &S, names: &Names, config: &Config, id: usize) -> <S::Broker as Broker>::Producer {
     let transactional_id = &format!("{}-{id}", names.prefix);
-    // Records linger for long enough to make one batch.
+    // A linger long enough to put all records into one batch.
     let options = ProducerOptions { transactional_id, partitions: 1000, batch_bytes: 1_000_000, one_record_per_batch: false };
     side.broker().producer(config, &options).expect("a producer")
 }
@@ -196,14 +196,14 @@ impl<S: Side> Player<'_, S> {
         self.producer(who).map_or_else(|| "there is none".to_owned(), call)
     }
 
-    /// Queues records. Returns how many were taken, and why the next one was not.
+    /// Queues records. Returns the number of queued records, and the error for the next one.
     fn queue(&self, producer: &<S::Broker as Broker>::Producer, to: To, kinds: &[Kind]) -> Result<usize, String> {
         let topic = self.names.topic(to.0);
         for (at, kind) in kinds.iter().enumerate() {
             let number = self.number + at;
             let (key, mut value) = (format!("key {}", number % 3), format!("value {number}"));
             if *kind == Kind::Large {
-                // Compression must not make it small.
+                // Random content, so that compression does not shrink it.
                 let mut random = crate::harness::SplitMix(number as u64);
                 value.extend((0..400).map(|_| format!("{:016x}", random.next())));
             }
@@ -220,7 +220,7 @@ impl<S: Side> Player<'_, S> {
                     _ => OutgoingTime::At(time),
                 },
                 headers: None,
-                // Tag 0 asks for offsets.
+                // Tag 0 requests offsets.
                 tag: number % 2 * (1 + at),
             };
             producer.send(&record).map_err(|error| format!("{at} sent, then {}", failure(&error)))?;
@@ -228,7 +228,7 @@ impl<S: Side> Player<'_, S> {
         Ok(kinds.len())
     }
 
-    /// Waits for the records that were queued, and returns what became of them.
+    /// Waits for the queued records, and returns their delivery reports.
     fn reports(producer: &<S::Broker as Broker>::Producer) -> String {
         let is_flushed = producer.flush(CALL);
         let failures = producer.take_failures();
@@ -253,7 +253,7 @@ impl<S: Side> Player<'_, S> {
         format!("{sent:?}, {reports}")
     }
 
-    /// Notes that a transaction has written to a partition.
+    /// Records that a transaction has written to a partition.
     fn touch(&mut self, who: Who, of: TopicPartition, before: Option<Offset>, was_sent: bool) {
         if !who.is_fenced && was_sent {
             let slot = &mut self.slots[who.id];
@@ -348,9 +348,9 @@ impl<S: Side> Player<'_, S> {
         "ok".to_owned()
     }
 
-    // ---- Readers ----
+    // ---- Consumers ----
 
-    /// Joins the group, and takes all partitions, paused.
+    /// Joins the group, takes all partitions, and pauses them.
     fn join(&mut self) {
         let topics: Vec<_> = (0..Names::TOPICS.len()).map(|topic| self.names.topic(topic)).collect();
         self.consumer.subscribe(&topics.iter().map(String::as_str).collect::<Vec<_>>()).expect("a subscription");
@@ -385,7 +385,7 @@ impl<S: Side> Player<'_, S> {
         }
     }
 
-    /// Replaces the member, and all other clients that know the topics as they are.
+    /// Replaces the member and all other clients, whose metadata may be outdated.
     fn rejoin(&mut self, change: impl FnOnce(&mut Self)) -> String {
         self.former = self.consumer.membership().or(self.former.take());
         let next = self.side.broker().consumer(&self.config, 0).expect("a consumer");
@@ -501,14 +501,14 @@ impl<S: Side> Player<'_, S> {
             self.reader.ends(of).ok(),
             self.consumer.last_stable_offset(of).ok(),
             self.side.end(of),
-            // A broker that stamps records does so by its own clock.
+            // A broker that sets timestamps uses its own clock.
             self.consumer.offset_at(of, time).ok().filter(|_| to.0 != 2),
         )
     }
 
     fn committed(&self) -> String {
         if self.slots.iter().any(|slot| slot.has_offsets) {
-            // A client would wait until it times out.
+            // A client would wait until its timeout.
             return "unstable".to_owned();
         }
         let of: Vec<_> = (0..self.partitions.cast_signed()).map(|partition| self.at(To(0, partition))).collect();

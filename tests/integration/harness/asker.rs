@@ -1,11 +1,11 @@
-//! A client of `unseen serve`, too simple to be wrong.
+//! A simple client of `unseen serve`.
 
 use super::{PATIENCE, wait_until};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// An answer.
+/// A reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     Simple(String),
@@ -27,22 +27,22 @@ impl Asker {
         Self { stream: BufReader::new(stream) }
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub fn send(&mut self, bytes: &[u8]) {
         self.stream.get_mut().write_all(bytes).expect("bytes are sent");
     }
 
-    /// Whether the server has ended the connection.
+    /// True if the server has closed the connection.
     pub fn is_closed(&mut self) -> bool {
         matches!(self.stream.read(&mut [0; 1]), Ok(0) | Err(_))
     }
 
-    /// All bytes until the server ends the connection, one way or the other.
+    /// Reads all bytes until the server closes the connection in any way.
     pub fn read_to_end(&mut self, bytes: &mut Vec<u8>) {
         let _ = self.stream.read_to_end(bytes);
     }
 
-    /// Asks many commands at once.
+    /// Sends several commands in one pipeline, and returns their replies.
     pub fn ask_all(&mut self, commands: &[Vec<String>]) -> Vec<Reply> {
         commands
             .chunks(1000)
@@ -60,12 +60,12 @@ impl Asker {
             .collect()
     }
 
-    /// Asks one command.
+    /// Sends one command, and returns its reply.
     pub fn ask(&mut self, command: &[&str]) -> Reply {
         self.ask_all(&[command.iter().map(|&part| part.to_owned()).collect()]).remove(0)
     }
 
-    /// The next answer.
+    /// Reads the next reply.
     pub fn reply(&mut self) -> Reply {
         let mut line = String::new();
         self.stream.read_line(&mut line).expect("an answer");
@@ -87,7 +87,7 @@ impl Asker {
     }
 }
 
-/// What a server says over HTTP: status code and body.
+/// Sends an HTTP request. Returns the status code and the body.
 pub fn http(address: &str, request: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("a connection");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -101,7 +101,7 @@ pub fn http(address: &str, request: &str, body: &str) -> (u16, String) {
     (code, body.to_owned())
 }
 
-/// Waits until all spaces of a server are as of now.
+/// Waits until all spaces of a server are up to date.
 pub fn wait_until_fresh(address: &str, limit: Duration) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock past 1970").as_millis();
     wait_until("the server knows what is committed now", limit, || {

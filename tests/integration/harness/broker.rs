@@ -1,8 +1,7 @@
-//! The brokers: one that all tests share, one with secured listeners, and brokers of its own for a test that kills them.
+//! Brokers: one that all tests share, one with secure listeners, and brokers for single tests that kill them.
 //!
-//! The shared one is, in this order: the one that `UNSEEN_TEST_BROKER` names; the one of
-//! docker-compose.yml, where a Docker engine answers and `UNSEEN_KAFKA_VERSION` asks for no version; one that
-//! scripts/kafka starts.
+//! The shared broker is the first of these: the one in `UNSEEN_TEST_BROKER`; the one of docker-compose.yml, if a Docker engine is running
+//! and `UNSEEN_KAFKA_VERSION` is not set; one that scripts/kafka starts.
 
 use super::segments::transactions_without_end;
 use super::topic::client;
@@ -19,10 +18,10 @@ use std::thread::{JoinHandle, sleep};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How long scripts/kafka may take: the first time it fetches Kafka.
+/// Timeout of scripts/kafka, which fetches Kafka the first time.
 const START_PATIENCE: Duration = Duration::from_secs(900);
 
-/// Address of the shared broker. Waits until no other test is at work on a broker.
+/// The address of the shared broker. Waits until few enough other tests use a broker.
 pub fn broker() -> &'static str {
     static BROKER: OnceLock<Shared> = OnceLock::new();
     turn::take();
@@ -33,9 +32,9 @@ pub fn broker() -> &'static str {
 }
 
 enum Shared {
-    /// Somebody else's, or docker compose's: it stays when the tests are done.
+    /// A broker that keeps running after the tests.
     Elsewhere(String),
-    /// Ours. Never dropped, being static: it ends because this process and so its stdin does.
+    /// A broker of this process. It is static and never dropped, but stops when this process and therefore its stdin ends.
     Script(Script),
 }
 
@@ -58,33 +57,33 @@ impl Shared {
     }
 }
 
-/// A broker that also listens for SSL and SASL; see `--secure` of scripts/kafka. Waits for its turn, as [`broker`] does.
+/// A broker that also listens for SSL and SASL (see `--secure` in scripts/kafka). Waits for its turn like [`broker`].
 pub fn secure_broker() -> &'static SecureBroker {
     static BROKER: OnceLock<SecureBroker> = OnceLock::new();
     turn::take();
     BROKER.get_or_init(|| SecureBroker(Script::start(&["--secure"])))
 }
 
-/// A broker with listeners for SSL and SASL. Ends with this process, being static.
+/// A broker with listeners for SSL and SASL. It stops when this process ends.
 pub struct SecureBroker(Script);
 
 impl SecureBroker {
-    /// Address of its plain listener, where everything is allowed.
+    /// The address of its plain listener, which allows everything.
     pub fn address(&self) -> &str {
         &self.0.address
     }
 
-    /// A file that clients need.
+    /// The path of a file for clients.
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.clients.as_ref().expect("a broker that was started with --secure").join(name)
     }
 
-    /// The first segment of a partition, as it lies on the broker's disk.
+    /// The first segment of a partition on the broker's disk.
     pub fn segment(&self, topic: &str, partition: i32) -> PathBuf {
         self.file("../broker").join(format!("{topic}-{partition}")).join("00000000000000000000.log")
     }
 
-    /// What that file holds.
+    /// The content of a file for clients.
     pub fn read(&self, name: &str) -> String {
         fs::read_to_string(self.file(name)).expect("a file that scripts/kafka makes").trim_end().to_owned()
     }
@@ -101,19 +100,19 @@ fn succeeds(command: &mut Command) -> bool {
     quiet.status().is_ok_and(|status| status.success())
 }
 
-/// Brokers that one test has for itself, to kill. A killed broker restarts on the same port, with the data that it had.
-/// Brokers are numbered from 0.
+/// Brokers of a single test, which may kill them. A killed broker restarts on the same port, with the same data. Brokers are numbered from
+/// 0.
 pub struct OwnBroker {
-    // Resumes what was paused before the script stops.
+    // Resumes paused brokers before the script stops.
     fault: Option<(usize, BrokerFault)>,
     script: Script,
     lines: Lines,
     addresses: Vec<String>,
     /// A proxy for each broker.
     ways: Vec<Way>,
-    /// True for each broker that serves.
+    /// True for each broker that is ready.
     ready: Vec<bool>,
-    // Last: the brokers have ended when it is deleted.
+    // Last, so that the brokers have stopped when the directory is deleted.
     dir: TempDir,
 }
 
@@ -131,14 +130,13 @@ impl OwnBroker {
         Self::start_brokers(1, &[])
     }
 
-    /// Starts an empty broker that can have 10,000 partitions. With its usual heap, it would spend all its time on collecting
-    /// garbage.
+    /// Starts an empty broker for up to 10,000 partitions. With the usual heap, it would spend all its time on garbage collection.
     pub fn start_large() -> Self {
         let flags = std::env::var("UNSEEN_KAFKA_JVM").unwrap_or_else(|_| "-Xmx2g -XX:+UseSerialGC -XX:TieredStopAtLevel=1".to_owned());
         Self::start_brokers(1, &[("UNSEEN_KAFKA_JVM", &flags)])
     }
 
-    /// Starts an empty cluster of three. All topics get three replicas and `min.insync.replicas = 2`.
+    /// Starts an empty cluster of three brokers. All topics get three replicas and `min.insync.replicas = 2`.
     pub fn start_cluster() -> Self {
         Self::start_brokers(3, &[])
     }
@@ -195,7 +193,7 @@ impl OwnBroker {
         signal(self.dir.path(), 0, "-KILL");
     }
 
-    /// Stops the only broker with SIGSTOP: its connections stay open, and it answers nothing.
+    /// Stops the only broker with SIGSTOP. Its connections stay open, but it does not respond.
     pub fn pause(&mut self) {
         signal(self.dir.path(), 0, "-STOP");
     }
@@ -205,7 +203,7 @@ impl OwnBroker {
         signal(self.dir.path(), 0, "-CONT");
     }
 
-    /// Waits until the only broker serves again.
+    /// Waits until the only broker is ready again.
     pub fn wait_until_back(&mut self) {
         assert_eq!(numbered(&said(&self.lines, "ready")), (0, self.script.address.clone()), "the broker came back elsewhere");
         self.ready[0] = true;
@@ -243,7 +241,7 @@ impl OwnBroker {
         self.fault = Some((at, BrokerFault::Slow(sender, thread)));
     }
 
-    /// Ends the fault of a broker, if there is one. The broker may need some time to be back.
+    /// Ends the fault of a broker, if there is one. The broker may take a while to return.
     pub fn repair(&mut self) {
         match self.fault.take() {
             None => {}
@@ -256,13 +254,13 @@ impl OwnBroker {
         }
     }
 
-    /// Stops one broker with SIGTERM. It hands its leaders over, ends, and restarts.
+    /// Stops one broker with SIGTERM. It hands over its leaderships, exits, and restarts.
     pub fn restart(&mut self, at: usize) {
         self.unready(at);
         signal(self.dir.path(), at, "-TERM");
     }
 
-    /// Returns true if all brokers serve and every partition has all its replicas in sync.
+    /// True if all brokers are ready and every partition has all its replicas in sync.
     pub fn is_whole(&mut self) -> bool {
         self.update_ready();
         self.fault.is_none() && self.ready.iter().all(|&ready| ready) && self.has_full_isr()
@@ -273,7 +271,7 @@ impl OwnBroker {
         self.metadata().is_some_and(|metadata| metadata.topics().iter().flat_map(MetadataTopic::partitions).all(is_full))
     }
 
-    /// The number of replicas that every partition has; `None` if the brokers do not answer.
+    /// The minimum number of replicas of all partitions. `None` if the brokers do not respond.
     pub fn fewest_replicas(&self) -> Option<usize> {
         let metadata = self.metadata()?;
         metadata.topics().iter().flat_map(MetadataTopic::partitions).map(|partition| partition.replicas().len()).min()
@@ -284,7 +282,7 @@ impl OwnBroker {
         consumer.fetch_metadata(None, Duration::from_secs(2)).ok()
     }
 
-    /// Ends the fault of a broker, and waits until all brokers serve and every partition has all its replicas in sync.
+    /// Ends the fault of a broker, and waits until all brokers are ready and every partition has all its replicas in sync.
     pub fn wait_until_whole(&mut self) {
         self.repair();
         wait_until("all replicas are in sync", 2 * PATIENCE, || self.is_whole().then_some(()));
@@ -297,7 +295,8 @@ impl OwnBroker {
 
     fn update_ready(&mut self) {
         while let Ok(line) = self.lines.try_recv() {
-            let (at, address) = numbered(line.strip_prefix("ready ").unwrap_or_else(|| panic!("scripts/kafka said `{line}`")));
+            let (at, address) =
+                numbered(line.strip_prefix("ready ").unwrap_or_else(|| panic!("unexpected output of scripts/kafka: `{line}`")));
             assert_eq!(address, self.addresses[at], "a broker came back elsewhere");
             self.ready[at] = true;
         }
@@ -317,7 +316,7 @@ impl OwnBroker {
         }
     }
 
-    /// Describes the transactions that lost their end marker, in topics whose names begin with `prefix`.
+    /// Describes the transactions without an end marker, in topics whose names start with `prefix`.
     pub fn transactions_without_end(&self, prefix: &str) -> Vec<String> {
         let dirs = (1..=self.count()).map(|number| self.dir.path().join(format!("broker{number}")));
         dirs.flat_map(|dir| transactions_without_end(&dir, prefix)).collect()
@@ -336,20 +335,20 @@ fn signal(dir: &Path, at: usize, signal: &str) {
     assert!(succeeds(Command::new("kill").args([signal, pid.trim()])), "the broker cannot be sent {signal}");
 }
 
-/// Splits `NUMBER ADDRESS`. The number that is returned counts from 0.
+/// Splits `NUMBER ADDRESS`. The returned number counts from 0.
 fn numbered(text: &str) -> (usize, String) {
     let (number, address) = text.split_once(' ').expect("a number and an address");
     (number.parse::<usize>().expect("a number") - 1, address.to_owned())
 }
 
-/// What scripts/kafka prints.
+/// The output of scripts/kafka.
 type Lines = mpsc::Receiver<String>;
 
-/// A running scripts/kafka. The script stops when its stdin ends: when this is dropped, or when this process dies.
+/// A running scripts/kafka. The script stops when its stdin ends, either because this value is dropped or because this process dies.
 struct Script {
     child: Child,
     address: String,
-    /// The files that clients of a secure broker need.
+    /// The directory with the files for clients of a secure broker.
     clients: Option<PathBuf>,
 }
 
@@ -379,13 +378,13 @@ impl Script {
     }
 }
 
-/// Waits for the next line of scripts/kafka, which begins with `word`, and returns the rest of it.
+/// Waits for the next line of scripts/kafka, which must start with `word`, and returns the rest of it.
 fn said(lines: &Lines, word: &str) -> String {
     let Ok(line) = lines.recv_timeout(START_PATIENCE) else {
         panic!("scripts/kafka did not start a broker; it says why above (run it by hand to see it again)");
     };
     let rest = line.strip_prefix(word).and_then(|rest| rest.strip_prefix(' '));
-    rest.unwrap_or_else(|| panic!("scripts/kafka said `{line}`")).to_owned()
+    rest.unwrap_or_else(|| panic!("unexpected output of scripts/kafka: `{line}`")).to_owned()
 }
 
 impl Drop for Script {

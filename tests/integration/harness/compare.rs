@@ -1,4 +1,4 @@
-//! Record by record, in order: what came out against what must have.
+//! Compares the actual output with the expected output, record by record and in order.
 
 use super::TestRecord;
 
@@ -9,14 +9,14 @@ pub fn assert_same(expected: &[Vec<TestRecord>], actual: &[Vec<TestRecord>]) {
     }
 }
 
-/// Panics unless what came out is the beginning, in each partition, of what is to come out.
+/// Panics unless the actual records of each partition are the first ones of the expected records.
 pub fn assert_prefix(expected: &[Vec<TestRecord>], actual: &[Vec<TestRecord>]) {
     let begun: Vec<_> =
         expected.iter().zip(actual).map(|(expected, actual)| expected[..actual.len().min(expected.len())].to_vec()).collect();
     assert_same(&begun, actual);
 }
 
-/// The first difference, in words for a person; `None` if there is none.
+/// Describes the first difference, if there is one.
 pub fn difference(expected: &[Vec<TestRecord>], actual: &[Vec<TestRecord>]) -> Option<String> {
     if expected.len() != actual.len() {
         return Some(format!("{} partitions expected, {} found", expected.len(), actual.len()));
@@ -29,7 +29,7 @@ pub fn difference(expected: &[Vec<TestRecord>], actual: &[Vec<TestRecord>]) -> O
     })
 }
 
-/// What is wrong at `at`, the first place where the two differ.
+/// Describes the difference at `at`, the first index at which the two differ.
 fn describe(expected: &[TestRecord], actual: &[TestRecord], at: usize) -> Option<String> {
     match (expected.get(at), actual.get(at)) {
         (None, None) => None,

@@ -1,7 +1,6 @@
-//! What the integration tests stand on: a real broker, the real binary, and the exact truth.
+//! The harness of the integration tests: a real broker, the real binary, and the exact expected output.
 //!
-//! Nothing here sleeps and hopes: every wait asks for a condition, has a deadline, and fails with a
-//! sentence that says what did not happen.
+//! Nothing in it sleeps for a fixed time. Every wait has a condition and a deadline, and fails with a message about the missed condition.
 
 #![allow(dead_code, unused_imports, reason = "a harness may offer more than today's tests use")]
 
@@ -48,10 +47,10 @@ pub use worker::{Worker, logged, unseen, unseen_with};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a broker may take for what it answers at once when all is well.
+/// Timeout of requests that a healthy broker answers at once.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Asks until `condition` yields something; panics with `what` when it does not in time.
+/// Polls until `condition` returns a value. Panics with `what` on a timeout.
 pub fn wait_until<T>(what: &str, timeout: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + timeout;
     loop {
@@ -63,7 +62,7 @@ pub fn wait_until<T>(what: &str, timeout: Duration, mut condition: impl FnMut() 
     }
 }
 
-/// A name that no other test run has used on this broker.
+/// A name that is unique on this broker.
 pub fn unique(hint: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

@@ -1,14 +1,15 @@
-//! A news feed as it comes: half of it repeats, some near, some long past, times a little out of order.
+//! A synthetic news feed. Half of its records are duplicates, some of recent and some of old items, and the times are slightly out of
+//! order.
 //!
-//! Deterministic: the same numbers make the same records.
+//! Deterministic: the same parameters result in the same records.
 
 use super::TestRecord;
 use std::time::Duration;
 
-/// How many of the newest items a near repeat is taken from.
+/// The number of latest items from which recent duplicates are drawn.
 const NEAR: u64 = 1_000;
 
-/// How far back in time jitter sets a record.
+/// The maximum jitter by which a record's time is early.
 const JITTER_MS: u64 = 5_000;
 
 const WORDS: [&str; 16] = [
@@ -16,15 +17,15 @@ const WORDS: [&str; 16] = [
     "ends", "école",
 ];
 
-/// What the feed is made from.
+/// The parameters of a feed.
 pub struct News {
     pub seed: u64,
     pub count: usize,
     pub partitions: u32,
-    /// Time of the first record in milliseconds since the epoch. In the past of any machine's clock:
-    /// records from the future would not advance stream time.
+    /// The time of the first record, in milliseconds since the epoch. It is before any machine's clock, because records from the future
+    /// would not advance stream time.
     pub start: i64,
-    /// Time from the first record to the last.
+    /// The time from the first record to the last.
     pub span: Duration,
 }
 
@@ -36,11 +37,11 @@ impl Default for News {
 }
 
 impl News {
-    /// The records, as they are to be produced.
+    /// The records to produce.
     ///
-    /// About 200 bytes of JSON each. The record key and the header `id` are the item's id, as are
-    /// `/user_id` and `/news_id` together; the same id always goes to the same partition. A header
-    /// `trace` tells every record apart, so that it shows which of two equal ids came out.
+    /// Each has about 200 bytes of JSON. The record key and the header `id` are the item's id, and so are `/user_id` and `/news_id`
+    /// combined. The same id is always in the same partition. A header `trace` distinguishes records with the same id, so that it shows
+    /// which of them was emitted.
     pub fn records(&self) -> Vec<TestRecord> {
         let mut random = SplitMix(self.seed);
         let span = i64::try_from(self.span.as_millis()).expect("a span of less than an eternity");
@@ -74,7 +75,7 @@ impl News {
             ("trace".to_owned(), Some(format!("{:x}-{number:x}", self.seed).into_bytes())),
         ];
         if number % 8 == 0 {
-            // A name may come twice, and a value may be null.
+            // Header names can be repeated, and header values can be null.
             headers.push(("trace".to_owned(), None));
         }
         TestRecord {

@@ -1,14 +1,14 @@
-//! The promise, exactly: what must come out of a stream, by a model too simple to be wrong.
+//! The exact promise: the expected output of a stream, from a simple model.
 
 use super::TestRecord;
 use super::record::index;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-/// The header of a record that takes its key back.
+/// The header with which a record retracts its key.
 pub const RETRACT: &str = "retract";
 
-/// A time window without refresh over one key space, each partition for itself.
+/// A time window without refresh over one key space, for each partition.
 #[derive(Clone, Copy, Debug)]
 pub struct Oracle {
     slice_ms: i64,
@@ -22,7 +22,7 @@ impl Oracle {
         Self { slice_ms: (window + slices - 1) / slices, slices }
     }
 
-    /// The records that must come out, by partition, in order. The record key is the key.
+    /// The records that must be emitted, by partition and in order. The record key is the key.
     pub fn expected(&self, records: &[TestRecord], partitions: usize) -> Vec<Vec<TestRecord>> {
         let mut states = vec![Remembered::default(); partitions];
         let mut expected = vec![Vec::new(); partitions];
@@ -37,7 +37,7 @@ impl Oracle {
 }
 
 impl Oracle {
-    /// The keys that are seen once these records were read.
+    /// The keys that have been seen after these records.
     pub fn seen(&self, records: &[TestRecord], partitions: usize) -> HashSet<Vec<u8>> {
         let mut states = vec![Remembered::default(); partitions];
         for record in records {
@@ -51,7 +51,7 @@ impl Oracle {
     }
 }
 
-/// What a partition has emitted: each key, and the slice that its stream was in then.
+/// The emitted keys of a partition, each with its slice.
 #[derive(Clone, Default)]
 struct Remembered<'a> {
     stream_time: Option<i64>,
@@ -68,7 +68,7 @@ impl<'a> Remembered<'a> {
             self.emitted.remove(&key);
             return false;
         }
-        // `slices + 1` generations are kept: the current slice and `slices` before it.
+        // `slices + 1` generations are kept: the current slice, and `slices` earlier ones.
         if self.emitted.get(&key).is_some_and(|emitted| slice - emitted <= oracle.slices) {
             return false;
         }

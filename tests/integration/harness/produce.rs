@@ -1,4 +1,4 @@
-//! Records into a topic: as fast as the broker takes them, or at a steady pace.
+//! Produces records, as fast as possible or at a constant rate.
 
 use super::topic::client;
 use super::{PATIENCE, TestRecord};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Produces all records, in order, and returns when the broker has them.
+/// Produces all records in order, and waits for their acknowledgments.
 pub fn produce<R: Borrow<TestRecord>>(broker: &str, topic: &str, records: impl IntoIterator<Item = R>) {
     let producer = Idempotent::new(broker);
     for record in records {
@@ -21,23 +21,23 @@ pub fn produce<R: Borrow<TestRecord>>(broker: &str, topic: &str, records: impl I
     producer.finish();
 }
 
-/// Records that arrive at a steady pace, while a test does something else.
+/// Records that are produced at a constant rate in the background.
 pub struct Feed {
     sent: Arc<AtomicUsize>,
-    /// How many records it may send.
+    /// The number of records that it may send.
     allowed: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Feed {
-    /// Begins to produce `per_second` records a second.
+    /// Starts to produce `per_second` records per second.
     pub fn start(broker: &str, topic: &str, records: Vec<TestRecord>, per_second: u32) -> Self {
         let feed = Self::start_gated(broker, topic, records, per_second);
         feed.allow(usize::MAX);
         feed
     }
 
-    /// The same, but records wait until they are allowed.
+    /// The same as `start`, but every record waits until it is allowed.
     pub fn start_gated(broker: &str, topic: &str, records: Vec<TestRecord>, per_second: u32) -> Self {
         let (broker, topic) = (broker.to_owned(), topic.to_owned());
         let (sent, allowed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -45,7 +45,7 @@ impl Feed {
         let thread = std::thread::spawn(move || {
             let producer = Idempotent::new(&broker);
             let mut due = Instant::now();
-            // Ten milliseconds' worth at a time.
+            // One burst every 10 ms.
             let burst = (per_second / 100).max(1);
             for records in records.chunks(burst as usize) {
                 while count.load(Ordering::Relaxed) >= gate.load(Ordering::Relaxed) {
@@ -66,17 +66,17 @@ impl Feed {
         Self { sent, allowed, thread: Some(thread) }
     }
 
-    /// Lets so many records be sent, if they were not allowed already.
+    /// Allows this number of records in total, if fewer were allowed so far.
     pub fn allow(&self, records: usize) {
         self.allowed.fetch_max(records, Ordering::Relaxed);
     }
 
-    /// Whether the broker has all records.
+    /// True if the broker has all records.
     pub fn is_finished(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Records handed to the producer so far.
+    /// The number of records that were handed to the producer.
     pub fn sent(&self) -> usize {
         self.sent.load(Ordering::Relaxed)
     }
@@ -91,12 +91,12 @@ impl Feed {
 
 impl Drop for Feed {
     fn drop(&mut self) {
-        // A test that has failed waits for nothing, and must leave no thread that waits for it.
+        // A failed test does not wait for the feed, and must not leave a blocked thread behind.
         self.allow(usize::MAX);
     }
 }
 
-/// A producer that neither loses, doubles nor reorders.
+/// A producer that does not lose, duplicate, or reorder records.
 struct Idempotent(BaseProducer<Failures>);
 
 impl Idempotent {
@@ -108,7 +108,7 @@ impl Idempotent {
             .set("linger.ms", "20")
             .set("batch.num.messages", "10000")
             .set("queue.buffering.max.messages", "200000")
-            // A record larger than usual must reach the broker to be tried on the worker.
+            // Oversized records must reach the broker, so that they can be tested on the worker.
             .set("message.max.bytes", "10000000");
         Self(config.create_with_context(Failures::default()).expect("a producer"))
     }

@@ -1,4 +1,4 @@
-//! A token endpoint of one test's own: OAuth 2.0 client credentials, and JSON Web Tokens that the secure broker accepts.
+//! A token endpoint for a single test: OAuth 2.0 client credentials, with JSON Web Tokens that the secure broker accepts.
 
 use super::unique;
 use data_encoding::{BASE64, BASE64URL_NOPAD};
@@ -14,10 +14,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The only scope that clients may request.
 pub const SCOPE: &str = "kafka.dedup";
 
-/// The subject of all tokens, and so the user.
+/// The subject of all tokens, and therefore the user.
 pub const SUBJECT: &str = "unseen";
 
-/// A running token endpoint. It ends with the process.
+/// A running token endpoint. It stops when this process ends.
 pub struct TokenProvider {
     url: String,
     secret: String,
@@ -34,7 +34,7 @@ struct Shared {
 }
 
 impl TokenProvider {
-    /// Starts one that signs by this key (PEM), and whose tokens live for so long.
+    /// Starts an endpoint that signs tokens of this lifetime with this key (PEM).
     pub fn start(key: &str, lifetime: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let secret = unique("client-secret");
@@ -70,22 +70,22 @@ impl TokenProvider {
         &self.secret
     }
 
-    /// Makes the next tokens be for another audience.
+    /// Changes the audience of the next tokens.
     pub fn set_audience(&self, audience: &str) {
         audience.clone_into(&mut self.lock().audience);
     }
 
-    /// Answers no request any more, or answers again.
+    /// Stops or resumes answering requests.
     pub fn set_down(&self, is_down: bool) {
         self.lock().is_down = is_down;
     }
 
-    /// All tokens so far.
+    /// All issued tokens.
     pub fn tokens(&self) -> Vec<String> {
         self.lock().tokens.clone()
     }
 
-    /// A new token with a lifetime, which no client has asked for.
+    /// Issues a token with this lifetime, without a request from a client.
     pub fn issue(&self, lifetime: Duration) -> String {
         self.lock().issue(lifetime)
     }

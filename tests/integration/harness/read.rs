@@ -1,4 +1,4 @@
-//! What a `read_committed` consumer sees of a topic.
+//! Reads topics as a `read_committed` consumer.
 
 use super::record::index;
 use super::topic::client;
@@ -10,15 +10,15 @@ use rdkafka::message::{BorrowedMessage, Headers};
 use rdkafka::{Message, Offset, TopicPartitionList};
 use std::time::{Duration, Instant};
 
-/// All committed records by partition, in order, once no transaction is open.
+/// All committed records by partition, in order. Waits until no transaction is open.
 pub fn read_committed(broker: &str, topic: &str, partitions: usize) -> Vec<Vec<TestRecord>> {
     let mut reader = Reader::new(broker, topic, partitions);
     reader.read_to_end(PATIENCE);
     reader.records
 }
 
-/// Reads until `total` committed records are there and no transaction is open, and returns all.
-/// Panics after `timeout`, or when the worker ends.
+/// Reads until there are `total` committed records and no transaction is open, and returns all records. Panics after `timeout`, or if the
+/// worker exits.
 pub fn wait_for_output(
     broker: &str,
     topic: &str,
@@ -33,24 +33,28 @@ pub fn wait_for_output(
         reader.poll(Duration::from_millis(100));
         if !worker.runs() {
             reader.read_to_end(PATIENCE);
-            assert!(reader.count() >= total, "{} of {total} records came out before the worker ended", reader.count());
+            assert!(reader.count() >= total, "{} of {total} records were emitted before the worker exited", reader.count());
         }
-        assert!(Instant::now() < deadline || reader.count() >= total, "{} of {total} records came out within {timeout:?}", reader.count());
+        assert!(
+            Instant::now() < deadline || reader.count() >= total,
+            "{} of {total} records were emitted within {timeout:?}",
+            reader.count()
+        );
     }
     reader.read_to_end(PATIENCE);
     reader.records
 }
 
-/// A consumer that reads all partitions from the beginning, and keeps what it has read.
+/// A consumer that reads all partitions from the start, and keeps the records.
 pub struct Reader {
     committed: BaseConsumer,
     uncommitted: BaseConsumer,
     topic: String,
-    /// What was read so far, by partition, in order.
+    /// The records so far, by partition and in order.
     pub records: Vec<Vec<TestRecord>>,
-    /// Where to read on, by partition.
+    /// The next offset of each partition.
     next: Vec<Offset>,
-    /// Whether the end was met, by partition.
+    /// True for each partition whose end was reached.
     at_end: Vec<bool>,
 }
 
@@ -76,12 +80,12 @@ impl Reader {
         self.committed.assign(&assignment).expect("an assignment");
     }
 
-    /// Records read so far.
+    /// The number of records so far.
     pub fn count(&self) -> usize {
         self.records.iter().map(Vec::len).sum()
     }
 
-    /// Reads what is there; if nothing is, waits for no longer than `timeout`.
+    /// Reads the available records. If there are none, waits up to `timeout`.
     pub fn poll(&mut self, timeout: Duration) {
         let mut wait = timeout;
         while let Some(result) = self.committed.poll(wait) {
@@ -93,23 +97,23 @@ impl Reader {
                     self.records[partition].push(record(&message));
                 }
                 Err(KafkaError::PartitionEOF(partition)) => self.at_end[index(partition)] = true,
-                // A broker that is away comes back; the caller's deadline says for how long.
+                // An unavailable broker returns, or the caller's deadline ends the wait.
                 Err(KafkaError::MessageConsumption(BrokerTransportFailure | AllBrokersDown | OperationTimedOut)) => {}
                 Err(error) => panic!("{} cannot be read: {error}", self.topic),
             }
         }
     }
 
-    /// Whether a transaction is open in the topic; `None` if the broker does not answer.
+    /// True if a transaction is open in the topic. `None` if the broker does not respond.
     pub fn has_open_transaction(&self) -> Option<bool> {
         let stable = self.ends(&self.committed)?;
         Some(stable != self.ends(&self.uncommitted)?)
     }
 
-    /// Waits until no transaction is open, then reads to the end.
+    /// Waits until no transaction is open, and reads to the end.
     pub fn read_to_end(&mut self, timeout: Duration) {
         wait_until(&format!("{} has no open transaction", self.topic), timeout, || (!self.has_open_transaction()?).then_some(()));
-        // A consumer tells of an end only once: assigned anew, it tells of this one.
+        // A consumer reports an end only once, so the partitions must be assigned again.
         self.at_end.fill(false);
         self.assign();
         wait_until(&format!("{} is read to its end", self.topic), timeout, || {
@@ -118,8 +122,7 @@ impl Reader {
         });
     }
 
-    /// Where the partitions end in a consumer's eyes: for one that reads only what is committed, before
-    /// the first open transaction.
+    /// The ends of the partitions for a consumer. For `read_committed`, the end is before the first open transaction.
     fn ends(&self, consumer: &BaseConsumer) -> Option<Vec<i64>> {
         let end = |partition| consumer.fetch_watermarks(&self.topic, partition, PATIENCE).ok().map(|(_, end)| end);
         (0..).zip(&self.next).map(|(partition, _)| end(partition)).collect()
@@ -135,7 +138,7 @@ fn consumer(broker: &str, isolation: &str) -> BaseConsumer {
         .set("auto.offset.reset", "error")
         .set("enable.partition.eof", "true")
         .set("fetch.queue.backoff.ms", "5")
-        // A broker holds an answer back for its full time when all that is new belongs to an open transaction.
+        // A broker delays its response for this time if all new records belong to an open transaction.
         .set("fetch.wait.max.ms", "20");
     config.create().expect("a consumer")
 }

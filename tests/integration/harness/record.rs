@@ -1,8 +1,8 @@
-//! A record as tests write and expect it.
+//! A record as tests produce and expect it.
 
 use super::SplitMix;
 
-/// A record with everything that must come out as it went in.
+/// A record with all the data that a worker must preserve.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TestRecord {
     pub partition: i32,
@@ -14,7 +14,7 @@ pub struct TestRecord {
 }
 
 impl TestRecord {
-    /// What is to be in the dead letters of a record that was read at `offset` of `topic`.
+    /// The expected dead letter of this record, which was read at `offset` of `topic`.
     pub fn dead_letter(&self, topic: &str, offset: i64, class: &str, message: &str) -> Self {
         let mut letter = self.clone();
         let partition = self.partition.to_string();
@@ -32,14 +32,14 @@ impl TestRecord {
         letter
     }
 
-    /// Adds so many bytes to its value, of letters that no compression makes small.
+    /// Adds this number of incompressible bytes to the value.
     pub fn enlarge(&mut self, bytes: usize, random: &mut SplitMix) {
         let letters = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
         let padding: String = (0..bytes).map(|_| char::from(letters[random.below(letters.len())])).collect();
         self.pad(&padding);
     }
 
-    /// Adds a field of that text to its value.
+    /// Adds a field with this text to the value.
     pub fn pad(&mut self, padding: &str) {
         let fields = self.text().strip_suffix('}').expect("a JSON object");
         self.value = Some(format!("{fields},\"padding\":\"{padding}\"}}").into_bytes());
@@ -51,13 +51,13 @@ impl TestRecord {
     }
 }
 
-/// The offset that a record has if all of `records` are produced to an empty topic.
+/// The offset of a record if all of `records` are produced to an empty topic.
 pub fn offset_of(record: &TestRecord, records: &[TestRecord]) -> i64 {
     let at = records.iter().filter(|other| other.partition == record.partition).position(|other| other == record);
     i64::try_from(at.expect("it is one of them")).expect("few enough")
 }
 
-/// Splits records by partition, each in its order.
+/// Splits records by partition, and keeps their order.
 pub fn by_partition(records: impl IntoIterator<Item = TestRecord>, partitions: usize) -> Vec<Vec<TestRecord>> {
     let mut split = vec![Vec::new(); partitions];
     for record in records {
@@ -66,7 +66,7 @@ pub fn by_partition(records: impl IntoIterator<Item = TestRecord>, partitions: u
     split
 }
 
-/// A partition's number as an index.
+/// Converts a partition number to an index.
 pub fn index(partition: i32) -> usize {
     usize::try_from(partition).expect("a partition's number is not negative")
 }

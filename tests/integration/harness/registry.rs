@@ -1,4 +1,4 @@
-//! A schema registry of one test's own: franz-go's, which scripts/registry runs.
+//! A schema registry for a single test: franz-go's, started by scripts/registry.
 
 use super::PATIENCE;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -7,17 +7,17 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// How long scripts/registry may take: the first time it is built.
+/// Timeout of scripts/registry, which builds the registry the first time.
 const START_PATIENCE: Duration = Duration::from_secs(300);
 
-/// A running registry. It stops when this is dropped, or when this process dies.
+/// A running registry. It stops when this value is dropped, or when this process dies.
 pub struct SchemaRegistry {
     child: Child,
     url: String,
 }
 
 impl SchemaRegistry {
-    /// Starts one that has no schema.
+    /// Starts a registry without schemas.
     pub fn start(args: &[&str]) -> Self {
         let mut child = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/registry"))
             .arg("--until-eof")
@@ -30,41 +30,41 @@ impl SchemaRegistry {
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let line = lines.recv_timeout(START_PATIENCE).expect("scripts/registry says above why it does not start");
-        let url = line.strip_prefix("ready ").unwrap_or_else(|| panic!("scripts/registry said `{line}`")).to_owned();
+        let url = line.strip_prefix("ready ").unwrap_or_else(|| panic!("unexpected output of scripts/registry: `{line}`")).to_owned();
         Self { child, url }
     }
 
-    /// Its address.
+    /// The URL of the registry.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Puts schemas where a list says, as `GET /schemas` answers it.
+    /// Registers schemas with the ids in this list, which has the format of `GET /schemas`.
     pub fn put(&self, schemas: &serde_json::Value) {
         self.control("POST", "/test/schemas", &schemas.to_string());
     }
 
-    /// Has the next requests fail with this status.
+    /// Makes the next requests fail with this status.
     pub fn fail(&self, status: u16) {
         self.control("POST", &format!("/test/fail?status={status}"), "");
     }
 
-    /// Has the next requests for paths that begin like this fail with this status.
+    /// Makes the next requests for paths with this prefix fail with this status.
     pub fn fail_at(&self, path: &str, status: u16) {
         self.control("POST", &format!("/test/fail?status={status}&path={path}"), "");
     }
 
-    /// Has the next requests wait.
+    /// Makes the next requests hang.
     pub fn hang(&self) {
         self.control("POST", "/test/hang", "");
     }
 
-    /// Has all be well again.
+    /// Ends all faults.
     pub fn heal(&self) {
         self.control("DELETE", "/test/failures", "");
     }
 
-    /// How many requests of each kind it got.
+    /// The number of requests of each kind.
     pub fn requests(&self) -> serde_json::Value {
         serde_json::from_str(&self.control("GET", "/test/requests", "")).expect("JSON")
     }
@@ -86,7 +86,7 @@ impl SchemaRegistry {
 impl Drop for SchemaRegistry {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // It answers nobody by then.
+        // Reaps the process, which no longer answers requests.
         let _ = self.child.wait();
     }
 }

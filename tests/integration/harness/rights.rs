@@ -1,25 +1,24 @@
-//! Rights of users on a broker that asks for them: one request of Kafka's protocol, which librdkafka's
-//! wrapper does not have.
+//! Grants permissions on a broker with ACLs, with a request of Kafka's protocol that rdkafka does not offer.
 
 use super::PATIENCE;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-/// A right on something, by its name.
+/// A permission on a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Right<'a> {
-    /// To see a topic, without reading it.
+    /// Describe a topic without reading it.
     DescribeTopic(&'a str),
     ReadTopic(&'a str),
     WriteTopic(&'a str),
     ReadGroup(&'a str),
-    /// On all transactional ids that begin so.
+    /// Write on all transactional ids with this prefix.
     WriteTransactions(&'a str),
-    /// To create, read, write, trim and look at topics whose names begin so.
+    /// Create, read, write, trim, and describe topics with this prefix.
     OwnTopics(&'a str),
 }
 
-/// Gives rights to a user, such as `User:unseen`. They reach the broker a moment later, all together.
+/// Grants permissions to a user, such as `User:unseen`. The broker applies all of them together, a moment later.
 pub fn grant(broker: &str, user: &str, rights: &[Right<'_>]) {
     let mut entries = Vec::new();
     for right in rights {
@@ -45,7 +44,7 @@ pub fn grant(broker: &str, user: &str, rights: &[Right<'_>]) {
         body.extend([operation, ALLOW]);
     }
     let answer = call(broker, CREATE_ACLS, &body);
-    // Behind the time that we are asked to wait and the number of results: an error code and a message for each.
+    // Skips the throttle time and the number of results. Each result has an error code and a message.
     let mut results = &answer[8..];
     for entry in entries {
         let (code, message) = (number(&results[..2]), number(&results[2..4]));
@@ -64,7 +63,7 @@ const ALLOW: u8 = 3;
 const LITERAL: u8 = 3;
 const PREFIXED: u8 = 4;
 
-/// One request in its version 1, and the answer without its header.
+/// Sends one request in version 1. Returns the response without its header.
 fn call(broker: &str, api: u8, body: &[u8]) -> Vec<u8> {
     let mut request = vec![0, api, 0, 1, 0, 0, 0, 0];
     request.extend(string("unseen-tests"));

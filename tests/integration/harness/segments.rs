@@ -1,19 +1,19 @@
-//! What a broker has on disk: whether each transaction has an end.
+//! Finds transactions without an end in the segments on a broker's disk.
 //!
-//! Kafka's documentation, "Record Batch" version 2. A broker that is killed without replicas can lose the end of a
-//! transaction. Its records then stay open for ever, or become visible with the next transaction of their producer.
+//! See "Record Batch" version 2 in Kafka's documentation. A broker without replicas can lose the end of a transaction when it is killed.
+//! Its records then stay invisible, or become visible with the next transaction of their producer.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a batch before what its length counts, and of its header.
+/// The number of bytes before the part that a batch's length covers, and the number of bytes in its header.
 const HEAD: usize = 12;
 const HEADER: usize = 61;
 const TRANSACTIONAL: i16 = 0x10;
 const CONTROL: i16 = 0x20;
 
-/// The transactions without an end in the partitions whose directories begin with `prefix`, each as a sentence.
+/// Describes each transaction without an end in the partitions whose directories start with `prefix`.
 pub fn transactions_without_end(broker: &Path, prefix: &str) -> Vec<String> {
     let is_of_topic = |path: &PathBuf| path.is_dir() && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
     let mut found = Vec::new();
@@ -21,7 +21,7 @@ pub fn transactions_without_end(broker: &Path, prefix: &str) -> Vec<String> {
         let mut segments: Vec<_> = super::state::entries(&partition);
         segments.retain(|path| path.extension().is_some_and(|ending| ending == "log"));
         segments.sort();
-        // Of each producer, its epoch and the first offset of what is open.
+        // By producer: the epoch and the first offset of the open transaction.
         let mut open: BTreeMap<i64, (i16, i64)> = BTreeMap::new();
         let mut lost = |offset: i64| found.push(format!("a transaction has no end in {} from offset {offset}", partition.display()));
         for segment in segments {
@@ -56,7 +56,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// The first of some batches; none where a segment ends, or is not written any further.
+    /// The first of these batches. `None` at the end of a segment or of its written part.
     fn first(bytes: &[u8]) -> Option<Self> {
         let header: &[u8; HEADER] = bytes.first_chunk()?;
         let long = |at: usize| i64::from_be_bytes(*header[at..].first_chunk().expect("within the header"));

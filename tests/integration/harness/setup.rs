@@ -1,29 +1,29 @@
-//! A configuration and a place for what workers leave behind.
+//! A configuration, and a directory for the files of workers.
 
 use super::{PATIENCE, Worker, unique, unseen_with};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// What the workers of one test share: group, topics, settings. Each has a name, and under it a state
-/// directory, a configuration file and a log in [`Setup::dir`], which goes when this does.
+/// The common settings of a test's workers: group, topics, and options. Each worker has a name, and under that name a state directory, a
+/// configuration file, and a log in [`Setup::dir`]. Dropping the setup deletes the directory.
 pub struct Setup {
     dir: TempDir,
     servers: String,
     group: String,
-    /// The lines of each section, as TOML.
+    /// The lines of each section in TOML.
     kafka: String,
     properties: String,
     worker: String,
     state: String,
-    /// Everything after the sections.
+    /// Everything after these sections.
     rest: String,
-    /// Variables that the workers find in their environment.
+    /// Environment variables of the workers.
     environment: Vec<(String, String)>,
 }
 
 impl Setup {
-    /// A group of its own, and otherwise the defaults.
+    /// Creates a setup with a new group and default settings.
     pub fn new(broker: &str, hint: &str) -> Self {
         let group = unique(hint);
         Self {
@@ -39,14 +39,14 @@ impl Setup {
         }
     }
 
-    /// In a group that is there already.
+    /// Uses an existing group.
     pub fn of_group(mut self, group: &str) -> Self {
         self.kafka = self.kafka.replace(&self.group, group);
         group.clone_into(&mut self.group);
         self
     }
 
-    /// Has the workers come by another address.
+    /// Makes the workers connect to another address.
     pub fn servers(mut self, servers: &str) -> Self {
         servers.clone_into(&mut self.servers);
         self
@@ -76,13 +76,13 @@ impl Setup {
         self
     }
 
-    /// Adds a topic; `lines` say everything but its input and output.
+    /// Adds a topic. `lines` has all its settings except for input and output.
     pub fn topic(mut self, input: &str, output: &str, lines: &str) -> Self {
         writeln!(self.rest, "\n[[topics]]\ninput = \"{input}\"\noutput = \"{output}\"\n{lines}").expect("text grows");
         self
     }
 
-    /// Adds sections of any kind.
+    /// Adds arbitrary sections.
     pub fn sections(mut self, toml: &str) -> Self {
         add(&mut self.rest, toml);
         self
@@ -99,17 +99,17 @@ impl Setup {
         &self.group
     }
 
-    /// Where everything is kept.
+    /// The directory for all files.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// State directory of the worker of that name.
+    /// The state directory of the worker with this name.
     pub fn state_dir(&self, name: &str) -> PathBuf {
         self.dir().join(name).join("state")
     }
 
-    /// The configuration of the worker of that name.
+    /// The configuration of the worker with this name.
     pub fn config(&self, name: &str) -> String {
         let Self { servers, kafka, properties, worker, state, rest, .. } = self;
         let dir = self.state_dir(name).display().to_string();
@@ -119,7 +119,7 @@ impl Setup {
         )
     }
 
-    /// Writes [`Setup::config`] to a file, and says which.
+    /// Writes [`Setup::config`] to a file, and returns its path.
     pub fn write_config(&self, name: &str) -> PathBuf {
         let dir = self.dir().join(name);
         let file = dir.join("unseen.toml");
@@ -127,23 +127,22 @@ impl Setup {
         file
     }
 
-    /// Starts `unseen run`. A worker started again under its name finds its state.
+    /// Starts `unseen run`. A worker that is restarted under its name finds its state.
     pub fn start(&self, name: &str) -> Worker {
         self.start_with(name, &[])
     }
 
-    /// [`Setup::start`] with settings that override the file's, such as `topics[0].on_invalid=drop`.
+    /// The same as [`Setup::start`], with overrides such as `topics[0].on_invalid=drop`.
     pub fn start_with(&self, name: &str, overrides: &[&str]) -> Worker {
         Worker::start(&self.write_config(name), overrides, &self.environment, &self.log(name))
     }
 
-    /// Starts `unseen serve` on ports of its own, with settings that override the file's. Returns where clients of Redis
-    /// ask, and where its HTTP is.
+    /// Starts `unseen serve` on free ports, with overrides. Returns the process, the address for Redis clients, and the HTTP address.
     pub fn serve(&self, name: &str, overrides: &[&str]) -> (Worker, String, String) {
         self.serve_by(&self.write_config(name), name, overrides)
     }
 
-    /// [`Setup::serve`] by a configuration file that is there.
+    /// The same as [`Setup::serve`], with an existing configuration file.
     pub fn serve_by(&self, config: &Path, name: &str, overrides: &[&str]) -> (Worker, String, String) {
         let ports = ["serve.listen=127.0.0.1:0", "serve.http_listen=127.0.0.1:0"];
         let overrides: Vec<_> = ports.iter().chain(overrides).copied().collect();
@@ -158,12 +157,12 @@ impl Setup {
         (server, addresses.0, addresses.1)
     }
 
-    /// [`Setup::start_with`] where no file may grow beyond `bytes`.
+    /// The same as [`Setup::start_with`], but files cannot grow beyond `bytes`.
     pub fn start_on_full_disk(&self, name: &str, overrides: &[&str], bytes: u64) -> Worker {
         Worker::start_on_full_disk(&self.write_config(name), overrides, bytes, &self.log(name))
     }
 
-    /// Runs `unseen check --connect`, and returns its exit code, stdout and stderr.
+    /// Runs `unseen check --connect`. Returns its exit code, stdout, and stderr.
     pub fn check_with(&self, name: &str, overrides: &[&str]) -> (Option<i32>, String, String) {
         let file = self.write_config(name).display().to_string();
         let mut args = vec!["check", "--connect", "-c", &file];
@@ -171,7 +170,7 @@ impl Setup {
         unseen_with(args, &self.environment)
     }
 
-    /// [`Setup::start_with`] with fault points armed; see [`Worker::start_armed`].
+    /// The same as [`Setup::start_with`], with armed fault points (see [`Worker::start_armed`]).
     pub fn start_armed(&self, name: &str, overrides: &[&str], faults: &str) -> Worker {
         Worker::start_armed(&self.write_config(name), overrides, faults, &self.log(name))
     }
@@ -182,7 +181,7 @@ impl Setup {
 }
 
 impl Drop for Setup {
-    /// What a failed test leaves behind is kept to be looked at; with `UNSEEN_TEST_KEEP`, what any does.
+    /// The files of a failed test are kept for investigation. `UNSEEN_TEST_KEEP` keeps those of every test.
     fn drop(&mut self) {
         if std::thread::panicking() || std::env::var_os("UNSEEN_TEST_KEEP").is_some() {
             self.dir.disable_cleanup(true);

@@ -1,4 +1,4 @@
-//! State directories as no worker leaves them: looked into, cut off, damaged.
+//! Inspects and damages state directories.
 
 use super::unseen;
 use rocksdb::{DB, IteratorMode};
@@ -7,17 +7,17 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// What lies in a directory.
+/// The entries of a directory.
 pub fn entries(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path()).collect()
 }
 
-/// Opens the checkpoints of a worker that does not run.
+/// Opens the checkpoints of a stopped worker.
 pub fn open(state: &Path) -> DB {
     DB::open_default(state.join("checkpoints")).expect("the state is a RocksDB")
 }
 
-/// The files of that ending; at least one, the largest first.
+/// The files with this extension, the largest first. There is at least one.
 pub fn files(state: &Path, ending: &str) -> Vec<PathBuf> {
     let mut files = entries(&state.join("checkpoints"));
     files.retain(|path| path.extension().is_some_and(|found| found == ending));
@@ -26,7 +26,7 @@ pub fn files(state: &Path, ending: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The tables that RocksDB would write sooner or later.
+/// Flushes the state, and returns its tables.
 pub fn tables(state: &Path) -> Vec<PathBuf> {
     open(state).flush().expect("the state can be written");
     files(state, "sst")
@@ -36,12 +36,12 @@ fn size(path: &Path) -> u64 {
     fs::metadata(path).expect("a file").len()
 }
 
-/// Cuts a file off in its middle.
+/// Truncates a file in the middle.
 pub fn truncate(path: &Path) {
     OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(size(path) / 2)).expect("the file can be cut off");
 }
 
-/// Turns some bits over in the middle of a file.
+/// Flips some bits in the middle of a file.
 pub fn flip(path: &Path) {
     let file = OpenOptions::new().read(true).write(true).open(path).expect("a file");
     let (at, mut bytes) = (size(path) / 2, [0; 8]);
@@ -49,7 +49,7 @@ pub fn flip(path: &Path) {
     file.write_all_at(&bytes.map(|byte| !byte), at).expect("its middle can be written");
 }
 
-/// Damages a page of a filter in a way that RocksDB does not know of: in memory, say, before it was written.
+/// Damages a page of a filter so that RocksDB does not notice, as if memory was corrupt before the page was written.
 pub fn damage_page(state: &Path) {
     let db = open(state);
     let (key, mut page) = contents(&db).into_iter().find(|(key, _)| key.starts_with(b"p")).expect("a page");
@@ -58,12 +58,12 @@ pub fn damage_page(state: &Path) {
     db.put(key, page).expect("it can be written");
 }
 
-/// Everything in it, key by key.
+/// All entries of the database.
 pub fn contents(db: &DB) -> BTreeMap<Box<[u8]>, Box<[u8]>> {
     db.iterator(IteratorMode::Start).collect::<Result<_, _>>().expect("it can be read")
 }
 
-/// The digests of what a state directory holds, by partition.
+/// The digests in a state directory, by partition.
 pub fn digests(state: &Path) -> BTreeMap<String, String> {
     let (code, out, err) = unseen(["inspect", "--json", state.to_str().expect("a path in UTF-8")]);
     assert_eq!(code, Some(0), "{err}");

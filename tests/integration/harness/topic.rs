@@ -1,4 +1,4 @@
-//! Topics: made, trimmed, asked for what a group has committed.
+//! Topics and groups: creation, deletion, and committed offsets.
 
 use super::{PATIENCE, unique, wait_until};
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication};
@@ -9,29 +9,29 @@ use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::{Offset, TopicPartitionList};
 use std::time::Duration;
 
-/// Makes a topic of a unique name that begins with `hint`.
+/// Creates a topic with a unique name that starts with `hint`.
 pub fn topic(broker: &str, hint: &str, partitions: u32) -> String {
     topic_with(broker, hint, partitions, &[])
 }
 
-/// [`topic`] with topic properties of its own, such as `("max.message.bytes", "1000")`.
+/// The same as [`topic`], with topic settings such as `("max.message.bytes", "1000")`.
 pub fn topic_with(broker: &str, hint: &str, partitions: u32, properties: &[(&str, &str)]) -> String {
     let name = unique(hint);
     create(broker, &name, partitions, properties);
     name
 }
 
-/// Makes a topic of that name, as soon as the broker has forgotten one that had it before.
+/// Creates a topic with this name. If a topic with this name was deleted, waits until the broker has forgotten it.
 pub fn make_topic(broker: &str, name: &str, partitions: u32) {
     create(broker, name, partitions, &[]);
 }
 
-/// [`make_topic`] with topic properties of its own.
+/// The same as [`make_topic`], with topic settings.
 pub fn make_topic_with(broker: &str, name: &str, partitions: u32, properties: &[(&str, &str)]) {
     create(broker, name, partitions, properties);
 }
 
-/// [`topic_with`] four partitions, each with replicas on the brokers with these IDs.
+/// The same as [`topic_with`] with four partitions, which have replicas on the brokers with these IDs.
 pub fn topic_on(broker: &str, hint: &str, replicas: &[i32], properties: &[(&str, &str)]) -> String {
     let name = unique(hint);
     create_with(broker, &name, 4, TopicReplication::Variable(&[replicas; 4]), properties);
@@ -71,7 +71,7 @@ fn wait_for_partitions(broker: &str, name: &str, partitions: u32) {
     });
 }
 
-/// Adds partitions to a topic, to be so many.
+/// Adds partitions to a topic, up to this number.
 pub fn add_partitions(broker: &str, name: &str, partitions: u32) {
     let wanted = NewPartitions::new(name, partitions as usize);
     for result in block_on(admin(broker).create_partitions([&wanted], &options())).expect("the broker answers") {
@@ -87,7 +87,7 @@ pub fn delete_topic(broker: &str, name: &str) {
     }
 }
 
-/// Deletes all topics whose names begin with `prefix`.
+/// Deletes all topics whose names start with `prefix`.
 pub fn delete_topics(broker: &str, prefix: &str) {
     let consumer: BaseConsumer = client(broker).create().expect("a consumer");
     let metadata = wait_until("the broker lists its topics", PATIENCE, || consumer.fetch_metadata(None, PATIENCE).ok());
@@ -96,9 +96,9 @@ pub fn delete_topics(broker: &str, prefix: &str) {
     }
 }
 
-/// Changes a property of a topic that is in use, such as `max.message.bytes`.
+/// Changes a setting of an existing topic, such as `max.message.bytes`.
 pub fn alter_topic(broker: &str, topic: &str, property: &str, value: &str) {
-    // What is not named goes back to the broker's default.
+    // Settings that are not in the request return to the broker's default.
     let change = AlterConfig::new(ResourceSpecifier::Topic(topic)).set(property, value).set("retention.ms", "-1");
     let results = block_on(admin(broker).alter_configs([&change], &options())).expect("the broker answers");
     assert!(results.iter().all(Result::is_ok), "topic {topic} could not be changed: {results:?}");
@@ -114,23 +114,23 @@ pub fn delete_records_before(broker: &str, topic: &str, partition: i32, offset: 
     }
 }
 
-/// Where a partition begins.
+/// The start offset of a partition.
 pub fn first_offset(broker: &str, topic: &str, partition: i32) -> i64 {
     let consumer: BaseConsumer = client(broker).create().expect("a consumer");
     consumer.fetch_watermarks(topic, partition, PATIENCE).expect("the broker answers").0
 }
 
-/// The offset that a group has committed; `None` before its first commit.
+/// The committed offset of a group. `None` before its first commit.
 pub fn committed_offset(broker: &str, group: &str, topic: &str, partition: i32) -> Option<i64> {
     let consumer: BaseConsumer = client(broker).set("group.id", group).create().expect("a consumer");
     let mut partitions = TopicPartitionList::new();
     partitions.add_partition(topic, partition);
-    // A broker that has just made its offsets topic, or has just come back, does not know the group's place yet.
+    // A broker that has just created its offsets topic, or has just restarted, does not know the group's offsets yet.
     let committed = wait_until("the broker answers", PATIENCE, || consumer.committed_offsets(partitions.clone(), PATIENCE).ok());
     committed.find_partition(topic, partition)?.offset().to_raw().filter(|&offset| offset >= 0)
 }
 
-/// Commits an offset of a partition in a group's name, as by hand, while the group has no members.
+/// Commits an offset by hand on behalf of a group without members.
 pub fn reset_offset(broker: &str, group: &str, topic: &str, partition: i32, offset: i64) {
     let mut offsets = TopicPartitionList::new();
     offsets.add_partition_offset(topic, partition, Offset::Offset(offset)).expect("a valid offset");
@@ -142,7 +142,7 @@ fn commit(broker: &str, group: &str, offsets: &TopicPartitionList) {
     wait_until("the group takes the offset", PATIENCE, || consumer.commit(offsets, CommitMode::Sync).ok());
 }
 
-/// Commits another offset of a partition in a group's name, with the note that is there, while the group has no members.
+/// Commits another offset on behalf of a group without members, and keeps the offset's metadata.
 pub fn move_offset(broker: &str, group: &str, topic: &str, partition: i32, offset: i64) {
     let consumer: BaseConsumer = client(broker).set("group.id", group).create().expect("a consumer");
     let mut partitions = TopicPartitionList::new();
@@ -152,7 +152,7 @@ pub fn move_offset(broker: &str, group: &str, topic: &str, partition: i32, offse
     commit(broker, group, &committed);
 }
 
-/// Deletes a group with its offsets, as soon as it has no members any more.
+/// Deletes a group and its offsets. Waits until the group has no members.
 pub fn delete_group(broker: &str, group: &str) {
     wait_until(&format!("group {group} is deleted"), PATIENCE, || {
         let results = block_on(admin(broker).delete_groups(&[group], &options())).expect("the broker answers");
@@ -164,7 +164,7 @@ pub fn delete_group(broker: &str, group: &str) {
     });
 }
 
-/// What a group has committed of a topic, to be asked again and again.
+/// The committed offsets of a group in a topic, for repeated queries.
 pub struct Group {
     consumer: BaseConsumer,
     topic: String,
@@ -173,7 +173,7 @@ pub struct Group {
 
 impl Group {
     pub fn new(broker: &str, group: &str, topic: &str, partitions: usize) -> Self {
-        // Open transactions on the offsets are not waited for.
+        // Does not wait for open transactions on the offsets.
         let consumer = client(broker).set("group.id", group).set("isolation.level", "read_uncommitted").create().expect("a consumer");
         let mut all = TopicPartitionList::new();
         for partition in (0..).take(partitions) {
@@ -182,13 +182,13 @@ impl Group {
         Self { consumer, topic: topic.to_owned(), partitions: all }
     }
 
-    /// The committed offset of each partition, 0 before the first; `None` if the broker does not answer.
+    /// The committed offset of each partition, or 0 before the first commit. `None` if the broker does not respond.
     pub fn committed(&self) -> Option<Vec<i64>> {
         let committed = self.consumer.committed_offsets(self.partitions.clone(), Duration::from_secs(1)).ok()?;
         committed.elements().iter().map(|element| element.error().ok().map(|()| element.offset().to_raw().unwrap_or(0).max(0))).collect()
     }
 
-    /// Whether nothing is left that is not committed.
+    /// True if everything is committed.
     pub fn has_read_all(&self) -> bool {
         let Some(committed) = self.committed() else { return false };
         (0..).zip(committed).all(|(partition, committed)| {
@@ -201,7 +201,7 @@ impl Group {
 /// The configuration of every client of the harness.
 pub fn client(broker: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
-    // For 15 minutes by default, librdkafka would not ask again for the leader of a partition that it knew to have none.
+    // By default, librdkafka would wait for 15 minutes before it looks for a missing leader again.
     config.set("bootstrap.servers", broker).set("metadata.max.age.ms", "1000");
     config
 }

@@ -1,10 +1,10 @@
-//! So many tests on a broker at a time as `UNSEEN_TEST_JOBS` says, two by default: most of a test's time it waits, but those
-//! that watch clocks must not fight over two cores.
+//! Limits the number of concurrent broker tests to `UNSEEN_TEST_JOBS`, two by default. Tests spend most of their time waiting, but those
+//! that depend on time must not compete for two cores.
 
 use std::cell::RefCell;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// Tests that may still begin.
+/// The number of tests that may still start.
 static FREE: LazyLock<Mutex<usize>> = LazyLock::new(|| {
     let jobs = std::env::var("UNSEEN_TEST_JOBS").ok().filter(|jobs| !jobs.is_empty());
     Mutex::new(jobs.map_or(2, |jobs| jobs.parse().expect("UNSEEN_TEST_JOBS: a number of tests")).max(1))
@@ -15,7 +15,7 @@ thread_local! {
     static MINE: RefCell<Option<Turn>> = const { RefCell::new(None) };
 }
 
-/// Ends with the thread that took it.
+/// A turn. It ends with the thread that took it.
 struct Turn;
 
 impl Drop for Turn {
@@ -29,7 +29,7 @@ fn free() -> MutexGuard<'static, usize> {
     FREE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for this test's turn. A test is a thread, and its turn ends with it, however it ends.
+/// Waits for this test's turn. Every test is a thread, so its turn always ends with it.
 pub fn take() {
     MINE.with_borrow_mut(|mine| {
         mine.get_or_insert_with(|| {

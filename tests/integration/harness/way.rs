@@ -1,4 +1,4 @@
-//! A way to a broker that can be cut and made narrow, and that can delay the end of a transaction.
+//! A proxy to a broker. It can be cut and throttled, and it can delay the end of a transaction.
 
 use super::{PATIENCE, wait_until};
 use std::io::{Read, Write, copy};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-/// Passes on what comes to a port of its own.
+/// Forwards connections to a port of its own.
 pub struct Way {
     port: u16,
     shared: Arc<Mutex<Shared>>,
@@ -15,30 +15,30 @@ pub struct Way {
 
 #[derive(Default)]
 struct Shared {
-    /// Where it leads; nowhere at first.
+    /// The broker's address. `None` at first.
     target: Option<String>,
     is_cut: bool,
-    /// Most bytes a second that a connection carries to there, if that is bounded.
+    /// Maximum bytes per second of a connection to the broker, if limited.
     width: Option<u32>,
-    /// Both ends of what was passed on.
+    /// Both ends of all forwarded connections.
     ends: Vec<TcpStream>,
-    /// True if the next `EndTxn` request is to be held.
+    /// True if the next `EndTxn` request is to be held back.
     holds_end: bool,
-    /// The request that is held, with its length.
+    /// The held request with its length.
     held_end: Option<Vec<u8>>,
 }
 
-/// The key of `EndTxn` in Kafka's protocol.
+/// The API key of `EndTxn`.
 const END_TXN: [u8; 2] = 26_i16.to_be_bytes();
 
 impl Way {
-    /// One that leads nowhere yet.
+    /// Creates a proxy without a target.
     pub fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("its address").port();
         let shared = Arc::new(Mutex::new(Shared::default()));
         let way = Arc::clone(&shared);
-        // It ends with this process.
+        // The thread ends with this process.
         spawn(move || listener.incoming().flatten().for_each(|client| lead(client, &way)));
         Self { port, shared }
     }
@@ -51,37 +51,37 @@ impl Way {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Has it lead to an address.
+    /// Sets the target address.
     pub fn lead_to(&self, target: &str) {
         lock(&self.shared).target = Some(target.to_owned());
     }
 
-    /// Ends all connections, and takes no others.
+    /// Closes all connections, and accepts no others.
     pub fn cut(&self) {
         let mut shared = lock(&self.shared);
         shared.is_cut = true;
         for end in shared.ends.drain(..) {
-            // Fails only if it has already ended.
+            // Fails only if the connection is already closed.
             let _ = end.shutdown(Shutdown::Both);
         }
     }
 
-    /// Has each connection made from now on carry so many bytes a second at most, to there.
+    /// Limits the bandwidth of new connections to the broker.
     pub fn narrow(&self, bytes_a_second: u32) {
         lock(&self.shared).width = Some(bytes_a_second);
     }
 
-    /// Keeps back the next `EndTxn` request, and ends the connection that it came by: the client has to send it again.
+    /// Holds back the next `EndTxn` request, and closes its connection, so that the client repeats the request.
     pub fn hold_end(&self) {
         lock(&self.shared).holds_end = true;
     }
 
-    /// Waits until an `EndTxn` request is held.
+    /// Waits until an `EndTxn` request is held back.
     pub fn wait_until_held(&self) {
         wait_until("an EndTxn request is held", PATIENCE, || lock(&self.shared).held_end.as_ref().map(drop));
     }
 
-    /// Passes on the request that was held, and returns the broker's error code.
+    /// Forwards the held request, and returns the broker's error code.
     pub fn release_end(&self) -> i16 {
         let (target, request) = {
             let mut shared = lock(&self.shared);
@@ -89,13 +89,13 @@ impl Way {
         };
         let mut broker = TcpStream::connect(target).expect("a broker");
         broker.write_all(&request).expect("it is sent");
-        // Size, correlation, throttle time; then the code.
+        // The size, the correlation ID, and the throttle time precede the error code.
         let mut answer = [0; 14];
         broker.read_exact(&mut answer).expect("an answer");
         i16::from_be_bytes([answer[12], answer[13]])
     }
 
-    /// Takes connections again.
+    /// Accepts connections again.
     pub fn mend(&self) {
         lock(&self.shared).is_cut = false;
     }
@@ -105,7 +105,7 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Leads a client to the target, or drops it.
+/// Connects a client to the target, or drops the client.
 fn lead(client: TcpStream, way: &Arc<Mutex<Shared>>) {
     let mut shared = lock(way);
     let Some(target) = shared.target.as_ref().filter(|_| !shared.is_cut) else { return };
@@ -113,7 +113,7 @@ fn lead(client: TcpStream, way: &Arc<Mutex<Shared>>) {
     let handles = |from: &TcpStream, to: &TcpStream| [from, to].map(|end| end.try_clone().expect("another handle"));
     let ([mut from, mut to], width, requests) = (handles(&client, &server), shared.width, Arc::clone(way));
     spawn(move || {
-        // Either end may be gone; so is the other then.
+        // If one end is closed, so is the other.
         let _ = match width {
             Some(width) => copy_slowly(&mut from, &mut to, width),
             None => copy_requests(&mut from, &mut to, &requests),
@@ -129,7 +129,7 @@ fn lead(client: TcpStream, way: &Arc<Mutex<Shared>>) {
     shared.ends.extend([client, server]);
 }
 
-/// Passes requests on, until one is to be held.
+/// Forwards requests, until one is to be held back.
 fn copy_requests(from: &mut TcpStream, to: &mut TcpStream, way: &Mutex<Shared>) -> std::io::Result<()> {
     loop {
         let mut length = [0; 4];

@@ -1,8 +1,7 @@
-//! Requests in Kafka's wire protocol, for what rdkafka cannot do: records of time 0, which librdkafka takes for "now", and
-//! moving leaders.
+//! Requests in Kafka's wire protocol that rdkafka cannot send: records of time 0, which librdkafka takes for "now", and leader changes.
 //!
-//! Kafka protocol guide: `Produce` version 3, `Record Batch` version 2, `ElectLeaders` version 1,
-//! `AlterPartitionReassignments` version 0.
+//! See the Kafka protocol guide: `Produce` version 3, `Record Batch` version 2, `ElectLeaders` version 1, `AlterPartitionReassignments`
+//! version 0.
 
 use super::TestRecord;
 use super::topic::client;
@@ -12,11 +11,11 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// The time limit of a request.
+/// Timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const TIMEOUT_MS: i32 = 30_000;
 
-/// Writes records to one partition as one batch, and returns the broker's error code; -1 if the leader does not answer.
+/// Writes records to one partition in one batch. Returns the broker's error code, or -1 if the leader does not respond.
 pub fn produce_raw(broker: &str, topic: &str, records: &[TestRecord]) -> i16 {
     let batch = batch(records);
     let mut request = header(0, 3);
@@ -29,8 +28,8 @@ pub fn produce_raw(broker: &str, topic: &str, records: &[TestRecord]) -> i16 {
     leader(broker, topic, records[0].partition).and_then(|leader| ask(&leader, &request).ok()).map_or(-1, |answer| code(&answer, code_at))
 }
 
-/// Moves every leader, including those of Kafka's own topics, and with them all coordinators: each partition's second
-/// replica becomes its first, and then its leader. Returns false if that has not happened yet.
+/// Moves every leader, including those of Kafka's internal topics, and therefore all coordinators: the second replica of each partition
+/// becomes its first replica, and then its leader. Returns `false` if that has not happened yet.
 pub fn move_leaders(broker: &str) -> bool {
     let Some(metadata) = metadata(broker, None) else { return false };
     let mut request = header(45, 0);
@@ -51,10 +50,10 @@ pub fn move_leaders(broker: &str) -> bool {
     any(broker, &request).is_some_and(|answer| code(&answer, 4 + 1 + 4) == 0)
 }
 
-/// Makes the first replica of every partition its leader. Returns false if that has not happened yet.
+/// Makes the first replica of every partition its leader. Returns `false` if that has not happened yet.
 pub fn elect_first_replicas(broker: &str) -> bool {
     let mut request = header(43, 1);
-    // The preferred leaders of all partitions.
+    // Elects the preferred leaders of all partitions.
     put(&mut request, &[&[0], &(-1_i32).to_be_bytes(), &TIMEOUT_MS.to_be_bytes()]);
     let is_first = |metadata: &Metadata| {
         let mut partitions = metadata.topics().iter().flat_map(MetadataTopic::partitions);
@@ -77,12 +76,12 @@ fn leader(broker: &str, topic: &str, partition: i32) -> Option<String> {
     Some(format!("{}:{}", broker.host(), broker.port()))
 }
 
-/// The answer of any broker. Brokers forward what is the controller's.
+/// Sends a request to any broker. Brokers forward requests for the controller.
 fn any(brokers: &str, request: &[u8]) -> Option<Vec<u8>> {
     brokers.split(',').find_map(|broker| ask(broker, request).ok())
 }
 
-/// Sends a request, and returns the answer without its size.
+/// Sends a request, and returns the response without its size.
 fn ask(broker: &str, request: &[u8]) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(broker)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
@@ -99,7 +98,7 @@ fn code(answer: &[u8], at: usize) -> i16 {
     i16::from_be_bytes([answer[at], answer[at + 1]])
 }
 
-/// The beginning of a request: its type and version, a correlation ID, and a client ID.
+/// The start of a request: its type and version, a correlation ID, and a client ID.
 fn header(key: i16, version: i16) -> Vec<u8> {
     let mut request = Vec::new();
     put(&mut request, &[&key.to_be_bytes(), &version.to_be_bytes(), &7_i32.to_be_bytes()]);
@@ -172,7 +171,7 @@ fn unsigned_varint(out: &mut Vec<u8>, mut left: u64) {
     out.push(u8::try_from(left).expect("7 bits"));
 }
 
-/// CRC-32C (Castagnoli), bit by bit.
+/// Computes CRC-32C (Castagnoli) bit by bit.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     let step = |crc: u32, _| if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
     !bytes.iter().fold(u32::MAX, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), step))

@@ -1,4 +1,4 @@
-//! The real binary as a process: started, signalled, waited for, its log read.
+//! A process of the real binary: signals, exit, and log.
 
 use super::wait_until;
 use std::ffi::OsStr;
@@ -7,24 +7,24 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// How long a worker may take to end, whether told to or on its own.
+/// Timeout for the exit of a worker.
 const END_PATIENCE: Duration = Duration::from_secs(30);
 
-/// A running `unseen run`, or another command that runs until it is told to stop. Dropped, it is killed; if the test has failed, the end of its log is shown.
+/// A running `unseen run`, or another command that runs until it is stopped. Dropping it kills the process. If the test has failed, it also
+/// prints the end of the log.
 pub struct Worker {
     child: Child,
-    /// Kills the worker when its stdin ends, which it does when this process dies in whatever way.
+    /// Kills the worker when its stdin ends, which happens even if this process is killed.
     guard: Child,
     log: PathBuf,
-    /// Writes the log of a worker that may not write files itself. Ends with it.
+    /// Writes the log of a worker that may not be able to write files. Exits with the worker.
     pump: Option<Child>,
-    /// Where this process begins in the log, which those before it under its name have written too.
+    /// The position in the log at which this process starts. Earlier processes with the same name write to the same file.
     log_start: usize,
 }
 
 impl Worker {
-    /// Starts `unseen run` with a configuration file and what to override in it, such as
-    /// `topics[0].on_invalid=drop`, its stderr going to `log`.
+    /// Starts `unseen run` with a configuration file and overrides such as `topics[0].on_invalid=drop`. Its stderr goes to `log`.
     pub fn start(config: &Path, overrides: &[&str], environment: &[(String, String)], log: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_unseen"));
         command.envs(environment.iter().cloned()).stderr(append_to(log));
@@ -38,12 +38,12 @@ impl Worker {
         Self::spawn(command, "serve", config, overrides, "", log)
     }
 
-    /// The same, with fault points armed (see src/fault.rs): `commit.flushed:3:kill`, or several with
-    /// commas between. Its disk may be filled by [`Worker::limit_files`].
+    /// The same as `start`, with armed fault points (see src/fault.rs): `commit.flushed:3:kill`, or several separated by commas.
+    /// [`Worker::limit_files`] can fill its disk.
     pub fn start_armed(config: &Path, overrides: &[&str], faults: &str, log: &Path) -> Self {
         let mut command = Command::new("sh");
         command.args(["-c", r#"trap '' XFSZ; exec "$0" "$@""#, env!("CARGO_BIN_EXE_unseen")]);
-        // By way of another process: a worker whose disk is full is to have a log all the same.
+        // Another process writes the log, so that a worker with a full disk still has one.
         let mut pump = Command::new("cat").stdin(Stdio::piped()).stdout(append_to(log)).spawn().expect("cat starts");
         command.stderr(pump.stdin.take().expect("its stdin is a pipe"));
         let mut worker = Self::spawn(command, "run", config, overrides, faults, log);
@@ -51,11 +51,10 @@ impl Worker {
         worker
     }
 
-    /// The same, but no file may grow beyond `bytes`: to whoever writes one, a full disk.
-    /// [`Worker::lift_file_limit`] makes room again.
+    /// The same as `start`, but files cannot grow beyond `bytes`, which looks like a full disk. [`Worker::lift_file_limit`] ends that.
     pub fn start_on_full_disk(config: &Path, overrides: &[&str], bytes: u64, log: &Path) -> Self {
         let mut command = Command::new("sh");
-        // Ignored, the signal leaves the writer with an error, as a full disk would.
+        // If the signal is ignored, the write fails with an error, as on a full disk.
         command.args(["-c", r#"trap '' XFSZ; exec prlimit --fsize="$0": "$@""#, &bytes.to_string(), env!("CARGO_BIN_EXE_unseen")]);
         command.stderr(append_to(log));
         Self::spawn(command, "run", config, overrides, "", log)
@@ -77,7 +76,7 @@ impl Worker {
         Self { child, guard: guard.spawn().expect("a shell starts"), log: log.to_owned(), pump: None, log_start }
     }
 
-    /// Lets no file grow beyond `bytes` from now on, where the worker was started to bear that.
+    /// Limits the size of files from now on, if the worker was started for that.
     pub fn limit_files(&self, bytes: u64) {
         self.prlimit(&bytes.to_string());
     }
@@ -92,17 +91,17 @@ impl Worker {
         assert!(status.is_ok_and(|status| status.success()), "the limit could not be set; is prlimit of util-linux there?");
     }
 
-    /// The number of its process.
+    /// The process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it has not ended.
+    /// True if the process has not exited.
     pub fn runs(&mut self) -> bool {
         self.ended().is_none()
     }
 
-    /// How it has ended, if it has. Its log is whole then.
+    /// The exit status, if the process has exited. Its log is then complete.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.try_wait().expect("its state")?;
         if let Some(mut pump) = self.pump.take() {
@@ -111,41 +110,41 @@ impl Worker {
         Some(status)
     }
 
-    /// Kills it with SIGKILL. Returns when it is gone.
+    /// Kills the process with SIGKILL, and waits for its end.
     pub fn kill9(&mut self) {
         self.signal("KILL");
         self.child.wait().expect("it ends");
     }
 
-    /// Asks it to drain and end.
+    /// Sends SIGTERM.
     pub fn sigterm(&mut self) {
         self.signal("TERM");
     }
 
-    /// Stops it in its tracks.
+    /// Sends SIGSTOP.
     pub fn sigstop(&mut self) {
         self.signal("STOP");
     }
 
-    /// Lets it go on, if it has not ended.
+    /// Sends SIGCONT, if the process has not exited.
     pub fn sigcont(&mut self) {
         if self.runs() {
             self.signal("CONT");
         }
     }
 
-    /// Not waited for yet, its process id can be nobody else's, also if it has ended meanwhile.
+    /// The process has not been reaped, so its ID cannot belong to another process.
     fn signal(&mut self, name: &str) {
         let status = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status();
         assert!(status.is_ok_and(|status| status.success()), "SIG{name} could not be sent");
     }
 
-    /// Waits until it ends.
+    /// Waits for the exit of the process.
     pub fn wait(&mut self, timeout: Duration) -> ExitStatus {
         wait_until("the worker ends", timeout, || self.ended())
     }
 
-    /// Asks it to end, waits until it has done so in good order, and returns its log.
+    /// Stops the process gracefully, and returns its log.
     pub fn drain(mut self) -> String {
         self.sigterm();
         let status = self.wait(END_PATIENCE);
@@ -153,28 +152,28 @@ impl Worker {
         self.log()
     }
 
-    /// Waits until it ends by itself with this exit code, and returns its log.
+    /// Waits until the process exits by itself with this code, and returns its log.
     pub fn fails(mut self, code: i32) -> String {
         let status = self.wait(END_PATIENCE);
         assert!(status.code() == Some(code), "the worker ended with {status} instead of code {code}");
         self.log()
     }
 
-    /// What it has logged so far.
+    /// The log so far.
     pub fn log(&self) -> String {
-        // No panic here: it is read when a test fails, too.
+        // Must not panic, because it is called after a failure.
         let bytes = std::fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(bytes.get(self.log_start..).unwrap_or_default()).into_owned()
     }
 
-    /// The end of its log, for a failure's message.
+    /// The end of the log, for the message of a failure.
     pub fn tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         format!("{} ends:\n{}", self.log.display(), lines[lines.len().saturating_sub(40)..].join("\n"))
     }
 
-    /// Waits until its log holds `text`.
+    /// Waits until the log contains `text`.
     pub fn wait_for_log(&mut self, text: &str, timeout: Duration) {
         wait_until(&format!("the worker logs `{text}`"), timeout, || {
             let running = self.runs();
@@ -187,9 +186,9 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // The guard first: it must not outlive the process that it knows by number alone.
+        // The guard first, because it knows the process only by its ID.
         for child in [&mut self.guard, &mut self.child] {
-            // Fails only if it has already ended.
+            // Fails only if it has already exited.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -199,19 +198,19 @@ impl Drop for Worker {
     }
 }
 
-/// The latest value of a number that a log tells, such as `aborts`.
+/// The latest value of a number in a log, such as `aborts`.
 pub fn logged(log: &str, name: &str) -> u64 {
     let (_, after) = log.rsplit_once(&format!(" {name}=")).unwrap_or_else(|| panic!("the log tells no `{name}`"));
     let digits = after.find(|character: char| !character.is_ascii_digit()).unwrap_or(after.len());
     after[..digits].parse().expect("a number")
 }
 
-/// Runs `unseen` to its end, and returns its exit code, stdout and stderr.
+/// Runs `unseen` to its end. Returns its exit code, stdout, and stderr.
 pub fn unseen<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> (Option<i32>, String, String) {
     unseen_with(args, &[])
 }
 
-/// [`unseen`] with variables of its own in the environment.
+/// The same as [`unseen`], with environment variables.
 pub fn unseen_with<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>, environment: &[(String, String)]) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_unseen"));
     command.args(args).stdin(Stdio::null());
@@ -225,7 +224,7 @@ fn append_to(log: &Path) -> File {
     OpenOptions::new().create(true).append(true).open(log).expect("a log file")
 }
 
-/// No setting may come from the environment of the tests.
+/// Removes settings in the environment of the tests.
 fn without_settings(command: &mut Command) {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("UNSEEN_")) {
         command.env_remove(name);

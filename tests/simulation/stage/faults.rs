@@ -1,4 +1,4 @@
-//! Faults of a plan that take more than a line.
+//! Faults of a plan that take several steps.
 
 use super::{GROUP, MORE_PARTITIONS, STEP, Stage, at, input_options, new_record};
 use crate::harness::TestRecord;
@@ -23,7 +23,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Two processes with the same names, each with the disk of one moment.
+    /// Runs two processes with the same names, each with a disk from the same moment.
     pub(super) fn twin(&mut self, number: usize, killed: bool) {
         self.kill(number);
         let disk = self.members[number].disk.copy();
@@ -45,8 +45,8 @@ impl Stage<'_> {
         }
         let add = |stage: &mut Self| {
             if stage.plan.options.has("instance_id") {
-                // Static members that return within their session keep the assignment of before, without the new partitions.
-                // A late heartbeat may prolong a session.
+                // Static members that return within their session keep the previous assignment, without the new partitions. A late
+                // heartbeat may prolong a session.
                 let is_empty = || stage.simulation.group(GROUP).1 == 0;
                 assert!(stage.simulation.wait_for(STEP, stage.limit, is_empty), "the sessions of processes that have ended do not end");
             }
@@ -57,7 +57,7 @@ impl Stage<'_> {
         if self.other || self.plan.options.has("instance_id") { self.while_all_are_down(add) } else { add(self) }
     }
 
-    /// A leader stands still, the group reads on, and a process restores its partitions while the former leader answers again.
+    /// Freezes a leader, lets the group continue to read, and restores a process's partitions while the former leader answers again.
     pub(super) fn ask_former_leader(&mut self, number: usize) {
         let (after, time) = (Duration::from_secs(2), Duration::from_secs(2));
         for partition in 0..self.partitions() {
@@ -69,7 +69,7 @@ impl Stage<'_> {
         self.start(number);
     }
 
-    /// The same with a group coordinator, which answers what was committed.
+    /// The same with a group coordinator, which answers with outdated committed offsets.
     pub(super) fn ask_former_coordinator(&mut self, number: usize) {
         let (after, time) = (Duration::from_secs(2), Duration::from_secs(2));
         self.simulation.answer_from_former_coordinator(GROUP, after, time);
@@ -86,7 +86,7 @@ impl Stage<'_> {
         self.read("in", partition, Isolation::ReadCommitted)
     }
 
-    /// Everything is read; then the input is deleted and created again, empty.
+    /// Waits until everything is read, then deletes and recreates the input.
     pub(super) fn recreate_input(&mut self, loses_disks: bool) {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before it is deleted");
         self.while_all_are_down(|stage| {
@@ -101,7 +101,7 @@ impl Stage<'_> {
         });
     }
 
-    /// Everything is read; then the group's offset is past the end of the log.
+    /// Waits until everything is read, then sets the group's offset past the end of the log.
     pub(super) fn shorten(&mut self, of: &TopicPartition) {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before it becomes shorter");
         let Some((offset, _)) = self.simulation.committed(GROUP, of) else { return };
@@ -115,7 +115,7 @@ impl Stage<'_> {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input");
     }
 
-    /// Aborts a transaction, and has the input expire. So the group's offset is below all that is left.
+    /// Aborts a transaction, and expires the input, so that the group's offset is below all remaining records.
     pub(super) fn expire_input(&mut self) {
         for partition in 0..self.partitions() {
             let (of, read) = (at("in", partition), self.read_whole(partition));
@@ -126,7 +126,7 @@ impl Stage<'_> {
         }
     }
 
-    /// The input expires under the running processes, while another one joins.
+    /// Expires the input while the processes run and another one joins.
     pub(super) fn expire_under_way(&mut self) {
         self.wait_until_read();
         self.expire_input();
@@ -136,14 +136,14 @@ impl Stage<'_> {
         }
     }
 
-    /// A process is killed. When it has restored its partitions, leaders change.
+    /// Kills a process, and changes the leaders once it has restored its partitions.
     pub(super) fn elect_after_restore(&mut self, number: usize, lag: Offset) {
         self.kill(number);
         if self.plan.options.has("state.changelog = false") {
             self.members[number].disk = self.members[number].first_disk.copy();
         }
         self.start(number);
-        // Its first assignment may be empty, until the session of the killed process ends.
+        // The first assignment may be empty until the session of the killed process ends.
         (1..4).for_each(|count| self.life(number).process.arm("assign.restored", count, Effect::Elect(lag)));
     }
 
@@ -158,7 +158,7 @@ impl Stage<'_> {
         self.simulation.end_transaction(producer, &of, false);
     }
 
-    /// Two transactions of other producers, with records of the stream before, between, and behind their records. They end later, the
+    /// Writes two transactions of other producers, with records of the stream before, between, and after their records. They end later, the
     /// second one first.
     pub(super) fn mix_transaction(&mut self, partition: i32, ms: u64, committed: bool) {
         let of = at("in", partition);
@@ -173,8 +173,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Nothing is written for longer than any request is sent again; then the transactional ids expire. An id that expired earlier would
-    /// leave it unknown whether its last transaction was committed.
+    /// Waits without writes until no request is repeated any more, and then expires the transactional ids. If an id expired earlier, it
+    /// would be unknown whether its last transaction was committed.
     pub(super) fn expire_transactional_ids(&mut self) {
         self.wait_until_read();
         self.simulation.sleep(Duration::from_secs(20));
@@ -187,7 +187,7 @@ impl Stage<'_> {
         coming.take(count).cloned().map(|record| (of.clone(), new_record(record))).collect()
     }
 
-    /// Everything is read, from the repartition topic too; then that topic is deleted.
+    /// Waits until everything is read, including the repartition topic, and deletes that topic.
     pub(super) fn delete_repartition_topic(&mut self) {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before the repartition topic is deleted");
         let topics = ["in", "other"].map(|input| format!("{GROUP}-{input}-repartition"));
@@ -204,7 +204,7 @@ impl Stage<'_> {
         self.while_all_are_down(|stage| {
             let Some([low, ..]) = stage.simulation.offsets(of) else { return };
             let Some((committed, metadata)) = stage.simulation.committed(GROUP, of) else { return };
-            // Nothing before the group's beginning was ever emitted.
+            // Nothing before the group's start was ever emitted.
             let first = Note::read(&metadata).first.unwrap_or(low);
             let to = (committed - back).max(low).max(first);
             stage.simulation.set_committed(GROUP, of, Some(to));
@@ -221,7 +221,8 @@ impl Stage<'_> {
             }
         });
         if self.plan.has(&Fault::LoseOffsets) {
-            // A group that loses its offsets before it has committed anything resumes at its checkpoints, and so loses the reset, too.
+            // A group that loses its offsets before it has committed anything resumes at its checkpoints, and therefore loses the reset,
+            // too.
             self.wait_until_read();
         }
     }
@@ -232,7 +233,7 @@ impl Stage<'_> {
         times
     }
 
-    /// Panics unless all keys were emitted again that must be.
+    /// Panics unless all keys that must be emitted again were.
     pub(super) fn check_emitted_again(&self) {
         let times = self.times_emitted();
         let missing = self.again.iter().find(|(id, least)| times.get(*id).is_none_or(|times| times < least));

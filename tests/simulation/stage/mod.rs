@@ -1,4 +1,4 @@
-//! Where a plan is carried out: the simulated cluster, the processes of the group, and what becomes of them.
+//! Carries out a plan: the simulated cluster, and the processes of the group.
 
 mod faults;
 mod server;
@@ -20,35 +20,36 @@ use unseen::config::Config;
 use unseen::format::NoSchemas;
 use unseen::record::TopicPartition;
 use unseen::runtime::Task;
-use unseen::sim::{Api, Effect, Ended, Fate, Faults, Isolation, NewRecord, Process, SimBroker, Simulation, TopicOptions};
+use unseen::sim::{Api, Effect, Ended, Faults, Isolation, NewRecord, Process, RequestFault, SimBroker, Simulation, TopicOptions};
 use unseen::stats::Stats;
 use unseen::status::{self, Identity, Status};
 use unseen::worker::{Rebuilder, Shared, Worker};
 
-/// Partitions that are added at a time.
+/// The number of partitions that are added at a time.
 const MORE_PARTITIONS: u32 = 2;
 const GROUP: &str = "group";
-/// Records that are there before the group is.
+/// The number of records before the group starts.
 const BEFORE: usize = 20;
-/// How long the group may take, once no fault is left, until everything is committed.
+/// The time that the group may take to commit everything after the last fault.
 const LIMIT: Duration = Duration::from_secs(600);
-/// The same for a worker with a defect, which may never get there.
+/// The same for a worker with a defect, which may never commit everything.
 const LIMIT_WITH_DEFECT: Duration = Duration::from_secs(120);
 const STEP: Duration = Duration::from_millis(100);
-/// Calls through the seam that a plan may take, many times what any needs: a worker that loops without progress does not take for ever.
+/// Maximum number of client calls in a plan. This is many times the number that any plan needs, so that a worker that loops without
+/// progress fails.
 const STEPS_MAX: u64 = 5_000_000;
 
-/// A process of the group, or one that may join it.
+/// A process that is or may become a member of the group.
 struct Member {
     name: &'static str,
     disk: MemoryDisk,
-    /// Its disk when the group had just begun.
+    /// Its disk right after the start of the group.
     first_disk: MemoryDisk,
     /// Its disk at an earlier moment.
     old_disk: Option<MemoryDisk>,
     running: Option<Life>,
     clock_ahead: i64,
-    /// Why it last ended by itself.
+    /// The reason for its last exit.
     ended: String,
 }
 
@@ -61,7 +62,7 @@ struct Life {
 }
 
 impl Life {
-    /// Why the process is not ready, or which partition lags although everything was read. `None` if all is well.
+    /// The reason why the process is not ready, or the partition that lags although everything was read. `None` if all is well.
     fn trouble(&self) -> Option<String> {
         let identity = Identity { instance: Some("simulated"), time_ms: 0, started_ms: 0, draining: false, login_trouble: None };
         let process =
@@ -83,34 +84,35 @@ struct Stage<'p> {
     members: Vec<Member>,
     records: Vec<TestRecord>,
     promise: Promise,
-    /// Records that the deleted inputs held, by partition.
+    /// The records of deleted inputs, by partition.
     former: Vec<Vec<TestRecord>>,
-    /// Records per partition of the input that other producers have committed, or will commit, in transactions.
+    /// The number of records per partition of the input that other producers write in transactions.
     mixed: Vec<usize>,
     has_more_partitions: bool,
     kills: u64,
     other: bool,
-    /// Records of the stream that were appended.
+    /// The number of records of the stream that were appended.
     fed: usize,
     server: Option<server::Server>,
-    /// Keys of records that the group reads again because its offset was set back, and how often each must be emitted by the end.
+    /// Keys of records that the group reads again because its offset was reset, and the number of times that each must be emitted by the
+    /// end.
     again: BTreeMap<Vec<u8>, usize>,
-    /// The configurations so far, by their text and options: sizing a filter takes longer than many a run.
+    /// The configurations so far, by text and options. Sizing a filter takes longer than many plans.
     configs: RefCell<Configs>,
 }
 
-/// Carries a plan out, with a defect or none, and checks the output. Returns the number of killed processes.
+/// Carries out a plan, with or without a defect, and checks the output. Returns the number of killed processes.
 pub fn carry_out(plan: &Plan, defect: Option<&'static str>) -> u64 {
     simulate(plan, defect).0
 }
 
-/// What distinguishes one run of a plan from another.
+/// A digest that distinguishes runs of a plan.
 pub fn digest(plan: &Plan) -> (u64, u64) {
     simulate(plan, None).1
 }
 
 fn simulate(plan: &Plan, defect: Option<&'static str>) -> (u64, (u64, u64)) {
-    // After the records' time, before the latest time that moves a window.
+    // After the records' times, but before the latest time that moves a window.
     let options = unseen::sim::Options { epoch_ms: 1_790_000_000_000, step_limit: STEPS_MAX, defect, ..unseen::sim::Options::default() };
     Simulation::run(plan.seed, options, |simulation| {
         let limit = if defect.is_some() { LIMIT_WITH_DEFECT } else { LIMIT };
@@ -203,7 +205,7 @@ impl<'p> Stage<'p> {
         }
         stage.begin();
         stage.start(0);
-        // Every member has the empty checkpoint of the beginning, as if it had been there then.
+        // Every member has the empty checkpoint of the group's start, as if it had been a member then.
         let is_stored = |stage: &Self| {
             Store::open_in_memory(&stage.members[0].disk.copy())
                 .and_then(|store| store.all_metadata())
@@ -233,7 +235,7 @@ impl<'p> Stage<'p> {
         Duration::from_millis(self.plan.record_ms)
     }
 
-    /// Leaves what a seed leaves that is killed: records of an aborted transaction in every partition of the changelog.
+    /// Writes what a killed `unseen seed` leaves behind: records of an aborted transaction in every partition of the changelog.
     fn abort_a_seed(&self) {
         let changelog = format!("{GROUP}-news-changelog");
         let endless = TopicOptions { after_max_ms: i64::MAX, ..TopicOptions::default() };
@@ -246,7 +248,7 @@ impl<'p> Stage<'p> {
         }
     }
 
-    /// Lets the group begin with two members that are killed after some calls.
+    /// Starts the group with two members that are killed after some calls.
     fn begin(&mut self) {
         let Some(calls) = self.plan.begin_kills else { return };
         for (number, calls) in calls.into_iter().enumerate() {
@@ -274,7 +276,7 @@ impl<'p> Stage<'p> {
         }
     }
 
-    /// Appends records up to a place in the stream, while virtual time passes.
+    /// Appends records up to a position in the stream, while virtual time passes.
     fn feed_until(&mut self, at: usize) {
         let end = BEFORE + at;
         while self.fed < end.min(self.records.len()) {
@@ -342,7 +344,7 @@ impl<'p> Stage<'p> {
         }
     }
 
-    /// Tells a process to stop, and waits until it has ended.
+    /// Stops a process gracefully, and waits until it has ended.
     fn terminate(&mut self, number: usize) {
         if let Some(life) = self.members[number].running.take() {
             self.end(&life);
@@ -353,7 +355,7 @@ impl<'p> Stage<'p> {
         life.stop.store(true, Ordering::Relaxed);
         life.process.resume();
         if !self.simulation.wait_for(STEP, Duration::from_secs(30), || life.process.has_ended()) {
-            // As `worker.shutdown_timeout` does.
+            // Like `worker.shutdown_timeout`.
             life.process.kill();
             life.process.wait();
         }
@@ -374,14 +376,14 @@ impl<'p> Stage<'p> {
         "in good order, or killed".to_owned()
     }
 
-    /// Fails the plan unless a process may end for this reason.
+    /// Fails the plan unless a process may exit for this reason.
     fn check_reason(error: &str) {
-        let is_wrong = ["from its changelog: ", "came by another way", "another consumer group or key space writes"];
+        let is_wrong = ["from its changelog: ", "arrived through the consumer's own queue", "another consumer group or key space writes"];
         assert!(!is_wrong.iter().any(|wrong| error.contains(wrong)), "a process ended: {error}");
-        // Whether others are allowed depends on faults that last: the plan fails if the group does not get to the end.
+        // Other reasons are allowed only if they are temporary: the plan fails if the group does not commit everything.
     }
 
-    /// Starts processes again that have ended.
+    /// Restarts processes that have ended.
     fn tend(&mut self) {
         for number in 0..self.members.len() {
             if self.members[number].running.as_ref().is_some_and(|life| life.process.has_ended()) {
@@ -475,7 +477,7 @@ impl<'p> Stage<'p> {
             Fault::DeleteDisk => self.members[number].disk.delete(),
             Fault::Change(change) => self.while_all_are_down(|stage| stage.memory.change(*change, &stage.plan.options)),
             Fault::AddPartitions => self.add_partitions(),
-            // If nothing was ever logged, nothing but the offsets shows that the group has begun.
+            // If nothing was ever logged, only the offsets show that the group has started.
             Fault::LoseOffsets if self.plan.options.has("start = \"latest\"") && !self.has_logged() => {}
             Fault::LoseOffsets => self.while_all_are_down(|stage| stage.simulation.delete_group(GROUP)),
             Fault::Outage { ms } => {
@@ -487,7 +489,7 @@ impl<'p> Stage<'p> {
             Fault::FormerCoordinator => self.ask_former_coordinator(number),
             Fault::RecreateInput => self.recreate_input(false),
             Fault::RecreateInputAndDisks => self.recreate_input(true),
-            Fault::LateEnd { ms } => self.simulation.set_fate(Api::EndTxn, Fate::Late(Duration::from_millis(*ms))),
+            Fault::LateEnd { ms } => self.simulation.set_request_fault(Api::EndTxn, RequestFault::Late(Duration::from_millis(*ms))),
             Fault::ShortLog { partition } => self.shorten(&at("in", *partition)),
             Fault::ExpireInput => {
                 self.wait_until_read();
@@ -542,8 +544,8 @@ impl<'p> Stage<'p> {
         self.plan.partitions + if self.has_more_partitions { MORE_PARTITIONS.cast_signed() } else { 0 }
     }
 
-    /// True if the input has no open transaction, followers have fetched all of it, and the group has committed everything that a reader of committed
-    /// records sees.
+    /// True if the input has no open transaction, followers have fetched all of it, and the group has committed everything that a
+    /// `read_committed` consumer sees.
     fn is_read(&self) -> bool {
         let topics = std::iter::once("in").chain(self.other.then_some("other"));
         topics.into_iter().all(|topic| (0..self.partitions()).all(|partition| self.is_read_to_end(topic, partition)))
@@ -584,7 +586,7 @@ impl<'p> Stage<'p> {
         for number in self.running() {
             self.terminate(number);
         }
-        // The last rebalance may have been the moment for which an election was armed.
+        // The election may have been armed for the last rebalance.
         assert!(self.wait_for(self.limit, is_visible), "a part of the output stays above its last stable offset");
         let before: Vec<_> = self.records[..BEFORE].to_vec();
         truth::check(&self.plan.options, self.promise, (&[], &before), &inputs, &self.output());
@@ -611,7 +613,7 @@ impl<'p> Stage<'p> {
         (0..self.plan.partitions).map(|partition| self.read("out", partition, Isolation::ReadCommitted)).collect()
     }
 
-    /// What the inputs hold that the group is to read.
+    /// The records of the inputs that the group must read.
     fn inputs(&self) -> Vec<Vec<Vec<TestRecord>>> {
         let of = |topic| (0..self.partitions()).map(|partition| self.read(topic, partition, Isolation::ReadCommitted)).collect::<Vec<_>>();
         let mut input = self.former.clone();
@@ -631,7 +633,7 @@ fn named(point: &str) -> &'static str {
     unseen::fault::POINTS.iter().find(|known| **known == point).copied().unwrap_or_else(|| panic!("no fault point {point}"))
 }
 
-/// The main function of a process: what `unseen run` does, without HTTP and signals.
+/// The main function of a process: like `unseen run`, but without HTTP and signals.
 fn main(broker: &SimBroker, config: &Arc<Config>, disk: &MemoryDisk, stats: &Arc<Stats>, stop: &Arc<AtomicBool>) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let store = Arc::new(Store::open_in_memory(disk).map_err(|error| text(&error))?);
@@ -661,7 +663,7 @@ fn main(broker: &SimBroker, config: &Arc<Config>, disk: &MemoryDisk, stats: &Arc
             let thread = std::thread::Builder::new().name(process).spawn(move || {
                 task.run(|| {
                     let ended = work(number, shared);
-                    // The others drain, too.
+                    // The other workers drain, too.
                     stop.store(true, Ordering::Relaxed);
                     ended
                 })
@@ -677,7 +679,7 @@ fn main(broker: &SimBroker, config: &Arc<Config>, disk: &MemoryDisk, stats: &Arc
     threads.into_iter().map(join).fold(Ok(()), Result::and)
 }
 
-/// The records of a plan, and among them some that are not plain.
+/// The records of a plan, some of them unusual.
 fn records(plan: &Plan) -> Vec<TestRecord> {
     let news = News { seed: plan.seed, count: plan.records + BEFORE, partitions: plan.partitions.unsigned_abs(), ..News::default() };
     let mut records = news.records();

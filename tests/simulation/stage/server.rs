@@ -1,7 +1,7 @@
-//! A server alongside the workers: it follows the changelog, is killed and frozen, and is asked for every key.
+//! A server alongside the workers. It follows the changelog, is killed and frozen, and is queried for every key.
 //!
-//! Its answers are judged at the end, when the group has read everything. Every answer has a time. All keys that the group had
-//! committed before that time must be known.
+//! Its answers are judged at the end, when the group has read everything. Every answer has a time. All keys that the group had committed
+//! before that time must be known.
 
 use super::{BEFORE, GROUP, Stage, at};
 use crate::harness::TestRecord;
@@ -17,28 +17,28 @@ use unseen::follower::{Answer, Follower, Query, Unavailable};
 use unseen::runtime;
 use unseen::sim::{Ended, Isolation, Process, SimBroker};
 
-/// Keys that no record has.
+/// The number of keys that occur in no record.
 const STRANGERS: usize = 200;
-/// Virtual time between two questions.
+/// The virtual time between two queries.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// False-positive rates of the server's own filters. The first is wrong often enough to show it.
+/// False positive rates of the server's own filters. The first is high enough to show false positives.
 const OFTEN: f64 = 1e-3;
 const RARELY: f64 = 1e-9;
-/// Filters that a key may be looked up in: of six partitions, for a user id that is a number and for one that is text.
+/// Maximum number of filters in which a key is looked up: six partitions, for a user id that is a number and for one that is text.
 const LOOKUPS: i32 = 12;
-/// Why a server ends that was started with another configuration than the workers.
+/// The reason for the exit of a server with a different configuration than the workers.
 const OUTDATED: &str = "the workers have another configuration";
 
-/// The process, and what is known about its answers.
+/// The server process, and the recorded facts about it.
 pub(super) struct Server {
     process: Option<Process<Result<(), String>>>,
     stop: Arc<AtomicBool>,
     keys: Arc<Vec<Vec<u8>>>,
-    /// Answers that were not looked at yet.
+    /// Answers that were not judged yet.
     given: Arc<Mutex<Vec<Given>>>,
     answers: Vec<(Given, Vec<usize>)>,
     sights: Vec<Sight>,
-    /// Records of each partition of the input that any process can have read by now.
+    /// The number of records of each partition of the input that any process may have read by now.
     reached: Vec<usize>,
 }
 
@@ -53,9 +53,9 @@ struct Given {
 /// The progress of the group at a time when no transaction was open in a changelog.
 struct Sight {
     time: i64,
-    /// Records of each partition of the input.
+    /// The number of records read from each partition of the input.
     read: Vec<usize>,
-    /// Records of each partition of the output.
+    /// The number of records in each partition of the output.
     emitted: Vec<usize>,
 }
 
@@ -90,7 +90,7 @@ impl Stage<'_> {
         server.process = Some(self.simulation.start("server", move || serve(&broker, &config, &stop, &keys, rate, &given)));
     }
 
-    /// Kills or freezes the server, and has it continue after a while.
+    /// Kills or freezes the server, and resumes it after a while.
     pub(super) fn disturb_server(&mut self, is_killed: bool, time: Duration) {
         let Some(process) = self.server.as_mut().and_then(|server| server.process.take()) else { return };
         if is_killed {
@@ -108,12 +108,12 @@ impl Stage<'_> {
         }
     }
 
-    /// Notes what is committed, takes the answers, and starts the server again if the workers have another configuration.
+    /// Records what is committed, takes the answers, and restarts the server if the workers have another configuration.
     pub(super) fn tend_server(&mut self) {
         if self.server.is_none() {
             return;
         }
-        // A new leader may hide for a moment what a process has read.
+        // For a moment, a new leader may hide records that a process has read.
         let skipped = if self.plan.options.has("start = \"latest\"") { BEFORE } else { 0 };
         let fed = &self.records[skipped..self.fed.max(skipped)];
         let count = |partition: i32| {
@@ -149,12 +149,12 @@ impl Stage<'_> {
         }
     }
 
-    /// The group is set back: what it had committed does not count any more.
+    /// Forgets the recorded progress, because the group's offset was reset.
     pub(super) fn forget_sights(&mut self) {
         self.server.iter_mut().for_each(|server| server.sights.clear());
     }
 
-    /// The number of input records per partition whose offset is such, as [`Stage::inputs`] counts them.
+    /// The number of input records per partition whose offset matches, in the numbering of [`Stage::inputs`].
     fn input_counts(&self, is_such: impl Fn(i32, i64) -> bool) -> Vec<usize> {
         let count = |partition: i32| {
             let place = usize::try_from(partition).expect("a partition");
@@ -166,7 +166,7 @@ impl Stage<'_> {
         (0..self.partitions()).map(count).collect()
     }
 
-    /// Waits until the server knows everything, and ends it.
+    /// Waits until the server knows everything, and stops it.
     pub(super) fn finish_server(&mut self) {
         if self.server.is_none() {
             return;
@@ -185,14 +185,14 @@ impl Stage<'_> {
         }
     }
 
-    /// Panics unless every answer of the server is true. Keys from before the group began may be known or not.
+    /// Panics unless every answer of the server is true. Keys from before the group's start may be known or not.
     pub(super) fn judge_server(&mut self, inputs: &[Vec<Vec<TestRecord>>]) {
         let Some(server) = self.server.take() else { return };
         let options = &self.plan.options;
         let before: BTreeSet<_> = self.records[..BEFORE].iter().map(truth::id).collect();
         let last = server.sights.last().expect("the last is of the end").time;
         let is_repartitioned = options.has("repartition = true");
-        // At least once, records may be emitted before their keys are known.
+        // With at_least_once, records may be emitted before their keys are logged.
         let shows = is_repartitioned && options.has("delivery = \"exactly_once\"");
         let output = self.output();
         let padded =
@@ -221,7 +221,7 @@ impl Stage<'_> {
     }
 }
 
-/// The option for the server's own filter, if it has one, and the false-positive rate.
+/// The option for the server's own filter, if it has one, and its false positive rate.
 fn filter(plan: &Plan, memory: &Memory) -> (Option<String>, f64) {
     let retracts = plan.options.has("retract");
     let own = |kind: &str, rate: f64| {
@@ -231,12 +231,12 @@ fn filter(plan: &Plan, memory: &Memory) -> (Option<String>, f64) {
     match plan.server {
         Some(ServerFilter::Aging) if !retracts => own("aging", OFTEN),
         Some(ServerFilter::Worker) => memory.rate_of_follower(retracts).map_or_else(|| own("cuckoo", RARELY), |rate| (None, rate)),
-        // A filter that is often wrong would retract other keys.
+        // A filter with many false positives would retract other keys.
         _ => own("cuckoo", RARELY),
     }
 }
 
-/// The main function of the server: asks a follower for every key, again and again.
+/// The main function of the server, which repeatedly queries a follower for every key.
 fn serve(
     broker: &SimBroker,
     config: &Arc<Config>,
@@ -255,7 +255,7 @@ fn serve(
             let (user, item) = std::str::from_utf8(key).ok().and_then(|key| key.split_once('/')).expect("a user and an item");
             space.add(&mut query, [user, item].map(str::as_bytes).into_iter()).map_err(|error| error.to_string())?;
         }
-        // It may become ready while it answers. Then it knows everything that was committed before it started.
+        // The server may become ready while it answers. It then knows everything that was committed before it started.
         let as_of = space.as_of().unwrap_or(began);
         match space.answer(&mut query) {
             (answers, None) => {
