@@ -197,8 +197,8 @@ impl Stage<'_> {
         self.while_all_are_down(|stage| topics.iter().for_each(|topic| stage.simulation.delete_topic(topic)));
     }
 
-    /// Everything is read; then the group's offset is set back. Keys that no earlier record has must be emitted again, unless the output
-    /// rejects a record of the key: it makes the key seen.
+    /// Waits until everything is read, and resets the group's offset. Keys without an earlier record must be emitted again, unless the
+    /// output rejects a record of the key, because then the key counts as seen.
     pub(super) fn reset_offset(&mut self, of: &TopicPartition, back: Offset) {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before its offset is set back");
         self.while_all_are_down(|stage| {
