@@ -141,6 +141,17 @@ fi
 
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/unseen/target}
 
+# A disk that fills up would make tests fail for no apparent reason.
+readonly FREE_MIN=8 # GiB
+if [[ ${1:-} == tests || ${1:-} == all ]]; then
+    mkdir -p "$CARGO_TARGET_DIR"
+    free=$(df -Pk "$CARGO_TARGET_DIR" | awk 'NR == 2 { print int($4 / 1024 / 1024) }')
+    if ((free < FREE_MIN)); then
+        echo "error: $CARGO_TARGET_DIR has $free GiB free, and the tests need $FREE_MIN GiB; free some space, or set CARGO_TARGET_DIR" >&2
+        exit 1
+    fi
+fi
+
 # Announces a long first build.
 announce_long_build() {
     if ! compgen -G "$CARGO_TARGET_DIR/release/deps/librocksdb-*.rlib" >/dev/null; then
