@@ -44,7 +44,7 @@ impl Kept {
         // Resets the peak memory.
         fs::write("/proc/self/clear_refs", "5").expect("Linux lets us");
         let (before, began) = (status("VmRSS:"), Instant::now());
-        let (saved, bytes) = self.store.save(&id, &head, &mut self.memory, self.saved).expect("there is room");
+        let (saved, bytes) = self.store.save(&self.store.claim(&id), &head, &mut self.memory, self.saved).expect("there is room");
         let (elapsed, extra) = (began.elapsed(), status("VmHWM:") - before);
         println!("{what}: {} MiB written in {elapsed:.0?}, with {} MiB of memory", bytes >> 20, extra >> 20);
         if self.saved != Some(saved) {

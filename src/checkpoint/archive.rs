@@ -47,7 +47,7 @@ mod tests {
     fn save(store: &Store, id: &PartitionId, state: &mut Dedup, saved: Option<Saved>) -> Result<Saved, Error> {
         let settings = Settings { window: RULES.window, filter: "exact".into(), hash: "xxh3".into(), keys: BTreeMap::new() };
         let metadata = CheckpointMetadata { settings, offsets: BTreeMap::new(), changelog: Progress::default(), state: state.metadata() };
-        store.save(id, &metadata, state, saved).map(|(saved, _)| saved)
+        store.save(&store.claim(id), &metadata, state, saved).map(|(saved, _)| saved)
     }
 
     #[test]

@@ -58,7 +58,8 @@ fn join(sources: &[Source<'_>], id: &PartitionId, new: &Arc<Store>) -> Result<()
     }
     let Some((mut metadata, mut state)) = joined else { return Ok(()) };
     metadata.state = state.metadata();
-    let (mut saved, _) = new.save(id, &metadata, &mut state, None)?;
+    let claim = new.claim(id);
+    let (mut saved, _) = new.save(&claim, &metadata, &mut state, None)?;
     state.attach(Box::new(StoredFingerprints::new(Arc::clone(new), id.clone(), saved)));
     for (store, theirs) in parts {
         for (generation, slice) in theirs.state.generations() {
@@ -66,11 +67,11 @@ fn join(sources: &[Source<'_>], id: &PartitionId, new: &Arc<Store>) -> Result<()
                 let Some(exact) = state.exact_mut() else { return Ok(()) };
                 exact.insert_into(slice, fingerprint);
                 if exact.unsaved() >= FINGERPRINTS_MAX {
-                    (saved, _) = new.save(id, &metadata, &mut state, Some(saved))?;
+                    (saved, _) = new.save(&claim, &metadata, &mut state, Some(saved))?;
                 }
                 Ok(())
             })?;
         }
     }
-    new.save(id, &metadata, &mut state, Some(saved)).map(drop)
+    new.save(&claim, &metadata, &mut state, Some(saved)).map(drop)
 }

@@ -45,7 +45,7 @@ pub use database::MemoryDisk;
 #[cfg(feature = "worker")]
 pub use digest::digest;
 #[cfg(feature = "worker")]
-pub use store::{Loaded, Saved, Store};
+pub use store::{Claim, Loaded, Saved, Store};
 
 use crate::changelog::{Origin, Progress};
 use crate::config::{Config, Topic};
@@ -194,6 +194,9 @@ pub enum Error {
         /// The id of the lost state.
         id: PartitionId,
     },
+    /// Another worker of this process has claimed the partition since.
+    #[error("another worker of this process has taken {0} over; its checkpoint is not replaced")]
+    Superseded(PartitionId),
     /// Directories that cannot be merged.
     #[error("{0}")]
     Merge(String),

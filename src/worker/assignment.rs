@@ -9,6 +9,7 @@ use super::pending_restore::{AssignedPartition, PendingRestore};
 use super::rebuild_job::Rebuilt;
 use super::topics::Topics;
 use crate::broker::Note;
+use crate::checkpoint::Claim;
 use crate::record::{Offset, TopicPartition, log_id};
 use crate::runtime;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +20,10 @@ use std::time::{Duration, Instant};
 pub(super) struct Assignment {
     pub(super) inputs: BTreeMap<InputId, Input>,
     pub(super) states: BTreeMap<StateId, PartitionState>,
+    /// The claims on the checkpoints of the states.
+    pub(super) claims: BTreeMap<StateId, Claim>,
+    /// States whose checkpoint another worker of this process has claimed, although this worker has committed since.
+    pub(super) superseded: BTreeSet<StateId>,
     /// Partitions that wait for their state to be rebuilt.
     pub(super) pending_restores: BTreeMap<StateId, PendingRestore>,
     pub(super) rebuilt: (Sender<Rebuilt>, Receiver<Rebuilt>),
@@ -51,6 +56,8 @@ impl Assignment {
         Self {
             inputs: BTreeMap::new(),
             states: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            superseded: BTreeSet::new(),
             pending_restores: BTreeMap::new(),
             rebuilt: channel(),
             unbegun: Vec::new(),

@@ -82,7 +82,7 @@ impl<B: Broker> Worker<B> {
     /// Writes a state if it has changed and all its changes are committed. Returns the number of bytes written.
     fn save(&mut self, id: StateId) -> u64 {
         self.check_stop();
-        let Assignment { inputs, states, .. } = &mut self.assignment;
+        let Assignment { inputs, states, claims, .. } = &mut self.assignment;
         let (topic, inputs) = (self.topics.first_of(id.space), || inputs_of(&self.topics, inputs, id));
         let Some(state) = states.get_mut(&id).filter(|state| state.is_due(&self.shared.store)) else { return 0 };
         let is_committed = inputs().all(|input| input.verdicts().is_empty()) && state.pending.is_empty();
@@ -93,7 +93,8 @@ impl<B: Broker> Worker<B> {
         for input in inputs() {
             state.advance_offset(&input.topic_incarnation, input.position());
         }
-        let bytes = state.save(&self.shared.store, &self.shared.stats, &topic.stored_as(id.partition), &topic.settings);
+        let Some(claim) = claims.get(&id) else { return 0 };
+        let bytes = state.save(&self.shared.store, &self.shared.stats, (&topic.stored_as(id.partition), claim), &topic.settings);
         // The input offsets advance even if the checkpoint failed, because a repartition topic always has a changelog, which contains these
         // records.
         for input in inputs().filter(|input| self.topics[input.topic].is_internal) {

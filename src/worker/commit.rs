@@ -103,6 +103,9 @@ impl<B: Broker> Worker<B> {
         self.reporter.blocked = None;
         fault::point("commit.booked");
         for (id, state) in &mut self.assignment.states {
+            if state.superseded {
+                self.assignment.superseded.insert(*id);
+            }
             let topic = self.topics.first_of(id.space);
             state.report(&topic.config.space, id.partition, &self.shared.stats.spaces[id.space.0]);
             if let (Some(changelog), Some(before)) = (&topic.changelog, state.trim()) {

@@ -152,6 +152,7 @@ impl<B: Broker> Worker<B> {
             }
             self.finish_rebuilds(source)?;
             self.restart_lost(source)?;
+            self.restart_superseded(source)?;
             self.commit_if_due(source, &mut ahead)?;
             self.update_pauses(source)?;
             ahead.discard_if_rewound(self.begin_topics(source)?);

@@ -3,7 +3,7 @@
 //! Owns the record of how much of the state is in the checkpoint and in the changelog. Must never talk to a broker.
 
 use crate::changelog::{PendingChanges, Progress};
-use crate::checkpoint::{self, CheckpointMetadata, Loaded, PartitionId, Saved, Store, StoredFingerprints};
+use crate::checkpoint::{self, CheckpointMetadata, Claim, Loaded, PartitionId, Saved, Store, StoredFingerprints};
 use crate::dedup::{Dedup, Rules};
 use crate::fault;
 use crate::filter::{Exact, Slice};
@@ -82,6 +82,8 @@ pub(super) struct PartitionState {
     estimate: Option<(u64, Option<Slice>, f64)>,
     /// Failed checkpoints since the last successful one.
     failures: u32,
+    /// True if another worker of this process has claimed the checkpoint.
+    pub(super) superseded: bool,
 }
 
 impl PartitionState {
@@ -102,6 +104,7 @@ impl PartitionState {
             reported: Reported::default(),
             estimate: None,
             failures: 0,
+            superseded: false,
         }
     }
 
@@ -228,7 +231,7 @@ impl PartitionState {
 
     /// True if a checkpoint would differ from the stored one.
     pub(super) fn is_due(&self, store: &Store) -> bool {
-        self.changed || self.saved.is_some_and(|saved| !store.holds(saved))
+        !self.superseded && (self.changed || self.saved.is_some_and(|saved| !store.holds(saved)))
     }
 
     /// True if part of the state was only on disk and is lost.
@@ -244,12 +247,18 @@ impl PartitionState {
 
     /// Writes a checkpoint with the offsets in [`PartitionState::offsets`]. Returns the number of bytes written. Logs and counts a failure;
     /// the next checkpoint tries again.
-    pub(super) fn save(&mut self, store: &Arc<Store>, stats: &Stats, id: &PartitionId, settings: &checkpoint::Settings) -> u64 {
+    pub(super) fn save(
+        &mut self,
+        store: &Arc<Store>,
+        stats: &Stats,
+        (id, claim): (&PartitionId, &Claim),
+        settings: &checkpoint::Settings,
+    ) -> u64 {
         let began = runtime::now();
         self.is_new = false;
         let (offsets, changelog) = (self.offsets.clone(), self.changelog.clone());
         let metadata = CheckpointMetadata { settings: settings.clone(), offsets, changelog, state: self.dedup.metadata() };
-        match store.save(id, &metadata, &mut self.dedup, self.saved) {
+        match store.save(claim, &metadata, &mut self.dedup, self.saved) {
             Ok((saved, bytes)) => {
                 if self.saved != Some(saved) {
                     self.dedup.attach(Box::new(StoredFingerprints::new(Arc::clone(store), id.clone(), saved)));
@@ -263,6 +272,11 @@ impl PartitionState {
                 stats.checkpoint_at.store(runtime::wall_clock(), Ordering::Relaxed);
                 tracing::debug!(partition = %id, bytes, "checkpoint written");
                 bytes
+            }
+            Err(error @ checkpoint::Error::Superseded(_)) => {
+                tracing::info!(partition = %id, "{error}");
+                self.superseded = true;
+                0
             }
             Err(error) => {
                 self.failures += 1;

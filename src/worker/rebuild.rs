@@ -387,9 +387,9 @@ impl<B: Broker> Follow<'_, B> {
             self.job.state.offsets.clone_from(&applier.offsets);
             self.job.state.changelog.end = Some(logged.offset);
             self.job.state.changelog.epoch = applier.epoch;
-            let Job { state, cancellation, partition, settings, .. } = &mut *self.job;
+            let Job { state, cancellation, partition, claim, settings, .. } = &mut *self.job;
             cancellation.save(|| {
-                state.save(&self.context.store, &self.context.stats, partition, settings);
+                state.save(&self.context.store, &self.context.stats, (&*partition, &*claim), settings);
             });
         }
         fault::point("rebuild.record");

@@ -7,7 +7,7 @@ use super::ids::StateId;
 use super::partition::PartitionState;
 use crate::broker::{Broker, ChangelogReader, ReadEnd};
 use crate::changelog::Origin;
-use crate::checkpoint::{self, PartitionId, Store};
+use crate::checkpoint::{self, Claim, PartitionId, Store};
 use crate::config::Config;
 use crate::dedup::Rules;
 use crate::filter::Slice;
@@ -39,6 +39,8 @@ pub(super) struct Context<B: Broker> {
 /// A state to update to the group's committed offsets.
 pub(super) struct Job {
     pub(super) id: StateId,
+    /// The claim on the checkpoint.
+    pub(super) claim: Claim,
     pub(super) partition: PartitionId,
     pub(super) changelog: TopicPartition,
     /// The id of the changelog topic, if known.

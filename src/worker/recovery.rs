@@ -32,6 +32,13 @@ impl<B: Broker> Worker<B> {
         if lost.is_empty() { Ok(()) } else { self.restart(source, &lost) }
     }
 
+    /// Restores states whose checkpoint a former owner in this process has claimed. A commit has shown that this worker is the owner.
+    pub(super) fn restart_superseded(&mut self, source: &B::Consumer) -> Result<(), Error> {
+        let superseded = std::mem::take(&mut self.assignment.superseded);
+        let partitions = self.assignment.partitions(|input| superseded.contains(&input.state));
+        if partitions.is_empty() { Ok(()) } else { self.restart(source, &partitions) }
+    }
+
     /// Restores the partitions whose position is outside their log. librdkafka stops reading such a partition without reporting which one
     /// it is.
     pub(super) fn restart_out_of_range(&mut self, source: &B::Consumer) -> Result<(), Error> {

@@ -465,6 +465,15 @@ fn a_member_that_asks_too_early_begins_with_the_group() {
     assert!(matches!(run(&plan, Some("stale_beginning_used")), Outcome::Failed(_)), "the simulation does not notice the defect");
 }
 
+/// A worker of a process exceeds `max.poll.interval.ms` while it restores a partition, and goes on when another worker of the process has
+/// already written a checkpoint.
+#[test]
+fn a_former_owner_does_not_replace_a_checkpoint() {
+    let plan = Plan::parse(include_str!("seeds/superseded_checkpoint.txt")).expect("a plan");
+    check(&plan);
+    assert!(matches!(run(&plan, Some("claims_ignored")), Outcome::Failed(_)), "the simulation does not notice the defect");
+}
+
 #[test]
 fn rejected_records_are_not_forwarded_without_end() {
     let plan = Plan::parse(include_str!("seeds/forwarded_and_rejected.txt")).expect("a plan");

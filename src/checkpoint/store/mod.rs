@@ -1,9 +1,13 @@
 //! The RocksDB store of a state directory.
 
+mod claim;
 mod instance;
 mod loaded;
 mod save;
 
+use claim::Claims;
+
+pub use claim::Claim;
 pub use loaded::Loaded;
 
 use super::codec::{all_pages, fingerprint_key, fingerprints_of, metadata_key, partition_of};
@@ -21,7 +25,7 @@ use crate::runtime;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use std::{fs, io};
 
 /// The format version, and the older version that is still supported. Checkpoints of the older version lack the topic id of the changelog.
@@ -39,6 +43,7 @@ const CHANGE_BYTES: u64 = 64;
 pub struct Store {
     dir: PathBuf,
     open: RwLock<Opened>,
+    claims: Mutex<Claims>,
     /// The number of checkpoints that were assembled in files.
     drafts: AtomicU64,
     batch_bytes: u64,
@@ -135,6 +140,7 @@ impl Store {
         Self {
             dir: dir.to_owned(),
             open,
+            claims: Mutex::default(),
             drafts,
             batch_bytes: BATCH_BYTES,
             instance,

@@ -2,7 +2,7 @@
 //!
 //! Must never leave a partial checkpoint in the store, or delete data of another partition.
 
-use super::{CHANGE_BYTES, Saved, Store};
+use super::{CHANGE_BYTES, Claim, Saved, Store};
 use crate::checkpoint::codec::{
     all_fingerprints, all_pages, append_checksum, fingerprint_key, fingerprints_of, metadata_key, page_key, pages_of,
 };
@@ -24,15 +24,16 @@ impl Store {
     /// Returns the proof for the next call, and the number of bytes written.
     ///
     /// # Errors
-    /// If nothing was written. The previous checkpoint is unchanged.
+    /// [`Error::Superseded`] if there is a newer claim. In all cases, nothing was written, and the previous checkpoint is unchanged.
     pub fn save(
         &self,
-        id: &PartitionId,
+        claim: &Claim,
         metadata: &CheckpointMetadata,
         state: &mut Dedup,
         saved: Option<Saved>,
     ) -> Result<(Saved, u64), Error> {
         fault::point("checkpoint.begin");
+        let id = &claim.id;
         self.reopen(true)?;
         let open = self.opened();
         let Some(db) = &open.db else { return Err(Error::InUse(self.dir.clone())) };
@@ -62,7 +63,13 @@ impl Store {
         // The draft is not in the store yet, so an error cannot have damaged the store.
         put(&mut draft).map_err(|error: rocksdb::Error| store_error(error.to_string()))?;
         fault::step("checkpoint.write").map_err(store_error)?;
-        let bytes = match db.write(draft) {
+        let claims = self.claims();
+        if !claim.is_newest(&claims) && !fault::defect("claims_ignored") {
+            return Err(Error::Superseded(id.clone()));
+        }
+        let written = db.write(draft);
+        drop(claims);
+        let bytes = match written {
             Ok(bytes) => bytes,
             Err(error) => {
                 drop(open);

@@ -51,7 +51,7 @@ impl Kept {
         let offsets = BTreeMap::from([("orders".to_owned(), offset)]);
         let metadata =
             CheckpointMetadata { settings: settings(rules), offsets, changelog: Progress::default(), state: self.state.metadata() };
-        let (saved, _) = self.store.save(&id(), &metadata, &mut self.state, self.saved).unwrap();
+        let (saved, _) = self.store.save(&self.store.claim(&id()), &metadata, &mut self.state, self.saved).unwrap();
         if self.saved != Some(saved) {
             self.state.attach(Box::new(StoredFingerprints::new(Arc::clone(&self.store), id(), saved)));
         }
@@ -186,4 +186,24 @@ fn a_directory_of_the_older_format_is_read_and_upgraded() {
     let store = Store::open(&dir).unwrap();
     assert!(matches!(store.load(&id(), &settings(rules), rules).unwrap(), Loaded::Usable { .. }));
     assert_eq!(store.open.read().unwrap().db.as_ref().unwrap().get(FORMAT_KEY).unwrap().as_deref(), Some(FORMAT.as_bytes()));
+}
+
+#[test]
+fn only_the_newest_claim_can_save() {
+    let rules = rules(1, true, false);
+    let mut kept = Kept::new(rules, u64::MAX);
+    let former = kept.store.claim(&id());
+    kept.save(rules, 29);
+    let metadata = CheckpointMetadata {
+        settings: settings(rules),
+        offsets: BTreeMap::from([("orders".to_owned(), 10)]),
+        changelog: Progress::default(),
+        state: kept.state.metadata(),
+    };
+    let other = PartitionId { partition: 1, ..id() };
+    let mut state = Dedup::new(rules);
+    assert!(matches!(kept.store.save(&former, &metadata, &mut state, None), Err(Error::Superseded(_))));
+    kept.store.save(&kept.store.claim(&other), &metadata, &mut state, None).unwrap();
+    let offsets: Vec<_> = kept.store.all_metadata().unwrap().into_iter().map(|(_, metadata)| metadata.offsets["orders"]).collect();
+    assert_eq!(offsets, [29, 10]);
 }

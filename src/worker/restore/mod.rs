@@ -46,6 +46,7 @@ impl<B: Broker> Worker<B> {
         let _span = tracing::debug_span!("restore", partitions = partitions.len()).entered();
         fault::point("restore.begin");
         self.refresh_if_partitions_added(partitions)?;
+        self.claim(partitions);
         let committed = self.retry_until_answered(|| source.committed(partitions))?;
         let mut all = Vec::new();
         let mut topics: Vec<_> = partitions.iter().map(|partition| &*partition.topic).collect();
@@ -125,6 +126,17 @@ impl<B: Broker> Worker<B> {
         Ok(starts)
     }
 
+    /// Claims the checkpoints of partitions, before the group's offsets are read.
+    fn claim(&mut self, partitions: &[TopicPartition]) {
+        for TopicPartition { topic, partition } in partitions {
+            let Some(topic) = self.topics.find(topic).map(|topic| &self.topics[topic]).filter(|topic| topic.forward.is_none()) else {
+                continue;
+            };
+            let id = StateId { space: topic.space, partition: *partition };
+            self.assignment.claims.insert(id, self.shared.store.claim(&topic.stored_as(*partition)));
+        }
+    }
+
     /// If partitions were added, reads the cluster metadata again, which also adds partitions to the changelog.
     fn refresh_if_partitions_added(&mut self, partitions: &[TopicPartition]) -> Result<(), Error> {
         let known = |partition: &TopicPartition| self.shared.cluster.partitions.get(&partition.topic).copied().unwrap_or(0);
@@ -163,8 +175,10 @@ impl<B: Broker> Worker<B> {
         let window = topic.rules.window;
         let oldest = stream_time.and_then(|time| window.slice_at(time)).map(|slice| slice.before(window.slices()));
         let cancellation = Arc::<Cancellation>::default();
+        let Some(claim) = self.assignment.claims.get(&id).cloned() else { return };
         let job = Job {
             id,
+            claim,
             partition: topic.stored_as(id.partition),
             changelog: TopicPartition { topic: changelog.clone(), partition: id.partition },
             topic_id,

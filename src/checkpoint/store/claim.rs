@@ -1,0 +1,42 @@
+//! Claims of the workers of a process on checkpoints.
+//!
+//! Owns the order of these claims. The workers of a process share its store. A worker that has lost a partition may not know it yet, and
+//! must not replace the checkpoint of the next owner, or mix its pages into it.
+
+use super::Store;
+use crate::checkpoint::PartitionId;
+use std::collections::BTreeMap;
+use std::sync::{MutexGuard, PoisonError};
+
+/// A claim on the checkpoint of a partition. The newest claim wins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    pub(super) id: PartitionId,
+    number: u64,
+}
+
+/// The number of the newest claim on each partition.
+pub(super) type Claims = BTreeMap<PartitionId, u64>;
+
+impl Store {
+    /// Claims the checkpoint of a partition. Checkpoints under earlier claims can no longer be saved. A worker must claim a partition
+    /// before it asks for the group's offsets: then a checkpoint of an earlier claim is not past these offsets.
+    #[must_use]
+    pub fn claim(&self, id: &PartitionId) -> Claim {
+        let mut claims = self.claims();
+        let number = claims.entry(id.clone()).or_default();
+        *number += 1;
+        Claim { id: id.clone(), number: *number }
+    }
+
+    /// Returns the claims, which cannot change as long as the guard exists.
+    pub(super) fn claims(&self) -> MutexGuard<'_, Claims> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Claim {
+    pub(super) fn is_newest(&self, claims: &Claims) -> bool {
+        claims.get(&self.id) == Some(&self.number)
+    }
+}
