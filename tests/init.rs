@@ -96,3 +96,21 @@ fn errors_name_what_is_missing() {
     let message = refused(&mut init(&["--key", "/id", "--window", "0s"]));
     assert!(message.contains("window"), "{message}");
 }
+
+#[test]
+fn secrets_are_not_written_to_the_file() {
+    let error = refused(&mut init(&["--key", "key", "-X", "sasl.password=hunter2"]));
+    assert!(error.contains("-X sasl.password: a secret would be readable in the file; write 'sasl.password=${VARIABLE}'"), "{error}");
+    assert!(!error.contains("hunter2"), "{error}");
+    let text = printed(init(&["--key", "key", "-X", "sasl.password=${PASSWORD}"]).env("PASSWORD", "hunter2"));
+    assert!(text.contains("\"sasl.password\" = \"${PASSWORD}\"") && !text.contains("hunter2"), "{text}");
+}
+
+#[test]
+fn records_without_the_proposed_key_need_a_topic() {
+    let sample = orders().replacen("{\"id\":1,", "{", 1);
+    let error = refused(init(&["--ignore", "/at", "--sample", "-"]).write_stdin(sample.clone()));
+    assert!(error.contains("1 of 1320 records have no such key, and would stop the worker"), "{error}");
+    let text = printed(init(&["--ignore", "/at", "--dead-letters", "news.dead", "--sample", "-"]).write_stdin(sample));
+    assert!(text.contains("# - 1 of 1320 records have no such key, so on_invalid decides about them."), "{text}");
+}

@@ -89,6 +89,11 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let is_stdout = args.output_file.as_os_str() == "-";
     ensure!(is_stdout || !args.output_file.exists(), "{} exists; name another file with -o", args.output_file.display());
+    if let Some((name, _)) = args.property.iter().find(|(name, value)| config::is_secret(name) && !value.starts_with("${")) {
+        bail!(
+            "-X {name}: a secret would be readable in the file; write '{name}=${{VARIABLE}}' or '{name}=${{file:PATH}}', which unseen reads at each start"
+        );
+    }
     let interrupt = Interrupt::listen()?;
     let reads_topic = args.key.is_empty() && args.sample.is_none();
     let mut broker = if reads_topic || args.create_topics { Some(Broker::connect(args, &interrupt)?) } else { None };
@@ -143,7 +148,7 @@ impl Broker {
         self.capture.read(&|| interrupt.received(), &|trouble| eprintln!("{trouble}"), &mut take)?;
         ensure!(!interrupt.received(), "interrupted; nothing is written");
         ensure!(count > 0, "topic {:?} has no records to propose a key from; name the key with --key", args.input);
-        usable(Proposal::new(&*lines, Format::Kcat, None, &compare(args)?).with_context(|| args.input.clone())?)
+        usable(args, Proposal::new(&*lines, Format::Kcat, None, &compare(args)?).with_context(|| args.input.clone())?)
     }
 
     fn create_topics(&self, args: &Args, config: &Config) -> anyhow::Result<()> {
@@ -162,17 +167,25 @@ fn propose(args: &Args, path: &PathBuf) -> anyhow::Result<Proposal> {
     let input: Box<dyn BufRead> =
         if is_stdin { Box::new(io::stdin().lock()) } else { Box::new(BufReader::new(File::open(path).with_context(name)?)) };
     let time = args.time.as_deref().map(Field::new).transpose().map_err(|error| anyhow!("--time: {error}"))?;
-    usable(Proposal::new(input, args.format.into(), time.as_ref(), &compare(args)?).with_context(name)?)
+    usable(args, Proposal::new(input, args.format.into(), time.as_ref(), &compare(args)?).with_context(name)?)
 }
 
 fn compare(args: &Args) -> anyhow::Result<CompareContent> {
     CompareContent::new(args.ignore.clone()).map_err(|message| anyhow!("--ignore: {message}"))
 }
 
-/// Refuses a proposal without a key.
-fn usable(proposal: Proposal) -> anyhow::Result<Proposal> {
+/// Refuses a proposal without a key, or with one that records of the sample lack, because such a record stops the worker.
+fn usable(args: &Args, proposal: Proposal) -> anyhow::Result<Proposal> {
     if proposal.parts.is_empty() {
         bail!("no key fits the records; name one with --key\n\n{}", proposal.text().trim_end());
+    }
+    if proposal.without_key > 0 && args.dead_letters.is_none() {
+        bail!(
+            "{} of {} records have no such key, and would stop the worker; name a topic for them with --dead-letters, or another key with --key\n\n{}",
+            proposal.without_key,
+            proposal.records,
+            proposal.text().trim_end()
+        );
     }
     Ok(proposal)
 }

@@ -26,6 +26,9 @@ const INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// Interval at which a token file is read again.
 const FILE_INTERVAL: Duration = Duration::from_secs(10);
 
+/// The longest time until the renewal thread looks at the wall clock again. The time of its other waits stops while a machine is suspended.
+const LOOK_INTERVAL: Duration = Duration::from_secs(30);
+
 /// How long to use a token of unknown lifetime.
 const UNKNOWN_LIFETIME: Duration = Duration::from_secs(5 * 60);
 
@@ -52,6 +55,7 @@ struct State {
     trouble: Option<Arc<str>>,
     /// The number of attempts.
     attempts: u64,
+    attempted: Option<Instant>,
     next_attempt: Option<Instant>,
     subscribers: Vec<(u64, Box<dyn Subscriber>)>,
     next_id: u64,
@@ -111,13 +115,15 @@ impl Tokens {
         Subscription { tokens: Arc::clone(self), id }
     }
 
-    /// Returns the current token. If it has expired, waits up to `timeout` for the next attempt to renew it.
+    /// Returns the current token. If it has expired or is to be renewed, waits up to `timeout` for the next attempt to renew it.
     ///
     /// # Errors
     /// If there is no valid token, with the reason.
     pub(crate) fn get(&self, timeout: Duration) -> Result<Arc<Token>, String> {
         let mut state = self.lock();
-        if let Some(token) = state.valid() {
+        // Nobody renews the token while it has no subscribers.
+        let is_due = state.next_attempt.is_some_and(|next| next <= Instant::now());
+        if let Some(token) = state.valid().filter(|_| !is_due) {
             return Ok(token);
         }
         let before = state.attempts;
@@ -128,6 +134,17 @@ impl Tokens {
         state.waiting -= 1;
         let reason = || state.trouble.as_ref().map_or_else(|| format!("{} did not respond in time", self.source), ToString::to_string);
         state.valid().ok_or_else(reason)
+    }
+
+    /// Renews a token that a server has rejected, unless it was renewed recently.
+    pub(crate) fn reject(&self, token: &Token) {
+        let mut state = self.lock();
+        let is_current = state.token.as_ref().is_some_and(|current| current.is_same(token));
+        if is_current && state.attempted.is_none_or(|at| at.elapsed() >= BACKOFF.1) {
+            state.next_attempt = Some(Instant::now());
+            drop(state);
+            self.changed.notify_all();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -142,6 +159,7 @@ impl Tokens {
             let answer = requests.token(&self.source);
             let mut state = self.lock();
             state.attempts += 1;
+            state.attempted = Some(Instant::now());
             let answer = answer.and_then(|token| {
                 let wait = renew_in(&token, matches!(self.source, TokenSource::File(_)));
                 let is_expired = token.is_expired();
@@ -179,11 +197,12 @@ impl Tokens {
         loop {
             let left = state.next_attempt.map_or(Duration::ZERO, |next| next.saturating_duration_since(Instant::now()));
             let is_used = !state.subscribers.is_empty() || state.waiting > 0;
-            if is_used && left.is_zero() {
+            let has_expired = state.trouble.is_none() && state.token.as_ref().is_some_and(|token| token.is_expired());
+            if is_used && (left.is_zero() || has_expired) {
                 return;
             }
             state = if is_used {
-                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                self.changed.wait_timeout(state, left.min(LOOK_INTERVAL)).unwrap_or_else(PoisonError::into_inner).0
             } else {
                 self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
             };
@@ -192,7 +211,8 @@ impl Tokens {
 
     fn take(&self, state: &mut State, token: Token) {
         if state.token.as_ref().is_some_and(|current| current.is_same(&token)) {
-            // The file has not been updated yet.
+            // The file has not been updated yet. The expiry may differ if this machine's clock was set.
+            state.token = Some(Arc::new(token));
             return;
         }
         tracing::debug!(source = %self.source, valid_seconds = token.left().map(|left| left.as_secs()), "token for the login renewed");

@@ -126,7 +126,8 @@ pub(crate) fn agent(ca_location: Option<&Path>, timeout: Duration) -> Result<ure
 
 /// Creates an HTTP client for services on this host. It uses no proxy.
 pub(super) fn local_agent(timeout: Duration) -> ureq::Agent {
-    options(timeout).proxy(None).build().into()
+    let tls = TlsConfig::builder().provider(TlsProvider::NativeTls).root_certs(RootCerts::PlatformVerifier).build();
+    options(timeout).proxy(None).tls_config(tls).build().into()
 }
 
 fn options(timeout: Duration) -> ConfigBuilder<AgentScope> {

@@ -53,6 +53,29 @@ impl Subscriber for Listener {
     }
 }
 
+/// A registry asks for tokens, but does not subscribe to them.
+#[test]
+fn tokens_without_subscribers_are_renewed_when_due_or_rejected() {
+    let (source, _requests) = endpoint(vec![
+        (200, r#"{"access_token": "t1", "token_type": "Bearer", "expires_in": 3600}"#),
+        (200, r#"{"access_token": "t2", "token_type": "Bearer", "expires_in": 3600}"#),
+        (200, r#"{"access_token": "t3", "token_type": "Bearer", "expires_in": 3600}"#),
+    ]);
+    let tokens = Tokens::of(&source);
+    let first = tokens.get(WAIT).unwrap();
+    assert_eq!(first.value(), "t1");
+    tokens.reject(&first);
+    assert_eq!(tokens.get(WAIT).unwrap().value(), "t1", "a token that was just renewed is not renewed again");
+    tokens.lock().next_attempt = Some(Instant::now());
+    let second = tokens.get(WAIT).unwrap();
+    assert_eq!(second.value(), "t2");
+    tokens.lock().attempted = None;
+    tokens.reject(&first);
+    assert_eq!(tokens.get(WAIT).unwrap().value(), "t2", "another token was rejected");
+    tokens.reject(&second);
+    assert_eq!(tokens.get(WAIT).unwrap().value(), "t3");
+}
+
 #[test]
 fn client_credentials_are_sent_as_rfc_6749_describes_them() {
     let (source, requests) = endpoint(vec![(200, r#"{"access_token": "t1", "token_type": "Bearer", "expires_in": 60}"#)]);

@@ -11,7 +11,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub(crate) struct Token {
     value: String,
     principal: String,
-    expires: Option<Instant>,
+    expires: Option<Expiry>,
+}
+
+/// The expiry by both clocks: the monotonic one stops while a machine is suspended, and the other one may be set.
+struct Expiry {
+    monotonic: Instant,
+    wall: SystemTime,
 }
 
 /// Claims of a JSON Web Token.
@@ -41,10 +47,12 @@ impl Token {
         }
         let claims = claims(value);
         let by_clock = || {
-            let expires = UNIX_EPOCH + Duration::try_from_secs_f64(claims.exp?).ok()?;
+            let expires = UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(claims.exp?).ok()?)?;
             Some(expires.duration_since(SystemTime::now()).unwrap_or_default())
         };
-        let expires = lifetime.or_else(by_clock).and_then(|lifetime| Instant::now().checked_add(lifetime));
+        let expires = lifetime.or_else(by_clock).and_then(|lifetime| {
+            Some(Expiry { monotonic: Instant::now().checked_add(lifetime)?, wall: SystemTime::now().checked_add(lifetime)? })
+        });
         Ok(Self { value: value.to_owned(), principal: claims.sub.unwrap_or_default(), expires })
     }
 
@@ -60,7 +68,9 @@ impl Token {
 
     /// The remaining lifetime, if it is known.
     pub(crate) fn left(&self) -> Option<Duration> {
-        Some(self.expires?.saturating_duration_since(Instant::now()))
+        let Expiry { monotonic, wall } = self.expires.as_ref()?;
+        let left = monotonic.saturating_duration_since(Instant::now());
+        Some(left.min(wall.duration_since(SystemTime::now()).unwrap_or_default()))
     }
 
     pub(super) fn is_expired(&self) -> bool {
@@ -95,6 +105,8 @@ mod tests {
         assert!(token.left().unwrap() <= Duration::from_secs(60));
         let expired = Token::new(&jwt("{\"exp\": 1}".to_owned()), None).unwrap();
         assert!(expired.is_expired());
+        let endless = Token::new(&jwt("{\"exp\": 9223372036854775807}".to_owned()), None).unwrap();
+        assert_eq!(endless.left(), None);
     }
 
     #[test]

@@ -67,8 +67,9 @@ pub(super) struct Columns {
     pub(super) fields: Vec<Column>,
     /// Column for everything else. After reading, it becomes the last of the fields.
     rest: Column,
-    /// Stream time at each record.
+    /// Stream time of the partition at each record.
     pub(super) times: Vec<Option<Timestamp>>,
+    partitions: Vec<i32>,
     pub(super) records: usize,
     /// True if the stream continued.
     pub(super) is_cut: bool,
@@ -82,7 +83,7 @@ impl Columns {
     pub(super) fn read(input: impl BufRead, format: Format, time: Option<&Field>, compare: &CompareContent) -> Result<Self, ReplayError> {
         let mut lines = Lines::new(input);
         let rest = Column { place: Place::Rest, hashes: Vec::new(), times: 0 };
-        let mut table = Self { fields: Vec::new(), rest, times: Vec::new(), records: 0, is_cut: false, time: None };
+        let mut table = Self { fields: Vec::new(), rest, times: Vec::new(), partitions: Vec::new(), records: 0, is_cut: false, time: None };
         let mut found: HashMap<Place, usize> = HashMap::new();
         // For fields that are times: the times themselves, by column.
         let mut read: HashMap<usize, Vec<Option<Timestamp>>> = HashMap::new();
@@ -97,6 +98,7 @@ impl Columns {
                 Ok(Some(line)) => match Recorded::parse(format, line, time) {
                     Ok(recorded) => {
                         let (fields, rest) = fields(&recorded, &mut reader);
+                        table.partitions.push(recorded.partition);
                         table.add(recorded.time, fields, rest, compare, &mut found, &mut read);
                         continue;
                     }
@@ -111,10 +113,12 @@ impl Columns {
         }
         let rest = Column { place: Place::Rest, hashes: Vec::new(), times: 0 };
         table.fields.push(std::mem::replace(&mut table.rest, rest));
-        let mut last = None;
-        for time in &mut table.times {
-            last = last.max(*time);
-            *time = last;
+        // A sample of a topic may have one partition after the other.
+        let mut latest: HashMap<i32, Option<Timestamp>> = HashMap::new();
+        for (time, partition) in table.times.iter_mut().zip(&table.partitions) {
+            let latest = latest.entry(*partition).or_default();
+            *latest = (*latest).max(*time);
+            *time = *latest;
         }
         Ok(table)
     }

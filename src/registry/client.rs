@@ -241,17 +241,22 @@ impl Client {
             .agent
             .get(format!("{url}{path}"))
             .header("Accept", "application/vnd.schemaregistry.v1+json, application/vnd.schemaregistry+json, application/json");
+        let mut token = None;
         match &self.login {
             Login::None => {}
             Login::Basic(authorization) => request = request.header("Authorization", authorization),
             Login::Bearer { tokens, headers } => {
-                let token = tokens.get(self.timeout).map_err(|why| unavailable(format!("needs a token: {why}")))?;
-                request = request.header("Authorization", format!("Bearer {}", token.value()));
+                let current = tokens.get(self.timeout).map_err(|why| unavailable(format!("needs a token: {why}")))?;
+                request = request.header("Authorization", format!("Bearer {}", current.value()));
+                token = Some((tokens, current));
                 request = headers.iter().fold(request, |request, (name, value)| request.header(*name, value));
             }
         }
         let mut response = request.call().map_err(|error| unavailable(format!("could not be reached: {error}")))?;
         let status = response.status();
+        if let Some((tokens, token)) = token.filter(|_| status == StatusCode::UNAUTHORIZED) {
+            tokens.reject(&token);
+        }
         match response.body_mut().with_config().limit(ANSWER_MAX).read_to_vec() {
             Ok(body) => Ok((status, body)),
             // Such a response is not a schema. A proxy may have sent it, so it does not prove anything about the schema.

@@ -120,16 +120,28 @@ pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
     Some(i64::try_from(utc.as_millis()).ok()? - east * 60_000)
 }
 
-/// Formats a time as RFC 3339, in UTC, with milliseconds only if they are not zero.
+/// The first millisecond of the year 10000.
+const YEAR_10000: u64 = 253_402_300_800_000;
+
+/// Formats a time as RFC 3339, in UTC, with milliseconds only if they are not zero. A time outside of the years 1970 to 9999, which RFC
+/// 3339 cannot express, is formatted as a number of milliseconds.
 #[must_use]
 pub fn format_rfc3339(millis: Timestamp) -> String {
-    let since = u64::try_from(millis).ok().and_then(|millis| UNIX_EPOCH.checked_add(Duration::from_millis(millis)));
+    let since = u64::try_from(millis).ok().filter(|&millis| millis < YEAR_10000);
+    let since = since.and_then(|millis| UNIX_EPOCH.checked_add(Duration::from_millis(millis)));
     since.map_or_else(|| format!("{millis} ms"), |time| humantime::format_rfc3339(time).to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_beyond_the_year_9999_is_a_number() {
+        let times = [-1, 0, 253_402_300_799_999, 253_402_300_800_000, Timestamp::MAX].map(format_rfc3339);
+        let expected = ["-1 ms", "1970-01-01T00:00:00Z", "9999-12-31T23:59:59.999000000Z", "253402300800000 ms", "9223372036854775807 ms"];
+        assert_eq!(times, expected);
+    }
 
     fn lines(text: &str) -> Vec<(String, u64)> {
         let mut lines = Lines::new(text.as_bytes());

@@ -20,7 +20,7 @@ const RECORDS_MIN: u64 = 5;
 const PLAUSIBLE: std::ops::Range<Timestamp> = 946_684_800_000..4_102_444_800_000;
 
 /// Advice for times in the wrong unit.
-const UNIT_ADVICE: &str = "make the producers write milliseconds since 1970";
+const UNIT_ADVICE: &str = "make the producers write milliseconds since 1970, or, if the topic has `time`, correct its unit";
 
 /// Recent record times of a topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -52,6 +52,9 @@ pub struct Proposal {
     pub candidates: Vec<Candidate>,
     /// Reasons why the first candidate is proposed, or why none is.
     pub reasons: Vec<String>,
+    /// Number of records without the first candidate.
+    #[serde(default)]
+    pub without_key: u64,
     /// Proposed window, in milliseconds.
     pub window_ms: Option<u64>,
     /// Number of keys in a window.
@@ -168,6 +171,7 @@ fn propose(table: &Columns, compare: &CompareContent) -> Proposal {
         time: table.time.clone(),
         candidates,
         reasons: Vec::new(),
+        without_key: 0,
         window_ms: None,
         capacity: None,
         configuration: None,
@@ -298,6 +302,11 @@ fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best
         "key: {} of {} records are duplicates with this key, and none of them differs from the previous record.",
         best.repeats, table.records
     ));
+    let without = table.records - best.distinct - best.repeats;
+    proposal.without_key = without as u64;
+    if without > 0 {
+        reasons.push(format!("{without} of {} records have no such key, so on_invalid decides about them.", table.records));
+    }
     if !compare.except.is_empty() {
         reasons.push(format!("Differences in {} were ignored (--ignore).", compare.except.join(", ")));
     }

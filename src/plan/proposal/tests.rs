@@ -28,6 +28,26 @@ fn stream(rows: u64, version: impl Fn(u64, u64) -> u64 + Copy) -> Proposal {
     proposal(lines.into_iter().map(|(_, line)| line))
 }
 
+/// A sample of a topic has one partition after the other.
+#[test]
+fn each_partition_has_its_own_time() {
+    let line = |partition: u64, id: u64, minute: u64| {
+        let (offset, time) = (id + minute, 1_700_000_000_000 + minute * 60_000);
+        format!(
+            "{{\"topic\":\"t\",\"partition\":{partition},\"offset\":{offset},\"tstype\":\"create\",\"ts\":{time},\"key\":null,\"payload\":\"{{\\\"id\\\":{id},\\\"kind\\\":{}}}\"}}",
+            id % 3
+        )
+    };
+    let first = (0..1_440).map(|minute| line(0, minute, minute));
+    let again = |minute: u64| (minute >= 1_400).then(|| line(1, 10_000 + minute - 360, minute));
+    let second = (0..1_440).flat_map(|minute| std::iter::once(line(1, 10_000 + minute, minute)).chain(again(minute)));
+    let text: Vec<_> = first.chain(second).collect();
+    let compare = CompareContent::new(Vec::new()).unwrap();
+    let proposal = Proposal::new(text.join("\n").as_bytes(), Format::Kcat, None, &compare).unwrap();
+    // The duplicates of partition 1 arrive after six hours.
+    assert_eq!(proposal.window_ms, Some(86_400_000), "{:?}", proposal.reasons);
+}
+
 #[test]
 fn the_key_with_equal_duplicates_is_proposed() {
     let proposal = stream(3_000, |_, _| 1);
