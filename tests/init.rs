@@ -35,7 +35,7 @@ fn orders() -> String {
     (0..1000).flat_map(|second| std::iter::once(line(second, second)).chain(again(second))).collect()
 }
 
-/// The configuration of docs/tutorial.md.
+/// The configuration of docs/start/tutorial.md.
 #[test]
 fn the_minimal_configuration_is_what_init_writes() {
     let args = ["--group-id", "news", "--key", "key", "--key", "/news_id", "--dead-letters", "news.dead"];

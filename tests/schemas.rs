@@ -39,9 +39,9 @@ fn editors_know_the_options() {
 
 #[test]
 fn the_status_is_as_documented() {
-    is_kept("docs/status.schema.json", |schema| *schema = schema_for!(Status).to_value());
-    is_kept("docs/inspect.schema.json", |schema| *schema = schema_for!(Inspection).to_value());
-    is_kept("docs/explain.schema.json", |schema| *schema = schema_for!(Explanations).to_value());
+    is_kept("docs/reference/status.schema.json", |schema| *schema = schema_for!(Status).to_value());
+    is_kept("docs/reference/inspect.schema.json", |schema| *schema = schema_for!(Inspection).to_value());
+    is_kept("docs/reference/explain.schema.json", |schema| *schema = schema_for!(Explanations).to_value());
 }
 
 #[test]
