@@ -1,4 +1,5 @@
-//! Compares one key space for all users with a filter per user, as in docs/per-user.md: memory, false positives, forgotten ids, time.
+//! Compares one key space for all users with a filter per user, as in docs/explanation/per-user.md: memory, false positives, forgotten
+//! ids, time.
 //!
 //! ```sh
 //! cargo bench --no-default-features --bench per_user   # several minutes, 9 GB of memory

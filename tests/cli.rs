@@ -268,7 +268,7 @@ fn certificate() -> (Vec<u8>, Vec<u8>) {
 
 #[test]
 fn every_documented_login_is_accepted() {
-    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/security.md")).unwrap();
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/how-to/secure.md")).unwrap();
     let blocks = page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let logins: Vec<_> = blocks.filter(|block| block.contains("security.protocol") || block.starts_with('[')).collect();
     assert_eq!(logins.len(), 7, "{logins:?}");
@@ -582,10 +582,10 @@ fn unseen(args: &[&str]) -> String {
     String::from_utf8(stdout).unwrap()
 }
 
-/// Returns the commands that `unseen --help` lists, and the hidden ones, in the order of docs/commands.md.
+/// Returns the commands that `unseen --help` lists, and the hidden ones, in the order of docs/reference/commands.md.
 fn commands() -> (Vec<String>, Vec<String>) {
-    let headings = include_str!("../docs/commands.md").lines().filter_map(|line| line.strip_prefix("## "));
-    let documented = headings.filter(|heading| *heading != "Tracing").flat_map(|heading| heading.split([',', ' ']));
+    let headings = include_str!("../docs/reference/commands.md").lines().filter_map(|line| line.strip_prefix("## "));
+    let documented = headings.flat_map(|heading| heading.split([',', ' ']));
     let documented: Vec<_> = documented.filter(|word| !["", "and"].contains(word)).map(str::to_owned).collect();
     let help = unseen(&["--help"]);
     documented.into_iter().partition(|name| help.lines().any(|line| line.starts_with(&format!("  {name} "))))

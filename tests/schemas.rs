@@ -19,16 +19,21 @@ fn read(name: &str) -> String {
     fs::read_to_string(place(name)).expect("a file of the repository")
 }
 
+/// Compares a file that is generated, or writes it.
+fn keep(name: &str, is_current: bool, text: &str) {
+    if std::env::var_os("WRITE_SCHEMAS").is_some() {
+        fs::write(place(name), text).expect("a file of the repository can be written");
+    } else {
+        assert!(is_current, "{name} is out of date; generate it again: WRITE_SCHEMAS=1 cargo test --release --test schemas");
+    }
+}
+
 /// Checks the schema in a file, which `update` must leave unchanged.
 fn is_kept(name: &str, update: impl Fn(&mut Value)) {
     let kept: Value = serde_json::from_str(&read(name)).unwrap_or_default();
     let mut wanted = kept.clone();
     update(&mut wanted);
-    if std::env::var_os("WRITE_SCHEMAS").is_some() {
-        fs::write(place(name), format!("{wanted:#}\n")).expect("a file of the repository can be written");
-    } else {
-        assert!(kept == wanted, "{name} is not of these types; write it anew: WRITE_SCHEMAS=1 cargo test --release --test schemas");
-    }
+    keep(name, kept == wanted, &format!("{wanted:#}\n"));
 }
 
 #[test]
@@ -36,11 +41,49 @@ fn configuration_schema_is_up_to_date() {
     is_kept("config/schema.json", |schema| *schema = unseen::config::schema());
 }
 
+/// Returns a table of the options page for each table of the schema.
+fn options(title: &str, table: &Value) -> String {
+    let text = |value: &Value| value["description"].as_str().unwrap_or_default().trim_end_matches(" Required.").to_owned();
+    let (mut rows, mut tables) = (String::new(), String::new());
+    for (name, option) in table["properties"].as_object().expect("options") {
+        let entries = if option["items"].is_object() { &option["items"] } else { option };
+        if entries["properties"].is_object() && entries.get("oneOf").is_none() && name != "properties" {
+            let path = format!("{title}.{name}");
+            tables += &options(path.trim_start_matches('.'), entries);
+        } else {
+            let is_required = table["required"].as_array().is_some_and(|names| names.iter().any(|required| required == name));
+            let default = option.get("default").map(|value| format!("`{value}`"));
+            let default = default.unwrap_or_else(|| (if is_required { "required" } else { "" }).to_owned());
+            let choices = option.get("oneOf").or(option.pointer("/anyOf/0/oneOf")).and_then(Value::as_array).into_iter().flatten();
+            let choice = |choice: &Value| {
+                let form = match choice["properties"].as_object() {
+                    Some(table) => table.keys().map(|name| format!("{{ {name} = \"…\" }}")).collect(),
+                    None => choice.get("const")?.to_string(),
+                };
+                Some(format!("<br>`{form}`: {}", text(choice))).filter(|_| choice["description"].is_string())
+            };
+            rows += &format!("| `{name}` | {default} | {}{} |\n", text(option), choices.filter_map(choice).collect::<String>());
+        }
+    }
+    let title = if title == "topics" { "[[topics]]".to_owned() } else { format!("[{title}]") };
+    let head = format!("\n## `{title}`\n\n{}\n\n| option | default | meaning |\n|---|---|---|\n{rows}", text(table));
+    if rows.is_empty() { tables } else { head + &tables }
+}
+
+#[test]
+fn the_options_page_lists_the_schema() {
+    let name = "docs/reference/options.md";
+    let kept = fs::read_to_string(place(name)).unwrap_or_default();
+    let introduction = kept.split_once("\n## ").map_or(&*kept, |(introduction, _)| introduction);
+    let wanted = format!("{introduction}{}", options("", &unseen::config::schema()));
+    keep(name, kept == wanted, &wanted);
+}
+
 #[test]
 fn status_matches_its_schema() {
-    is_kept("docs/status.schema.json", |schema| *schema = schema_for!(Status).to_value());
-    is_kept("docs/inspect.schema.json", |schema| *schema = schema_for!(Inspection).to_value());
-    is_kept("docs/explain.schema.json", |schema| *schema = schema_for!(Explanations).to_value());
+    is_kept("docs/reference/status.schema.json", |schema| *schema = schema_for!(Status).to_value());
+    is_kept("docs/reference/inspect.schema.json", |schema| *schema = schema_for!(Inspection).to_value());
+    is_kept("docs/reference/explain.schema.json", |schema| *schema = schema_for!(Explanations).to_value());
 }
 
 #[test]

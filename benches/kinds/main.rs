@@ -1,4 +1,4 @@
-//! Compares all kinds of filters in docs/filters.md: memory, measured rate, time.
+//! Compares all kinds of filters in docs/explanation/filters.md: memory, measured rate, time.
 //!
 //! ```sh
 //! cargo bench --no-default-features --bench kinds            # everything, several minutes

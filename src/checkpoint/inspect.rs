@@ -1,6 +1,6 @@
 //! The contents of a state directory, as shown by `unseen inspect`.
 //!
-//! Owns the output format: `docs/inspect.schema.json` is generated from these types. Must never change a directory.
+//! Owns the output format: `docs/reference/inspect.schema.json` is generated from these types. Must never change a directory.
 
 use super::decode::metadata_rules;
 use super::{CheckpointMetadata, Error, Loaded, PartitionId, Settings, Store, StoredFingerprints, digest};

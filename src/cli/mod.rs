@@ -137,8 +137,9 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// Returns the command line. Its help lists the commands by purpose.
-fn command() -> clap::Command {
+/// Returns the command line, also for the test of the documents. Its help lists the commands by purpose.
+#[must_use]
+pub fn command() -> clap::Command {
     let command = Cli::command();
     let group = |(heading, names): &(&str, &[&str])| {
         let about = |name: &&str| command.find_subcommand(name).and_then(clap::Command::get_about).map(ToString::to_string);

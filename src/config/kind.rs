@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub enum Kind {
     /// Generations of Bloom filters.
     Aging,
-    /// Fingerprints that say when they were inserted, and can be deleted.
+    /// Fingerprints with the slice that they were inserted in. They can be deleted.
     Cuckoo,
     /// Cells that forget at random.
     Stable,

@@ -188,7 +188,7 @@ pub enum Start {
     /// At the oldest record.
     #[default]
     Earliest,
-    /// At the next record to come.
+    /// At the next new record.
     Latest,
 }
 
@@ -196,10 +196,10 @@ pub enum Start {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnTruncation {
-    /// Stop, and say so: what was written at its new end by now would be passed over.
+    /// Stop with an error. Otherwise, records written below the old position would be skipped.
     #[default]
     Fail,
-    /// Go on at its end.
+    /// Continue at the end of the log.
     Continue,
 }
 
@@ -257,10 +257,10 @@ impl Delivery {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Delivery {
-    /// Nothing: outputs and offsets are committed in one transaction.
+    /// Nothing. Outputs and offsets are committed in one transaction.
     #[default]
     ExactlyOnce,
-    /// What was written since the last commit.
+    /// Records written since the last commit.
     AtLeastOnce,
 }
 
@@ -281,10 +281,10 @@ pub struct State {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ColdStart {
-    /// Read one window of the input again, without emitting.
+    /// Read one window of the input again, without emitting. The result is approximate.
     #[default]
     Rebuild,
-    /// Begin with an empty filter: a window of repeats may come out again.
+    /// Start without seen keys. Records of a whole window may be emitted again.
     Empty,
     /// Stop with an error.
     Fail,
@@ -310,12 +310,12 @@ pub struct Log {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
-    /// Text on a terminal, JSON elsewhere.
+    /// Text on a terminal, JSON otherwise.
     #[default]
     Auto,
-    /// For people.
+    /// Lines of text, for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -365,12 +365,12 @@ pub struct Topic {
 #[serde(try_from = "serde_json::Value", rename_all = "snake_case")]
 #[schemars(!try_from)]
 pub enum OnDuplicate {
-    /// They are dropped.
+    /// Drop them.
     #[default]
     Drop,
-    /// They go to another topic.
+    /// Write them to another topic.
     Topic(String),
-    /// They go out too; every record says its verdict in a header.
+    /// Emit them, too. Every record of the output has its verdict in a header.
     Mark,
 }
 
@@ -378,12 +378,12 @@ pub enum OnDuplicate {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnTombstone {
-    /// They go out, and no verdict is taken of them.
+    /// Emit them without a verdict.
     #[default]
     Emit,
-    /// They are dropped.
+    /// Drop them.
     Drop,
-    /// They are invalid: `on_invalid` decides.
+    /// Treat them as invalid: `on_invalid` decides.
     Invalid,
 }
 
@@ -392,14 +392,14 @@ pub enum OnTombstone {
 #[serde(try_from = "serde_json::Value", rename_all = "snake_case")]
 #[schemars(!try_from)]
 pub enum OnInvalid {
-    /// The worker stops with an error that names the record.
+    /// Stop the worker with an error that names the record.
     #[default]
     Fail,
-    /// They are dropped.
+    /// Drop them.
     Drop,
-    /// They go out as if unseen.
+    /// Emit them like unseen records.
     Emit,
-    /// They go to a dead-letter topic, with the error in their headers.
+    /// Write them to a dead-letter topic, with the reason in their headers.
     Topic(String),
 }
 

@@ -3,12 +3,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How a producer chooses the partition of a record that has a key.
+/// How producers choose the partition of a record by its record key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Partitioner {
-    /// As the Java client does.
+    /// The default of Java clients.
     Murmur2,
-    /// As librdkafka does by default.
+    /// The default of librdkafka.
     Crc32,
 }

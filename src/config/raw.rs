@@ -1,7 +1,7 @@
-//! What a configuration may say: the names of all options, and their defaults.
+//! The options of a configuration file: their names, forms, and defaults.
 //!
-//! Nothing here is checked beyond its own form; `resolve` looks at the whole. What is said of an option here is what
-//! editors show.
+//! Checks only the form of each value; `resolve` checks the whole. The comments on options are user documentation: editors show
+//! them, and docs/reference/options.md lists them.
 
 use super::format::FormatOption;
 use super::properties::Properties;
@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What unseen does. Text may hold `${VAR}`, `${VAR:-default}`, `${VAR:?message}` and `${file:/run/secrets/name}`.
+/// A configuration of unseen. Strings can contain `${VAR}`, `${VAR:-default}`, `${VAR:?message}`, and `${file:/run/secrets/name}`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 #[schemars(title = "Configuration of unseen", extend("required" = ["kafka", "topics"]))]
@@ -31,32 +31,32 @@ pub(super) struct Raw {
     pub(super) log: Log,
     pub(super) schema_registry: SchemaRegistry,
     pub(super) serve: Serve,
-    /// The topics to deduplicate; at least one.
+    /// The topics to deduplicate, at least one.
     #[schemars(with = "Vec<Topic>", length(min = 1))]
     // An empty place is a topic whose fault is already known.
     pub(super) topics: Vec<Option<Topic>>,
 }
 
-/// How to reach Kafka.
+/// The connection to Kafka, and the consumer group.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 #[schemars(extend("required" = ["bootstrap_servers"]))]
 pub(super) struct Kafka {
-    /// The brokers to begin with: `host:port`, separated by commas. Required.
+    /// Initial brokers: `host:port`, separated by commas. Required.
     #[schemars(required)]
     pub(super) bootstrap_servers: Option<String>,
-    /// The consumer group; the transactional ids begin with it too.
+    /// Consumer group. It also names the changelog topics and the transactional ids.
     pub(super) group_id: String,
-    /// A name for this process that outlives it, such as a pod's; makes a restart no rebalance. All of a group's processes
-    /// have one, or none has.
+    /// Static name of this process, such as the name of its pod. With it, a restart does not trigger a rebalance. Set it for all
+    /// processes of a group, or for none.
     pub(super) instance_id: Option<String>,
-    /// Where a partition without committed offset starts.
+    /// Where to start in a partition without a committed offset.
     pub(super) start: Start,
-    /// What to do where a log ends before the place up to which it was read, as after an unclean leader election.
+    /// What to do if a log ends before the position up to which it was read, for example after an unclean leader election.
     pub(super) on_truncation: OnTruncation,
-    /// How long to wait for a broker at start.
+    /// How long to wait for a broker at startup.
     pub(super) connect_timeout: Span,
-    /// Any other property of librdkafka, for all clients; those that unseen sets itself are refused.
+    /// Any other librdkafka property, for all clients. unseen refuses the properties that it sets itself.
     pub(super) properties: Properties,
 }
 
@@ -74,23 +74,23 @@ impl Default for Kafka {
     }
 }
 
-/// How the worker threads work.
+/// The worker threads and their transactions.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct Worker {
-    /// Threads, each with its own consumer, producer and partitions: 1 to 64.
+    /// Number of worker threads, each with its own consumer, producer, and partitions: 1 to 64.
     pub(super) workers: Count,
-    /// What a crash may repeat.
+    /// What a crash may cause to be emitted again.
     pub(super) delivery: Delivery,
-    /// Time between commits while records flow: from 10ms to half of `transaction_timeout`.
+    /// Time between commits while records arrive: 10ms to half of `transaction_timeout`.
     pub(super) commit_interval: Span,
     /// Time between the checkpoints of a partition: at least 100ms.
     pub(super) checkpoint_interval: Span,
-    /// How long a lost process may block the readers of its outputs: 1s to 15m.
+    /// How long a lost process can block readers of its outputs: 1s to 15m.
     pub(super) transaction_timeout: Span,
-    /// Most records in one transaction.
+    /// Maximum number of records in a transaction. A transaction also ends after 64 MiB of keys and values.
     pub(super) max_transaction_records: Count,
-    /// How long the last commit and checkpoint may take after SIGTERM, and the last answers of `unseen serve`.
+    /// Time limit for the last commit and checkpoint after SIGTERM, and for the last replies of `unseen serve`.
     pub(super) shutdown_timeout: Span,
 }
 
@@ -108,18 +108,18 @@ impl Default for Worker {
     }
 }
 
-/// What is kept on disk.
+/// The state of the partitions, on disk and in the changelog.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct State {
     /// Directory of the checkpoints.
     pub(super) dir: String,
-    /// Whether what is remembered is also written to a topic, `<group_id>-<space>-changelog`, from which a partition's state is
-    /// rebuilt where its disk is lost or it comes from another machine. Made if it is missing.
+    /// Whether to also write the seen keys to a topic, `<group_id>-<space>-changelog`. The worker rebuilds the state of a partition
+    /// from it if the disk is lost, or if the partition comes from another machine. The worker creates the topic if it is missing.
     pub(super) changelog: Switch,
-    /// For a partition with neither checkpoint nor changelog.
+    /// What to do for a partition that has neither a checkpoint nor a changelog.
     pub(super) cold_start: ColdStart,
-    /// Bytes a second that checkpoints may write on average.
+    /// Average number of bytes per second that checkpoints may write.
     pub(super) max_write_rate: Bytes,
 }
 
@@ -129,12 +129,12 @@ impl Default for State {
     }
 }
 
-/// The dashboard, the metrics and the probes.
+/// The dashboard, the metrics, and the probes of a worker.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct Http {
-    /// Where they are served, such as `0.0.0.0:8080`; `off` for nowhere. Whoever can connect can look: nothing can be
-    /// changed there.
+    /// Address to listen on, such as `0.0.0.0:8080`, or `off`. Any client that can connect can read the endpoints, but cannot
+    /// change anything.
     pub(super) listen: String,
 }
 
@@ -144,13 +144,13 @@ impl Default for Http {
     }
 }
 
-/// What is logged.
+/// The log of the process.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct Log {
-    /// Lowest level to log, such as `warn` or `info,unseen=debug`.
+    /// Minimum log level, such as `warn` or `info,unseen=debug`.
     pub(super) level: String,
-    /// How a line is written.
+    /// Format of the log lines.
     pub(super) format: LogFormat,
 }
 
@@ -160,22 +160,22 @@ impl Default for Log {
     }
 }
 
-/// Where the schemas of Avro and Protobuf records are. Needed only for such records.
+/// The schema registry for Avro and Protobuf records. Needed only for such records.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct SchemaRegistry {
-    /// Its address, such as `http://localhost:8081`; of several, separated by commas, the next is tried where one does not
-    /// answer.
+    /// Address of the registry, such as `http://localhost:8081`, or several addresses separated by commas. If one fails or does not
+    /// know a schema, the next one is tried.
     pub(super) url: Option<String>,
-    /// A user, for basic authentication.
+    /// User for basic authentication. For Confluent Cloud, the API key.
     pub(super) username: Option<String>,
-    /// That user's password.
+    /// Password for basic authentication.
     pub(super) password: Option<String>,
     /// A bearer token instead of a user.
     pub(super) oauth: Option<RegistryOAuth>,
-    /// A file of certificates in PEM that the registry's own is signed by. Those of the system by default.
+    /// PEM file with the CA certificates that sign the registry's certificate. The system's CAs by default.
     pub(super) ca_location: Option<String>,
-    /// How long an answer may take.
+    /// Maximum time for an answer.
     pub(super) timeout: Span,
 }
 
@@ -185,21 +185,21 @@ impl Default for SchemaRegistry {
     }
 }
 
-/// Bearer tokens for a schema registry.
+/// A bearer token for the schema registry.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 #[schemars(extend("required" = ["token_endpoint_url"]))]
 pub(super) struct RegistryOAuth {
-    /// The URL of a token endpoint, or `file:///path` for a token in a file that another process renews. Required.
+    /// URL of a token endpoint, or `file:///path` for a token in a file that another process renews. Required.
     #[schemars(required)]
     pub(super) token_endpoint_url: Option<String>,
-    /// The client's ID, for a token endpoint.
+    /// Client ID, for a token endpoint.
     pub(super) client_id: Option<String>,
-    /// The client's secret.
+    /// Client secret.
     pub(super) client_secret: Option<String>,
-    /// The scopes to request, separated by spaces.
+    /// Scopes to request, separated by spaces.
     pub(super) scope: Option<String>,
-    /// A PEM file with the CA certificates of the token endpoint. The system's CAs by default.
+    /// PEM file with the CA certificates that sign the token endpoint's certificate. The system's CAs by default.
     pub(super) ca_location: Option<String>,
     /// The registry's ID in Confluent Cloud, such as `lsrc-1234`.
     pub(super) logical_cluster: Option<String>,
@@ -207,37 +207,38 @@ pub(super) struct RegistryOAuth {
     pub(super) identity_pool_id: Option<String>,
 }
 
-/// What `unseen serve` answers, and where. `unseen run` does not read it.
+/// The servers, `unseen serve`. `unseen run` ignores this table.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct Serve {
     /// True if the configuration has this table.
     #[serde(skip)]
     pub(super) is_set: bool,
-    /// Where clients of Redis ask. Set a password, and TLS, where it is no address of this machine only.
+    /// Address for Redis clients. If it is not a local address, set a password and `tls`.
     pub(super) listen: String,
-    /// Where metrics, probes and the look-up over HTTP are; `off` for nowhere. Set apart from `http.listen`, so that a worker
-    /// and a server can run side by side.
+    /// Address of the metrics, the probes, and HTTP lookups, or `off`. It differs from `http.listen`, so a worker and a server can
+    /// run side by side.
     pub(super) http_listen: String,
-    /// Threads that answer. As many as there are processors by default.
+    /// Number of threads. The number of CPUs by default.
     pub(super) threads: Option<Count>,
-    /// Most connections at a time.
+    /// Maximum number of connections.
     pub(super) max_connections: Count,
-    /// What clients must give with AUTH. Anybody may ask where there is none.
+    /// Password that clients must send with AUTH. Without one, any client can look up keys.
     pub(super) password: Option<String>,
-    /// Encrypts connections, those over HTTP too.
+    /// TLS for both ports.
     pub(super) tls: Option<Tls>,
-    /// The partitions that are followed, such as `0-31` or `0,2,4`. All by default.
+    /// Partitions to follow, such as `0-31` or `0,2,4`. All by default.
     pub(super) partitions: Option<String>,
-    /// How producers choose the partition of a record by its key: `murmur2` (Java) or `crc32` (librdkafka). For keys that hold
-    /// the record key: with it, only that partition is asked. A wrong one makes answers wrong.
+    /// How producers choose the partition of a record by its record key. If the record key is part of the key, lookups then use
+    /// only that partition. A wrong value causes wrong answers.
     pub(super) partitioner: Option<Partitioner>,
-    /// Whether clients may write: `BF.ADD` and the like then write the record that stands for the key to the space's input.
+    /// Whether clients can write. `BF.ADD` and similar commands then write a record for the key to the space's input.
     pub(super) writes: Switch,
-    /// How long ago the brokers may have been heard of. Without it, a server that is cut off goes on answering as of then.
+    /// Maximum time since the last contact with the brokers. Without it, a server without brokers keeps answering from its last
+    /// state.
     pub(super) max_staleness: Option<Span>,
-    /// For spaces that this server is to keep in another filter than the worker has, by name: required where the worker's is
-    /// of kind `exact`.
+    /// By name, the spaces for which this server uses another filter than the worker. Required if the worker's filter is of kind
+    /// `exact`.
     pub(super) filters: BTreeMap<String, Filter>,
 }
 
@@ -260,19 +261,19 @@ impl Default for Serve {
     }
 }
 
-/// Files in PEM by which connections are encrypted. They are read anew once a minute.
+/// PEM files for TLS. The server reads them again once a minute.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 #[schemars(extend("required" = ["certificate_location", "key_location"]))]
 #[expect(clippy::struct_field_names, reason = "as librdkafka has them")]
 pub(super) struct Tls {
-    /// The server's certificate, and behind it those that it is signed by, but for the root. Required.
+    /// The server's certificate, followed by any intermediate certificates. Required.
     #[schemars(required)]
     pub(super) certificate_location: Option<String>,
-    /// Its private key, without a password. Required.
+    /// Private key of the server's certificate, without a password. Required.
     #[schemars(required)]
     pub(super) key_location: Option<String>,
-    /// Certificates that those of clients must be signed by. Without it, clients need none.
+    /// CA certificates. If set, Redis clients must show a certificate that one of these CAs signed.
     pub(super) client_ca_location: Option<String>,
 }
 
@@ -281,61 +282,61 @@ pub(super) struct Tls {
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 #[schemars(extend("required" = ["input", "key", "window"]))]
 pub(super) struct Topic {
-    /// The topic to read. Required.
+    /// Topic to read. Required.
     #[schemars(required)]
     pub(super) input: Option<String>,
-    /// The topic that unseen records go to. A topic without it is a shadow: its records are judged, counted and remembered, and
-    /// nothing of it is written but its state.
+    /// Topic for unseen records. Without it, the topic is a shadow: the worker evaluates, counts, and remembers its records, but
+    /// writes only its state.
     pub(super) output: Option<String>,
-    /// What the ids are ids of; topics that share one share what was seen. The input's name by default.
+    /// Key space. Topics with the same space share their seen keys. The input's name by default.
     pub(super) space: Option<String>,
-    /// What identifies a record, one part or a list. Required.
+    /// What identifies a record: a part, or a list of parts. Required.
     #[schemars(schema_with = "key::schema")]
     // Read by `resolve`, so that each part's fault has its own path.
     pub(super) key: Option<Value>,
-    /// What the records' own keys are, where parts of the key are fields of them: as of `value_format`.
+    /// Format of the record keys, if a part of the key is a field in them. It takes the values of `value_format`.
     pub(super) key_format: FormatOption,
-    /// What the values are: `json`, `json_schema`, `avro` or `protobuf`. All but `json` have the frame of a schema registry.
-    /// `{ kind = "avro", schema = "file.avsc" }` is for records without a frame, all of which are of that schema.
+    /// Format of the values: `json`, `json_schema`, `avro`, or `protobuf`. All except `json` expect the frame of a schema registry.
+    /// Use `{ kind = "avro", schema = "file.avsc" }` for records without a frame that all have this schema.
     pub(super) value_format: FormatOption,
-    /// How keys are hashed: `xxh3`, or for keys that strangers choose `siphash` with a secret.
+    /// How keys are hashed: `"xxh3"`, or, if untrusted parties choose the keys, `{ siphash = "32 hex digits" }` with a secret.
     #[schemars(schema_with = "forms::hash")]
     pub(super) hash: Option<Value>,
     /// Records that retract their key, so that the next record with the key is emitted: those with a header, or with one of some
-    /// values in a header or a field. For kinds `cuckoo` and `exact`, and if `filter.confirm` is set.
+    /// values in a header or a field. Requires kind `cuckoo` or `exact`, or `filter.confirm`.
     #[schemars(schema_with = "key::retract_schema")]
     pub(super) retract: Option<Value>,
-    /// Whether records are first brought to the partition that their key asks for, through an internal topic,
-    /// `<group_id>-<input>-repartition`: for inputs that are not partitioned by this key. Each record is then written twice.
+    /// Whether to first write each record to an internal topic, `<group_id>-<input>-repartition`, in a partition that is chosen by
+    /// key. Use it for inputs that are not partitioned by this key. Each record is then written twice.
     pub(super) repartition: Switch,
-    /// How long a key stays seen, by record time or by count. Required.
+    /// How long a key stays seen, by record time or by count: `{ keys = 1000000 }`. Required.
     #[schemars(required)]
     pub(super) window: Option<Length>,
     /// How keys are remembered.
     pub(super) filter: Filter,
-    /// Whether a duplicate begins its key's window anew; a key that repeats for ever is then never emitted again.
+    /// Whether a duplicate restarts the window of its key. A key that keeps occurring is then never emitted again.
     pub(super) refresh: Switch,
-    /// The place of a record's event time, which moves the window: `{ field = "/ts" }` or `{ header = "ts" }`, with its
+    /// Where a record has the time of its event, by which the window moves: `{ field = "/ts" }` or `{ header = "ts" }`, with its
     /// `unit`, and `optional = true` to use Kafka's timestamp for records without a usable time. Kafka's timestamp by default.
     #[schemars(schema_with = "key::time_schema")]
     pub(super) time: Option<Value>,
-    /// How far ahead of this machine's clock a record's time may be to move the window.
+    /// How far a record's time may be ahead of the local clock and still move the window.
     pub(super) max_future: Span,
-    /// Records older than the window and not seen in it.
+    /// What to do with records that are older than the window and not seen in it.
     pub(super) late: Late,
-    /// What becomes of duplicates.
+    /// What to do with duplicates.
     pub(super) on_duplicate: OnDuplicate,
-    /// What becomes of tombstones, records whose value is null, where the key is made of the value. Where it is not, they
-    /// are records like any other.
+    /// What to do with tombstones (records with a null value) if the key needs the value. Otherwise, a tombstone is a record like
+    /// any other.
     pub(super) on_tombstone: OnTombstone,
-    /// What becomes of records without a key.
+    /// What to do with invalid records: those without a key, and those that the output rejects.
     pub(super) on_invalid: OnInvalid,
-    /// A value, such as a tenant's name, that records and duplicates are counted by, of a sample of one record in 32: those of
-    /// up to 64 values that are often there, and the rest. None by default.
+    /// Count records and duplicates by a value, such as a tenant: `{ header = "name" }` or `{ field = "/pointer" }`. A worker
+    /// counts one record in 32, for up to 64 frequent values, and for all others together.
     #[schemars(schema_with = "forms::count_by")]
     pub(super) count_by: Option<Value>,
-    /// Whether duplicates are compared with the record that they repeat, of a sample of the keys: `true`, `false`, or
-    /// `{ except = ["/pointer"] }` with the fields that may differ. Where the content differs, the key may lack a part.
+    /// Whether to compare a sample of duplicates with the records that they duplicate: `true`, `false`, or `{ except = ["/pointer"]
+    /// }` with fields that may differ. If the content differs, the key may lack a part.
     #[schemars(schema_with = "forms::key_conflicts")]
     pub(super) key_conflicts: Option<Value>,
 }
@@ -371,23 +372,25 @@ impl Default for Topic {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct Filter {
-    /// How keys are remembered.
+    /// Kind of filter.
     pub(super) kind: Kind,
-    /// Distinct keys that the whole topic shows in a window. Required for `aging` and `cuckoo`, but not for a window by count.
+    /// Number of distinct keys of the whole topic in a window. Required for `aging` and `cuckoo`, except with a window by count.
     pub(super) capacity: Option<Count>,
-    /// Share of unseen records that may be dropped wrongly, at capacity.
+    /// Maximum share of unseen records that may be dropped wrongly, at capacity.
     pub(super) false_positive_rate: Rate,
-    /// Parts that a window is forgotten in: a key stays for at most one part longer than the window. 1 to 64.
+    /// Number of slices of a window: 1 to 64. A key stays seen for at most one slice longer than the window.
     pub(super) slices: Count,
-    /// Memory of the whole topic. Required for kind `stable`, and for no other.
+    /// Memory for the whole topic. Required for kind `stable`, and refused for all others.
     pub(super) memory: Option<Bytes>,
-    /// Whether what the filter calls seen is looked up exactly, on disk: then no unseen record is dropped.
+    /// Whether to look up the keys that the filter reports as seen in an exact store on disk. No unseen record is then dropped.
     pub(super) confirm: Switch,
-    /// For `aging`: whether the next slice is sized from what the last ones held.
+    /// For `aging` with a window by time: whether to size the next slice for the fullest recent slice plus an eighth. It shrinks
+    /// only after a whole window, at most to 1/64.
     pub(super) adapt: Switch,
-    /// For `aging`: most memory for the topic's filters, shared out evenly over its partitions.
+    /// For `aging`: maximum memory for the topic's filters, divided evenly among its partitions. unseen refuses a limit that is too
+    /// small for `capacity`.
     pub(super) max_memory: Option<Bytes>,
-    /// And when that is not enough.
+    /// What to do if `max_memory` is not enough.
     pub(super) at_max_memory: AtMaxMemory,
 }
 

@@ -1,4 +1,4 @@
-//! The structure of an explanation. `docs/explain.schema.json` is generated from these types.
+//! The structure of an explanation. `docs/reference/explain.schema.json` is generated from these types.
 
 use crate::filter::Slice;
 use crate::record::{Offset, Timestamp};

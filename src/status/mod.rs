@@ -1,7 +1,7 @@
 //! The status of a worker process, for the dashboard, the metrics, and `/api/v1/status`.
 //!
-//! `docs/status.schema.json` is generated from these types. The status must not contain keys or secrets. It may grow only with the
-//! number of topics and partitions.
+//! `docs/reference/status.schema.json` is generated from these types. The status must not contain keys or secrets. It may grow only
+//! with the number of topics and partitions.
 
 mod state;
 mod topic;

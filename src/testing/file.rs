@@ -1,6 +1,6 @@
 //! The format of a test file.
 //!
-//! Owns the names of its fields, which docs/testing.md lists. Must never evaluate a record.
+//! Owns the names of its fields, which docs/how-to/test.md lists. Must never evaluate a record.
 
 use crate::record::Timestamp;
 use crate::replay::{Format, parse_rfc3339};

@@ -165,7 +165,11 @@ fn is_scraped_so(address: &str, input: &str, keys: u64) {
     assert_eq!(sample("unseen_filter_keys", "space=\"s\""), Some(count));
     assert_eq!(sample("unseen_state", "state=\"running\""), Some(1.0));
     assert!(text.ends_with("# EOF\n"));
-    assert_eq!(exported(&text), documented("## Of a worker"), "docs/metrics.md, on the right, must list what is exported, on the left");
+    assert_eq!(
+        exported(&text),
+        documented("## Of a worker"),
+        "docs/reference/metrics.md, on the right, must list what is exported, on the left"
+    );
 }
 
 /// Metrics by name, with their types and labels.
@@ -186,7 +190,7 @@ pub fn exported(text: &str) -> Metrics {
 
 /// The metrics that the page lists below a heading.
 pub fn documented(heading: &str) -> Metrics {
-    let page = include_str!("../../docs/metrics.md");
+    let page = include_str!("../../docs/reference/metrics.md");
     let (_, part) = page.split_once(heading).expect("a heading");
     let part = part.split("\n## ").next().unwrap_or_default();
     let rows = part.lines().filter_map(|line| line.strip_prefix("| `"));

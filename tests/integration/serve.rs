@@ -72,7 +72,7 @@ fn answers_match_the_committed_stream() {
     stream.wait_until_read(RECORDS, &mut worker);
     for (server, address, status) in servers {
         check(&stream, RECORDS, &address, &status, "all of it");
-        assert_eq!(exported(&http(&status, "GET /metrics", "").1), documented("## Of a server"), "docs/metrics.md, on the right");
+        assert_eq!(exported(&http(&status, "GET /metrics", "").1), documented("## Of a server"), "docs/reference/metrics.md, on the right");
         server.drain();
     }
     worker.drain();
