@@ -179,12 +179,12 @@ fn a_missing_field_says_where_its_pointer_ends() {
         (
             "/Message/Records/0/s3/object/key",
             r#"{"Type": "Notification", "Message": "{\"Records\": [{\"s3\": {\"object\": {\"key\": \"a.csv\"}}}]}"}"#,
-            ": `/Message` is a string with JSON in it, and a pointer does not lead into a string",
+            ": `/Message` is a string with JSON in it; write { field = \"/Message\", then = \"/Records/0/s3/object/key\" }",
         ),
         (
             "/id",
             r#""{\"id\": 1}""#,
-            ": the record value is a JSON string with JSON in it; the producer encodes it twice, and should send the object itself",
+            ": the record value is a JSON string with JSON in it; the producer encodes it twice, and should send the object itself, or write { field = \"\", then = \"/id\" }",
         ),
         ("/user/id", r#"{"user": "ann"}"#, ": `/user` is a string"),
         ("/user/id", r#"{"user": null}"#, ": `/user` is null"),
