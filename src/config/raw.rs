@@ -3,7 +3,7 @@
 //! Nothing here is checked beyond its own form; `resolve` looks at the whole. What is said of an option here is what
 //! editors show.
 
-use super::format::FormatOption;
+use super::format::{EncodingOption, FormatOption};
 use super::properties::Properties;
 use super::units::{Bytes, Count, Length, Rate, Span, Switch, expected};
 use super::{ColdStart, Delivery, Kind, LogFormat, OnDuplicate, OnInvalid, OnTombstone, OnTruncation, Partitioner, Start};
@@ -298,6 +298,9 @@ pub(super) struct Topic {
     /// What the values are: `json`, `json_schema`, `avro` or `protobuf`. All but `json` have the frame of a schema registry.
     /// `{ kind = "avro", schema = "file.avsc" }` is for records without a frame, all of which are of that schema.
     pub(super) value_format: FormatOption,
+    /// The encodings of the whole value, the outermost first: `gzip` and `base64`. A value is decoded before it is read, up to 32 MiB.
+    /// It is emitted as it came.
+    pub(super) value_encoding: EncodingOption,
     /// How keys are hashed: `xxh3`, or for keys that strangers choose `siphash` with a secret.
     #[schemars(schema_with = "forms::hash")]
     pub(super) hash: Option<Value>,
@@ -349,6 +352,7 @@ impl Default for Topic {
             key: None,
             key_format: FormatOption::default(),
             value_format: FormatOption::default(),
+            value_encoding: EncodingOption::default(),
             hash: None,
             retract: None,
             repartition: Switch(false),

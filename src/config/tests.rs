@@ -3,6 +3,7 @@
 use super::raw::{Filter, Http, Kafka, Log, Raw, SchemaRegistry, Serve, State, Topic, Worker};
 use super::{Config, OnDuplicate, OnInvalid};
 use crate::filter::Window;
+use crate::format::Encoding;
 use crate::key::TimeUnit;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -923,6 +924,21 @@ fn contents_and_values_are_read_in_any_format() {
         );
         let text = MINIMAL.replace("[[topics]]", &topic).replace("{ record = \"key\" }", "{ content = \"value\" }");
         assert!(load(&text).is_ok(), "{format}");
+    }
+}
+
+#[test]
+fn values_have_encodings_from_the_outside_in() {
+    let with = |encoding: &str| MINIMAL.replace("window", &format!("value_encoding = {encoding}\nwindow"));
+    for (encoding, encodings) in
+        [("\"gzip\"", &[Encoding::Gzip][..]), ("[\"base64\", \"gzip\"]", &[Encoding::Base64, Encoding::Gzip]), ("[]", &[])]
+    {
+        let formats = load(&with(encoding)).unwrap().topics.remove(0).formats;
+        assert_eq!((formats.value().encodings.as_slice(), formats.is_plain_json()), (encodings, encodings.is_empty()));
+    }
+    for encoding in ["\"zstd\"", "[\"gzip\", \"none\"]", "true"] {
+        let error = load(&with(encoding)).unwrap_err();
+        assert!(error.contains("value_encoding: expected \"gzip\", \"base64\" or a list of them, the outermost first, got "), "{error}");
     }
 }
 

@@ -12,7 +12,7 @@ use serde::de::IgnoredAny;
 /// A record whose key or value cannot be read. A framed one has been taken out of its frame.
 #[cold]
 pub(super) fn unreadable(side: Side, is_framed: bool, text: &[u8], error: &Unreadable) -> Invalid {
-    let (disguise, is_json) = (disguise(text), matches!(error, Unreadable::Json(_)));
+    let (disguise, is_json) = (disguise(side, text), matches!(error, Unreadable::Json(_)));
     let begins = "it begins like a record that names its schema";
     let what = match disguise.filter(|_| !is_framed) {
         Some(disguise) if is_json => format!("is not JSON: {disguise}"),

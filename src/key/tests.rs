@@ -160,7 +160,7 @@ fn values_in_another_encoding_are_named() {
             (b"\xff\xfe{\0}\0", "it is in UTF-16; make the producer write UTF-8"),
             (
                 b"\x1f\x8b\x08\x00\x00",
-                "it is compressed with gzip; send it as it is, and let the producer compress (compression.type = gzip)",
+                "it is compressed with gzip; set value_encoding = \"gzip\", or send it as it is, and let the producer compress (compression.type = gzip)",
             ),
             (
                 b"\x28\xb5\x2f\xfd\x24",
