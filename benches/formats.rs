@@ -87,7 +87,7 @@ fn ours(name: &'static str, format: Format, schema: Option<&str>, value: Vec<u8>
         let schema = Schema::new(format, Body::Text(text.to_owned()), Vec::new());
         Arc::new(LocalSchema { schema, message: (format == Format::Protobuf).then(|| "News".to_owned()) })
     });
-    let formats = Formats { value: RecordFormat { format, schema: local }, ..Formats::default() };
+    let formats = Formats::new(RecordFormat::default(), RecordFormat { format, schema: local, ..RecordFormat::default() });
     let spec = KeySpec::new(["/user_id", "/news_id"].map(|place| Part::Field(place.into())).into()).expect("a key");
     let (mut reader, mut scratch) = (Reader::default(), Scratch::default());
     let take = move || {

@@ -47,9 +47,12 @@ fn extracting_a_key_does_not_allocate() {
     let local = |format, text: &str| {
         let schema = Schema::new(format, Body::Text(text.to_owned()), Vec::new());
         let message = (format == Format::Protobuf).then(|| "E".to_owned());
-        Formats { value: RecordFormat { format, schema: Some(Arc::new(LocalSchema { schema, message })) }, ..Formats::default() }
+        Formats::new(
+            RecordFormat::default(),
+            RecordFormat { format, schema: Some(Arc::new(LocalSchema { schema, message })), ..RecordFormat::default() },
+        )
     };
-    let json = Formats { value: RecordFormat { format: Format::JsonSchema, schema: None }, ..Formats::default() };
+    let json = Formats::new(RecordFormat::default(), RecordFormat { format: Format::JsonSchema, ..RecordFormat::default() });
     for (formats, value) in [(local(Format::Avro, AVRO), &avro), (local(Format::Protobuf, PROTOBUF), &protobuf), (json, &framed)] {
         let spec = KeySpec::new(["/user/id", "/cents"].map(|place| Part::Field(place.into())).into()).expect("a key");
         let (mut reader, mut scratch) = (Reader::default(), Scratch::default());
@@ -61,6 +64,6 @@ fn extracting_a_key_does_not_allocate() {
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         let is_same = (0..1_000).all(|_| take() == first);
         let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
-        assert!(is_same && allocated == 0, "{:?}: {allocated} allocations", formats.value.format);
+        assert!(is_same && allocated == 0, "{:?}: {allocated} allocations", formats.value().format);
     }
 }

@@ -124,7 +124,7 @@ fn found(place: &str, formats: &Formats, record: &Record<'_>, schemas: &dyn Sche
 }
 
 fn of_values(format: Format, schema: Option<LocalSchema>) -> Formats {
-    Formats { value: RecordFormat { format, schema: schema.map(Arc::new) }, ..Formats::default() }
+    Formats::new(RecordFormat::default(), RecordFormat { format, schema: schema.map(Arc::new), ..RecordFormat::default() })
 }
 
 /// The formats of a record without a frame.
@@ -209,7 +209,7 @@ fn truncated_record_is_invalid() {
             match found(place, &formats, &record(Some(&value[..end]), &[]), &NoSchemas) {
                 Err((Reason::Malformed, _)) => invalid += 1,
                 // A Protobuf message can end after any of its fields.
-                Ok(_) if formats.value.format == Format::Protobuf => {}
+                Ok(_) if formats.value().format == Format::Protobuf => {}
                 other => panic!("{} cut to {end}: {other:?}", entry["name"]),
             }
         }
@@ -233,7 +233,7 @@ fn frames_of_all_serializers_are_parsed() {
                 assert_eq!(found, Ok(id(expected)), "{place} of {}", entry["name"]);
             }
             for (place, expected) in entry["key_places"].as_object().into_iter().flatten() {
-                let formats = Formats { key: RecordFormat { format, schema: None }, ..Formats::default() };
+                let formats = Formats::new(RecordFormat { format, ..RecordFormat::default() }, RecordFormat::default());
                 // The value of each record here has a frame, which is not checked.
                 let spec = KeySpec::new(vec![Part::KeyField(place.clone()), Part::Header("k".into())]).expect("a key");
                 let headers: Vec<_> = headers.iter().copied().chain([("k", Some(&b"k"[..]))]).collect();

@@ -37,15 +37,17 @@ const ONE_ID: Depends = No("a text or a number is the same id in every format");
 const STABLE: &[(&str, &str)] = &[("filter.kind", "\"stable\""), ("filter.capacity", "")];
 
 /// All options of a topic, in the order of the configuration.
-const ROWS: [Row; 31] = [
+const ROWS: [Row; 33] = [
     row("input", ["\"in\"", "\"other\""], OF_TOPIC, Yes),
     row("output", ["\"out\"", "\"other\""], OF_TOPIC, OF_RECORD),
     row("space", ["\"s\"", "\"s\""], No("it is what makes a space"), No("a state is stored under the name of its space")),
     row("key", ["{ record = \"key\" }", "{ field = \"/id\" }"], OF_TOPIC, Yes),
     row("key", ["{ field = \"/id\" }", "{ field = \"/id\", normalize = [\"trim\"] }"], OF_TOPIC, Yes),
     row("key", ["{ field = \"/id\", normalize = [\"trim\"] }", "{ field = \"/id\", normalize = [\"trim\", \"nfc\"] }"], OF_TOPIC, Yes),
+    row("key", ["{ field = \"/id\" }", "{ field = \"/id\", then = \"/id\" }"], OF_TOPIC, Yes),
     row("key_format", ["\"json\"", "\"json_schema\""], OF_TOPIC, ONE_ID),
     row("value_format", ["\"json\"", "\"json_schema\""], OF_TOPIC, ONE_ID),
+    row("value_encoding", ["\"gzip\"", "[\"base64\", \"gzip\"]"], OF_TOPIC, No("a decoded value has the same ids")),
     row("hash", ["\"xxh3\"", "{ siphash = \"000102030405060708090a0b0c0d0e0f\" }"], Yes, Yes),
     Row {
         with: &[("filter.confirm", "true")],

@@ -11,7 +11,10 @@ use unseen::format::{NoSchemas, Schemas};
 use unseen::testing::{self, TestFile};
 
 /// Options of a topic that change the outcome of a record. Each is removed in turn.
-const OPTIONS: [&str; 9] = ["space", "repartition", "refresh", "retract", "time", "late", "on_duplicate", "on_tombstone", "on_invalid"];
+const OPTIONS: [&str; 10] =
+    ["space", "repartition", "refresh", "retract", "time", "value_encoding", "late", "on_duplicate", "on_tombstone", "on_invalid"];
+/// Options of a part of a key that do the same.
+const PART_OPTIONS: [&str; 3] = ["normalize", "then", "optional"];
 
 fn gallery() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/use-cases")
@@ -44,7 +47,7 @@ fn tests(folder: &Path) -> TestFile {
 
 #[test]
 fn every_use_case_passes_its_tests() {
-    assert_eq!(folders().len(), 11);
+    assert_eq!(folders().len(), 13);
     for folder in folders() {
         let config = Config::load(&folder.join("unseen.toml"), &[]).unwrap_or_else(|errors| panic!("{errors}"));
         let tests = tests(&folder);
@@ -130,7 +133,8 @@ fn mutants(document: &Value) -> Vec<Mutant> {
     mutants
 }
 
-/// Other keys: without a part, or with a different part of the record. For `content`, a field that was excluded counts.
+/// Other keys: without a part, without an option of a part, or with a different part of the record. For `content`, a field that was
+/// excluded counts.
 fn keys(key: &Value) -> Vec<Value> {
     let parts = match key {
         Value::Array(parts) => parts.clone(),
@@ -149,6 +153,11 @@ fn keys(key: &Value) -> Vec<Value> {
             if other != *part {
                 with(Some(other));
             }
+        }
+        for option in PART_OPTIONS.into_iter().filter(|&option| part.get(option).is_some()) {
+            let mut part = part.clone();
+            part.as_object_mut().expect("a table").remove(option);
+            with(Some(part));
         }
         let except = part.get("except").and_then(Value::as_array).cloned().unwrap_or_default();
         for field in 0..except.len() {

@@ -203,6 +203,7 @@ fn configuration(args: &Args, proposal: Option<&Proposal>) -> anyhow::Result<Str
     let capacity = args.capacity.or_else(|| proposal?.capacity);
     let mut more = String::new();
     if let Some(proposal) = proposal {
+        more.push_str(proposal.encoding());
         more.push_str("# Proposed because of these records:\n");
         for reason in &proposal.reasons {
             let _ = writeln!(more, "# - {reason}");

@@ -4,7 +4,7 @@ use super::key_part::{self, KeyPart};
 use crate::config::{Config, Topic, flags};
 use crate::content::CompareContent;
 use crate::filter::Window;
-use crate::format::{Format as ValueFormat, NoSchemas, Schemas};
+use crate::format::{Format as ValueFormat, Formats, NoSchemas, RecordFormat, Schemas};
 use crate::key::{Field, KeySpec, Part};
 use crate::plan::{Ask, Comparison, Proposal, Sample, SampleOptions};
 use crate::replay::Format;
@@ -183,7 +183,7 @@ fn sample(
     schemas: Arc<dyn Schemas>,
 ) -> anyhow::Result<Sample> {
     let format = Format::from(args.format);
-    if let Some(value) = topic.map(|topic| topic.formats.value.format).filter(|value| *value != ValueFormat::Json)
+    if let Some(value) = topic.map(|topic| topic.formats.value().format).filter(|value| *value != ValueFormat::Json)
         && format == Format::Ndjson
     {
         usage(format!(
@@ -204,7 +204,11 @@ fn sample(
             None => KeySpec::new(parts).unwrap_or_else(|error| usage(format!("--key: {error}"))),
         },
         // An ndjson line has no frame.
-        formats: topic.filter(|_| format == Format::Kcat).map(|topic| topic.formats.clone()).unwrap_or_default(),
+        formats: match topic {
+            Some(topic) if format == Format::Kcat => topic.formats.clone(),
+            Some(_) => Formats::default(),
+            None => Formats::new(RecordFormat::default(), proposal.map(|proposal| proposal.format.clone()).unwrap_or_default()),
+        },
         schemas,
         event_time: topic.and_then(|topic| topic.time.clone()),
         time: time(args).or_else(|| Field::new(proposal?.time.as_deref()?).ok()),

@@ -39,7 +39,7 @@ pub fn check(config: &Config) -> Result<Vec<String>, Vec<String>> {
     let (mut warnings, mut faults) = (Vec::new(), Vec::new());
     for (at, topic) in config.topics.iter().enumerate() {
         let reads_value = topic.key.reads_value() || matches!(topic.time, Some(EventTime { place: TimePlace::Field { .. }, .. }));
-        let reads = [(true, topic.key.reads_key(), &topic.formats.key), (false, reads_value, &topic.formats.value)];
+        let reads = [(true, topic.key.reads_key(), topic.formats.key()), (false, reads_value, topic.formats.value())];
         for (is_key, _, format) in reads.into_iter().filter(|(_, is_read, format)| *is_read && format.needs_registry()) {
             match check_subject(registry, topic, is_key, format) {
                 Ok(None) => {}

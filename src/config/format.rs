@@ -4,7 +4,7 @@
 
 use super::error::Diagnostics;
 use super::units::expected;
-use crate::format::{Body, Format, Formats, LocalSchema, RecordFormat, Schema};
+use crate::format::{Body, Encoding, Format, Formats, LocalSchema, RecordFormat, Schema};
 #[cfg(feature = "formats")]
 use crate::format::{Extractor, Message, Places, Side};
 use crate::key::{EventTime, KeySpec};
@@ -25,6 +25,22 @@ pub(super) struct FormatOption {
     kind: Format,
     schema: Option<String>,
     message: Option<String>,
+}
+
+/// The encodings of a value, the outermost first: a name, or a list of names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Value")]
+pub(super) struct EncodingOption(Vec<Encoding>);
+
+impl TryFrom<Value> for EncodingOption {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        let what = "\"gzip\", \"base64\" or a list of them, the outermost first";
+        let list = value.as_array().map_or_else(|| std::slice::from_ref(&value), Vec::as_slice);
+        let encoding = |name: &Value| serde_json::from_value(name.clone()).map_err(|_| expected(what, name));
+        list.iter().map(encoding).collect::<Result<_, _>>().map(Self)
+    }
 }
 
 impl TryFrom<Value> for FormatOption {
@@ -61,7 +77,7 @@ impl FormatOption {
 /// The formats of a topic's keys and values. Their schemas must have what the key is made of, and the time.
 pub(super) fn resolve(
     key: &FormatOption,
-    value: &FormatOption,
+    (value, encoding): (&FormatOption, &EncodingOption),
     spec: &KeySpec,
     time: Option<&EventTime>,
     topic: &str,
@@ -69,7 +85,7 @@ pub(super) fn resolve(
 ) -> Option<Formats> {
     let key = side(key, (spec, None), true, &format!("{topic}.key_format"), diagnostics);
     let value = side(value, (spec, time), false, &format!("{topic}.value_format"), diagnostics);
-    Some(Formats { key: key?, value: value? })
+    Some(Formats::new(key?, RecordFormat { encodings: encoding.0.clone(), ..value? }))
 }
 
 /// A key, and the field of a time.
@@ -77,7 +93,7 @@ type Wanted<'w> = (&'w KeySpec, Option<&'w EventTime>);
 
 fn side(option: &FormatOption, wanted: Wanted<'_>, is_key: bool, path: &str, diagnostics: &mut Diagnostics) -> Option<RecordFormat> {
     let local = local(option, wanted, is_key).map_err(|message| diagnostics.add(path, message)).ok()?;
-    Some(RecordFormat { format: option.kind, schema: local.map(Arc::new) })
+    Some(RecordFormat { format: option.kind, schema: local.map(Arc::new), encodings: Vec::new() })
 }
 
 /// The schema of all records, if one is named.

@@ -2,7 +2,7 @@
 //!
 //! May take what `resolve` refuses, which sees the whole; must never refuse what is right.
 
-use super::format::FormatOption;
+use super::format::{EncodingOption, FormatOption};
 use super::properties::{OWNED, Properties};
 use super::units::{BYTE_UNITS, Bytes, COUNT_UNITS, Count, Length, Rate, Span, Switch, Unit};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -50,6 +50,12 @@ fn format() -> Schema {
     json_schema!({ "anyOf": [kinds, table], "default": "json" })
 }
 
+/// `"gzip"`, `"base64"`, or a list of them.
+fn encoding() -> Schema {
+    let name = json!({ "type": "string", "enum": ["gzip", "base64"] });
+    json_schema!({ "anyOf": [name, { "type": "array", "items": name }], "default": [] })
+}
+
 /// `"xxh3"` or `{ siphash = "32 hex digits" }`.
 pub(super) fn hash(_: &mut SchemaGenerator) -> Schema {
     let secret = json_schema!({ "type": "string", "pattern": whole("[0-9a-fA-F]{32}") });
@@ -92,6 +98,7 @@ written! {
         "type": ["number", "string"], "exclusiveMinimum": 0, "exclusiveMaximum": 1, "pattern": whole(r"\+?[0-9.]+([eE][-+]?[0-9]+)?"),
     });
     FormatOption: format();
+    EncodingOption: encoding();
     Switch: json_schema!({ "type": ["boolean", "string"], "pattern": whole("true|false") });
     Length: json_schema!({ "anyOf": [duration(), entry("keys", &quantity(&COUNT_UNITS))] });
     Properties: json_schema!({

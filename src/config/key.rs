@@ -3,7 +3,7 @@
 use super::error::Diagnostics;
 use super::forms::{VARIABLE, whole};
 use super::units::expected;
-use crate::key::{EventTime, KeySpec, Normalizer, Normalizers, Part, Retract, TimePlace, TimeUnit};
+use crate::key::{EmbeddedField, EventTime, KeySpec, Normalizer, Normalizers, Part, Retract, TimePlace, TimeUnit};
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
@@ -38,14 +38,34 @@ fn part(value: &Value) -> Result<Part, String> {
     let mut place = table.clone();
     let is_optional = take_switch(&mut place, "optional")?;
     let steps = place.remove("normalize").map(|steps| normalizers(&steps)).transpose()?;
+    let then = place.remove("then").map(|then| embedded(&then)).transpose()?.unwrap_or_default();
     let mut part = match place.get("first_of") {
         Some(alternatives) if place.len() == 1 => first_of(alternatives)?,
         _ => leaf(place)?,
     };
+    if !then.is_empty() && matches!(part, Part::FirstOf(_) | Part::Content { .. } | Part::RecordKey | Part::RecordValue) {
+        return Err(format!("`then` is for a field, key_field, header, or cloudevent, got {value}"));
+    }
+    for field in then {
+        part = Part::Embedded(Box::new(part), field);
+    }
     if let Some(steps) = steps {
         part = Part::Normalized(Box::new(part), steps);
     }
     Ok(if is_optional { Part::Optional(Box::new(part)) } else { part })
+}
+
+/// The fields to look for in JSON texts, each in the text that the previous one is: a pointer, or a list of them.
+fn embedded(then: &Value) -> Result<Vec<EmbeddedField>, String> {
+    let list = match then {
+        Value::Array(list) if !list.is_empty() => list.as_slice(),
+        single => std::slice::from_ref(single),
+    };
+    let field = |pointer: &Value| {
+        let text = pointer.as_str().ok_or_else(|| expected("a JSON pointer, or a list of them, for then", pointer))?;
+        EmbeddedField::new(text).map_err(|error| error.to_string())
+    };
+    list.iter().map(field).collect()
 }
 
 fn first_of(alternatives: &Value) -> Result<Part, String> {
@@ -199,6 +219,13 @@ pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
             "field": pointer("A field of the value, as an RFC 6901 pointer."),
             "key_field": pointer("A field of the record's own key, as an RFC 6901 pointer."),
             "cloudevent": { "description": "An attribute of a CloudEvent, in binary or structured mode.", "type": "string", "pattern": whole("[a-zA-Z0-9]+") },
+            "then": {
+                "description": "A field of the JSON in that text, as an RFC 6901 pointer. In a list, each pointer leads into the JSON in the previous text.",
+                "anyOf": [
+                    { "type": "string", "pattern": whole("(/.*)?") },
+                    { "type": "array", "items": { "type": "string", "pattern": whole("(/.*)?") }, "minItems": 1 },
+                ],
+            },
             "optional": optional,
             "normalize": normalize,
         },

@@ -3,7 +3,7 @@
 //! Checks only the form of each value; `resolve` checks the whole. The comments on options are user documentation: editors show
 //! them, and docs/reference/options.md lists them.
 
-use super::format::FormatOption;
+use super::format::{EncodingOption, FormatOption};
 use super::properties::Properties;
 use super::units::{Bytes, Count, Length, Rate, Span, Switch, expected};
 use super::{ColdStart, Delivery, Kind, LogFormat, OnDuplicate, OnInvalid, OnTombstone, OnTruncation, Partitioner, Start};
@@ -299,6 +299,9 @@ pub(super) struct Topic {
     /// Format of the values: `json`, `json_schema`, `avro`, or `protobuf`. All except `json` expect the frame of a schema registry.
     /// Use `{ kind = "avro", schema = "file.avsc" }` for records without a frame that all have this schema.
     pub(super) value_format: FormatOption,
+    /// Encodings of the whole value, outermost first: `gzip` and `base64`. The worker decodes at most 32 MiB to read a value, and emits the
+    /// value unchanged.
+    pub(super) value_encoding: EncodingOption,
     /// How keys are hashed: `"xxh3"`, or, if untrusted parties choose the keys, `{ siphash = "32 hex digits" }` with a secret.
     #[schemars(schema_with = "forms::hash")]
     pub(super) hash: Option<Value>,
@@ -350,6 +353,7 @@ impl Default for Topic {
             key: None,
             key_format: FormatOption::default(),
             value_format: FormatOption::default(),
+            value_encoding: EncodingOption::default(),
             hash: None,
             retract: None,
             repartition: Switch(false),

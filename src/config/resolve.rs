@@ -29,7 +29,7 @@ pub(super) fn resolve(raw: Raw, diagnostics: &mut Diagnostics) -> Option<Config>
 /// Frames that name schemas need a registry that has them.
 fn schemas(config: &Config, diagnostics: &mut Diagnostics) {
     for (at, topic) in config.topics.iter().enumerate() {
-        for (side, format) in [("key_format", &topic.formats.key), ("value_format", &topic.formats.value)] {
+        for (side, format) in [("key_format", topic.formats.key()), ("value_format", topic.formats.value())] {
             let path = format!("topics[{at}].{side}");
             if format.needs_registry() && config.schema_registry.is_none() && !diagnostics.knows("schema_registry") {
                 let kind = serde_json::json!(format.format);

@@ -3,6 +3,7 @@
 use super::raw::{Filter, Http, Kafka, Log, Raw, SchemaRegistry, Serve, State, Topic, Worker};
 use super::{Config, OnDuplicate, OnInvalid};
 use crate::filter::Window;
+use crate::format::Encoding;
 use crate::key::TimeUnit;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -800,6 +801,12 @@ fn parts_are_optional_have_fallbacks_and_are_normalized() {
             "{ field = \"/u\", normalize = [{ drop_query = [\"b\", \"a\"] }, \"trim\", \"url\"], optional = true }",
             "optional field `/u` (trim, url without `a`, `b`)",
         ),
+        ("{ field = \"/a\", then = \"/b\", normalize = [\"trim\"] }", "field `/b` of the JSON in field `/a` (trim)"),
+        ("{ header = \"h\", then = [\"/a\", \"\"] }", "field `` of the JSON in field `/a` of the JSON in header `h`"),
+        (
+            "[{ first_of = [{ field = \"/a\", then = \"/b\" }, { field = \"/a\" }] }]",
+            "the first of field `/b` of the JSON in field `/a`, field `/a`",
+        ),
         (
             "[{ first_of = [{ field = \"/a\" }, { content = \"value\" }], normalize = [\"nfc\"] }, { record = \"key\" }]",
             "the first of field `/a`, the content of the record value (nfc) and the record key",
@@ -817,6 +824,10 @@ fn parts_are_optional_have_fallbacks_and_are_normalized() {
         ("{ first_of = { field = \"/a\" } }", "expected a list of parts for first_of"),
         ("{ first_of = [{ field = \"/a\", optional = true }, { record = \"key\" }] }", "a part of first_of has no first_of or optional"),
         ("{ first_of = [{ field = \"a\" }, { record = \"key\" }] }", "`a` is not a JSON pointer: write `/a`"),
+        ("{ field = \"/a\", then = \"b\" }", "`b` is not a JSON pointer: write `/b`"),
+        ("{ field = \"/a\", then = [] }", "expected a JSON pointer, or a list of them, for then"),
+        ("{ field = \"/a\", then = { field = \"/b\" } }", "expected a JSON pointer, or a list of them, for then"),
+        ("{ record = \"value\", then = \"/a\" }", "`then` is for a field, key_field, header, or cloudevent"),
         ("{ content = \"value\", normalize = [\"trim\"] }", "the content of a value cannot be normalized"),
     ] {
         let shown = with(key).unwrap_err();
@@ -913,6 +924,21 @@ fn contents_and_values_are_read_in_any_format() {
         );
         let text = MINIMAL.replace("[[topics]]", &topic).replace("{ record = \"key\" }", "{ content = \"value\" }");
         assert!(load(&text).is_ok(), "{format}");
+    }
+}
+
+#[test]
+fn values_have_encodings_from_the_outside_in() {
+    let with = |encoding: &str| MINIMAL.replace("window", &format!("value_encoding = {encoding}\nwindow"));
+    for (encoding, encodings) in
+        [("\"gzip\"", &[Encoding::Gzip][..]), ("[\"base64\", \"gzip\"]", &[Encoding::Base64, Encoding::Gzip]), ("[]", &[])]
+    {
+        let formats = load(&with(encoding)).unwrap().topics.remove(0).formats;
+        assert_eq!((formats.value().encodings.as_slice(), formats.is_plain_json()), (encodings, encodings.is_empty()));
+    }
+    for encoding in ["\"zstd\"", "[\"gzip\", \"none\"]", "true"] {
+        let error = load(&with(encoding)).unwrap_err();
+        assert!(error.contains("value_encoding: expected \"gzip\", \"base64\" or a list of them, the outermost first, got "), "{error}");
     }
 }
 

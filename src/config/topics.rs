@@ -45,7 +45,7 @@ fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<T
     let hashing = raw.hash.as_ref().map(raw::hashing).transpose().map_err(|message| diagnostics.add(&at("hash"), message)).ok().flatten();
     let spec = spec.map(|spec| hashing.into_iter().fold(spec, KeySpec::with_hashing));
     let time = time(raw.time.as_ref(), &at("time"), diagnostics);
-    let formats = |spec| format::resolve(&raw.key_format, &raw.value_format, spec, time.as_ref(), path, diagnostics);
+    let formats = |spec| format::resolve(&raw.key_format, (&raw.value_format, &raw.value_encoding), spec, time.as_ref(), path, diagnostics);
     let formats = spec.as_ref().and_then(formats);
     let length = required(raw.window, &at("window"), "how long a key stays seen, such as \"24h\"", diagnostics);
     let window = length.and_then(|length| window(length, raw.filter.slices.0, path, diagnostics));

@@ -21,7 +21,7 @@ impl Routing {
     pub(super) fn new(space: &KeySpace<'_>, partitioner: Option<Partitioner>) -> Self {
         // A producer hashes the bytes that it sends. Clients give the record key without the frame of a schema registry, and only the
         // producer knows the frame.
-        let has_bare_record_key = |topic: &&Topic| topic.key.parts().contains(&Part::RecordKey) && !topic.formats.key.is_framed();
+        let has_bare_record_key = |topic: &&Topic| topic.key.parts().contains(&Part::RecordKey) && !topic.formats.key().is_framed();
         match partitioner {
             _ if space.topics.iter().all(|topic| topic.repartition) => Self::Repartitioned,
             Some(partitioner) if space.topics.iter().all(has_bare_record_key) => Self::ByRecordKey(partitioner),

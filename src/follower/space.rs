@@ -326,7 +326,7 @@ fn same_fingerprints(one: &KeySpec, other: &KeySpec) -> bool {
         // All bytes are alike. Only a record key can determine the partition.
         Part::RecordKey => (0, None),
         Part::RecordValue | Part::Header(_) | Part::HeaderInAnyCase(_) | Part::CloudEvent(_) => (1, None),
-        Part::Field(_) | Part::KeyField(_) => (2, None),
+        Part::Field(_) | Part::KeyField(_) | Part::Embedded(..) => (2, None),
         Part::Content { except } => (3, Some(except.clone())),
         Part::Optional(_) | Part::FirstOf(_) | Part::Normalized(..) => (4, Some(vec![part.to_string()])),
     };

@@ -1,5 +1,7 @@
 //! Texts in disguise: compressed, or in another encoding than UTF-8.
 
+use super::Side;
+
 /// The first bytes of compressed data, and what compressed it.
 const COMPRESSIONS: [(&[u8], &str); 5] = [
     (b"\x1f\x8b", "gzip"),
@@ -22,9 +24,12 @@ pub(crate) fn compression(bytes: &[u8]) -> Option<&'static str> {
 }
 
 /// Returns what a text is by its first bytes, and what to do, if it is compressed or in another encoding than UTF-8.
-pub(crate) fn disguise(text: &[u8]) -> Option<String> {
+pub(crate) fn disguise(side: Side, text: &[u8]) -> Option<String> {
     if let Some(name) = compression(text) {
-        return Some(format!("it is compressed with {name}; send it as it is, and let the producer compress (compression.type = {name})"));
+        let decode = if name == "gzip" && side == Side::Value { "set value_encoding = \"gzip\", or " } else { "" };
+        return Some(format!(
+            "it is compressed with {name}; {decode}send it as it is, and let the producer compress (compression.type = {name})"
+        ));
     }
     ENCODINGS.iter().find(|(magic, _)| text.starts_with(magic)).map(|&(_, words)| words.to_owned())
 }

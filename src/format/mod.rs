@@ -9,6 +9,7 @@
 #[cfg(feature = "formats")]
 mod avro;
 mod disguise;
+mod encoding;
 mod frame;
 mod json;
 mod places;
@@ -18,6 +19,10 @@ mod record_format;
 mod scalar;
 
 pub(crate) use disguise::{compression, disguise};
+pub(crate) use encoding::Decoded;
+#[cfg(test)]
+pub(crate) use encoding::gzip;
+pub use encoding::{DECODED_MAX, Encoding};
 pub(crate) use frame::is_likely as is_likely_framed;
 pub use frame::{Frame, Head, KEY_HEADER, SchemaId, VALUE_HEADER};
 pub use json::{Buffers, JsonExtractor};

@@ -24,7 +24,7 @@ pub enum PointerError {
 }
 
 /// Places in a text, in order. The values that an extractor finds have the same order.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Places {
     root: Node,
     count: usize,
@@ -95,7 +95,7 @@ impl Places {
 }
 
 /// A place at which a pointer ends, or through which it leads.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Node {
     /// The numbers of the pointers that end here. A pointer may be given more than once.
     pub(crate) slots: Vec<usize>,

@@ -1,5 +1,6 @@
 //! The formats of a topic's records, and where their schemas come from.
 
+use super::encoding::Encoding;
 use super::frame::SchemaId;
 use super::{Format, Message, Schema};
 use std::fmt;
@@ -44,6 +45,8 @@ pub struct RecordFormat {
     pub format: Format,
     /// The schema of all of them, which have no frame then. Without it, each names one.
     pub schema: Option<Arc<LocalSchema>>,
+    /// The encodings of the whole value, the outermost first. Record keys have none.
+    pub encodings: Vec<Encoding>,
 }
 
 /// A schema out of a file.
@@ -64,19 +67,45 @@ impl LocalSchema {
 }
 
 /// The formats of a topic.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Formats {
-    /// Of the records' keys.
-    pub key: RecordFormat,
-    /// Of their values.
-    pub value: RecordFormat,
+    key: RecordFormat,
+    value: RecordFormat,
+    /// Looked up for every record, so it is computed once.
+    is_plain_json: bool,
+}
+
+impl Default for Formats {
+    fn default() -> Self {
+        Self::new(RecordFormat::default(), RecordFormat::default())
+    }
 }
 
 impl Formats {
-    /// Whether neither key nor value needs more than a JSON parser.
+    /// Combines the formats of record keys and values.
     #[must_use]
-    pub fn is_json(&self) -> bool {
-        self.key.format == Format::Json && self.value.format == Format::Json
+    pub fn new(key: RecordFormat, value: RecordFormat) -> Self {
+        let is_plain_json = [&key, &value].iter().all(|side| side.format == Format::Json && side.encodings.is_empty());
+        Self { key, value, is_plain_json }
+    }
+
+    /// Returns the format of record keys.
+    #[must_use]
+    pub const fn key(&self) -> &RecordFormat {
+        &self.key
+    }
+
+    /// Returns the format of record values.
+    #[must_use]
+    pub const fn value(&self) -> &RecordFormat {
+        &self.value
+    }
+
+    /// True if neither key nor value needs more than a JSON parser.
+    #[must_use]
+    #[inline]
+    pub const fn is_plain_json(&self) -> bool {
+        self.is_plain_json
     }
 
     /// Whether schemas of a registry are needed.

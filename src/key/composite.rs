@@ -1,12 +1,12 @@
-//! Keys with parts that are optional, have fallbacks, or are normalized.
+//! Keys with parts that are optional, have fallbacks, are normalized, or are in the JSON of another part.
 //!
 //! Owns the values of such parts. Keys without them never come here.
 
 use super::content::{Content, Room};
 use super::encoding::{Tag, encode, encode_scalar, raw};
-use super::invalid::{missing, missing_field, unreadable};
+use super::invalid::{missing, missing_embedded, missing_field, unreadable};
 use super::lookup::{AMBIGUOUS_MAX, LookupError, Readings};
-use super::{Fingerprint, KeySpec, Part, Scratch, Source, attribute, header};
+use super::{EmbeddedField, Fingerprint, KeySpec, Part, Scratch, Source, attribute, header};
 use crate::format::{Buffers, Extract, JsonExtractor, Scalar, Side};
 use crate::record::{Invalid, Reason, Record};
 use std::borrow::Cow;
@@ -97,7 +97,7 @@ impl KeySpec {
         scratch: &mut Scratch,
     ) -> Result<Vec<Value<'t>>, LookupError> {
         let all = match part {
-            Part::Field(_) | Part::KeyField(_) => {
+            Part::Field(_) | Part::KeyField(_) | Part::Embedded(..) => {
                 let Readings { first, second } = Readings::of(text);
                 let mut all = vec![first];
                 all.extend(second.map(|text| (Tag::Bytes, Cow::Borrowed(text))));
@@ -196,6 +196,10 @@ impl<'a, K: Extract, V: Extract> Taker<'_, 'a, K, V> {
                 first.ok_or_else(|| Box::new(missing(part)))
             }
             Part::Normalized(inner, steps) => Ok(steps.apply(self.take(inner)?)),
+            Part::Embedded(inner, field) => {
+                let text = self.take(inner)?;
+                embedded(field, &text, self.buffers)?.ok_or_else(|| Box::new(missing_embedded(inner, field, text.0, &text.1)))
+            }
         }
     }
 
@@ -225,6 +229,16 @@ fn of_digest<'a>(digest: Option<u128>) -> Value<'a> {
     digest.map_or((Tag::Null, Cow::Borrowed(&[][..])), |digest| (Tag::Content, Cow::Owned(digest.to_le_bytes().into())))
 }
 
+/// Returns the value of a field of a JSON text. An object or array is such a text, too.
+fn embedded<'a>(field: &EmbeddedField, (tag, text): &Value<'_>, buffers: &mut Buffers) -> Result<Option<Value<'a>>, Box<Invalid>> {
+    let mut found = [None];
+    if !matches!(tag, Tag::Bytes | Tag::Container) || field.extractor.find(text, buffers, &mut found).is_err() {
+        return Ok(None);
+    }
+    let [found] = found;
+    found.map(|found| scalar(&found).map(|(tag, bytes)| (tag, Cow::Owned(bytes.into_owned())))).transpose()
+}
+
 /// Returns the encoded value of a field, borrowed if its text has nothing to decode.
 fn scalar<'a>(found: &Scalar<'a>) -> Result<Value<'a>, Box<Invalid>> {
     match *found {
@@ -242,7 +256,7 @@ fn scalar<'a>(found: &Scalar<'a>) -> Result<Value<'a>, Box<Invalid>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Normalizer, Normalizers};
+    use super::super::{Normalizer, Normalizers, SpecError};
     use super::*;
 
     fn field(name: &str) -> Part {
@@ -262,6 +276,10 @@ mod tests {
         let headers: Vec<_> = headers.iter().map(|&(name, value)| (name, Some(value.as_bytes()))).collect();
         let record = Record { key: Some(b"k"), value: value.map(str::as_bytes), headers: &headers };
         KeySpec::new(parts).unwrap().fingerprint(&record, &mut Scratch::default()).map_err(|invalid| (invalid.reason, invalid.message))
+    }
+
+    fn within(part: Part, pointer: &str) -> Part {
+        Part::Embedded(Box::new(part), EmbeddedField::new(pointer).unwrap())
     }
 
     fn id(parts: &[Part], value: &str) -> Result<Fingerprint, (Reason, String)> {
@@ -340,6 +358,58 @@ mod tests {
     }
 
     #[test]
+    fn a_part_can_be_in_the_json_of_a_text() {
+        let parts = [within(field("Message"), "/id"), field("n")];
+        let plain = id(&[field("id"), field("n")], r#"{"id":"a/1","n":2}"#);
+        for value in [
+            r#"{"n":2,"Message":"{\"id\":\"a/1\"}"}"#,
+            r#"{"n":2,"Message":"{\n \"other\": {\"id\": 3}, \"id\" : \"\\u0061\\/1\" }"}"#,
+            // A producer that no longer encodes the object twice does not change its ids.
+            r#"{"n":2,"Message":{"id":"a/1"}}"#,
+        ] {
+            assert_eq!(id(&parts, value), plain, "{value}");
+        }
+        assert_eq!(
+            id(&[within(field("Message"), "/id"), field("n")], r#"{"n":2,"Message":"{\"id\":1}"}"#),
+            id(&[field("id"), field("n")], r#"{"id":1,"n":2}"#)
+        );
+        // A queue's envelope around a topic's, and a value that is a JSON string itself.
+        let deep = [within(within(Part::Field(String::new()), "/Message"), "/id"), Part::RecordKey];
+        let value = serde_json::Value::from(r#"{"Message":"{\"id\":7}"}"#).to_string();
+        assert_eq!(id(&deep, &value), id(&[field("id"), Part::RecordKey], r#"{"id":7}"#));
+        // In a header, and in the record key.
+        let header = of(vec![within(Part::Header("h".to_owned()), "/id")], None, &[("h", r#"{"id":"k"}"#)]);
+        assert_eq!(header, of(vec![Part::RecordKey], None, &[]));
+        assert_eq!(id(&[within(field("Message"), "/id")], r#"{"Message":"{\"id\":null}"}"#).unwrap_err().0, Reason::NullKey);
+    }
+
+    #[test]
+    fn a_text_without_the_field_is_a_missing_part() {
+        let part = || within(field("Message"), "/id");
+        let fallbacks = [Part::FirstOf(vec![normalized(part(), &["trim"]), field("Message")])];
+        let has_no = "the record has no field `/id` of the JSON in field `/Message`";
+        for (message, hint) in [
+            ("\"hello\"", ": field `/Message` is not JSON"),
+            (r#""{\"id\":1""#, ": field `/Message` is not JSON"),
+            ("\"{}\"", ""),
+            (r#""{\"ID\":1}""#, ", but `/ID`: field names are case-sensitive"),
+            ("17", ": field `/Message` is not a text"),
+            ("null", ": field `/Message` is null"),
+        ] {
+            let value = format!("{{\"Message\":{message},\"n\":1}}");
+            assert_eq!(id(&[part()], &value), Err((Reason::MissingKey, format!("{has_no}{hint}"))));
+            assert_eq!(id(&[optional(part()), field("n")], &value), id(&[optional(field("id")), field("n")], r#"{"n":1}"#));
+            assert_eq!(id(&fallbacks, &value).is_ok(), message != "null", "the text itself");
+        }
+        assert_eq!(id(&[part()], "{}").unwrap_err().1, "the record has no field `/Message`");
+        assert_eq!(id(&[part()], "{").unwrap_err().0, Reason::Malformed);
+        let first = id(&fallbacks, r#"{"Message":"{\"id\":\" x \"}"}"#);
+        assert_eq!(first, id(&[field("id")], r#"{"id":"x"}"#));
+        let content = within(Part::Content { except: Vec::new() }, "/id");
+        assert_eq!(KeySpec::new(vec![content]).err(), Some(SpecError::NormalizedContent));
+    }
+
+    #[test]
     fn attributes_of_events_are_the_same_in_both_modes() {
         let parts = || {
             let attribute = |name: &str| Part::CloudEvent(name.to_owned());
@@ -363,9 +433,10 @@ mod tests {
             normalized(field("email"), &["trim", "lowercase"]),
             optional(Part::HeaderInAnyCase("h".to_owned())),
             Part::FirstOf(vec![field("a"), Part::Content { except: Vec::new() }]),
+            normalized(within(within(field("b"), "/c"), "/d"), &["trim"]),
         ];
         let spec = KeySpec::new(parts).unwrap();
-        let expected = "field `/email` (trim, lowercase) and optional header `h` in any case and the first of field `/a`, the content of the record value";
+        let expected = "field `/email` (trim, lowercase) and optional header `h` in any case and the first of field `/a`, the content of the record value and field `/d` of the JSON in field `/c` of the JSON in field `/b` (trim)";
         assert_eq!(spec.to_string(), expected);
     }
 
@@ -374,7 +445,7 @@ mod tests {
         let parts = vec![
             normalized(field("email"), &["trim", "lowercase"]),
             optional(Part::Header("h".to_owned())),
-            Part::FirstOf(vec![field("a"), Part::Content { except: vec!["/email".to_owned()] }]),
+            Part::FirstOf(vec![within(field("a"), ""), Part::Content { except: vec!["/email".to_owned()] }]),
         ];
         let spec = KeySpec::new(parts.clone()).unwrap();
         let look_up = |texts: [&str; 3]| {
@@ -384,12 +455,12 @@ mod tests {
         };
         let is_found =
             |texts, value, headers: &[(&str, &str)]| look_up(texts).unwrap().contains(&of(parts.clone(), Some(value), headers).unwrap());
-        assert!(is_found([" A@b", "x", "1"], r#"{"email":"a@B ","a":1}"#, &[("h", "x")]));
-        assert!(is_found(["a@b", "null", "1"], r#"{"email":"a@b","a":"1"}"#, &[]));
+        assert!(is_found([" A@b", "x", "1"], r#"{"email":"a@B ","a":"1"}"#, &[("h", "x")]));
+        assert!(is_found(["a@b", "null", "1"], r#"{"email":"a@b","a":"\"1\""}"#, &[]));
         assert!(is_found(["a@b", "null", r#"{"n":2}"#], r#"{"n":2,"email":"a@b"}"#, &[]));
-        assert!(!is_found(["a@b", "x", "1"], r#"{"email":"a@b","a":1}"#, &[]));
+        assert!(!is_found(["a@b", "x", "1"], r#"{"email":"a@b","a":"1"}"#, &[]));
         // What is shown of a key finds it.
-        let (mut scratch, value) = (Scratch::default(), br#"{"email":" A@B","a":true}"#);
+        let (mut scratch, value) = (Scratch::default(), br#"{"email":" A@B","a":"true"}"#);
         let shown = spec.fingerprint(&Record { value: Some(value), ..Record::default() }, &mut scratch).unwrap();
         let texts = scratch.texts();
         assert_eq!(texts, ["\"a@b\"", "null", "true"]);

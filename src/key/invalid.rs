@@ -3,14 +3,16 @@
 //! Owns the messages, which tell a person what to fix. Must never decide that a record is invalid, or put a value of a record into
 //! a message.
 
-use super::Part;
+use super::encoding::Tag;
+use super::{EmbeddedField, Part};
 use crate::format::{Side, Unreadable, disguise, is_likely_framed, missing_field_in_json};
 use crate::record::{Invalid, Reason};
+use serde::de::IgnoredAny;
 
 /// A record whose key or value cannot be read. A framed one has been taken out of its frame.
 #[cold]
 pub(super) fn unreadable(side: Side, is_framed: bool, text: &[u8], error: &Unreadable) -> Invalid {
-    let (disguise, is_json) = (disguise(text), matches!(error, Unreadable::Json(_)));
+    let (disguise, is_json) = (disguise(side, text), matches!(error, Unreadable::Json(_)));
     let begins = "it begins like a record that names its schema";
     let what = match disguise.filter(|_| !is_framed) {
         Some(disguise) if is_json => format!("is not JSON: {disguise}"),
@@ -49,14 +51,25 @@ pub(super) fn missing_header(part: &Part, name: &str, headers: &[(&str, Option<&
 /// A record without a field in its key or value. `json` is the text, if it is JSON.
 pub(super) fn missing_field(part: &Part, json: Option<&[u8]>) -> Invalid {
     let mut invalid = missing(part);
-    let (side, pointer) = match part {
-        Part::Field(pointer) => (Side::Value, pointer),
-        Part::KeyField(pointer) => (Side::Key, pointer),
-        _ => return invalid,
+    let hint = json.and_then(|json| match part {
+        Part::Field(pointer) => missing_field_in_json(Side::Value, Some("field"), pointer, json),
+        Part::KeyField(pointer) => missing_field_in_json(Side::Key, Some("key_field"), pointer, json),
+        _ => None,
+    });
+    invalid.message += &hint.unwrap_or_default();
+    invalid
+}
+
+/// A record without a field of the JSON in a part that it has.
+#[cold]
+pub(super) fn missing_embedded(part: &Part, field: &EmbeddedField, tag: Tag, text: &[u8]) -> Invalid {
+    let mut invalid = missing(&Part::Embedded(Box::new(part.clone()), field.clone()));
+    invalid.message += &match tag {
+        Tag::Null => format!(": {part} is null"),
+        Tag::Number | Tag::Bool => format!(": {part} is not a text"),
+        _ if serde_json::from_slice::<IgnoredAny>(text).is_err() => format!(": {part} is not JSON"),
+        _ => missing_field_in_json(Side::Value, None, field.pointer(), text).unwrap_or_default(),
     };
-    if let Some(hint) = json.and_then(|json| missing_field_in_json(side, pointer, json)) {
-        invalid.message += &hint;
-    }
     invalid
 }
 
@@ -70,5 +83,6 @@ pub(super) fn no_time(what: &str) -> Invalid {
 /// A record without the field that its time is read from. `json` is the value, if it is JSON.
 #[cold]
 pub(super) fn no_time_field(pointer: &str, json: Option<&[u8]>) -> Invalid {
-    no_time(&missing_field(&Part::Field(pointer.to_owned()), json).message)
+    let hint = json.and_then(|json| missing_field_in_json(Side::Value, None, pointer, json)).unwrap_or_default();
+    no_time(&format!("the record has no field `{pointer}`{hint}"))
 }

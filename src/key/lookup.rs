@@ -143,7 +143,7 @@ impl KeySpec {
                     ambiguous += u32::from(second.is_some());
                 }
                 Part::RecordKey | Part::RecordValue | Part::Header(_) | Part::CloudEvent(_) => add(Tag::Bytes, text),
-                Part::HeaderInAnyCase(_) | Part::Optional(_) | Part::FirstOf(_) | Part::Normalized(..) => {
+                Part::HeaderInAnyCase(_) | Part::Optional(_) | Part::FirstOf(_) | Part::Normalized(..) | Part::Embedded(..) => {
                     unreachable!("the key is looked up by the readings of its parts")
                 }
                 Part::Content { .. } => {

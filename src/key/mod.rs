@@ -26,7 +26,7 @@ pub use field::{Field, Leaf};
 pub use hashing::{HashKeyError, Hashing};
 pub use lookup::LookupError;
 pub use normalize::{Normalizer, Normalizers};
-pub use part::Part;
+pub use part::{EmbeddedField, Part};
 pub use reader::{KeyedRecord, NoKey, OpenValue, Reader, RecordSpec, ValueReader};
 pub use retract::Retract;
 pub use time::{EventTime, TimePlace, TimeUnit};
@@ -111,8 +111,8 @@ pub enum SpecError {
     /// A list of alternatives with fewer than two parts.
     #[error("first_of needs at least two parts")]
     Alternatives,
-    /// A content that is normalized.
-    #[error("the content of a value cannot be normalized: name its fields instead")]
+    /// A content that is normalized, or read as text.
+    #[error("the content of a value cannot be normalized, and has no JSON text in it: name its fields instead")]
     NormalizedContent,
     /// A content key without content.
     #[error("a content key that leaves out the whole value has nothing left")]
@@ -381,7 +381,7 @@ impl KeySpec {
                         Some(digest) => add((Tag::Content, &digest.to_le_bytes())),
                     }
                 }
-                Part::HeaderInAnyCase(_) | Part::Optional(_) | Part::FirstOf(_) | Part::Normalized(..) => {
+                Part::HeaderInAnyCase(_) | Part::Optional(_) | Part::FirstOf(_) | Part::Normalized(..) | Part::Embedded(..) => {
                     return self.fingerprint_of_composite(record, (key, found_in_key), (value, found), is_structured, scratch);
                 }
             }

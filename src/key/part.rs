@@ -3,6 +3,7 @@
 //! Owns the description of a part, by which stored state is identified. Must never read a record.
 
 use super::{Normalizers, SpecError};
+use crate::format::{JsonExtractor, Places, PointerError};
 use std::fmt;
 
 /// One part of a key.
@@ -33,6 +34,31 @@ pub enum Part {
     FirstOf(Vec<Part>),
     /// A part of which different texts are the same id.
     Normalized(Box<Part>, Normalizers),
+    /// A field of the JSON text that another part is.
+    Embedded(Box<Part>, EmbeddedField),
+}
+
+/// A field of a JSON text that is itself a value in a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EmbeddedField {
+    pub(super) pointer: String,
+    pub(super) extractor: JsonExtractor,
+}
+
+impl EmbeddedField {
+    /// Compiles an RFC 6901 pointer.
+    ///
+    /// # Errors
+    /// [`PointerError`] if the pointer is malformed.
+    pub fn new(pointer: &str) -> Result<Self, PointerError> {
+        Ok(Self { pointer: pointer.to_owned(), extractor: JsonExtractor::new(Places::new([pointer])?) })
+    }
+
+    /// Returns the pointer.
+    #[must_use]
+    pub fn pointer(&self) -> &str {
+        &self.pointer
+    }
 }
 
 impl Part {
@@ -40,7 +66,7 @@ impl Part {
     #[must_use]
     pub fn leaves(&self) -> Vec<&Self> {
         match self {
-            Self::Optional(part) | Self::Normalized(part, _) => part.leaves(),
+            Self::Optional(part) | Self::Normalized(part, _) | Self::Embedded(part, _) => part.leaves(),
             Self::FirstOf(parts) => parts.iter().flat_map(Self::leaves).collect(),
             leaf => vec![leaf],
         }
@@ -48,7 +74,7 @@ impl Part {
 
     /// True if the part is one place, taken as it is.
     pub(super) const fn is_plain(&self) -> bool {
-        !matches!(self, Self::HeaderInAnyCase(_) | Self::Optional(_) | Self::FirstOf(_) | Self::Normalized(..))
+        !matches!(self, Self::HeaderInAnyCase(_) | Self::Optional(_) | Self::FirstOf(_) | Self::Normalized(..) | Self::Embedded(..))
     }
 
     /// True if the part is a place in the record value.
@@ -61,7 +87,7 @@ impl Part {
         match self {
             Self::Optional(_) => false,
             Self::FirstOf(parts) => parts.iter().all(Self::needs_value),
-            Self::Normalized(part, _) => part.needs_value(),
+            Self::Normalized(part, _) | Self::Embedded(part, _) => part.needs_value(),
             leaf => leaf.is_of_value(),
         }
     }
@@ -70,8 +96,10 @@ impl Part {
         match self {
             Self::FirstOf(parts) if parts.len() < 2 => Err(SpecError::Alternatives),
             Self::FirstOf(parts) => parts.iter().try_for_each(Self::check),
-            Self::Normalized(part, _) if matches!(**part, Self::Content { .. }) => Err(SpecError::NormalizedContent),
-            Self::Optional(part) | Self::Normalized(part, _) => part.check(),
+            Self::Normalized(part, _) | Self::Embedded(part, _) if matches!(**part, Self::Content { .. }) => {
+                Err(SpecError::NormalizedContent)
+            }
+            Self::Optional(part) | Self::Normalized(part, _) | Self::Embedded(part, _) => part.check(),
             _ => Ok(()),
         }
     }
@@ -94,6 +122,7 @@ impl fmt::Display for Part {
                 write!(f, "the first of {}", parts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
             }
             Self::Normalized(part, steps) => write!(f, "{part} ({steps})"),
+            Self::Embedded(part, field) => write!(f, "field `{}` of the JSON in {part}", field.pointer),
         }
     }
 }

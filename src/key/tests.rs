@@ -160,7 +160,7 @@ fn values_in_another_encoding_are_named() {
             (b"\xff\xfe{\0}\0", "it is in UTF-16; make the producer write UTF-8"),
             (
                 b"\x1f\x8b\x08\x00\x00",
-                "it is compressed with gzip; send it as it is, and let the producer compress (compression.type = gzip)",
+                "it is compressed with gzip; set value_encoding = \"gzip\", or send it as it is, and let the producer compress (compression.type = gzip)",
             ),
             (
                 b"\x28\xb5\x2f\xfd\x24",
@@ -179,12 +179,12 @@ fn a_missing_field_says_where_its_pointer_ends() {
         (
             "/Message/Records/0/s3/object/key",
             r#"{"Type": "Notification", "Message": "{\"Records\": [{\"s3\": {\"object\": {\"key\": \"a.csv\"}}}]}"}"#,
-            ": `/Message` is a string with JSON in it, and a pointer does not lead into a string",
+            ": `/Message` is a string with JSON in it; write { field = \"/Message\", then = \"/Records/0/s3/object/key\" }",
         ),
         (
             "/id",
             r#""{\"id\": 1}""#,
-            ": the record value is a JSON string with JSON in it; the producer encodes it twice, and should send the object itself",
+            ": the record value is a JSON string with JSON in it; the producer encodes it twice, and should send the object itself, or write { field = \"\", then = \"/id\" }",
         ),
         ("/user/id", r#"{"user": "ann"}"#, ": `/user` is a string"),
         ("/user/id", r#"{"user": null}"#, ": `/user` is null"),

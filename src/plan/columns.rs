@@ -4,7 +4,7 @@
 //! else. Must never use more memory than its limit, regardless of the input: it keeps only the start of a longer stream.
 
 use crate::content::{self, CompareContent};
-use crate::format::{NoSchemas, RecordFormat, Scalar};
+use crate::format::{Encoding, NoSchemas, RecordFormat, Scalar, compression};
 use crate::key::{Field, ValueReader};
 use crate::record::Timestamp;
 use crate::replay::{Error as ReplayError, Format, Lines, Recorded, parse_rfc3339};
@@ -75,6 +75,8 @@ pub(super) struct Columns {
     pub(super) is_cut: bool,
     /// The field that was used as the record time because none was given.
     pub(super) time: Option<String>,
+    /// The format of the values: JSON, compressed if the first one is.
+    pub(super) format: Option<RecordFormat>,
 }
 
 impl Columns {
@@ -83,7 +85,16 @@ impl Columns {
     pub(super) fn read(input: impl BufRead, format: Format, time: Option<&Field>, compare: &CompareContent) -> Result<Self, ReplayError> {
         let mut lines = Lines::new(input);
         let rest = Column { place: Place::Rest, hashes: Vec::new(), times: 0 };
-        let mut table = Self { fields: Vec::new(), rest, times: Vec::new(), partitions: Vec::new(), records: 0, is_cut: false, time: None };
+        let mut table = Self {
+            fields: Vec::new(),
+            rest,
+            times: Vec::new(),
+            partitions: Vec::new(),
+            records: 0,
+            is_cut: false,
+            time: None,
+            format: None,
+        };
         let mut found: HashMap<Place, usize> = HashMap::new();
         // For fields that are times: the times themselves, by column.
         let mut read: HashMap<usize, Vec<Option<Timestamp>>> = HashMap::new();
@@ -97,7 +108,7 @@ impl Columns {
                 }
                 Ok(Some(line)) => match Recorded::parse(format, line, time) {
                     Ok(recorded) => {
-                        let (fields, rest) = fields(&recorded, &mut reader);
+                        let (fields, rest) = fields(&recorded, &mut table.format, &mut reader);
                         table.partitions.push(recorded.partition);
                         table.add(recorded.time, fields, rest, compare, &mut found, &mut read);
                         continue;
@@ -197,7 +208,7 @@ fn hash(kind: u64, bytes: &[u8]) -> u64 {
 type FieldOfRow = (Place, u64, Option<Timestamp>);
 
 /// Returns the fields of a record, and the hash of a value without fields.
-fn fields(recorded: &Recorded<'_>, reader: &mut ValueReader) -> (Vec<FieldOfRow>, u64) {
+fn fields(recorded: &Recorded<'_>, format: &mut Option<RecordFormat>, reader: &mut ValueReader) -> (Vec<FieldOfRow>, u64) {
     let mut fields = Vec::new();
     if let Some(key) = recorded.key.as_deref() {
         fields.push((Place::RecordKey, hash(0, key), None));
@@ -207,8 +218,12 @@ fn fields(recorded: &Recorded<'_>, reader: &mut ValueReader) -> (Vec<FieldOfRow>
         fields.push((Place::Header(name.to_owned()), value, None));
     }
     let Some(value) = recorded.value.as_deref() else { return (fields, MISSING) };
-    let (json, mut leaves) = (RecordFormat::default(), Vec::new());
-    let opened = reader.open(&json, Some(value), std::iter::empty(), &NoSchemas);
+    let mut leaves = Vec::new();
+    let format = format.get_or_insert_with(|| {
+        let is_gzip = compression(value) == Some("gzip");
+        RecordFormat { encodings: is_gzip.then_some(Encoding::Gzip).into_iter().collect(), ..RecordFormat::default() }
+    });
+    let opened = reader.open(format, Some(value), std::iter::empty(), &NoSchemas);
     let is_object = opened.is_some_and(|mut value| {
         value.leaves(content::DEPTH_MAX, |leaf| {
             let value = leaf.digest.map_or(MISSING, |digest| hash(1, &digest.to_le_bytes()));

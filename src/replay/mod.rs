@@ -264,7 +264,7 @@ impl<'t> Replay<'t> {
                 if options.partitions > 1 {
                     return Err(Error::Partitions);
                 }
-                match topic.formats.value.format {
+                match topic.formats.value().format {
                     format::Format::Json | format::Format::JsonSchema => {}
                     format => return Err(Error::Format(format)),
                 }
@@ -401,12 +401,12 @@ impl<'t> Replay<'t> {
         let verdict = verdict.map_err(LineError::Verdict)?;
         if let Some(by) = self.count_by {
             let (headers, reader) = (headers.iter().copied(), &mut self.value_reader);
-            let text = by.text(&self.formats.value, record.value, headers, reader, &*self.schemas);
+            let text = by.text(self.formats.value(), record.value, headers, reader, &*self.schemas);
             self.values.add(text.as_deref(), verdict == Verdict::Duplicate);
         }
         if self.only.is_none() {
             let key = PartitionKey { partition: number, fingerprint };
-            let value = self.value_reader.open(&self.formats.value, record.value, headers.iter().copied(), &*self.schemas);
+            let value = self.value_reader.open(self.formats.value(), record.value, headers.iter().copied(), &*self.schemas);
             self.contents.take(key, verdict, value, &self.compare);
         }
         let is_followed = self.only.is_none_or(|only| only == (recorded.partition, fingerprint));

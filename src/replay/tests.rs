@@ -2,7 +2,7 @@ use super::*;
 use crate::config::{self, OnDuplicate, OnTombstone};
 use crate::content::CompareContent;
 use crate::filter::{Growth, Window};
-use crate::format::Formats;
+use crate::format::{Formats, RecordFormat};
 use crate::key::{KeySpec, Retract};
 use std::time::Duration;
 
@@ -251,7 +251,8 @@ fn duplicates_are_compared_within_a_partition_and_without_frames() {
         format!("{{\"partition\":{partition},\"key\":\"k\",\"payload\":\"{payload}\"}}")
     };
     let mut topic = topic(vec![Part::RecordKey]);
-    topic.formats.value.format = format::Format::JsonSchema;
+    let framed = RecordFormat { format: format::Format::JsonSchema, ..RecordFormat::default() };
+    topic.formats = Formats::new(RecordFormat::default(), framed);
     let options = Options { partitions: 2, ..options(Format::Kcat) };
     let lines = text([line(0, 1, 1), line(1, 1, 2), line(0, 2, 1), line(1, 2, 2), line(1, 2, 3)].into_iter());
     let conflicts = replay(&topic, &options, lines.as_bytes()).unwrap().1.key_conflicts;

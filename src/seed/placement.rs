@@ -29,7 +29,7 @@ pub(super) struct Place<'l> {
 
 impl Placement {
     pub(super) fn new(options: &Options, topic: &Topic, partitions: u32) -> Self {
-        let is_framed = topic.formats.key.is_framed();
+        let is_framed = topic.formats.key().is_framed();
         Self {
             partitions,
             is_repartitioned: topic.repartition,

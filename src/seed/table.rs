@@ -121,6 +121,7 @@ fn name(part: &Part) -> &str {
         Part::Content { .. } => "content",
         Part::Header(name) | Part::HeaderInAnyCase(name) | Part::CloudEvent(name) | Part::Field(name) | Part::KeyField(name) => name,
         Part::Optional(part) | Part::Normalized(part, _) => name(part),
+        Part::Embedded(_, field) => field.pointer(),
         Part::FirstOf(parts) => parts.first().map_or("", name),
     }
 }

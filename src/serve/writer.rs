@@ -276,13 +276,15 @@ mod tests {
     }
 
     #[test]
-    fn records_without_the_required_frame_are_not_written() {
+    fn records_without_the_required_frame_or_encoding_are_not_written() {
         let (murmur2, framed) = (Some(Partitioner::Murmur2), "key_format = \"json_schema\"");
         let by_key = "key = { record = \"key\" }";
         assert!(input(&format!("{by_key}\n{framed}"), murmur2).unwrap_err().contains("does not begin with the frame"));
         assert!(input(&format!("{by_key}\n{framed}\nrepartition = true"), None).unwrap_err().contains("does not begin with the frame"));
         let by_value = "key = { record = \"value\" }\nrepartition = true\nvalue_format = \"json_schema\"";
         assert!(input(by_value, None).unwrap_err().contains("does not begin with the frame"));
+        let encoded = "key = { record = \"value\" }\nrepartition = true\nvalue_encoding = \"gzip\"";
+        assert!(input(encoded, None).unwrap_err().contains("is not gzip"));
         // A worker does not read the parts of a record that are not in the key.
         assert!(input(&format!("{by_key}\nvalue_format = \"json_schema\""), murmur2).is_ok());
         assert!(input(&format!("key = {{ header = \"id\" }}\n{framed}\nrepartition = true"), None).is_ok());

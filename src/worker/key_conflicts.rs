@@ -27,7 +27,7 @@ pub(super) fn watch<B: Broker>(
         }
     }
     let Some(contents) = &shared.stats.topics[topic.counted.0].contents else { return };
-    let format = &topic.config.formats.value;
+    let format = topic.config.formats.value();
     let differs = contents.take(key, verdict, || values.open(format, message.value(), message.headers(), &*shared.schemas));
     let Some((fields, number)) = differs else { return };
     // Logs an example whenever the count has doubled.

@@ -188,7 +188,7 @@ impl<B: Broker> RecordLoop<'_, B> {
     fn count_by(&mut self, by: &CountBy, message: &RecordOf<'_, B>, verdict: Verdict) {
         let topic = self.topic;
         let Some(values) = &self.shared.stats.topics[topic.counted.0].values else { return };
-        let format = &topic.config.formats.value;
+        let format = topic.config.formats.value();
         let text = by.text(format, message.value(), message.headers(), self.values, &*self.shared.schemas);
         values.lock().unwrap_or_else(PoisonError::into_inner).add(text.as_deref(), verdict == Verdict::Duplicate);
     }

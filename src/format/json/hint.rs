@@ -9,19 +9,23 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Returns why a pointer finds nothing in a text, as the end of a sentence, unless it is obvious.
-pub(crate) fn missing_field(side: Side, pointer: &str, json: &[u8]) -> Option<String> {
-    dead_end(side, pointer, str::from_utf8(json).ok()?)
+/// Returns why a pointer finds nothing in a text, as the end of a sentence, unless it is obvious. `option` is the option with the
+/// pointer, if it can be followed by `then`.
+pub(crate) fn missing_field(side: Side, option: Option<&str>, pointer: &str, json: &[u8]) -> Option<String> {
+    dead_end(side, option, pointer, str::from_utf8(json).ok()?)
 }
 
 /// Follows a pointer as far as it leads, and returns why it does not lead further.
-fn dead_end(side: Side, pointer: &str, json: &str) -> Option<String> {
+fn dead_end(side: Side, option: Option<&str>, pointer: &str, json: &str) -> Option<String> {
     let (mut text, mut at) = (json.trim(), String::new());
     for token in pointer.split('/').skip(1) {
         let step = token.replace("~1", "/").replace("~0", "~");
         match child(text, &step) {
             Some(found) => text = found,
-            None => return explain(side, &at, &step, text),
+            None => {
+                let then = option.map(|option| format!("{{ {option} = \"{at}\", then = \"{}\" }}", &pointer[at.len()..]));
+                return explain(side, then.as_deref(), &at, &step, text);
+            }
         }
         at = at + "/" + token;
     }
@@ -38,17 +42,21 @@ fn child<'j>(text: &'j str, step: &str) -> Option<&'j str> {
     found.map(RawValue::get)
 }
 
-/// Explains why there is no `step` in the value at `at`.
-fn explain(side: Side, at: &str, step: &str, text: &str) -> Option<String> {
+/// Explains why there is no `step` in the value at `at`. `then` is the part of a key that would lead into a string there.
+fn explain(side: Side, then: Option<&str>, at: &str, step: &str, text: &str) -> Option<String> {
     let kind = match text.as_bytes().first()? {
         b'"' => {
             let inner = unescape(text.as_bytes()).ok()?;
             let is_json = inner.trim_start().starts_with(['{', '[']) && serde_json::from_str::<IgnoredAny>(&inner).is_ok();
             return match (is_json, at) {
                 (true, "") => Some(format!(
-                    ": the record {side} is a JSON string with JSON in it; the producer encodes it twice, and should send the object itself"
+                    ": the record {side} is a JSON string with JSON in it; the producer encodes it twice, and should send the object itself{}",
+                    then.map_or_else(String::new, |then| format!(", or write {then}"))
                 )),
-                (true, at) => Some(format!(": `{at}` is a string with JSON in it, and a pointer does not lead into a string")),
+                (true, at) => Some(match then {
+                    Some(then) => format!(": `{at}` is a string with JSON in it; write {then}"),
+                    None => format!(": `{at}` is a string with JSON in it, and a pointer does not lead into a string"),
+                }),
                 (false, "") => None,
                 (false, at) => Some(format!(": `{at}` is a string")),
             };

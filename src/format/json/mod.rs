@@ -25,7 +25,7 @@ use structural::StructuralBitmap;
 use template::{Template, Templates};
 
 /// Reads places of JSON texts.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JsonExtractor {
     places: Places,
 }

@@ -3,14 +3,15 @@
 //! Owns the extractors that were compiled for the topic's schemas. Must never guess: while a schema is requested, a record has no
 //! key, and is not invalid either.
 //!
-//! A frame is not part of a key or value. The same content under two schemas is therefore the same to `record` and `content` parts.
+//! An encoding or a frame is not part of a key or value. The same content under two schemas is therefore the same to `record` and
+//! `content` parts.
 
 use super::field::{self, Field, Leaf};
 use super::invalid::{no_time, no_time_field, unreadable};
 use super::{EventTime, Fingerprint, KeySpec, Retract, Scratch, Source, TimePlace};
 use crate::format::{
-    Extract, Extractor, Format, Formats, Frame, Head, KEY_HEADER, Lookup, Message, Places, RecordFormat, Scalar, Schema, SchemaId, Schemas,
-    Side, VALUE_HEADER, disguise,
+    Decoded, Extract, Extractor, Format, Formats, Frame, Head, KEY_HEADER, Lookup, Message, Places, RecordFormat, Scalar, Schema, SchemaId,
+    Schemas, Side, VALUE_HEADER, disguise,
 };
 use crate::record::{Invalid, Reason, Record, Timestamp};
 use std::borrow::Cow;
@@ -47,6 +48,13 @@ pub struct RecordSpec<'t> {
     pub formats: &'t Formats,
 }
 
+impl RecordSpec<'_> {
+    /// True if a key or a retraction is read from the value of a record with these headers.
+    fn needs_value(&self, headers: &[(&str, Option<&[u8]>)]) -> bool {
+        self.key.reads_value() || self.key.reads_event(headers) || matches!(self.retract, Some(Retract::Field { .. }))
+    }
+}
+
 /// Everything in a record that its verdict depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyedRecord {
@@ -65,6 +73,7 @@ pub struct Reader {
     value: Extractors,
     retract: Extractors,
     time: Extractors,
+    decoded: Decoded,
 }
 
 impl Reader {
@@ -81,7 +90,53 @@ impl Reader {
         scratch: &mut Scratch,
         schemas: &dyn Schemas,
     ) -> Result<KeyedRecord, NoKey> {
-        let fingerprint = self.fingerprint(spec.key, spec.formats, record, scratch, schemas)?;
+        let fingerprint = if spec.formats.is_plain_json() {
+            spec.key.fingerprint(record, scratch)?
+        } else if spec.formats.value().encodings.is_empty() {
+            self.fingerprint_of(spec.key, spec.formats, record, scratch, schemas)?
+        } else {
+            return self.read_encoded(spec, record, timestamp, scratch, schemas);
+        };
+        self.complete(fingerprint, spec, record, timestamp, scratch, schemas)
+    }
+
+    /// Reads a record whose value is encoded. The value is decoded once, and only if it is read.
+    #[inline(never)]
+    fn read_encoded(
+        &mut self,
+        spec: RecordSpec<'_>,
+        record: &Record<'_>,
+        timestamp: Option<Timestamp>,
+        scratch: &mut Scratch,
+        schemas: &dyn Schemas,
+    ) -> Result<KeyedRecord, NoKey> {
+        let needs_value = spec.needs_value(record.headers);
+        let reads_time = matches!(spec.time, Some(EventTime { place: TimePlace::Field { .. }, .. }));
+        let mut room = std::mem::take(&mut self.decoded);
+        let decoded = record.value.filter(|_| needs_value || reads_time).map(|value| room.decode(&spec.formats.value().encodings, value));
+        let keyed = match decoded.transpose() {
+            Err(what) if needs_value || spec.time.is_some_and(|time| !time.optional) => Err(invalid(Side::Value, Reason::Malformed, &what)),
+            decoded => {
+                let decoded = Record { value: decoded.unwrap_or_default(), ..*record };
+                let fingerprint = self.fingerprint_of(spec.key, spec.formats, &decoded, scratch, schemas);
+                fingerprint.and_then(|fingerprint| self.complete(fingerprint, spec, &decoded, timestamp, scratch, schemas))
+            }
+        };
+        self.decoded = room;
+        keyed
+    }
+
+    /// Adds everything except the key.
+    #[inline]
+    fn complete(
+        &mut self,
+        fingerprint: Fingerprint,
+        spec: RecordSpec<'_>,
+        record: &Record<'_>,
+        timestamp: Option<Timestamp>,
+        scratch: &mut Scratch,
+        schemas: &dyn Schemas,
+    ) -> Result<KeyedRecord, NoKey> {
         if spec.retract.is_none() && spec.time.is_none() {
             return Ok(KeyedRecord { fingerprint, retracts: false, time: timestamp });
         }
@@ -93,21 +148,19 @@ impl Reader {
     ///
     /// # Errors
     /// [`NoKey`] if the record has no such key, or does not have it yet.
-    #[inline]
     pub fn fingerprint(
         &mut self,
-        spec: &KeySpec,
+        key: &KeySpec,
         formats: &Formats,
         record: &Record<'_>,
         scratch: &mut Scratch,
         schemas: &dyn Schemas,
     ) -> Result<Fingerprint, NoKey> {
-        if formats.is_json() {
-            return spec.fingerprint(record, scratch).map_err(NoKey::Invalid);
-        }
-        self.fingerprint_of(spec, formats, record, scratch, schemas)
+        let spec = RecordSpec { key, retract: None, time: None, formats };
+        self.read(spec, record, None, scratch, schemas).map(|keyed| keyed.fingerprint)
     }
 
+    /// Computes the fingerprint of a record's key. The value is already decoded.
     fn fingerprint_of(
         &mut self,
         spec: &KeySpec,
@@ -119,26 +172,23 @@ impl Reader {
         let (mut key, mut value) = (Opened::bare(record.key), Opened::bare(record.value));
         if let (Some(text), true) = (record.key, spec.reads_key()) {
             let header = header(record, KEY_HEADER);
-            key = self.key.open(Side::Key, &formats.key, spec.places(Side::Key), text, header, schemas)?;
+            key = self.key.open(Side::Key, formats.key(), spec.places(Side::Key), text, header, schemas)?;
         }
         if let Some(text) = record.value
             && (spec.reads_value() || spec.reads_event(record.headers))
         {
             let header = header(record, VALUE_HEADER);
-            value = self.value.open(Side::Value, &formats.value, spec.places(Side::Value), text, header, schemas)?;
+            value = self.value.open(Side::Value, formats.value(), spec.places(Side::Value), text, header, schemas)?;
         }
         let bare = Record { key: key.text, value: value.text, headers: record.headers };
-        let key = self.key.source(Side::Key, &formats.key, key)?;
-        let value = self.value.source(Side::Value, &formats.value, value)?;
+        let key = self.key.source(Side::Key, formats.key(), key)?;
+        let value = self.value.source(Side::Value, formats.value(), value)?;
         spec.fingerprint_of(&bare, &key, &value, scratch).map_err(NoKey::Invalid)
     }
 
     /// Returns whether a record retracts its key.
-    ///
-    /// # Errors
-    /// [`NoKey`] if that depends on a value that cannot be read, or whose schema is not known yet.
     #[inline]
-    pub fn retracts(
+    fn retracts(
         &mut self,
         retract: Option<&Retract>,
         formats: &Formats,
@@ -151,12 +201,12 @@ impl Reader {
             Some(Retract::Field { field, one_of }) => {
                 let Some(value) = record.value else { return Ok(false) };
                 let frame = header(record, VALUE_HEADER);
-                let opened = self.retract.open(Side::Value, &formats.value, field.places(), value, frame, schemas)?;
+                let opened = self.retract.open(Side::Value, formats.value(), field.places(), value, frame, schemas)?;
                 let extractor = self.retract.extractor(opened.number);
                 let extractor = extractor.map_err(|error| invalid(Side::Value, Reason::UnknownSchema, error))?;
                 let text = opened.text.unwrap_or_default();
                 let found = field::text(extractor, text, &mut scratch.buffers);
-                let found = found.map_err(|error| Box::new(unreadable(Side::Value, formats.value.is_framed(), text, &error)))?;
+                let found = found.map_err(|error| Box::new(unreadable(Side::Value, formats.value().is_framed(), text, &error)))?;
                 Ok(found.is_some_and(|found| one_of.iter().any(|value| *value == found)))
             }
             Some(by_header) => Ok(by_header.is_in(record.headers)),
@@ -164,10 +214,7 @@ impl Reader {
     }
 
     /// Returns the time that the window goes by. `timestamp` is Kafka's.
-    ///
-    /// # Errors
-    /// [`NoKey`] if the record must have the time of its event and does not, or if its schema is not known yet.
-    pub fn time(
+    fn time(
         &mut self,
         time: Option<&EventTime>,
         formats: &Formats,
@@ -205,15 +252,15 @@ impl Reader {
         };
         let value = record.value.ok_or_else(|| NoKey::Invalid(Box::new(no_time("the record value is null"))))?;
         let frame = header(record, VALUE_HEADER);
-        let opened = self.time.open(Side::Value, &formats.value, field.places(), value, frame, schemas)?;
+        let opened = self.time.open(Side::Value, formats.value(), field.places(), value, frame, schemas)?;
         let extractor = self.time.extractor(opened.number).map_err(|error| invalid(Side::Value, Reason::UnknownSchema, error))?;
         let (text, mut found) = (opened.text.unwrap_or_default(), [None]);
         extractor
             .find(text, &mut scratch.buffers, &mut found)
-            .map_err(|error| Box::new(unreadable(Side::Value, formats.value.is_framed(), text, &error)))?;
+            .map_err(|error| Box::new(unreadable(Side::Value, formats.value().is_framed(), text, &error)))?;
         match found {
             [None] => {
-                let is_json = matches!(formats.value.format, Format::Json | Format::JsonSchema);
+                let is_json = matches!(formats.value().format, Format::Json | Format::JsonSchema);
                 Err(NoKey::Invalid(Box::new(no_time_field(pointer, Some(text).filter(|_| is_json)))))
             }
             [Some(Scalar::Null)] => Err(unusable("is null")),
@@ -232,9 +279,10 @@ pub struct ValueReader {
     field: Extractors,
     whole: Extractors,
     scratch: Scratch,
+    decoded: Decoded,
 }
 
-/// A record value without its frame.
+/// A record value that is decoded, and without its frame.
 #[derive(Debug)]
 pub struct OpenValue<'v> {
     /// The bytes of the value, which may be null.
@@ -254,12 +302,13 @@ impl ValueReader {
         schemas: &dyn Schemas,
     ) -> Option<Cow<'a, str>> {
         let header = schema_header(format, headers);
+        let value = if format.encodings.is_empty() { value } else { self.decoded.decode(&format.encodings, value).ok()? };
         let opened = self.field.open(Side::Value, format, field.places(), value, header, schemas).ok()?;
         let extractor = self.field.extractor(opened.number).ok()?;
         field::text(extractor, opened.text?, &mut self.scratch.buffers).ok()?
     }
 
-    /// Takes a value out of its frame, unless its schema is not known.
+    /// Decodes a value, and takes it out of its frame, unless its schema is not known.
     pub fn open<'a>(
         &'a mut self,
         format: &RecordFormat,
@@ -267,6 +316,10 @@ impl ValueReader {
         headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>,
         schemas: &dyn Schemas,
     ) -> Option<OpenValue<'a>> {
+        let value = match value {
+            Some(value) if !format.encodings.is_empty() => Some(self.decoded.decode(&format.encodings, value).unwrap_or(value)),
+            value => value,
+        };
         let mut opened = Opened::bare(value);
         if let Some(text) = value {
             let header = schema_header(format, headers);
@@ -412,7 +465,7 @@ fn named(side: Side, format: Format, places: &Places, head: &[u8], schemas: &dyn
 
 /// A text without the frame that its format has.
 fn unframed(side: Side, text: &[u8], what: &str) -> NoKey {
-    match disguise(text) {
+    match disguise(side, text) {
         Some(disguise) => invalid(side, Reason::Malformed, &format!("does not begin with the frame of a schema registry: {disguise}")),
         None => invalid(side, Reason::Malformed, what),
     }

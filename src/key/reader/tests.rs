@@ -1,6 +1,6 @@
 use super::*;
-use crate::format::{Body, LocalSchema, NoSchemas, SchemaError};
-use crate::key::Part;
+use crate::format::{Body, Encoding, LocalSchema, NoSchemas, SchemaError, gzip};
+use crate::key::{EmbeddedField, Part};
 use std::sync::{Arc, Mutex};
 
 /// A registry with one schema for each number, or none yet.
@@ -33,7 +33,7 @@ const EVENT: &str = r#"{"type":"record","name":"Event","fields":[{"name":"at","t
 const LATER: &str = r#"{"type":"record","name":"Event","fields":[{"name":"id","type":"string"},{"name":"at","type":"long"}]}"#;
 
 fn formats(format: Format) -> Formats {
-    Formats { value: RecordFormat { format, schema: None }, ..Formats::default() }
+    Formats::new(RecordFormat::default(), RecordFormat { format, ..RecordFormat::default() })
 }
 
 fn by(part: Part) -> KeySpec {
@@ -160,7 +160,7 @@ fn a_tombstone_has_no_frame() {
 fn records_without_a_frame_are_of_one_schema() {
     let schema = Schema::new(Format::Avro, Body::Text(EVENT.into()), vec![]);
     let local = Some(Arc::new(LocalSchema { schema, message: None }));
-    let formats = Formats { value: RecordFormat { format: Format::Avro, schema: local }, ..Formats::default() };
+    let formats = Formats::new(RecordFormat::default(), RecordFormat { format: Format::Avro, schema: local, ..RecordFormat::default() });
     let mut reader = Reader::default();
     assert_eq!(of(&mut reader, &by_id(), &formats, &[8, 2, b'a'], &NoSchemas), Ok(json_id()));
     for (value, hint) in [
@@ -227,7 +227,10 @@ fn wide(id: u8) -> [(Format, &'static str, Vec<u8>, String); 2] {
 
 fn of_schema(format: Format, text: &str) -> Formats {
     let schema = Schema::new(format, Body::Text(text.to_owned()), Vec::new());
-    Formats { value: RecordFormat { format, schema: Some(Arc::new(LocalSchema { schema, message: None })) }, ..Formats::default() }
+    Formats::new(
+        RecordFormat::default(),
+        RecordFormat { format, schema: Some(Arc::new(LocalSchema { schema, message: None })), ..RecordFormat::default() },
+    )
 }
 
 #[test]
@@ -269,14 +272,14 @@ fn fields_are_read_from_values_of_every_format() {
             let field = Field::new(pointer).unwrap();
             let text = |formats: &Formats, value: &[u8]| {
                 let mut reader = ValueReader::default();
-                reader.text(&field, &formats.value, value, std::iter::empty(), &NoSchemas).map(Cow::into_owned)
+                reader.text(&field, formats.value(), value, std::iter::empty(), &NoSchemas).map(Cow::into_owned)
             };
             assert_eq!(text(&formats, &value).as_deref(), expected, "{format} {pointer}");
             assert_eq!(text(&Formats::default(), json.as_bytes()).as_deref(), expected, "{format} {pointer}");
         }
         let leaves = |formats: &Formats, value: &[u8]| {
             let (mut reader, mut leaves) = (ValueReader::default(), Vec::new());
-            let mut opened = reader.open(&formats.value, Some(value), std::iter::empty(), &NoSchemas).unwrap();
+            let mut opened = reader.open(formats.value(), Some(value), std::iter::empty(), &NoSchemas).unwrap();
             assert!(opened.leaves(2, |leaf| leaves.push((leaf.pointer.to_owned(), leaf.digest))));
             leaves.sort_unstable();
             leaves
@@ -291,11 +294,88 @@ fn fields_are_read_from_values_of_every_format() {
 #[test]
 fn a_value_whose_schema_is_requested_is_not_compared() {
     let schemas = Few::with(1, Lookup::Awaited);
-    let (mut reader, format) = (ValueReader::default(), formats(Format::Avro).value);
+    let (mut reader, format) = (ValueReader::default(), formats(Format::Avro).value().clone());
     assert!(reader.open(&format, Some(&[0, 0, 0, 0, 1, 8, 2, b'a']), std::iter::empty(), &schemas).is_none());
     schemas.set(1, avro(EVENT));
     let mut opened = reader.open(&format, Some(&[0, 0, 0, 0, 1, 8, 2, b'a']), std::iter::empty(), &schemas).unwrap();
     assert_eq!((opened.text, opened.leaves(1, |_| ())), (Some(&[8, 2, b'a'][..]), true));
+}
+
+fn encoded(format: Format) -> Formats {
+    let value = RecordFormat { format, encodings: vec![Encoding::Base64, Encoding::Gzip], ..RecordFormat::default() };
+    Formats::new(RecordFormat::default(), value)
+}
+
+fn encode(value: &[u8]) -> Vec<u8> {
+    data_encoding::BASE64.encode(&gzip(value)).into_bytes()
+}
+
+#[test]
+fn an_encoded_value_is_decoded_before_it_is_read() {
+    let (schemas, mut reader) = (Few::with(1, avro(EVENT)), Reader::default());
+    let json = br#"{"id":"a","at":4}"#;
+    for (format, value) in [(Format::Json, &json[..]), (Format::Avro, &[0, 0, 0, 0, 1, 8, 2, b'a'])] {
+        for part in [Part::Field("/id".into()), Part::RecordValue, Part::Content { except: Vec::new() }] {
+            let bare = of(&mut Reader::default(), &by(part.clone()), &formats(format), value, &schemas);
+            assert!(bare.is_ok());
+            assert_eq!(of(&mut reader, &by(part.clone()), &encoded(format), &encode(value), &schemas), bare, "{part} of {format}");
+        }
+    }
+    for (value, message) in [
+        (json.to_vec(), "the record value is not base64: "),
+        (data_encoding::BASE64.encode(json).into_bytes(), "the record value is not gzip: it does not begin with 0x1f 0x8b"),
+        (encode(b"{"), "the record value is not JSON: "),
+    ] {
+        let (reason, got) = of(&mut reader, &by_id(), &encoded(Format::Json), &value, &schemas).unwrap_err();
+        assert!(reason == Reason::Malformed && got.starts_with(message), "{got}");
+    }
+    let null = reader.fingerprint(&by_id(), &encoded(Format::Json), &Record::default(), &mut Scratch::default(), &schemas);
+    assert!(matches!(null, Err(NoKey::Invalid(invalid)) if invalid.reason == Reason::Tombstone));
+    // The value is not read for this key.
+    assert!(
+        of(&mut reader, &KeySpec::new(vec![Part::RecordKey]).unwrap(), &encoded(Format::Json), b"{", &schemas)
+            .is_err_and(|error| error.0 == Reason::NullKey)
+    );
+}
+
+#[test]
+fn retractions_and_times_are_in_the_decoded_value() {
+    let (key, retract) = (by(Part::RecordKey), Retract::field("/op", vec!["d".to_owned()]).unwrap());
+    let read = |value: &[u8], retract, optional| {
+        let time = EventTime { place: TimePlace::field("/at").unwrap(), unit: None, optional };
+        let formats = encoded(Format::Json);
+        let spec = RecordSpec { key: &key, retract, time: Some(&time), formats: &formats };
+        let record = Record { key: Some(b"k"), value: Some(value), headers: &[] };
+        Reader::default().read(spec, &record, Some(7), &mut Scratch::default(), &NoSchemas).map(|keyed| (keyed.retracts, keyed.time)).ok()
+    };
+    let value = encode(br#"{"op":"d","at":1767268800}"#);
+    assert_eq!(read(&value, Some(&retract), false), Some((true, Some(1_767_268_800_000))));
+    // Only the time is read, and it may be missing.
+    assert_eq!(read(b"{", None, true), Some((false, Some(7))));
+    assert_eq!(read(b"{", None, false), None);
+    assert_eq!(read(b"{", Some(&retract), true), None);
+}
+
+#[test]
+fn fields_and_contents_are_those_of_the_decoded_value() {
+    let (mut reader, formats, field) = (ValueReader::default(), encoded(Format::Json), Field::new("/id").unwrap());
+    let value = encode(br#"{"id":"a"}"#);
+    let found = reader.text(&field, formats.value(), &value, std::iter::empty(), &NoSchemas).map(Cow::into_owned);
+    assert_eq!(found.as_deref(), Some("a"));
+    assert_eq!(reader.text(&field, formats.value(), b"{}", std::iter::empty(), &NoSchemas), None);
+    for (value, text) in [(&value[..], &br#"{"id":"a"}"#[..]), (b"plain text", b"plain text")] {
+        let opened = reader.open(formats.value(), Some(value), std::iter::empty(), &NoSchemas).unwrap();
+        assert_eq!(opened.text, Some(text), "a value that cannot be decoded is compared as it is");
+    }
+}
+
+#[test]
+fn a_part_can_be_in_the_json_of_a_text_field() {
+    let formats = of_schema(Format::Avro, r#"{"type":"record","name":"R","fields":[{"name":"body","type":"string"}]}"#);
+    let text = br#"{"id":"a"}"#;
+    let value = [&[u8::try_from(text.len()).unwrap() * 2], &text[..]].concat();
+    let within = Part::Embedded(Box::new(Part::Field("/body".into())), EmbeddedField::new("/id").unwrap());
+    assert_eq!(of(&mut Reader::default(), &by(within), &formats, &value, &NoSchemas), Ok(json_id()));
 }
 
 /// The time of a record with this value and header, or the message of the error.

@@ -6,6 +6,7 @@
 use super::columns::{Column, Columns, Place};
 use super::{SampleError, rounded};
 use crate::content::{self, CompareContent};
+use crate::format::RecordFormat;
 use crate::key::{Field, Part};
 use crate::record::Timestamp;
 use crate::replay::Format;
@@ -64,6 +65,9 @@ pub struct Proposal {
     /// The key of that section.
     #[serde(skip)]
     pub parts: Vec<Part>,
+    /// The format of the values.
+    #[serde(skip)]
+    pub format: RecordFormat,
 }
 
 impl Proposal {
@@ -84,6 +88,12 @@ impl Proposal {
     #[must_use]
     pub fn window(&self) -> Option<String> {
         self.window_ms.map(duration)
+    }
+
+    /// Returns the line of the configuration with the encoding of the values, or nothing if they have none.
+    #[must_use]
+    pub fn encoding(&self) -> &'static str {
+        if self.format.encodings.is_empty() { "" } else { "value_encoding = \"gzip\"\n" }
     }
 
     /// Renders the proposal as text.
@@ -176,6 +186,7 @@ fn propose(table: &Columns, compare: &CompareContent) -> Proposal {
         capacity: None,
         configuration: None,
         parts: Vec::new(),
+        format: table.format.clone().unwrap_or_default(),
     };
     match evaluated.first() {
         Some(best) if best.fits() => fill(&mut proposal, table, compare, best),
@@ -353,8 +364,9 @@ fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best
     proposal.window_ms = Some(window_ms);
     proposal.capacity = Some(capacity);
     proposal.configuration = Some(format!(
-        "[[topics]]\ninput = \"the topic\"\noutput = \"the-topic-unseen\"\nkey = {}\nwindow = \"{}\"\nfilter = {{ capacity = {capacity} }}\nkey_conflicts = {}\n",
+        "[[topics]]\ninput = \"the topic\"\noutput = \"the-topic-unseen\"\nkey = {}\n{}window = \"{}\"\nfilter = {{ capacity = {capacity} }}\nkey_conflicts = {}\n",
         key(table, &best.parts),
+        proposal.encoding(),
         duration(window_ms),
         key_conflicts(compare),
     ));

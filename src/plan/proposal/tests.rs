@@ -1,4 +1,5 @@
 use super::*;
+use crate::format::{Encoding, gzip};
 
 fn proposal(lines: impl Iterator<Item = String>) -> Proposal {
     let text: Vec<_> = lines.collect();
@@ -122,4 +123,20 @@ fn duplicates_are_compared_as_in_a_worker() {
     assert_eq!(proposal.parts, [Part::RecordKey]);
     let text = proposal.text();
     assert!(text.contains("- Duplicates differ in header attempt, which is not compared"), "{text}");
+}
+
+#[test]
+fn compressed_values_are_read_and_the_configuration_decodes_them() {
+    let line = |time: u64, value: &str| {
+        let payload = data_encoding::BASE64.encode(&gzip(value.as_bytes()));
+        format!("{{\"partition\":0,\"ts\":{},\"key\":null,\"payload_base64\":\"{payload}\"}}", 1_700_000_000_000 + time * 1_000)
+    };
+    let lines = (0..100).flat_map(|row| [row, row + 40].map(|time| (time, line(time, &format!("{{\"id\":{row},\"n\":{}}}", row % 7)))));
+    let mut lines: Vec<_> = lines.collect();
+    lines.sort();
+    let text: Vec<_> = lines.into_iter().map(|(_, line)| line).collect();
+    let proposal = Proposal::new(text.join("\n").as_bytes(), Format::Kcat, None, &CompareContent::default()).unwrap();
+    assert_eq!((proposal.parts.as_slice(), &*proposal.format.encodings), (&[Part::Field("/id".into())][..], &[Encoding::Gzip][..]));
+    let configuration = proposal.configuration.as_deref().unwrap();
+    assert!(configuration.contains("key = { field = \"/id\" }\nvalue_encoding = \"gzip\"\nwindow = "), "{configuration}");
 }

@@ -63,13 +63,16 @@ pub const DIMENSIONS: &[&[&str]] = &[
     ],
     &["key parts as they are", NORMALIZED],
     &["Kafka's timestamps", EVENT_TIMES],
+    &["values as they are", ENCODED],
 ];
 const NORMALIZED: &str = "normalized key parts, fallbacks, and retraction by value";
 /// The event time in a field differs from Kafka's timestamp, and has any unit. Some records have none.
 pub const EVENT_TIMES: &str = "event times from a field, optional";
+/// The ids are in JSON in a text field, and the value is base64 of gzip.
+pub const ENCODED: &str = "encoded values, with the key in JSON in a text";
 /// The number of dimensions at the end whose choices are derived from the others. This keeps plans stable that were reported by their
 /// seeds.
-const DERIVED: usize = 2;
+const DERIVED: usize = 3;
 
 /// One choice per dimension.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -186,12 +189,18 @@ impl Options {
         }
     }
 
-    /// The configuration line of the key. Both variants have the same fields.
-    pub fn key(&self) -> &'static str {
+    /// The configuration lines of the key and the encoding. All variants have the same ids.
+    pub fn key(&self) -> String {
+        let encoding = if self.has(ENCODED) { "value_encoding = [\"base64\", \"gzip\"]\n" } else { "" };
+        let place =
+            |name| if self.has(ENCODED) { format!("field = \"/body\", then = \"/{name}\"") } else { format!("field = \"/{name}\"") };
+        let (user, no, news) = (place("user_id"), place("no"), place("news_id"));
         if self.has(NORMALIZED) {
-            "key = [{ field = \"/user_id\", normalize = [\"to_string\"] }, { first_of = [{ field = \"/no\" }, { field = \"/news_id\" }], normalize = [\"trim\", \"lowercase\"] }]\n"
+            format!(
+                "key = [{{ {user}, normalize = [\"to_string\"] }}, {{ first_of = [{{ {no} }}, {{ {news} }}], normalize = [\"trim\", \"lowercase\"] }}]\n{encoding}"
+            )
         } else {
-            "key = [{ field = \"/user_id\" }, { field = \"/news_id\" }]\n"
+            format!("key = [{{ {user} }}, {{ {news} }}]\n{encoding}")
         }
     }
 

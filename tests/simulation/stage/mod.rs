@@ -694,6 +694,7 @@ fn records(plan: &Plan) -> Vec<TestRecord> {
         }
     }
     truth::move_times(&plan.options, &mut records, plan.seed);
+    truth::encode(&plan.options, &mut records);
     records
 }
 
