@@ -4,7 +4,7 @@
 
 use super::content::{Content, Room};
 use super::encoding::{Tag, encode, encode_scalar, raw};
-use super::invalid::{missing, missing_embedded, missing_field, unreadable};
+use super::invalid::{missing, missing_embedded, missing_field, tombstone, unreadable};
 use super::lookup::{AMBIGUOUS_MAX, LookupError, Readings};
 use super::{EmbeddedField, Fingerprint, KeySpec, Part, Scratch, Source, attribute, header};
 use crate::format::{Buffers, Extract, JsonExtractor, Scalar, Side};
@@ -47,14 +47,20 @@ impl KeySpec {
         let mut all_null = true;
         encoded.clear();
         for part in &self.parts {
-            let (tag, bytes) = taker.take(part)?;
+            let (tag, bytes) = taker.take(part).map_err(|invalid| self.explain(record, invalid))?;
             all_null &= tag == Tag::Null;
             encode(encoded, tag, &bytes);
         }
         if all_null {
-            return Err(Box::new(self.null_key()));
+            return Err(self.explain(record, Box::new(self.null_key())));
         }
         Ok(self.hashing.fingerprint(encoded))
+    }
+
+    /// Returns why a record has no key. A tombstone cannot have the parts that are in the value.
+    fn explain(&self, record: &Record<'_>, invalid: Box<Invalid>) -> Box<Invalid> {
+        let is_absent = matches!(invalid.reason, Reason::MissingKey | Reason::NullKey);
+        if is_absent && record.value.is_none() && self.reads.value { Box::new(tombstone()) } else { invalid }
     }
 
     /// Appends the fingerprints of the keys that these texts can mean.
@@ -158,14 +164,8 @@ impl<'a, K: Extract, V: Extract> Taker<'_, 'a, K, V> {
                 let header = self.record.headers.iter().rev().find(|(header, _)| header.eq_ignore_ascii_case(name));
                 borrowed(header.ok_or_else(|| missing(part))?.1)
             }
-            Part::Field(_) => {
-                let found = self.fields.next().and_then(Option::as_ref);
-                scalar(found.ok_or_else(|| missing_field(part, self.value.json_text(self.record.value)))?)
-            }
-            Part::KeyField(_) => {
-                let found = self.key_fields.next().and_then(Option::as_ref);
-                scalar(found.ok_or_else(|| missing_field(part, self.key.json_text(self.record.key)))?)
-            }
+            Part::Field(_) => self.find(part)?.ok_or_else(|| Box::new(missing_field(part, self.value.json_text(self.record.value)))),
+            Part::KeyField(_) => self.find(part)?.ok_or_else(|| Box::new(missing_field(part, self.key.json_text(self.record.key)))),
             Part::CloudEvent(_) if self.is_structured => {
                 let found = self.fields.next().and_then(Option::as_ref);
                 match scalar(found.ok_or_else(|| missing(part))?)? {
@@ -181,10 +181,7 @@ impl<'a, K: Extract, V: Extract> Taker<'_, 'a, K, V> {
                 self.value.visit(Side::Value, text, self.buffers, &mut digest)?;
                 Ok(of_digest(digest.finish()))
             }
-            Part::Optional(inner) => match self.take(inner) {
-                Err(invalid) if invalid.reason == Reason::MissingKey => Ok((Tag::Null, Cow::Borrowed(&[]))),
-                taken => taken,
-            },
+            Part::Optional(inner) => Ok(self.find(inner)?.unwrap_or((Tag::Null, Cow::Borrowed(&[])))),
             Part::FirstOf(parts) => {
                 let mut first = None;
                 for part in parts {
@@ -217,11 +214,26 @@ impl<'a, K: Extract, V: Extract> Taker<'_, 'a, K, V> {
             }
             return Ok(None);
         }
-        match self.take(part) {
-            Err(invalid) if invalid.reason == Reason::MissingKey => Ok(None),
-            Ok((Tag::Null, _)) => Ok(None),
-            taken => taken.map(Some),
-        }
+        Ok(self.find(part)?.filter(|(tag, _)| *tag != Tag::Null))
+    }
+
+    /// Takes a part, and returns `None` if the record does not have it. For fields, this formats no message.
+    fn find(&mut self, part: &Part) -> Result<Option<Value<'a>>, Box<Invalid>> {
+        let found = match part {
+            Part::Field(_) => self.fields.next().and_then(Option::as_ref),
+            Part::KeyField(_) => self.key_fields.next().and_then(Option::as_ref),
+            Part::Normalized(inner, steps) => return Ok(self.find(inner)?.map(|value| steps.apply(value))),
+            Part::Embedded(inner, field) => {
+                return self.find(inner)?.map_or(Ok(None), |text| embedded(field, &text, self.buffers));
+            }
+            _ => {
+                return match self.take(part) {
+                    Err(invalid) if invalid.reason == Reason::MissingKey => Ok(None),
+                    taken => taken.map(Some),
+                };
+            }
+        };
+        found.map(scalar).transpose()
     }
 }
 
@@ -301,7 +313,28 @@ mod tests {
         // Nothing is left that identifies the record.
         assert_eq!(id(&[optional(field("a")), optional(field("b"))], "{}").unwrap_err().0, Reason::NullKey);
         assert_eq!(of(vec![optional(field("a"))], None, &[]).unwrap_err().0, Reason::Tombstone);
-        assert!(of(vec![Part::RecordKey, optional(field("a"))], None, &[]).is_ok(), "the record key identifies a tombstone");
+        // A compacted topic would keep what a dropped tombstone was to delete.
+        assert_eq!(of(vec![Part::RecordKey, optional(field("a"))], None, &[]).unwrap_err().0, Reason::Tombstone);
+        let header = || optional(Part::Header("h".to_owned()));
+        assert_eq!(of(vec![header(), optional(field("a"))], None, &[]).unwrap_err().0, Reason::Tombstone);
+        assert_eq!(of(vec![Part::FirstOf(vec![Part::Header("h".to_owned()), field("a")])], None, &[]).unwrap_err().0, Reason::Tombstone);
+    }
+
+    #[test]
+    fn different_keys_have_different_descriptions() {
+        let first_of = |parts: &[Part]| Part::FirstOf(parts.to_vec());
+        let trim = |part| normalized(part, &["trim"]);
+        let (a, b, c) = (field("a"), field("b"), field("c"));
+        let keys = [
+            trim(first_of(&[a.clone(), b.clone()])),
+            first_of(&[a.clone(), trim(b.clone())]),
+            trim(within(a.clone(), "/id")),
+            within(trim(a.clone()), "/id"),
+            first_of(&[within(first_of(&[a.clone(), b.clone()]), "/id"), c.clone()]),
+            within(first_of(&[a, b, c]), "/id"),
+        ];
+        let texts: std::collections::BTreeSet<_> = keys.iter().map(ToString::to_string).collect();
+        assert_eq!(texts.len(), keys.len(), "{texts:?}");
     }
 
     #[test]

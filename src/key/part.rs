@@ -82,12 +82,12 @@ impl Part {
         matches!(self, Self::RecordValue | Self::Field(_) | Self::Content { .. })
     }
 
-    /// True if a record without a value does not have the part.
+    /// True if the part is in the record value. A tombstone has no such key, even if the part is optional: it deletes a record that had
+    /// the part.
     pub(super) fn needs_value(&self) -> bool {
         match self {
-            Self::Optional(_) => false,
             Self::FirstOf(parts) => parts.iter().all(Self::needs_value),
-            Self::Normalized(part, _) | Self::Embedded(part, _) => part.needs_value(),
+            Self::Optional(part) | Self::Normalized(part, _) | Self::Embedded(part, _) => part.needs_value(),
             leaf => leaf.is_of_value(),
         }
     }
@@ -121,8 +121,20 @@ impl fmt::Display for Part {
             Self::FirstOf(parts) => {
                 write!(f, "the first of {}", parts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
             }
-            Self::Normalized(part, steps) => write!(f, "{part} ({steps})"),
-            Self::Embedded(part, field) => write!(f, "field `{}` of the JSON in {part}", field.pointer),
+            Self::Normalized(part, steps) => write!(f, "{} ({steps})", Inner(part)),
+            Self::Embedded(part, field) => write!(f, "field `{}` of the JSON in {}", field.pointer, Inner(part)),
+        }
+    }
+}
+
+/// A part within another one. The description of a key identifies it in checkpoints and changelogs, so it must not be ambiguous.
+struct Inner<'p>(&'p Part);
+
+impl fmt::Display for Inner<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            part @ (Part::FirstOf(_) | Part::Normalized(..)) => write!(f, "({part})"),
+            part => part.fmt(f),
         }
     }
 }

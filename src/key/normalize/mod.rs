@@ -122,7 +122,7 @@ impl Normalizers {
         for step in &self.0 {
             let changed = match step {
                 Normalizer::ToString | Normalizer::Trim | Normalizer::Unquote => None,
-                Normalizer::Lowercase => Some(text.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()),
+                Normalizer::Lowercase => Some(folded(&text)),
                 Normalizer::Nfc => match ComposingNormalizerBorrowed::new_nfc().normalize(&text) {
                     Cow::Owned(text) => Some(text),
                     Cow::Borrowed(_) => None,
@@ -142,6 +142,11 @@ impl Normalizers {
         }
         text
     }
+}
+
+/// Returns a text without case. `ß` has two capital letters, of which `ẞ` becomes `ß` first.
+fn folded(text: &str) -> String {
+    text.chars().flat_map(char::to_lowercase).flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
 }
 
 impl fmt::Display for Normalizers {
@@ -185,6 +190,15 @@ fn stripped(mut text: &str, trims: bool, unquotes: bool) -> &str {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn letters_are_equal_in_any_case() {
+        for letter in '\0'..=char::MAX {
+            let folded = folded(&letter.to_string());
+            let same = [folded.clone(), letter.to_lowercase().to_string(), letter.to_uppercase().to_string()];
+            assert!(same.iter().all(|same| super::folded(same) == folded), "{letter:?}");
+        }
+    }
 
     fn normalizers(names: &[&str]) -> Normalizers {
         Normalizers::new(names.iter().map(|name| Normalizer::named(name).unwrap()).collect())
