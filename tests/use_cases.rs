@@ -11,7 +11,8 @@ use unseen::format::{NoSchemas, Schemas};
 use unseen::testing::{self, TestFile};
 
 /// Options of a topic that change what becomes of a record; each is left out in turn.
-const OPTIONS: [&str; 9] = ["space", "repartition", "refresh", "retract", "time", "late", "on_duplicate", "on_tombstone", "on_invalid"];
+const OPTIONS: [&str; 10] =
+    ["when", "space", "repartition", "refresh", "retract", "time", "late", "on_duplicate", "on_tombstone", "on_invalid"];
 
 fn gallery() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/use-cases")
@@ -44,7 +45,7 @@ fn tests(folder: &Path) -> TestFile {
 
 #[test]
 fn each_use_case_passes_its_tests() {
-    assert_eq!(folders().len(), 11);
+    assert_eq!(folders().len(), 12);
     for folder in folders() {
         let config = Config::load(&folder.join("unseen.toml"), &[]).unwrap_or_else(|errors| panic!("{errors}"));
         let tests = tests(&folder);

@@ -7,7 +7,7 @@ use super::format::FormatOption;
 use super::properties::Properties;
 use super::units::{Bytes, Count, Length, Rate, Span, Switch, expected};
 use super::{ColdStart, Delivery, Kind, LogFormat, OnDuplicate, OnInvalid, OnTombstone, OnTruncation, Partitioner, Start};
-use super::{forms, key};
+use super::{forms, key, predicate};
 use crate::content::CompareContent;
 use crate::dedup::Late;
 use crate::filter::AtMaxMemory;
@@ -287,6 +287,11 @@ pub(super) struct Topic {
     /// The topic that unseen records go to. A topic without it is a shadow: its records are judged, counted and remembered, and
     /// nothing of it is written but its state.
     pub(super) output: Option<String>,
+    /// The records that are deduplicated: those for which this predicate holds, or each predicate of a list. All others are emitted in
+    /// order, without deduplication. By default, all records are deduplicated.
+    #[schemars(schema_with = "predicate::when_schema")]
+    // Read by `resolve`, so that each predicate's fault has its own path.
+    pub(super) when: Option<Value>,
     /// What the ids are ids of; topics that share one share what was seen. The input's name by default.
     pub(super) space: Option<String>,
     /// What identifies a record, one part or a list. Required.
@@ -303,7 +308,7 @@ pub(super) struct Topic {
     pub(super) hash: Option<Value>,
     /// Records that retract their key, so that the next record with the key is emitted: those with a header, or with one of some
     /// values in a header or a field. For kinds `cuckoo` and `exact`, and if `filter.confirm` is set.
-    #[schemars(schema_with = "key::retract_schema")]
+    #[schemars(schema_with = "predicate::retract_schema")]
     pub(super) retract: Option<Value>,
     /// Whether records are first brought to the partition that their key asks for, through an internal topic,
     /// `<group_id>-<input>-repartition`: for inputs that are not partitioned by this key. Each record is then written twice.
@@ -345,6 +350,7 @@ impl Default for Topic {
         Self {
             input: None,
             output: None,
+            when: None,
             space: None,
             key: None,
             key_format: FormatOption::default(),

@@ -63,12 +63,15 @@ pub const DIMENSIONS: &[&[&str]] = &[
     ],
     &["key parts as they are", NORMALIZED],
     &["Kafka's timestamps", EVENT_TIMES],
+    &["all records are deduplicated", WHEN],
 ];
 const NORMALIZED: &str = "normalized key parts, fallbacks, and retraction by value";
 /// The field has another time than Kafka, in any unit. Some records lack it.
 pub const EVENT_TIMES: &str = "event times from a field, optional";
+/// Some records pass through, by a header or a field.
+pub const WHEN: &str = "when, with records that pass through";
 /// Dimensions at the end whose choices follow from the others. So plans that were reported by their seeds stay the same.
-const DERIVED: usize = 2;
+const DERIVED: usize = 3;
 
 /// One of each dimension.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -182,6 +185,7 @@ impl Options {
             adapts: self.has("adapt = true"),
             is_resized: false,
             has_event_times: self.has(EVENT_TIMES),
+            is_selective: self.has(WHEN),
         }
     }
 
@@ -268,6 +272,7 @@ pub struct Memory {
     adapts: bool,
     is_resized: bool,
     has_event_times: bool,
+    is_selective: bool,
 }
 
 /// A part of the configuration that changes between two runs.
@@ -284,6 +289,8 @@ pub enum Change {
     Window,
     /// From event times to Kafka's timestamps.
     Time,
+    /// From a condition to none.
+    When,
 }
 
 impl Memory {
@@ -301,7 +308,13 @@ impl Memory {
             Change::Window if self.window == options.memory(0).window => self.window *= 2,
             Change::Window => self.window /= 2,
             Change::Time => self.has_event_times = !self.has_event_times,
+            Change::When => self.is_selective = !self.is_selective,
         }
+    }
+
+    /// True if some records pass through.
+    pub const fn is_selective(&self) -> bool {
+        self.is_selective
     }
 
     /// How often a server is wrong that has the same filter, without what is on disk; none if it cannot have it, or would
@@ -340,6 +353,11 @@ impl Memory {
             _ => format!("{kind}, slices = {slices}"),
         };
         let time = if self.has_event_times { "time = { field = \"/ts\", optional = true }\n" } else { "" };
-        format!("window = {window}\nfilter = {{ {filter} }}\n{time}")
+        let when = if self.is_selective {
+            "when = [{ header = \"skip\", exists = false }, { not = { field = \"/kind\", one_of = [\"view\", 7] } }]\n"
+        } else {
+            ""
+        };
+        format!("window = {window}\nfilter = {{ {filter} }}\n{time}{when}")
     }
 }

@@ -1,6 +1,6 @@
 //! What must come out: by a model that is a list, and by the promises of the plan.
 
-use super::options::{EVENT_TIMES, Options};
+use super::options::{EVENT_TIMES, Options, WHEN};
 use super::table::Promise;
 use crate::harness::{RETRACT, SplitMix, TestRecord, assert_same};
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,6 +62,49 @@ fn time(record: &TestRecord) -> Option<i64> {
     let header = record.headers.iter().find(|(name, _)| name == EVENT_TIME).and_then(|(_, value)| value.as_deref());
     let event = header.map(|time| std::str::from_utf8(time).ok().and_then(|time| time.parse().ok()).expect("a number"));
     event.or(Some(record.timestamp)).filter(|&time| time >= 0)
+}
+
+/// The header of a record that passes through, whatever its value is.
+const SKIP: &str = "skip";
+/// A header that no record has: this record was read without a condition, for this model.
+pub const WITHOUT_CONDITION: &str = "without-condition";
+
+/// Has some records pass through, if the options ask for that.
+pub fn mark_passing(options: &Options, records: &mut [TestRecord], seed: u64) {
+    let mut random = SplitMix(seed ^ 0x9a55);
+    for record in records.iter_mut().filter(|_| options.has(WHEN)) {
+        let kind = match random.below(16) {
+            0 => {
+                record.headers.push((SKIP.to_owned(), None));
+                continue;
+            }
+            1 => "\"view\"",
+            2 => "7",
+            3 => "\"7\" ",
+            4 => "\"article\"",
+            _ => continue,
+        };
+        if let Some(value) = record.value.as_mut().filter(|value| value.ends_with(b"}")) {
+            value.pop();
+            value.extend_from_slice(format!(",\"kind\":{kind}}}").as_bytes());
+        }
+    }
+}
+
+/// True if a record is not deduplicated.
+pub fn passes(record: &TestRecord) -> bool {
+    let has = |name: &str| record.headers.iter().any(|(header, _)| header == name);
+    let is_of_kind =
+        |value: &Vec<u8>| [",\"kind\":\"view\"}", ",\"kind\":\"7\" }", ",\"kind\":7}"].iter().any(|kind| value.ends_with(kind.as_bytes()));
+    (has(SKIP) || record.value.as_ref().is_some_and(is_of_kind)) && !has(WITHOUT_CONDITION)
+}
+
+/// How often each of the records that pass through is there, by its trace.
+fn passing<'r>(records: impl Iterator<Item = &'r TestRecord>) -> BTreeMap<Vec<u8>, usize> {
+    let trace = |record: &TestRecord| record.headers.iter().find(|(name, _)| name == "trace").and_then(|(_, value)| value.clone());
+    let mut times = BTreeMap::new();
+    records.filter(|record| passes(record)).for_each(|record| *times.entry(trace(record).expect("a trace")).or_default() += 1);
+    times
 }
 
 fn is_broken(record: &TestRecord) -> bool {
@@ -141,6 +184,9 @@ impl<'o> Model<'o> {
 
     /// Whether a record comes out.
     fn emits(&mut self, record: &TestRecord) -> bool {
+        if passes(record) {
+            return !is_refused(self.options, record);
+        }
         if record.value.is_none() {
             return self.options.has("on_tombstone = \"emit\"");
         }
@@ -236,6 +282,7 @@ pub fn ids(records: &[TestRecord]) -> impl Iterator<Item = Vec<u8>> {
 
 /// With the time that it goes out with: a time before 0 is none, and librdkafka writes none of 0.
 fn as_written(mut record: TestRecord) -> TestRecord {
+    record.headers.retain(|(name, _)| name != WITHOUT_CONDITION);
     record.timestamp = match record.timestamp {
         ..0 => -1,
         0 => 1,
@@ -272,7 +319,7 @@ pub fn lacks_nothing(keys: &BTreeSet<Vec<u8>>, output: &[Vec<TestRecord>]) -> bo
 }
 
 pub fn is_judged(record: &TestRecord) -> bool {
-    record.value.is_some() && !is_broken(record)
+    record.value.is_some() && !is_broken(record) && !passes(record)
 }
 
 /// Panics unless what came out is as promised. What was there `before` the group may come out where it may forget that.
@@ -295,6 +342,14 @@ pub fn check(
         assert!(known.contains(&id(record)), "a key came out that never came in: {record:?}");
         *times.entry(id(record)).or_default() += 1;
     }
+    let passed = passing(output.iter().flatten());
+    let came = passing(inputs.iter().flatten().flatten().filter(|record| !is_refused(options, record)));
+    let may_come = passing(inputs.iter().flatten().flatten().chain(before()));
+    let count = |all: &BTreeMap<Vec<u8>, usize>, trace: &Vec<u8>| all.get(trace).copied().unwrap_or_default();
+    let fewer = came.iter().find(|&(trace, &least)| count(&passed, trace) < least);
+    let more = passed.iter().find(|&(trace, &passed)| count(&may_come, trace) < passed);
+    assert!(!promise.nothing_lost || fewer.is_none(), "{fewer:?}: a record that passes through was lost");
+    assert!(!promise.nothing_twice || more.is_none(), "{more:?}: a record that passes through came out several times");
     let seeded = seeds.iter().map(id).find(|id| times.contains_key(id)).map(|id| String::from_utf8_lossy(&id).into_owned());
     assert!(!promise.nothing_twice || seeded.is_none(), "key {seeded:?} was seeded, and came out");
     // Refused, a record from before the group's start still makes its key seen.
