@@ -86,6 +86,8 @@ pub enum Verdict {
     Retracted,
     /// Its value is null, and its key is made of the value; `on_tombstone` says whether it goes out or not.
     Tombstone,
+    /// `when` does not select it: it is emitted without deduplication.
+    Passed,
     /// No key can be taken from it, or it cannot be written as it is; `on_invalid` decides.
     Invalid(Reason),
 }
@@ -100,6 +102,7 @@ impl Verdict {
             Self::Late => "late",
             Self::Retracted => "retracted",
             Self::Tombstone => "tombstone",
+            Self::Passed => "passed",
             Self::Invalid(_) => "invalid",
         }
     }

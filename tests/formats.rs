@@ -119,7 +119,7 @@ fn found(place: &str, formats: &Formats, record: &Record<'_>, schemas: &dyn Sche
         Ok(fingerprint) => Ok(Some(fingerprint)),
         Err(NoKey::Invalid(invalid)) if invalid.reason == Reason::MissingKey => Ok(None),
         Err(NoKey::Invalid(invalid)) => Err((invalid.reason, invalid.message)),
-        Err(NoKey::Awaits(schema)) => panic!("awaits {schema}"),
+        Err(other) => panic!("{other:?}"),
     }
 }
 

@@ -37,10 +37,16 @@ const ONE_ID: Depends = No("a text or a number is the same id in every format");
 const STABLE: &[(&str, &str)] = &[("filter.kind", "\"stable\""), ("filter.capacity", "")];
 
 /// All options of a topic, in the order of the configuration.
-const ROWS: [Row; 33] = [
+const ROWS: [Row; 34] = [
     row("input", ["\"in\"", "\"other\""], OF_TOPIC, Yes),
     row("output", ["\"out\"", "\"other\""], OF_TOPIC, OF_RECORD),
     row("space", ["\"s\"", "\"s\""], No("it is what makes a space"), No("a state is stored under the name of its space")),
+    row(
+        "when",
+        ["{ header = \"x\", exists = true }", "{ field = \"/x\", equals = 1 }"],
+        OF_TOPIC,
+        No("it decides which keys are stored, but a key means the same"),
+    ),
     row("key", ["{ record = \"key\" }", "{ field = \"/id\" }"], OF_TOPIC, Yes),
     row("key", ["{ field = \"/id\" }", "{ field = \"/id\", normalize = [\"trim\"] }"], OF_TOPIC, Yes),
     row("key", ["{ field = \"/id\", normalize = [\"trim\"] }", "{ field = \"/id\", normalize = [\"trim\", \"nfc\"] }"], OF_TOPIC, Yes),

@@ -118,7 +118,7 @@ fn a_sample_of_ndjson_is_counted_exactly() {
     let args = ["--sample", "-", "--key", "/id", "--time", "/t", "--window", "100ms", "--json"];
     let report = parsed(plan(&args).write_stdin(lines));
     let expected = json!({
-        "records": 8, "distinct": 4, "relative_error": 0.0, "repeats": 2, "repeat_share": 0.3333, "invalid": 2, "untimed": 2, "span_ms": 900,
+        "records": 8, "distinct": 4, "relative_error": 0.0, "repeats": 2, "repeat_share": 0.3333, "invalid": 2, "passed": 0, "untimed": 2, "span_ms": 900,
         "window_keys": 4,
     });
     assert_eq!((&report["sample"], &report["ask"]["keys"]), (&expected, &json!(4)));
@@ -138,7 +138,7 @@ fn a_sample_of_kcat_is_counted_exactly() {
     let lines = [line("\"a\"", 10), line("\"b\"", 20), line("\"a\"", 30), line("null", 40)].concat();
     let report = parsed(plan(&["--sample", "-", "--format", "kcat", "--json"]).write_stdin(lines));
     let expected = json!({
-        "records": 4, "distinct": 2, "relative_error": 0.0, "repeats": 1, "repeat_share": 0.3333, "invalid": 1, "untimed": 0, "span_ms": 30,
+        "records": 4, "distinct": 2, "relative_error": 0.0, "repeats": 1, "repeat_share": 0.3333, "invalid": 1, "passed": 0, "untimed": 0, "span_ms": 30,
         "window_keys": null,
     });
     assert_eq!((&report["sample"], &report["ask"]["keys"]), (&expected, &json!(2)));

@@ -108,6 +108,7 @@ impl Settings {
         let Topic {
             input: _,
             output: _,
+            when: _, // A key stays the same. What was not deduplicated is not stored.
             space: _,
             key: _,
             formats: _,     // A text or number has the same fingerprint in every format.

@@ -147,6 +147,7 @@ const fn word(verdict: VerdictName) -> &'static str {
         VerdictName::Late => "late",
         VerdictName::Retracted => "retracted",
         VerdictName::Tombstone => "tombstone",
+        VerdictName::Passed => "passed",
         VerdictName::Invalid => "invalid",
         VerdictName::Pending => "pending",
         VerdictName::Unknown => "unknown",

@@ -32,7 +32,7 @@ const JSON_HELP: &str = "\
 JSON output (--json): one object. Sizes are in bytes and for the whole topic unless noted.
   ask       keys, false_positive_rate, partitions, slices, window_ms, memory_bytes
   sample    null without --sample; records, distinct, relative_error (standard error of distinct;
-            0 if exact), repeats, repeat_share, invalid, untimed, span_ms, window_keys
+            0 if exact), repeats, repeat_share, invalid, passed, untimed, span_ms, window_keys
   proposal  null unless a sample is given without --key and --config; records, is_cut, time,
             candidates[] (key, distinct, repeats, conflicts, conflict_share, differ_in[]),
             reasons[], window_ms, capacity, configuration (null if no key fits)
@@ -203,6 +203,7 @@ fn sample(
             Some(topic) => topic.key.clone(),
             None => KeySpec::new(parts).unwrap_or_else(|error| usage(format!("--key: {error}"))),
         },
+        when: topic.map_or_else(Vec::new, |topic| topic.when.clone()),
         // An ndjson line has no frame.
         formats: match topic {
             Some(topic) if format == Format::Kcat => topic.formats.clone(),

@@ -217,6 +217,9 @@ fn report(summary: &Summary, topic: &Topic, args: &Args, elapsed: Duration) -> S
         let outcome = if topic.on_tombstone == OnTombstone::Emit { "emitted" } else { "dropped" };
         row("tombstones", format!("{}, {outcome}", HumanCount(summary.tombstones)));
     }
+    if summary.passed > 0 {
+        row("passed", format!("{}, emitted without deduplication", HumanCount(summary.passed)));
+    }
     let outcome = match &topic.on_duplicate {
         OnDuplicate::Drop => String::new(),
         OnDuplicate::Mark => ", emitted with a mark by the worker".to_owned(),

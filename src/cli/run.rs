@@ -165,8 +165,20 @@ fn start(
 
 /// Logs the totals since the start.
 fn report_progress(stats: &Stats) {
-    let Totals { records, unseen, duplicates, late, invalid, retracted, tombstones, warmed_up, corrected, evicted, cross_partition_keys } =
-        stats.totals();
+    let Totals {
+        records,
+        unseen,
+        duplicates,
+        late,
+        invalid,
+        retracted,
+        tombstones,
+        passed,
+        warmed_up,
+        corrected,
+        evicted,
+        cross_partition_keys,
+    } = stats.totals();
     tracing::info!(
         routine = true,
         records,
@@ -176,6 +188,7 @@ fn report_progress(stats: &Stats) {
         invalid,
         retracted,
         tombstones,
+        passed,
         corrected,
         evicted,
         warmed_up,

@@ -73,6 +73,10 @@ fn check_subject(registry: &SchemaRegistry, topic: &Topic, is_key: bool, format:
         ([], _) => Ok(None),
         // Only the record specifies which of the schema's messages it holds.
         (names, Format::Protobuf) => Ok(Some(format!("the first message of subject {subject:?} has no field `{}`", names.join("`, `")))),
+        // Records of other schemas may be the ones that are deduplicated.
+        (names, _) if !topic.when.is_empty() => {
+            Ok(Some(format!("the latest schema of subject {subject:?} has no field `{}`", names.join("`, `"))))
+        }
         (names, _) => Err(format!("the latest schema of subject {subject:?} has no field `{}`", names.join("`, `"))),
     }
 }

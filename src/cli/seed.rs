@@ -184,7 +184,11 @@ impl FileArgs {
 }
 
 fn lines(counts: &Counts, keys: u64) -> String {
-    let left_out = [(counts.invalid, "lines without a key skipped"), (counts.tombstones, "lines without a value skipped")];
+    let left_out = [
+        (counts.invalid, "lines without a key skipped"),
+        (counts.tombstones, "lines without a value skipped"),
+        (counts.passed, "lines that `when` does not select skipped"),
+    ];
     let left_out = left_out.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{} {what}", HumanCount(*count)));
     let read = [format!("{} lines", HumanCount(counts.lines)), format!("{} keys", HumanCount(keys))];
     read.into_iter().chain(left_out).collect::<Vec<_>>().join(", ")

@@ -1,9 +1,9 @@
-//! Keys as they are configured: where their parts are, how parts are normalized, what retracts a key, and where a record has its time.
+//! Keys as they are configured: where their parts are, how parts are normalized, and where a record has its time.
 
 use super::error::Diagnostics;
 use super::forms::{VARIABLE, whole};
 use super::units::expected;
-use crate::key::{EmbeddedField, EventTime, KeySpec, Normalizer, Normalizers, Part, Retract, TimePlace, TimeUnit};
+use crate::key::{EmbeddedField, EventTime, KeySpec, Normalizer, Normalizers, Part, TimePlace, TimeUnit};
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
@@ -116,7 +116,7 @@ fn content(table: &Map<String, Value>) -> Option<Part> {
 }
 
 /// Takes a boolean out of a table. A variable gives text.
-fn take_switch(table: &mut Map<String, Value>, name: &str) -> Result<bool, String> {
+pub(super) fn take_switch(table: &mut Map<String, Value>, name: &str) -> Result<bool, String> {
     match table.remove(name) {
         None => Ok(false),
         Some(Value::Bool(is_on)) => Ok(is_on),
@@ -140,29 +140,6 @@ fn normalizers(value: &Value) -> Result<Normalizers, String> {
     let list = value.as_array().filter(is_list).ok_or_else(|| expected(&format!("a list of {names}"), value))?;
     let steps = list.iter().map(|raw| step(raw).ok_or_else(|| expected(&format!("one of {names}, {{ drop_query = [\"name\"] }}"), raw)));
     steps.collect::<Result<_, _>>().map(Normalizers::new)
-}
-
-/// `{ header = "name" }`, `{ header = "name", one_of = ["value"] }`, or `{ field = "/pointer", one_of = ["value"] }`.
-pub(super) fn retract(value: &Value) -> Result<Retract, String> {
-    let what = "{ header = \"name\" }, { header = \"name\", one_of = [\"value\"] } or { field = \"/pointer\", one_of = [\"value\"] }";
-    let unknown = || expected(what, value);
-    let text = |value: &Value| match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
-        _ => None,
-    };
-    let table = value.as_object().ok_or_else(unknown)?;
-    let one_of =
-        table.get("one_of").map(|list| list.as_array().filter(|list| !list.is_empty())?.iter().map(text).collect::<Option<Vec<_>>>());
-    let one_of = one_of.map(|list| list.ok_or_else(unknown)).transpose()?;
-    let places = table.len() - usize::from(one_of.is_some());
-    match (table.get("header"), table.get("field"), one_of) {
-        (Some(Value::String(name)), None, one_of) if places == 1 => Ok(Retract::Header { name: name.clone(), one_of }),
-        (None, Some(Value::String(pointer)), Some(one_of)) if places == 1 => {
-            Retract::field(pointer, one_of).map_err(|error| error.to_string())
-        }
-        _ => Err(unknown()),
-    }
 }
 
 /// `{ field = "/pointer" }` or `{ header = "name" }`, perhaps with `unit` and `optional`.
@@ -264,32 +241,6 @@ pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
     let preset = json!({ "description": "Source and id of a CloudEvent.", "const": "cloudevents" });
     let list = json!({ "type": "array", "items": { "anyOf": [part, content, first_of] }, "minItems": 1 });
     json_schema!({ "anyOf": [preset, part, content, first_of, list] })
-}
-
-/// The JSON schema of what retracts a key.
-pub(super) fn retract_schema(_: &mut SchemaGenerator) -> Schema {
-    let one_of = json!({
-        "description": "The values that retract the key.",
-        "type": "array",
-        "items": { "type": ["string", "number", "boolean"] },
-        "minItems": 1,
-    });
-    let header = json!({
-        "type": "object",
-        "properties": { "header": { "description": "The last header of that name.", "type": "string" }, "one_of": one_of },
-        "required": ["header"],
-        "additionalProperties": false,
-    });
-    let field = json!({
-        "type": "object",
-        "properties": {
-            "field": { "description": "A field of the value, as an RFC 6901 pointer.", "type": "string", "pattern": whole("(/.*)?") },
-            "one_of": one_of,
-        },
-        "required": ["field", "one_of"],
-        "additionalProperties": false,
-    });
-    json_schema!({ "anyOf": [header, field] })
 }
 
 /// The JSON schema of where a record has its time.

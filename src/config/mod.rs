@@ -19,6 +19,7 @@ mod listen;
 mod load;
 mod oauth;
 mod partitioner;
+mod predicate;
 mod properties;
 mod raw;
 mod registry;
@@ -51,7 +52,7 @@ use crate::content::CompareContent;
 use crate::dedup::{Late, Rules};
 use crate::filter::Window;
 use crate::format::Formats;
-use crate::key::{EventTime, KeySpec, RecordSpec, Retract, TimePlace};
+use crate::key::{EventTime, KeySpec, Predicate, RecordSpec, TimePlace};
 use crate::record::{Reason, Timestamp, TopicId, Verdict};
 use crate::values::CountBy;
 use error::Diagnostics;
@@ -326,6 +327,8 @@ pub struct Topic {
     pub input: String,
     /// Topic that unseen records go to; none of a shadow, of which nothing is written but its state.
     pub output: Option<String>,
+    /// The predicates that all hold for the records that are deduplicated. Other records pass through.
+    pub when: Vec<Predicate>,
     /// Key space that its ids belong to.
     pub space: String,
     /// Where the key is.
@@ -338,8 +341,8 @@ pub struct Topic {
     pub window: Window,
     /// What remembers keys.
     pub filter: Filter,
-    /// The rule by which a record retracts its key, if there is one.
-    pub retract: Option<Retract>,
+    /// The predicate that holds for a record that retracts its key, if there is one.
+    pub retract: Option<Predicate>,
     /// Whether a duplicate renews its key's window.
     pub refresh: bool,
     /// The place of the event time in its records, or `None` for Kafka's timestamps.
@@ -427,13 +430,19 @@ impl Topic {
     #[must_use]
     #[inline]
     pub const fn record_spec(&self) -> RecordSpec<'_> {
-        RecordSpec { key: &self.key, retract: self.retract.as_ref(), time: self.time.as_ref(), formats: &self.formats }
+        RecordSpec {
+            key: &self.key,
+            when: self.when.as_slice(),
+            retract: self.retract.as_ref(),
+            time: self.time.as_ref(),
+            formats: &self.formats,
+        }
     }
 
     /// Whether the headers of its records are to be read.
     #[must_use]
     pub fn reads_headers(&self) -> bool {
-        self.retract.as_ref().is_some_and(|retract| retract.as_header().is_some())
+        self.when.iter().chain(&self.retract).any(Predicate::reads_headers)
             || matches!(self.time, Some(EventTime { place: TimePlace::Header(_), .. }))
             || self.key.reads_headers()
             || self.formats.reads_headers()

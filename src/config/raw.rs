@@ -7,7 +7,7 @@ use super::format::{EncodingOption, FormatOption};
 use super::properties::Properties;
 use super::units::{Bytes, Count, Length, Rate, Span, Switch, expected};
 use super::{ColdStart, Delivery, Kind, LogFormat, OnDuplicate, OnInvalid, OnTombstone, OnTruncation, Partitioner, Start};
-use super::{forms, key};
+use super::{forms, key, predicate};
 use crate::content::CompareContent;
 use crate::dedup::Late;
 use crate::filter::AtMaxMemory;
@@ -288,6 +288,11 @@ pub(super) struct Topic {
     /// Topic for unseen records. Without it, the topic is a shadow: the worker evaluates, counts, and remembers its records, but
     /// writes only its state.
     pub(super) output: Option<String>,
+    /// Records to deduplicate: those for which this predicate holds, or each predicate of a list. The worker emits all other records in
+    /// order, without deduplication. By default, it deduplicates all records.
+    #[schemars(schema_with = "predicate::when_schema")]
+    // `resolve` reads it, so that an error has the path of its own predicate.
+    pub(super) when: Option<Value>,
     /// Key space. Topics with the same space share their seen keys. The input's name by default.
     pub(super) space: Option<String>,
     /// What identifies a record: a part, or a list of parts. Required.
@@ -307,7 +312,7 @@ pub(super) struct Topic {
     pub(super) hash: Option<Value>,
     /// Records that retract their key, so that the next record with the key is emitted: those with a header, or with one of some
     /// values in a header or a field. Requires kind `cuckoo` or `exact`, or `filter.confirm`.
-    #[schemars(schema_with = "key::retract_schema")]
+    #[schemars(schema_with = "predicate::retract_schema")]
     pub(super) retract: Option<Value>,
     /// Whether to first write each record to an internal topic, `<group_id>-<input>-repartition`, in a partition that is chosen by
     /// key. Use it for inputs that are not partitioned by this key. Each record is then written twice.
@@ -349,6 +354,7 @@ impl Default for Topic {
         Self {
             input: None,
             output: None,
+            when: None,
             space: None,
             key: None,
             key_format: FormatOption::default(),

@@ -69,7 +69,7 @@ fn examples_mention_every_option() {
         names::<Topic>(),
         names::<Filter>(),
     ];
-    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [8, 7, 7, 4, 1, 2, 6, 11, 20, 9]);
+    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [8, 7, 7, 4, 1, 2, 6, 11, 21, 9]);
     for name in all.iter().flatten() {
         for (file, assigned) in [("example.toml", " ="), ("example.yaml", ":")] {
             let known = example(file).1.lines().any(|line| {
@@ -841,7 +841,12 @@ fn keys_are_retracted_by_headers_or_fields_and_their_values() {
         let filter = format!("filter = {{ kind = \"exact\" }}\nretract = {retract}");
         load(&MINIMAL.replace("filter = { capacity = \"10M\" }", &filter)).map(|_| ())
     };
-    for retract in ["{ header = \"x\" }", "{ header = \"x\", one_of = [\"d\", 1] }", "{ field = \"/op\", one_of = [\"d\", true] }"] {
+    for retract in [
+        "{ header = \"x\" }",
+        "{ header = \"x\", one_of = [\"d\", 1] }",
+        "{ field = \"/op\", one_of = [\"d\", true] }",
+        "{ key_field = \"/op\", equals = \"d\" }",
+    ] {
         assert_eq!(with(retract), Ok(()), "{retract}");
     }
     for retract in [
@@ -855,6 +860,41 @@ fn keys_are_retracted_by_headers_or_fields_and_their_values() {
         assert!(with(retract).unwrap_err().contains("topics[0].retract: expected { header = \"name\" }, "), "{retract}");
     }
     assert!(with("{ field = \"op\", one_of = [\"d\"] }").unwrap_err().contains("write `/op`"));
+}
+
+#[test]
+fn conditions_are_predicates_that_all_hold() {
+    let with = |when: &str| load(&MINIMAL.replace("[[topics]]", &format!("[[topics]]\nwhen = {when}")));
+    for (when, predicates, reads_headers) in [
+        ("{ field = \"/type\", equals = \"order\" }", 1, false),
+        ("{ header = \"type\", one_of = [\"a\", 1, true] }", 1, true),
+        ("{ record = \"key\", exists = \"false\" }", 1, false),
+        ("[{ key_field = \"/type\", equals = 1.5 }, { not = { header = \"x\", exists = true } }]", 2, true),
+    ] {
+        let topic = with(when).unwrap_or_else(|errors| panic!("{when}: {errors}")).topics.remove(0);
+        assert_eq!((topic.when.len(), topic.reads_headers()), (predicates, reads_headers), "{when}");
+    }
+    for (when, error) in [
+        ("[]", "topics[0].when: expected at least one predicate, got []"),
+        ("\"order\"", "topics[0].when: expected a field, key_field, header, or record = \"key\", with equals, one_of, or exists"),
+        ("{ field = \"/type\" }", "topics[0].when: expected a field"),
+        ("{ header = \"type\" }", "topics[0].when: expected a field"),
+        ("{ field = \"/type\", equals = \"a\", exists = true }", "topics[0].when: expected a field"),
+        ("{ field = \"/type\", equals = \"a\", one_of = [\"b\"] }", "topics[0].when: expected a field"),
+        ("{ field = \"/type\", one_of = [] }", "topics[0].when: expected a field"),
+        ("{ field = \"/type\", equals = {} }", "topics[0].when: expected a text, number, or boolean for equals, got {}"),
+        ("{ record = \"value\", equals = \"a\" }", "topics[0].when: expected a field"),
+        ("{ not = { not = { header = \"x\", exists = true } } }", "topics[0].when: expected a field"),
+        ("{ not = { header = \"x\", exists = true }, header = \"y\" }", "topics[0].when: expected a field"),
+        ("{ header = \"x\", exists = 1 }", "topics[0].when: expected true or false for exists, got 1"),
+        (
+            "[{ header = \"x\", exists = true }, { field = \"type\", equals = 1 }]",
+            "topics[0].when[1]: `type` is not a JSON pointer: write `/type`",
+        ),
+    ] {
+        let shown = with(when).unwrap_err();
+        assert!(shown.starts_with("x.toml: ") && shown.contains(error), "{when}: {shown}");
+    }
 }
 
 #[test]

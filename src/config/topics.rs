@@ -3,11 +3,11 @@
 use super::error::{Diagnostics, integer, required};
 use super::space::{self, KeySpace};
 use super::units::{KEYS, Length, window_text};
-use super::{Filter, OnDuplicate, OnInvalid, Topic, filter, format, key, raw};
+use super::{Filter, OnDuplicate, OnInvalid, Topic, filter, format, key, predicate, raw};
 use crate::content::CompareContent;
 use crate::dedup::Late;
 use crate::filter::{Growth, Window};
-use crate::key::{EventTime, KeySpec, Retract};
+use crate::key::{EventTime, KeySpec, Predicate};
 use crate::values::CountBy;
 use serde_json::{Value, json};
 use std::ops::RangeInclusive;
@@ -38,6 +38,7 @@ pub(super) fn resolve(raw: Vec<Option<raw::Topic>>, diagnostics: &mut Diagnostic
 fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<Topic> {
     let at = |name: &str| format!("{path}.{name}");
     let input = required(raw.input, &at("input"), "the topic to read", diagnostics);
+    let when = raw.when.as_ref().map_or_else(|| Some(Vec::new()), |raw| predicate::when(raw, &at("when"), diagnostics));
     let spec = match required(raw.key, &at("key"), "where the key is, such as { record = \"key\" }", diagnostics) {
         Some(raw) => key::resolve(&raw, &at("key"), diagnostics),
         None => None,
@@ -75,6 +76,7 @@ fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<T
         space: raw.space.unwrap_or_else(|| input.clone()),
         input,
         output: raw.output,
+        when: when?,
         key: spec?,
         formats: formats?,
         repartition: raw.repartition.0,
@@ -112,9 +114,9 @@ fn window(length: Length, slices: u64, path: &str, diagnostics: &mut Diagnostics
     }
 }
 
-/// Returns how a record retracts its key.
-fn retract(raw: Option<&Value>, filter: &Filter, path: &str, diagnostics: &mut Diagnostics) -> Option<Retract> {
-    let retract = key::retract(raw?).map_err(|message| diagnostics.add(path, message)).ok()?;
+/// Returns the predicate of records that retract their key.
+fn retract(raw: Option<&Value>, filter: &Filter, path: &str, diagnostics: &mut Diagnostics) -> Option<Predicate> {
+    let retract = predicate::retract(raw?).map_err(|message| diagnostics.add(path, message)).ok()?;
     if !filter.can_retract() {
         let message = format!("kind {:?} cannot retract a key; choose \"cuckoo\" or \"exact\", or set filter.confirm", filter.kind.name());
         diagnostics.add(path, message);
@@ -154,7 +156,11 @@ pub(super) fn is_topic_name(name: &str) -> bool {
 fn check_loops(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
     for (index, (path, topic)) in topics.iter().enumerate() {
         if let Some((other, _)) = topics[..index].iter().find(|(_, other)| other.input == topic.input) {
-            diagnostics.add(&format!("{path}.input"), format!("{:?} is the input of {other} too", topic.input));
+            let message = format!(
+                "{:?} is the input of {other} too: a topic has one key and one window. For records that need another key, use a second configuration with its own group_id that reads the output of {other}, and set `when` in both",
+                topic.input
+            );
+            diagnostics.add(&format!("{path}.input"), message);
         }
         let mut written: Vec<_> = topic.output.iter().map(|name| ("output", name)).collect();
         if let OnDuplicate::Topic(name) = &topic.on_duplicate {
@@ -207,6 +213,7 @@ fn rules(topic: &Topic) -> [(&'static str, String); 12] {
     let Topic {
         input: _,
         output: _, // All of them have one, or none: see check_spaces.
+        when: _,   // Each topic selects its own records.
         space: _,
         key: _,     // Each topic has its own; how keys are hashed is below.
         formats: _, // A text or a number is the same id in each of them.

@@ -11,7 +11,7 @@ use crate::config::{Config, Topic};
 use crate::format::Schemas;
 use crate::kafka::{self, Capture, ChangelogReader, GroupView, Message};
 use crate::key::{Fingerprint, KeyedRecord, NoKey, Reader, Scratch};
-use crate::record::{Invalid, Offset, Record, Timestamp, TopicPartition, log_name};
+use crate::record::{Offset, Record, Timestamp, TopicPartition, log_name};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -39,10 +39,10 @@ pub(super) struct Client<'a> {
 
 /// The requested record.
 pub(super) struct FoundRecord {
-    /// The time that the window goes by, or Kafka's timestamp if the record is invalid.
+    /// The time that the window goes by, or Kafka's timestamp if the record has no key.
     pub(super) time: Option<Timestamp>,
-    /// The fingerprint of the key, and true if the record retracts the key.
-    pub(super) keyed: Result<(Fingerprint, bool), Invalid>,
+    /// The fingerprint of the key, and true if the record retracts the key. Or the reason why there is no key.
+    pub(super) keyed: Result<(Fingerprint, bool), NoKey>,
     /// The parts of the key.
     pub(super) texts: Vec<String>,
 }
@@ -157,11 +157,11 @@ impl<'a> Client<'a> {
         self.read(topic, at, offset..offset + 1, &mut |message, keys| {
             let (time, keyed) = match keys.take(message) {
                 Ok(record) => (record.time, Ok((record.fingerprint, record.retracts))),
-                Err(NoKey::Invalid(invalid)) => (message.timestamp(), Err(*invalid)),
                 Err(NoKey::Awaits(schema)) => {
                     missing_schema = Some(schema);
                     return;
                 }
+                Err(no_key) => (message.timestamp(), Err(no_key)),
             };
             let texts = if keyed.is_ok() { keys.scratch.texts() } else { Vec::new() };
             found = Some(FoundRecord { time, keyed, texts });
@@ -217,7 +217,7 @@ impl<'a> Client<'a> {
                 Ok(KeyedRecord { fingerprint: other, retracts, time }) if other == fingerprint => {
                     found.push(Occurrence { span, offset: message.offset(), time, retracts });
                 }
-                Ok(_) | Err(NoKey::Invalid(_)) => {}
+                Ok(_) | Err(NoKey::Invalid(_) | NoKey::Passes) => {}
                 Err(NoKey::Awaits(_)) => found.may_be_incomplete = true,
             })?;
         }

@@ -15,7 +15,7 @@ use super::state::StateView;
 use crate::config::{Config, Topic};
 use crate::dedup::Late;
 use crate::format::{NoSchemas, Schemas};
-use crate::key::{self, Fingerprint, Part, Scratch};
+use crate::key::{self, Fingerprint, NoKey, Part, Scratch};
 use crate::record::{Offset, TopicPartition, Verdict, log_topic};
 
 const NO_CHANGELOG: &str = "state.changelog is false, so there is no log of emitted records; capture the topic, and use --capture";
@@ -43,11 +43,8 @@ pub fn record(
     let is_pending = committed.is_none_or(|committed| committed <= offset);
     let (fingerprint, retracts) = match keyed {
         Ok(keyed) => keyed,
-        Err(invalid) => {
-            let verdict = match topic.verdict_without_key(invalid.reason) {
-                Verdict::Tombstone => VerdictName::Tombstone,
-                _ => VerdictName::Invalid,
-            };
+        Err(no_key) => {
+            let verdict = verdict_without_key(topic, &no_key);
             explanation.verdict = Some(if is_pending { VerdictName::Pending } else { verdict });
             explanation.certain = is_pending;
             if !is_pending {
@@ -55,7 +52,7 @@ pub fn record(
                     "the verdict is that of the current configuration; the record may have been processed with another one".to_owned(),
                 );
             }
-            explanation.sentences = render::without_key(topic, verdict, &invalid, committed.filter(|_| is_pending));
+            explanation.sentences = render::without_key(topic, verdict, &no_key, committed.filter(|_| is_pending));
             return Ok(explanation);
         }
     };
@@ -136,6 +133,16 @@ pub fn key(config: &Config, topic: &Topic, texts: &[&[u8]], only: Option<i32>, w
         }
     }
     Ok(explanations)
+}
+
+/// Returns the verdict on a record without a key.
+pub(super) fn verdict_without_key(topic: &Topic, no_key: &NoKey) -> VerdictName {
+    match no_key {
+        NoKey::Passes => VerdictName::Passed,
+        NoKey::Invalid(invalid) if topic.verdict_without_key(invalid.reason) == Verdict::Tombstone => VerdictName::Tombstone,
+        NoKey::Invalid(_) => VerdictName::Invalid,
+        NoKey::Awaits(_) => VerdictName::Unknown,
+    }
 }
 
 /// Returns an empty explanation.

@@ -3,7 +3,7 @@
 //! A capture may start after the group did, so earlier records are unknown. It also does not show whether a group has processed the
 //! record. The explanation is the verdict of the given configuration.
 
-use super::live::{empty, key_parts};
+use super::live::{empty, key_parts, verdict_without_key};
 use super::report::{Cause, Emission, ExplainedRecord, Explanation, Forgetting, InputRange, VerdictName};
 use super::{Error, render};
 use crate::config::{Config, Start, Topic};
@@ -65,11 +65,10 @@ pub fn recorded(
     limit(&mut explanation, config, topic, first_offset, captured.partitions);
     let fingerprint = match fingerprint {
         Ok(fingerprint) => fingerprint,
-        Err(invalid) => {
-            let is_tombstone = topic.verdict_without_key(invalid.reason) == Verdict::Tombstone;
-            let verdict = if is_tombstone { VerdictName::Tombstone } else { VerdictName::Invalid };
+        Err(no_key) => {
+            let verdict = verdict_without_key(topic, &no_key);
             explanation.verdict = Some(verdict);
-            explanation.sentences = render::without_key(topic, verdict, &invalid, None);
+            explanation.sentences = render::without_key(topic, verdict, &no_key, None);
             return Ok(explanation);
         }
     };
@@ -223,6 +222,24 @@ filter = { kind = "aging", capacity = 1000, false_positive_rate = 1e-9 }
                 "even a duplicate is uncertain, because its original may precede the capture"
             );
         }
+    }
+
+    #[test]
+    fn records_that_pass_through_do_not_count() {
+        let selective = CONFIG.replace("window", "when = { field = \"/type\", equals = \"a\" }\nwindow");
+        let lines = line("news", 0, 0, r#"{"id":1,"type":"b"}"#)
+            + &line("news", 0, 1, r#"{"id":1,"type":"a"}"#)
+            + &line("news", 0, 2, r#"{"id":1,"type":"a"}"#);
+        for (offset, verdict, cause, emissions) in [
+            (0, VerdictName::Passed, None, 0),
+            (1, VerdictName::Unseen, Some(Cause::First), 1),
+            (2, VerdictName::Duplicate, Some(Cause::Repeat), 1),
+        ] {
+            let said = said(&selective, Some(1), &lines, offset);
+            assert_eq!((said.verdict, said.cause, said.emissions, said.certain), (Some(verdict), cause, emissions, true));
+        }
+        let passed = said(&selective, Some(1), &lines, 0);
+        assert_eq!(passed.sentences, ["`when` does not select the record, so it is emitted without deduplication."]);
     }
 
     #[test]

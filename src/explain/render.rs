@@ -4,6 +4,7 @@ use super::report::{Cause, Emission, Explanation, Forgetting, VerdictName};
 use crate::config::{OnDuplicate, OnInvalid, OnTombstone, Topic};
 use crate::dedup::Late;
 use crate::filter::Window;
+use crate::key::NoKey;
 use crate::record::{Invalid, Offset};
 use crate::replay::format_rfc3339;
 
@@ -39,7 +40,7 @@ fn decided(explanation: &Explanation, verdict: VerdictName, topic: &Topic, commi
             format!("The record {outcome}. It was older than the window, and no record with its key had been emitted within the window.")
         }
         VerdictName::Retracted => "The record retracted its key. Such records are not emitted.".to_owned(),
-        VerdictName::Tombstone | VerdictName::Invalid => String::new(),
+        VerdictName::Tombstone | VerdictName::Invalid | VerdictName::Passed => String::new(),
         VerdictName::Pending => pending(committed) + of_now(explanation.seen),
         VerdictName::Unknown => "The verdict on the record is unknown.".to_owned(),
     }
@@ -120,7 +121,16 @@ fn forgetting(forgotten: &Forgetting, topic: &Topic) -> String {
 }
 
 /// Renders the verdict on a record without a key. `pending_at` is the committed offset if the record is still pending.
-pub(super) fn without_key(topic: &Topic, verdict: VerdictName, invalid: &Invalid, pending_at: Option<Offset>) -> Vec<String> {
+pub(super) fn without_key(topic: &Topic, verdict: VerdictName, no_key: &NoKey, pending_at: Option<Offset>) -> Vec<String> {
+    let decided = match no_key {
+        NoKey::Invalid(invalid) => invalid_or_tombstone(topic, verdict, invalid),
+        NoKey::Passes => "`when` does not select the record, so it is emitted without deduplication.".to_owned(),
+        NoKey::Awaits(schema) => format!("The record needs schema {schema}, which is not available."),
+    };
+    std::iter::once(decided).chain(pending_at.map(|committed| pending(Some(committed)))).collect()
+}
+
+fn invalid_or_tombstone(topic: &Topic, verdict: VerdictName, invalid: &Invalid) -> String {
     let outcome = match (verdict, &topic.on_invalid) {
         (VerdictName::Tombstone, _) if topic.on_tombstone == OnTombstone::Emit => {
             "it is emitted without deduplication (on_tombstone)".to_owned()
@@ -131,11 +141,7 @@ pub(super) fn without_key(topic: &Topic, verdict: VerdictName, invalid: &Invalid
         (_, OnInvalid::Emit) => "it is emitted without deduplication (on_invalid)".to_owned(),
         (_, OnInvalid::Topic(name)) => format!("it goes to {name:?} (on_invalid)"),
     };
-    let mut sentences = vec![format!("The record has no key, so {outcome}. Reason: {invalid}.")];
-    if let Some(committed) = pending_at {
-        sentences.push(pending(Some(committed)));
-    }
-    sentences
+    format!("The record has no key, so {outcome}. Reason: {invalid}.")
 }
 
 /// Renders the emitted record, or the range of records that contains it.

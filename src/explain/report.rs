@@ -89,6 +89,8 @@ pub enum VerdictName {
     Tombstone,
     /// The record has no valid key; `on_invalid` applied.
     Invalid,
+    /// `when` does not select the record. It was emitted without deduplication.
+    Passed,
     /// The group has not processed the record yet.
     Pending,
     /// The verdict is unknown.

@@ -34,7 +34,7 @@ impl Collector for Metrics {
 fn records(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
     let of = |count: fn(&TopicStatus) -> u64| status.topics.iter().map(move |topic| ([("topic", topic.topic.clone())], count(topic)));
     let verdicts = |topic: &TopicStatus| {
-        let VerdictCounts { unseen, duplicate, late, invalid, retracted, tombstone } = topic.records;
+        let VerdictCounts { unseen, duplicate, late, invalid, retracted, tombstone, passed } = topic.records;
         let counts = [
             ("unseen", unseen),
             ("duplicate", duplicate),
@@ -42,6 +42,7 @@ fn records(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
             ("invalid", invalid),
             ("retracted", retracted),
             ("tombstone", tombstone),
+            ("passed", passed),
         ];
         let topic = topic.topic.clone();
         counts.map(|(verdict, count)| ([("topic", topic.clone()), ("verdict", verdict.to_owned())], count))

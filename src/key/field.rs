@@ -36,13 +36,19 @@ pub(super) fn text<'a>(
     text: &'a [u8],
     buffers: &mut Buffers,
 ) -> Result<Option<Cow<'a, str>>, Box<Unreadable>> {
+    Ok(find(extractor, text, buffers)?.and_then(text_of))
+}
+
+/// Returns the value at the only place of an extractor.
+pub(super) fn find<'a>(extractor: &'a impl Extract, text: &'a [u8], buffers: &mut Buffers) -> Result<Option<Scalar<'a>>, Box<Unreadable>> {
     let mut found = [None];
     extractor.find(text, buffers, &mut found)?;
     let [found] = found;
-    Ok(found.and_then(text_of))
+    Ok(found)
 }
 
-fn text_of(found: Scalar<'_>) -> Option<Cow<'_, str>> {
+/// Returns a string, number, or boolean as written.
+pub(super) fn text_of(found: Scalar<'_>) -> Option<Cow<'_, str>> {
     match found {
         Scalar::String(text) | Scalar::Number(text) | Scalar::Bool(text) => str::from_utf8(text).ok().map(Cow::Borrowed),
         Scalar::Escaped(quoted) => unescape(quoted).ok().map(Cow::Owned),

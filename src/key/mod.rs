@@ -17,8 +17,8 @@ mod invalid;
 mod lookup;
 mod normalize;
 mod part;
+mod predicate;
 mod reader;
-mod retract;
 mod shown;
 mod time;
 
@@ -27,8 +27,8 @@ pub use hashing::{HashKeyError, Hashing};
 pub use lookup::LookupError;
 pub use normalize::{Normalizer, Normalizers};
 pub use part::{EmbeddedField, Part};
+pub use predicate::Predicate;
 pub use reader::{KeyedRecord, NoKey, OpenValue, Reader, RecordSpec, ValueReader};
-pub use retract::Retract;
 pub use time::{EventTime, TimePlace, TimeUnit};
 
 use crate::format::{Buffers, Extract, JsonExtractor, Places, PointerError, Scalar, Side, Visit, unescape};

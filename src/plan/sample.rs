@@ -7,7 +7,7 @@
 
 use crate::filter::{Slice, Window};
 use crate::format::{Formats, Schemas};
-use crate::key::{EventTime, Field, Fingerprint, KeySpec, NoKey, Reader, RecordSpec, Scratch};
+use crate::key::{EventTime, Field, Fingerprint, KeySpec, NoKey, Predicate, Reader, RecordSpec, Scratch};
 use crate::record::{Record, Timestamp};
 use crate::replay::{Error as ReplayError, Format, LineError, Lines, Recorded};
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,8 @@ pub struct SampleOptions {
     pub format: Format,
     /// Location of the key.
     pub key: KeySpec,
+    /// Predicates that all hold for the records that are deduplicated. Only these count.
+    pub when: Vec<Predicate>,
     /// Formats of keys and values.
     pub formats: Formats,
     /// Source of the schemas.
@@ -54,6 +56,8 @@ pub struct Sample {
     pub repeat_share: f64,
     /// Number of records without a key. They are not part of any other count.
     pub invalid: u64,
+    /// Number of records that `when` does not select. They are not part of any other count.
+    pub passed: u64,
     /// Number of records without a time. They get the time of the previous records.
     pub untimed: u64,
     /// Time between the first and the last record, in milliseconds, or `None` if no record has a time.
@@ -107,10 +111,11 @@ fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Resul
                 let headers = recorded.headers();
                 let record = Record { key: recorded.key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
                 let (key, formats, schemas) = (&options.key, &options.formats, &*options.schemas);
-                let spec = RecordSpec { key, retract: None, time: options.event_time.as_ref(), formats };
+                let spec = RecordSpec { key, when: &options.when, retract: None, time: options.event_time.as_ref(), formats };
                 let keyed = reader.read(spec, &record, recorded.time, &mut scratch, schemas);
                 let time = match &keyed {
                     Ok(keyed) => keyed.time,
+                    Err(NoKey::Passes) => return keyed.map(|keyed| keyed.fingerprint),
                     Err(_) => recorded.time.filter(|_| options.event_time.is_none()),
                 };
                 match time {
@@ -127,6 +132,7 @@ fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Resul
         match fingerprint.map_err(|fault| ReplayError::Line { line: lines.number(), offset: lines.offset(), fault })? {
             Ok(fingerprint) => windows.see(fingerprint),
             Err(NoKey::Invalid(_)) => sample.invalid += 1,
+            Err(NoKey::Passes) => sample.passed += 1,
             Err(NoKey::Awaits(schema)) => {
                 let fault = LineError::awaits(schema, &*options.schemas);
                 return Err(ReplayError::Line { line: lines.number(), offset: lines.offset(), fault }.into());
@@ -134,7 +140,7 @@ fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Resul
         }
     }
     windows.close();
-    let keyed = sample.records - sample.invalid;
+    let keyed = sample.records - sample.invalid - sample.passed;
     if keyed == 0 {
         return Err(SampleError::Empty);
     }
@@ -248,7 +254,16 @@ mod tests {
 
     fn options(format: Format, key: Part) -> SampleOptions {
         let key = KeySpec::new(vec![key]).unwrap();
-        SampleOptions { format, key, formats: Formats::default(), schemas: Arc::new(NoSchemas), event_time: None, time: None, window: None }
+        SampleOptions {
+            format,
+            key,
+            when: Vec::new(),
+            formats: Formats::default(),
+            schemas: Arc::new(NoSchemas),
+            event_time: None,
+            time: None,
+            window: None,
+        }
     }
 
     fn counted(format: Format, key: Part, time: Option<&str>, window: Option<Window>, lines: &str) -> Sample {
@@ -267,6 +282,7 @@ mod tests {
             repeats: 2,
             repeat_share: 0.5,
             invalid: 2,
+            passed: 0,
             untimed: 3,
             span_ms: Some(9),
             last_time: Some(9),
@@ -276,6 +292,18 @@ mod tests {
         let whole = counted(Format::Ndjson, Part::RecordValue, None, None, lines);
         assert_eq!((whole.records, whole.distinct, whole.repeats, whole.span_ms), (6, 6, 0, None));
         assert_eq!(whole.keys(), 6);
+    }
+
+    #[test]
+    fn only_selected_records_count() {
+        let lines =
+            "{\"id\":1,\"type\":\"a\",\"t\":5}\n{\"id\":2,\"type\":\"b\",\"t\":900}\n{\"id\":1,\"type\":\"a\",\"t\":9}\n{\"t\":1}\n";
+        let selected = Predicate::field(crate::format::Side::Value, "/type").unwrap().one_of(vec!["a".to_owned()]);
+        let time = Field::new("/t").ok();
+        let options = SampleOptions { when: vec![selected], time, ..options(Format::Ndjson, Part::Field("/id".into())) };
+        let sample = Sample::count(lines.as_bytes(), &options).unwrap();
+        assert_eq!((sample.records, sample.distinct, sample.repeats, sample.passed), (4, 1, 1, 2));
+        assert_eq!((sample.invalid, sample.untimed, sample.span_ms), (0, 0, Some(4)));
     }
 
     #[test]

@@ -120,6 +120,9 @@ fn counted(sample: &Sample, window_ms: Option<u64>) -> String {
     if sample.invalid > 0 {
         _ = write!(text, ", {} without a key", sample.invalid);
     }
+    if sample.passed > 0 {
+        _ = write!(text, ", {} that `when` does not select", sample.passed);
+    }
     text.push('\n');
     let Some(span_ms) = sample.span_ms else {
         return text + "        the records have no time, so all keys are assumed to be in one window\n";

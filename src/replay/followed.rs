@@ -5,16 +5,16 @@
 use super::{Error, Format, LineError, Lines, Others, Recorded, Replay};
 use crate::filter::Slice;
 use crate::key::{Fingerprint, NoKey, RecordSpec};
-use crate::record::{Invalid, Offset, Record, Timestamp, Verdict};
+use crate::record::{Offset, Record, Timestamp, Verdict};
 use std::io::BufRead;
 
 /// A record that was searched for.
 #[derive(Clone, Debug)]
 pub struct RecordedKey {
-    /// The time that the window goes by, or Kafka's timestamp if the record is invalid.
+    /// The time that the window goes by, or Kafka's timestamp if the record has no key.
     pub time: Option<Timestamp>,
     /// Fingerprint of the key, or the reason why the record has none.
-    pub fingerprint: Result<Fingerprint, Invalid>,
+    pub fingerprint: Result<Fingerprint, NoKey>,
     /// Parts of the key, empty if there is no key.
     pub texts: Vec<String>,
     /// First recorded offset of the partition.
@@ -74,8 +74,8 @@ impl Replay<'_> {
         let spec = RecordSpec { formats: &self.formats, ..self.topic.record_spec() };
         let (fingerprint, time) = match self.reader.read(spec, &record, recorded.time, &mut self.scratch, &*self.schemas) {
             Ok(keyed) => (Ok(keyed.fingerprint), keyed.time),
-            Err(NoKey::Invalid(invalid)) => (Err(*invalid), recorded.time),
             Err(NoKey::Awaits(schema)) => return Err(LineError::awaits(schema, &*self.schemas)),
+            Err(no_key) => (Err(no_key), recorded.time),
         };
         let texts = if fingerprint.is_ok() { self.scratch.texts() } else { Vec::new() };
         Ok(Some(RecordedKey { time, fingerprint, texts, first_offset: None }))

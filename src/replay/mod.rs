@@ -8,6 +8,7 @@ mod envelope;
 mod followed;
 mod input;
 mod recorded;
+mod summary;
 mod truth;
 
 pub use envelope::Captured;
@@ -15,19 +16,17 @@ pub use followed::{FollowedRecord, RecordedKey};
 pub(crate) use input::Lines;
 pub use input::{Format, format_rfc3339, parse_rfc3339, parse_time};
 pub(crate) use recorded::Recorded;
+pub use summary::Summary;
 pub use truth::Counts;
 
 use crate::config::{OnInvalid, OnTombstone, Topic};
-use crate::content::{CompareContent, Conflicts, ContentSample, PartitionKey};
+use crate::content::{CompareContent, ContentSample, PartitionKey};
 use crate::dedup::{Dedup, Late, Rules};
 use crate::filter;
 use crate::format::{self, Formats, NoSchemas, PointerError, SchemaId, Schemas};
-use crate::key::{
-    self, EventTime, Field, Fingerprint, KeyedRecord, NoKey, Part, Reader, RecordSpec, Retract, Scratch, TimePlace, ValueReader,
-};
+use crate::key::{self, EventTime, Field, Fingerprint, KeyedRecord, NoKey, Part, Reader, RecordSpec, Scratch, TimePlace, ValueReader};
 use crate::record::{Invalid, Record, Timestamp, Verdict};
-use crate::values::{CountBy, Counted, ValueCounts};
-use std::collections::BTreeMap;
+use crate::values::{CountBy, ValueCounts};
 use std::io::{self, BufRead, Write};
 use std::sync::Arc;
 use truth::Truth;
@@ -91,51 +90,6 @@ struct Partition {
     truth: Option<Truth>,
 }
 
-/// Counts of the records so far.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Summary {
-    /// Lines read.
-    pub records: u64,
-    /// Records emitted as unseen, including late records.
-    pub unseen: u64,
-    /// Records with a remembered key, which were not emitted.
-    pub duplicates: u64,
-    /// Records older than the window whose key is not remembered. `late` decided what happened to them.
-    pub late: u64,
-    /// Retractions, which are not emitted.
-    pub retracted: u64,
-    /// Records without a value from which to take a key. `on_tombstone` decided what happened to them.
-    pub tombstones: u64,
-    /// Unseen records that the filter alone would have dropped.
-    pub corrected: u64,
-    /// Records without a key, by the label of the reason. `on_invalid` decided what happened to them.
-    pub invalid: BTreeMap<&'static str, u64>,
-    /// Lines without a key that look like output of `kcat -J`, although they are read as values.
-    pub envelopes: u64,
-    /// Records later than the max timestamp. They are evaluated, but do not move the window.
-    pub future: u64,
-    /// The timestamp of the last such record.
-    pub future_time: Option<Timestamp>,
-    /// Stream time of the most advanced partition.
-    pub stream_time: Option<Timestamp>,
-    /// Records that the live run would have sent to a dead-letter topic.
-    pub dead_letters: u64,
-    /// Records without a time.
-    pub untimed: u64,
-    /// Partitions that had a record.
-    pub partitions: u64,
-    /// Keys in the fullest open slice, divided by its capacity.
-    pub load: f64,
-    /// Memory of the filters' bits, in bytes.
-    pub memory: u64,
-    /// Counts of the exact window, if it was requested.
-    pub truth: Option<Counts>,
-    /// Counts by the values of `count_by`, most records first, and the rest at the end. Empty without `count_by`.
-    pub values: Vec<(Option<String>, Counted)>,
-    /// For a sample of keys, duplicates compared with the record that they duplicate, except for fields that `key_conflicts` leaves out.
-    pub key_conflicts: Conflicts,
-}
-
 /// Reason why a replay cannot start, or had to stop.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -143,11 +97,16 @@ pub enum Error {
     /// The key needs something that the format does not have.
     #[error("the topic's key needs {0}, which an ndjson line does not have; record with `unseen capture` and replay with --format capture")]
     Part(Part),
-    /// The topic retracts keys by a header, which the format does not have.
+    /// `when` or `retract` tests something that the format does not have.
     #[error(
-        "the topic retracts keys by header `{0}`, which an ndjson line does not have; record with `unseen capture` and replay with --format capture"
+        "the topic's `{option}` tests {place}, which an ndjson line does not have; record with `unseen capture` and replay with --format capture"
     )]
-    Retract(String),
+    Predicate {
+        /// The option.
+        option: &'static str,
+        /// The place that it tests.
+        place: String,
+    },
     /// The topic's records have their time in a header, which the format does not have.
     #[error(
         "the topic's `time` is header `{0}`, which a line of ndjson does not have; record with `unseen capture` and replay with --format capture"
@@ -254,8 +213,11 @@ impl<'t> Replay<'t> {
                 let is_absent = |part: &&Part| !matches!(part, Part::RecordValue | Part::Field(_) | Part::Content { .. });
                 let absent = topic.key.leaves().find(is_absent);
                 absent.map_or(Ok(()), |part| Err(Error::Part(part.clone())))?;
-                let header = topic.retract.as_ref().and_then(Retract::as_header);
-                header.map_or(Ok(()), |(name, _)| Err(Error::Retract(name.to_owned())))?;
+                let predicates = topic.when.iter().map(|when| ("when", when));
+                let mut predicates = predicates.chain(topic.retract.iter().map(|retract| ("retract", retract)));
+                if let Some((option, predicate)) = predicates.find(|(_, predicate)| predicate.reads_headers() || predicate.reads_key()) {
+                    return Err(Error::Predicate { option, place: predicate.place().to_string() });
+                }
                 match &topic.time {
                     Some(EventTime { place: TimePlace::Header(name), optional: false, .. }) => return Err(Error::TimeHeader(name.clone())),
                     Some(time) if options.time.is_some() && !time.optional => return Err(Error::EventTime(time.place.to_string())),
@@ -375,6 +337,11 @@ impl<'t> Replay<'t> {
             match self.reader.read(spec, &record, recorded.time, &mut self.scratch, &*self.schemas) {
                 Ok(keyed) => keyed,
                 Err(NoKey::Awaits(schema)) => return Err(LineError::awaits(schema, &*self.schemas)),
+                Err(NoKey::Passes) => {
+                    self.counted.passed += 1;
+                    self.count_value(&record, false);
+                    return Ok(true);
+                }
                 Err(NoKey::Invalid(invalid)) => {
                     self.counted.untimed += u64::from(recorded.time.is_none() && self.topic.time.is_none());
                     let looks = self.format == Format::Ndjson && Recorded::parse(Format::Kcat, line, None).is_ok();
@@ -399,11 +366,6 @@ impl<'t> Replay<'t> {
         let verdict =
             if retracts { dedup.retract(fingerprint, time, max_timestamp) } else { dedup.judge(fingerprint, time, max_timestamp) };
         let verdict = verdict.map_err(LineError::Verdict)?;
-        if let Some(by) = self.count_by {
-            let (headers, reader) = (headers.iter().copied(), &mut self.value_reader);
-            let text = by.text(self.formats.value(), record.value, headers, reader, &*self.schemas);
-            self.values.add(text.as_deref(), verdict == Verdict::Duplicate);
-        }
         if self.only.is_none() {
             let key = PartitionKey { partition: number, fingerprint };
             let value = self.value_reader.open(self.formats.value(), record.value, headers.iter().copied(), &*self.schemas);
@@ -433,7 +395,16 @@ impl<'t> Replay<'t> {
                 self.counted.late += u64::from(dedup.is_late(time));
             }
         }
+        self.count_value(&record, verdict == Verdict::Duplicate);
         Ok(verdict == Verdict::Unseen)
+    }
+
+    /// Counts a record by the value of `count_by`, if configured.
+    fn count_value(&mut self, record: &Record<'_>, is_duplicate: bool) {
+        let Some(by) = self.count_by else { return };
+        let (headers, reader) = (record.headers.iter().copied(), &mut self.value_reader);
+        let text = by.text(self.formats.value(), record.value, headers, reader, &*self.schemas);
+        self.values.add(text.as_deref(), is_duplicate);
     }
 
     /// Returns whether to emit a record without a key.

@@ -1,9 +1,10 @@
 use super::*;
 use crate::config::{self, OnDuplicate, OnTombstone};
-use crate::content::CompareContent;
+use crate::content::{CompareContent, Conflicts};
 use crate::filter::{Growth, Window};
-use crate::format::{Formats, RecordFormat};
-use crate::key::{KeySpec, Retract};
+use crate::format::{Formats, RecordFormat, Side};
+use crate::key::{KeySpec, Predicate};
+use crate::values::Counted;
 use std::time::Duration;
 
 fn topic(parts: Vec<Part>) -> Topic {
@@ -16,6 +17,7 @@ fn topic(parts: Vec<Part>) -> Topic {
         repartition: false,
         window: Window::time(60_000, 4),
         filter: filter(1e-6),
+        when: Vec::new(),
         retract: None,
         refresh: false,
         time: None,
@@ -101,12 +103,30 @@ fn missing_key_parts_are_reported_before_reading() {
 
 #[test]
 fn unsupported_settings_for_ndjson_are_rejected() {
-    let topic = Topic { retract: Some(Retract::header("retract")), filter: config::Filter { confirm: true, ..filter(1e-4) }, ..by_id() };
+    let topic = Topic { retract: Some(Predicate::header("retract")), filter: config::Filter { confirm: true, ..filter(1e-4) }, ..by_id() };
     let error = replay(&topic, &options(Format::Ndjson), b"{\"id\":1}\n").unwrap_err().to_string();
-    assert!(error.starts_with("the topic retracts keys by header `retract`, which an ndjson line does not have"), "{error}");
+    assert!(error.starts_with("the topic's `retract` tests header `retract`, which an ndjson line does not have"), "{error}");
+    let topic_when = |predicate| Topic { when: vec![predicate], ..by_id() };
+    let error = replay(&topic_when(Predicate::record_key()), &options(Format::Ndjson), b"").unwrap_err().to_string();
+    assert!(error.starts_with("the topic's `when` tests the record key, which an ndjson line does not have"), "{error}");
+    assert!(replay(&topic_when(Predicate::field(Side::Value, "/type").unwrap()), &options(Format::Ndjson), b"").is_ok());
     assert!(replay(&topic, &options(Format::Kcat), b"").is_ok());
     let four = Options { partitions: 4, ..options(Format::Ndjson) };
     assert!(matches!(replay(&by_id(), &four, b"{\"id\":1}\n"), Err(Error::Partitions)));
+}
+
+/// Records that pass through are emitted, whatever they are, and neither move the window nor insert a key.
+#[test]
+fn records_that_are_not_selected_pass_through() {
+    let selected = Predicate::field(Side::Value, "/type").unwrap().one_of(vec!["a".to_owned()]);
+    let time = EventTime { place: TimePlace::field("/ts").unwrap(), unit: None, optional: false };
+    let topic = Topic { when: vec![selected], time: Some(time), on_invalid: OnInvalid::Drop, ..by_id() };
+    let lines = "{\"type\":\"b\",\"id\":1,\"ts\":1900000000}\n{\"type\":\"a\",\"id\":1,\"ts\":1700000000}\n{\"id\":1}\n{\"type\":\"a\",\"id\":1,\"ts\":1700000001}\n{\"type\":\"b\"}\n{\"type\":\"a\"}\n{\n";
+    let (output, summary) = replay(&topic, &options(Format::Ndjson), lines.as_bytes()).unwrap();
+    assert_eq!((summary.records, summary.unseen, summary.duplicates, summary.passed), (7, 1, 1, 3));
+    assert_eq!((summary.stream_time, summary.invalid), (Some(1_700_000_001_000), [("malformed", 1), ("missing_key", 1)].into()));
+    let emitted: Vec<_> = lines.lines().enumerate().filter(|(number, _)| matches!(number, 0 | 1 | 2 | 4)).map(|(_, line)| line).collect();
+    assert_eq!(output.lines().collect::<Vec<_>>(), emitted);
 }
 
 #[test]

@@ -79,7 +79,7 @@ pub enum Route {
 pub fn of(topic: &Topic, verdict: Verdict) -> Route {
     match verdict {
         _ if topic.is_shadow() => Route::Drop,
-        Verdict::Unseen => Route::Write(Destination::Output),
+        Verdict::Unseen | Verdict::Passed => Route::Write(Destination::Output),
         Verdict::Tombstone if topic.on_tombstone == OnTombstone::Emit => Route::Write(Destination::Output),
         Verdict::Retracted | Verdict::Tombstone => Route::Drop,
         Verdict::Duplicate => match topic.on_duplicate {

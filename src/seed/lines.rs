@@ -7,7 +7,7 @@ use super::{Format, Options};
 use crate::config::Topic;
 use crate::format::Format::Json;
 use crate::format::{Formats, Schemas};
-use crate::key::{EventTime, Field, Fingerprint, KeyedRecord, NoKey, Part, Reader, RecordSpec, Scratch, TimePlace};
+use crate::key::{EventTime, Field, Fingerprint, KeyedRecord, NoKey, Part, Predicate, Reader, RecordSpec, Scratch, TimePlace};
 use crate::record::{Record, Timestamp, Verdict};
 use crate::replay::{self, LineError, Lines, Recorded, parse_time};
 use std::io::BufRead;
@@ -36,6 +36,8 @@ pub struct Counts {
     pub invalid: u64,
     /// Number of lines skipped because they have no value.
     pub tombstones: u64,
+    /// Number of lines skipped because `when` does not select them.
+    pub passed: u64,
 }
 
 /// Parser for the lines of a file.
@@ -79,6 +81,13 @@ impl<'t> LineReader<'t> {
                         "write a table with one column per part, and use --format csv"
                     };
                     return Err(Error::Options(format!("the topic's key needs {part}, which an ndjson line does not have; {advice}")));
+                }
+                let is_absent = |test: &&Predicate| test.reads_headers() || test.reads_key() && options.record_key.is_none();
+                if let Some(test) = topic.when.iter().find(is_absent) {
+                    return Err(Error::Options(format!(
+                        "the topic's `when` tests {}, which an ndjson line does not have; write a table of selected keys, and use --format csv",
+                        test.place()
+                    )));
                 }
                 match &topic.time {
                     Some(EventTime { place: place @ TimePlace::Header(_), optional: false, .. }) => {
@@ -149,6 +158,10 @@ impl<'t> LineReader<'t> {
             match self.reader.read(spec, &record, timestamp, &mut self.scratch, &*self.schemas) {
                 Ok(keyed) => keyed,
                 Err(NoKey::Awaits(schema)) => return Err(LineError::awaits(schema, &*self.schemas).into()),
+                Err(NoKey::Passes) => {
+                    self.counts.passed += 1;
+                    return Ok(());
+                }
                 Err(NoKey::Invalid(invalid)) if self.topic.verdict_without_key(invalid.reason) == Verdict::Tombstone => {
                     self.counts.tombstones += 1;
                     return Ok(());

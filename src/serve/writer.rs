@@ -7,7 +7,7 @@ use crate::config::{Config, KeySpace, Partitioner, Topic};
 use crate::filter::Window;
 use crate::format::NoSchemas;
 use crate::kafka::{Error, InputWriter, NewRecord, Written};
-use crate::key::{Fingerprint, NoKey, Part, Reader, Scratch};
+use crate::key::{Fingerprint, NoKey, Part, Predicate, Reader, Scratch};
 use crate::record::Record;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -219,6 +219,12 @@ impl Input {
                 _ => return Err(NOT_MADE_OF_FIELDS.to_owned()),
             }
         }
+        let has = |record: &NewRecord<'_>, name: &str| record.headers.iter().any(|(header, _)| *header == name);
+        for (name, value) in self.topic.when.iter().filter_map(Predicate::as_header) {
+            if !has(&record, name) {
+                record.headers.push((name, value.as_bytes()));
+            }
+        }
         if record.key.is_empty() && self.has_random_empty_key {
             return Err("with serve.partitioner, a record with an empty key goes to a random partition".to_owned());
         }
@@ -247,6 +253,7 @@ impl Input {
             Ok(keyed) => return Ok((keyed.fingerprint, keyed.retracts)),
             Err(NoKey::Invalid(invalid)) => invalid.message,
             Err(NoKey::Awaits(schema)) => format!("the record needs schema {schema}"),
+            Err(NoKey::Passes) => "the topic's `when` does not select it".to_owned(),
         };
         Err(format!("a worker could not judge the record for this key: {why}"))
     }
@@ -302,6 +309,19 @@ mod tests {
             let (fingerprint, record) = input.record(&[b"42", b"\0\x01"], retracts).unwrap();
             assert_eq!(input.read_back(&record), Ok((fingerprint, retracts)));
         }
+    }
+
+    #[test]
+    fn written_records_are_selected() {
+        let with = |when: &str| input(&format!("key = {{ record = \"key\" }}\nrepartition = true\nwhen = {when}"), None);
+        let input = with(
+            "[{ header = \"type\", one_of = [\"a\", \"b\"] }, { record = \"key\", exists = true }, { header = \"x\", exists = false }]",
+        )
+        .unwrap();
+        let headers = input.record(&[b"42"], false).unwrap().1.headers;
+        assert_eq!(headers, [("type", &b"a"[..])]);
+        let reason = with("{ field = \"/type\", equals = \"a\" }").unwrap_err();
+        assert_eq!(reason, "a worker could not judge the record for this key: the topic's `when` does not select it");
     }
 
     #[test]

@@ -80,6 +80,8 @@ pub struct TopicCounts {
     pub retracted: AtomicU64,
     /// Tombstones whose key cannot be read; `on_tombstone` determines whether they are emitted.
     pub tombstone: AtomicU64,
+    /// Records that `when` does not select. They are emitted without deduplication.
+    pub passed: AtomicU64,
     /// Invalid records, by [`Reason`].
     pub invalid: [AtomicU64; Reason::ALL.len()],
     /// Bytes of keys and values read, including records that were read again and warm-up.
@@ -102,7 +104,7 @@ pub struct TopicCounts {
 impl TopicCounts {
     /// Returns the number of records with a verdict.
     fn records(&self) -> u64 {
-        let verdicts = [&self.unseen, &self.duplicate, &self.late, &self.retracted, &self.tombstone];
+        let verdicts = [&self.unseen, &self.duplicate, &self.late, &self.retracted, &self.tombstone, &self.passed];
         verdicts.into_iter().chain(&self.invalid).map(get).sum()
     }
 }
@@ -137,6 +139,8 @@ pub struct Totals {
     pub retracted: u64,
     /// See [`TopicCounts::tombstone`].
     pub tombstones: u64,
+    /// See [`TopicCounts::passed`].
+    pub passed: u64,
     /// See [`TopicCounts::warmed_up`].
     pub warmed_up: u64,
     /// See [`SpaceCounts::corrected`].
@@ -330,6 +334,7 @@ impl Stats {
             all.invalid += topic.invalid.iter().map(get).sum::<u64>();
             all.retracted += get(&topic.retracted);
             all.tombstones += get(&topic.tombstone);
+            all.passed += get(&topic.passed);
             all.warmed_up += get(&topic.warmed_up);
         }
         for space in &self.spaces {
@@ -391,6 +396,7 @@ pub struct Tally {
     late: u64,
     retracted: u64,
     tombstone: u64,
+    passed: u64,
     invalid: [u64; Reason::ALL.len()],
     /// See [`TopicCounts::bytes`].
     pub bytes: u64,
@@ -419,6 +425,7 @@ impl Tally {
             Verdict::Invalid(reason) => self.invalid[reason as usize] += 1,
             Verdict::Retracted => self.retracted += 1,
             Verdict::Tombstone => self.tombstone += 1,
+            Verdict::Passed => self.passed += 1,
         }
     }
 
@@ -437,6 +444,7 @@ impl Tally {
         add(&counts.late, tally.late);
         add(&counts.retracted, tally.retracted);
         add(&counts.tombstone, tally.tombstone);
+        add(&counts.passed, tally.passed);
         counts.invalid.iter().zip(tally.invalid).for_each(|(count, by)| add(count, by));
         add(&counts.bytes, tally.bytes);
         add(&counts.dead_letters, tally.dead_letters);

@@ -152,7 +152,7 @@ impl Stats {
         let mut changes = Vec::new();
         for (topic, counts) in config.topics.iter().zip(&self.topics).filter(|(topic, _)| topic.forgets_by_time()) {
             let mut watch = counts.time_watch();
-            let (records, future) = (counts.records(), get(&counts.future));
+            let (records, future) = (counts.records() - get(&counts.passed), get(&counts.future));
             let Some(&stream_time) = stream_times.get(&*topic.input) else {
                 // Other processes own all partitions of the topic now.
                 *watch = TimeWatch { records, future, warning: None };

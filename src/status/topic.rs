@@ -78,6 +78,8 @@ pub struct VerdictCounts {
     pub retracted: u64,
     /// Tombstones whose key cannot be read; `on_tombstone` determines whether they are emitted.
     pub tombstone: u64,
+    /// Records that `when` does not select. They are emitted without deduplication.
+    pub passed: u64,
 }
 
 pub(super) fn topic_status(((name, topic), counts): ((String, &Topic), &TopicCounts)) -> TopicStatus {
@@ -94,6 +96,7 @@ pub(super) fn topic_status(((name, topic), counts): ((String, &Topic), &TopicCou
             invalid: invalid.values().sum(),
             retracted: get(&counts.retracted),
             tombstone: get(&counts.tombstone),
+            passed: get(&counts.passed),
         },
         invalid,
         consumed_bytes: get(&counts.bytes),

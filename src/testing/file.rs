@@ -87,6 +87,8 @@ pub struct Totals {
     pub retracted: Option<u64>,
     /// Records without a value from which to take a key.
     pub tombstone: Option<u64>,
+    /// Records that `when` does not select.
+    pub passed: Option<u64>,
     /// Records that were dropped although their key was not seen: the filter's errors, according to an exact window.
     pub false_positive: Option<u64>,
 }
@@ -132,7 +134,7 @@ pub enum Expect {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Outcome {
-    /// `unseen`, `duplicate`, `late`, `invalid`, `retracted`, or `tombstone`.
+    /// `unseen`, `duplicate`, `late`, `invalid`, `retracted`, `tombstone`, or `passed`.
     pub verdict: Option<String>,
     /// Reason why a record is invalid, as named in metrics.
     pub reason: Option<String>,
@@ -148,7 +150,7 @@ pub const FAILS: &str = "fails";
 /// Value of `output` for a record that is not written.
 pub const NOWHERE: &str = "none";
 /// Names of the verdicts in a test.
-pub const VERDICTS: [&str; 6] = ["unseen", "duplicate", "late", "invalid", "retracted", "tombstone"];
+pub const VERDICTS: [&str; 7] = ["unseen", "duplicate", "late", "invalid", "retracted", "tombstone", "passed"];
 
 impl TestFile {
     /// Parses a file: TOML or YAML, converted to JSON.

@@ -63,6 +63,7 @@ impl<'c> Judge<'c> {
                 let why = self.schemas.trouble().unwrap_or_else(|| "the schema registry has not answered".to_owned());
                 return Err(format!("value: the record needs schema {schema}, which is not available: {why}"));
             }
+            Err(NoKey::Passes) => (Verdict::Passed, None, None, Some("`when` does not select it".to_owned())),
             Err(NoKey::Invalid(invalid)) => {
                 let why = invalid.to_string();
                 (topic.verdict_without_key(invalid.reason), Some(*invalid), None, Some(why))

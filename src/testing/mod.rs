@@ -189,7 +189,7 @@ fn replay(
     Ok(())
 }
 
-fn totals(expected: &Totals, summary: &Summary) -> [(&'static str, Option<u64>, u64); 8] {
+fn totals(expected: &Totals, summary: &Summary) -> [(&'static str, Option<u64>, u64); 9] {
     let wrong = summary.truth.as_ref().map_or(0, |counts| counts.false_positives);
     [
         ("records", expected.records, summary.records),
@@ -199,6 +199,7 @@ fn totals(expected: &Totals, summary: &Summary) -> [(&'static str, Option<u64>, 
         ("invalid", expected.invalid, summary.invalid.values().sum()),
         ("retracted", expected.retracted, summary.retracted),
         ("tombstone", expected.tombstone, summary.tombstones),
+        ("passed", expected.passed, summary.passed),
         ("false_positive", expected.false_positive, wrong),
     ]
 }

@@ -336,6 +336,48 @@ fn a_row_that_is_deleted_and_inserted_again_is_emitted_again() {
 }
 
 #[test]
+fn only_selected_records_are_deduplicated() {
+    has_verdicts(
+        "key = { field = \"/id\" }\nwhen = [{ field = \"/type\", one_of = [\"order\", 7] }, { header = \"test\", exists = false }]",
+        &json!([
+            { "value": { "type": "order", "id": 1 }, "expect": { "verdict": "unseen", "output": "out" } },
+            { "value": { "type": "view", "id": 1 }, "expect": { "verdict": "passed", "output": "out", "headers": {} } },
+            { "value": { "type": 7, "id": 1 }, "expect": "duplicate" },
+            { "value": { "type": "7", "id": 2 }, "expect": "unseen" },
+            { "value": { "type": "order", "id": 1 }, "headers": { "test": null }, "expect": "passed" },
+            { "value": { "type": "view", "id": 1 }, "expect": "passed" },
+            { "value": { "id": 3 }, "expect": "passed" },
+            { "value": { "type": "order" }, "expect": "invalid" },
+            { "value": "{", "expect": "invalid" },
+            // A null has no fields.
+            { "value": null, "expect": "passed" },
+        ]),
+    );
+    has_verdicts(
+        "key = { field = \"/id\" }\non_tombstone = \"drop\"\nwhen = { not = { field = \"/type\", equals = \"view\" } }",
+        &json!([
+            { "value": { "type": "view" }, "expect": "passed" },
+            { "value": { "id": 1 }, "expect": "unseen" },
+            { "value": null, "expect": { "verdict": "tombstone", "output": "none" } },
+        ]),
+    );
+    // Only a selected record retracts its key, and every record has its verdict in a header.
+    has_verdicts(
+        "key = { record = \"key\" }\nrepartition = true\non_duplicate = \"mark\"\nwhen = { header = \"type\", equals = \"a\" }\nretract = { header = \"gone\" }",
+        &json!([
+            { "key": "1", "headers": { "type": "a" }, "expect": "unseen" },
+            { "key": "1", "headers": { "type": "b", "gone": "" }, "expect": { "verdict": "passed", "headers": {
+                "type": "b", "gone": "", "unseen-verdict": "passed", "unseen-space": "in", "unseen-filter": "exact",
+                "unseen-topic": "in", "unseen-partition": "0", "unseen-offset": "1",
+            } } },
+            { "key": "1", "headers": { "type": "a" }, "expect": "duplicate" },
+            { "key": "1", "headers": { "type": "a", "gone": "" }, "expect": "retracted" },
+            { "key": "1", "headers": { "type": "a" }, "expect": "unseen" },
+        ]),
+    );
+}
+
+#[test]
 fn late_and_future_records_are_judged_by_the_time_of_their_event() {
     let time = |ts: Value, id: &str, expect: &str| json!({ "key": id, "value": { "ts": ts }, "expect": expect });
     has_verdicts(

@@ -276,10 +276,10 @@ impl<B: Broker> Worker<B> {
             let Some(input) = self.assignment.inputs.get_mut(&of) else { continue };
             let topic = &self.topics[of.topic];
             let stop = |advice: &str| Err(Error::Exit(format!("{} offset {offset}: {}; {advice}", input.partition, invalid.message)));
-            if topic.forward.is_some() {
+            let verdict = input.verdicts().verdict(offset);
+            if topic.forward.is_some() && verdict.is_none() {
                 return stop(&format!("configure the repartition topic {to:?} to accept every record that its input topic accepts"));
             }
-            let verdict = input.verdicts().verdict(offset);
             let is_explained = verdict.is_some_and(|verdict| route::explains(&topic.config, verdict));
             if invalid.reason == Reason::Oversize && is_explained && input.verdicts().refused(offset).is_none() {
                 // The headers that explain the verdict may have made the record too large.

@@ -5,9 +5,9 @@
 //! [`Topic::verdict_without_key`] decides about records without a key. A verdict changes later only if a broker rejects the record
 //! (`commit.rs`). Must never query the filter for a record that already has a verdict.
 //!
-//! Records that only need the filter are judged in batches. These records are judged one by one: a record that is read again, has no key,
-//! retracts its key, or ends a slice of the window. So are all records of a topic that writes its duplicates, and of a topic whose filter
-//! need more than one call per key. [`RecordLoop::emit`] handles both kinds.
+//! Records that only need the filter are judged in batches. These records are judged one by one: a record that is read again, passes
+//! through, has no key, retracts its key, or ends a slice of the window. So are all records of a topic that writes its duplicates, and of a
+//! topic whose filter needs more than one call per key. [`RecordLoop::emit`] handles both kinds.
 
 use super::input::Input;
 use super::key_reader::Keyed;
@@ -40,6 +40,7 @@ pub(super) fn judge_one(
     let &KeyedRecord { fingerprint, retracts, time } = match keyed {
         Ok(record) => record,
         Err(NoKey::Invalid(invalid)) => return Ok(topic.verdict_without_key(invalid.reason)),
+        Err(NoKey::Passes) => return Ok(Verdict::Passed),
         Err(NoKey::Awaits(schema)) => return Err(VerdictError::Awaits(*schema)),
     };
     let max_timestamp = input.max_timestamp(offset, max_timestamp);

@@ -9,6 +9,7 @@ use super::judge::judge_one;
 use super::key_reader::Keyed;
 use super::read_ahead::{ReadAhead, take_keys};
 use super::record_loop::{RecordLoop, Stop, VerdictError};
+use super::verdicts::Recall;
 use super::{Error, Flow, Worker};
 use crate::broker::{Broker, Record, RecordOf};
 use crate::fault;
@@ -275,12 +276,22 @@ impl<B: Broker> RecordLoop<'_, B> {
         self.emit_one(message, keyed, verdict, since)
     }
 
-    /// Forwards a record to the repartition topic, where it will be judged. A record without a key is not forwarded.
+    /// Forwards a record to the repartition topic, where it will be judged. A record without a key is not forwarded. The verdict of a
+    /// record that passes through is remembered, because the output may reject the record.
     fn process_forwarded(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed) -> Result<(), Stop> {
         let verdict = match (keyed, &self.topic.forward) {
             (Ok(record), Some(to)) => return self.forward(to.target(record.fingerprint), message),
             (Err(NoKey::Awaits(schema)), _) => return Err(Stop::Undecided(VerdictError::Awaits(*schema))),
             (Err(NoKey::Invalid(invalid)), _) => self.topic.config.verdict_without_key(invalid.reason),
+            (Err(NoKey::Passes), _) => {
+                let verdict = match self.input.verdicts().recall(message.offset()) {
+                    Recall::New => Verdict::Passed,
+                    Recall::Decided(verdict) => verdict,
+                    Recall::Gap(decided) => return Err(Stop::Undecided(VerdictError::Gap(decided))),
+                };
+                self.input.remember(message.offset(), &[verdict]);
+                verdict
+            }
             // Unreachable, because an input without a state forwards its records.
             (Ok(_), None) => Verdict::Unseen,
         };

@@ -65,7 +65,9 @@ impl Topics {
             let space = config.space_of(topic).id;
             let repartitioned = config.repartitioned(topic);
             let is_internal = repartitioned.is_some();
-            let topic = Topic { input: repartitioned.unwrap_or_else(|| topic.input.clone()), ..topic.clone() };
+            // Only selected records are forwarded, so they are not tested again.
+            let when = if is_internal { Vec::new() } else { topic.when.clone() };
+            let topic = Topic { input: repartitioned.unwrap_or_else(|| topic.input.clone()), when, ..topic.clone() };
             let rules = topic.rules(partitions(&topic.input));
             let is_beside =
                 |&(other, beside): &(usize, &Topic)| other != number && beside.space == topic.space && beside.key_conflicts.is_some();

@@ -26,7 +26,7 @@ function moving(statuses, at) {
     return old && now.time_ms > old.time_ms && of(now) >= of(old) ? [of(now) - of(old), (now.time_ms - old.time_ms) / 1000] : null;
   };
   const perSecond = (of) => gained(of) && gained(of)[0] / gained(of)[1];
-  const all = (status) => records(status, ['unseen', 'duplicate', 'late', 'invalid', 'retracted', 'tombstone']);
+  const all = (status) => records(status, ['unseen', 'duplicate', 'late', 'invalid', 'retracted', 'tombstone', 'passed']);
   const lags = now.partitions.map(({ lag }) => lag).filter((lag) => lag !== null);
   const minute = since(60_000);
   return {
@@ -91,7 +91,7 @@ export function expected(got) {
     each(`partitions.${partition.topic}.${partition.partition}`, partition, ['topic', 'partition', 'state', 'lag', 'position', 'committed', 'end']);
   }
   for (const topic of now.topics) {
-    const kinds = ['unseen', 'duplicate', 'late', 'invalid', 'retracted', 'tombstone'].map((kind) => `records.${kind}`);
+    const kinds = ['unseen', 'duplicate', 'late', 'invalid', 'retracted', 'tombstone', 'passed'].map((kind) => `records.${kind}`);
     each(`topics.${topic.topic}`, topic, ['topic', 'space', ...kinds, 'dead_letters', 'future', 'warmed_up', 'consumed_bytes',
       ...Object.keys(topic.invalid).map((reason) => `invalid.${reason}`), ...worst(topic.values)]);
   }

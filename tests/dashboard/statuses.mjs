@@ -18,7 +18,7 @@ export const empty = {
 
 const after = (of, at) => ({ ...empty, state: 'running', reason: null, time_ms: empty.time_ms + at, ...of });
 const judged = (unseen, duplicate) => [{
-  topic: 'news.events', space: 'seen-news', shadow: false, records: { unseen, duplicate, late: 0, invalid: 0, retracted: 0, tombstone: 0 }, invalid: {}, consumed_bytes: 0, dead_letters: 0, future: 0, time_warning: null, warmed_up: 0, values: [], key_conflicts: null,
+  topic: 'news.events', space: 'seen-news', shadow: false, records: { unseen, duplicate, late: 0, invalid: 0, retracted: 0, tombstone: 0, passed: 0 }, invalid: {}, consumed_bytes: 0, dead_letters: 0, future: 0, time_warning: null, warmed_up: 0, values: [], key_conflicts: null,
 }];
 const waited = (tenth, fifth, count) => ({ buckets: [[0.1, tenth], [0.2, fifth]], count, sum_seconds: 1 });
 
@@ -62,7 +62,7 @@ export const verdicts = {
   confirmed: ['every drop confirmed', 'good'],
 };
 
-const records = { unseen: 818_070, duplicate: 818_530, late: 3, invalid: 7, retracted: 0, tombstone: 0 };
+const records = { unseen: 818_070, duplicate: 818_530, late: 3, invalid: 7, retracted: 0, tombstone: 0, passed: 0 };
 const values = [...[hostile, 'a', 'b', 'c', 'd', 'e'].map((value, index) => ({ value, records: 90_000 - index, duplicates: 1000 + index })), { value: null, records: 5, duplicates: 0 }];
 const topic = (name) => ({ topic: name, space: 'within', shadow: name === 'news.events', records, invalid: { no_key: 5, not_json: 2 }, consumed_bytes: 511_000_000, dead_letters: 7, future: 1, time_warning: name === hostile ? `Times look like microseconds: ${hostile}` : null, warmed_up: 0, values, key_conflicts: null });
 

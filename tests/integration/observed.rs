@@ -94,7 +94,7 @@ fn state_counts_and_metrics_match_the_stream() {
     assert_eq!(topic["topic"], Value::from(&*input));
     assert_eq!(
         topic["records"],
-        serde_json::json!({ "unseen": keys, "duplicate": keys, "late": 0, "invalid": 3, "retracted": 0, "tombstone": 0 })
+        serde_json::json!({ "unseen": keys, "duplicate": keys, "late": 0, "invalid": 3, "retracted": 0, "tombstone": 0, "passed": 0 })
     );
     assert_eq!((&topic["invalid"], &topic["dead_letters"]), (&serde_json::json!({ "null_key": 3 }), &Value::from(3)));
     are_counted_by_tenant(&topic["values"], keys / 4);

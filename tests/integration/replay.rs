@@ -1,6 +1,6 @@
 //! Promise: the replay of a recorded stream gives the same verdicts as the live run, including the false positives.
 
-use crate::harness::{Setup, TestRecord, assert_same, broker, by_partition, produce};
+use crate::harness::{Setup, TestRecord, assert_same, broker, by_partition, logged, produce, unseen};
 use crate::stream::{PARTITIONS, Stream};
 use serde_json::json;
 use std::collections::HashMap;
@@ -27,6 +27,38 @@ fn replay_gives_the_verdicts_of_the_live_run() {
     let count = |records: &[Vec<TestRecord>]| records.iter().map(Vec::len).sum::<usize>();
     assert!(count(&live) + 1000 < count(&stream.expected), "the filter is small enough to err");
     assert_same(&live, &by_partition(replay(&stream), PARTITIONS));
+}
+
+/// The records that a condition does not select pass through, in a live run, in a replay, and in an explanation.
+#[test]
+fn a_condition_selects_the_same_records_live_and_afterwards() {
+    let mut stream = Stream::new(broker(), "replay-when", 6_000);
+    for record in stream.records.iter_mut().step_by(3) {
+        let value = record.text().trim_end_matches('}').to_owned();
+        record.value = Some(format!("{value},\"kind\":\"view\"}}").into_bytes());
+    }
+    let lines = format!("when = {{ not = {{ field = \"/kind\", equals = \"view\" }} }}\n{SMALL}");
+    stream.setup = Setup::new(broker(), "replay-when").topic(&stream.input, &stream.output, &lines);
+    produce(broker(), &stream.input, &stream.records);
+    let mut worker = stream.setup.start("a");
+    stream.wait_until_read(6_000, &mut worker);
+    let log = worker.drain();
+    let live = stream.output();
+    assert_same(&live, &by_partition(replay(&stream), PARTITIONS));
+
+    let passes = |record: &&TestRecord| record.text().ends_with("\"kind\":\"view\"}");
+    assert_eq!(logged(&log, "passed"), 2_000, "{log}");
+    for (partition, records) in (0..).zip(&live) {
+        let expected: Vec<_> = stream.records.iter().filter(|record| record.partition == partition).filter(passes).collect();
+        assert_eq!(records.iter().filter(passes).collect::<Vec<_>>(), expected, "partition {partition}");
+    }
+    let config = stream.setup.write_config("a").display().to_string();
+    let of_first = stream.records.iter().filter(|record| record.partition == 0);
+    for (offset, record) in of_first.enumerate().take(6) {
+        let (code, shown, error) = unseen(["explain", "-c", &config, &stream.input, "0", &offset.to_string(), "--json"]);
+        assert_eq!(code, Some(0), "{error}");
+        assert_eq!(shown.contains("\"verdict\": \"passed\""), passes(&record), "{offset}: {shown}");
+    }
 }
 
 /// Runs `unseen replay` on the stream's records, in the format of `kcat -J`.

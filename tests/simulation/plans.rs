@@ -3,7 +3,7 @@
 //! Drawn plans reach most of these situations sooner or later. These plans reach them in every run. Most have an `instance_id`: without
 //! one, the group would wait until the session of a killed process ends, and by then the stream would have ended, too.
 
-use crate::options::{Change, DIMENSIONS, EVENT_TIMES};
+use crate::options::{Change, DIMENSIONS, EVENT_TIMES, WHEN};
 use crate::plan::{FAILING, Fault, Plan, ServerFilter, Step};
 use crate::{Outcome, run};
 use serde_json::json;
@@ -227,6 +227,38 @@ fn keys_expire_by_event_time_through_kills_and_a_lost_disk() {
 fn window_that_covers_all_records_survives_a_change_of_its_times() {
     let steps = (1..=4).map(|number| step(50 * number, Fault::Change(Change::Time)));
     check(&plan(&[STATIC, COVERS_ALL, NO_COLD_START, EVENT_TIMES], steps));
+}
+
+/// By a header or a field, whether the record has a key or not.
+#[test]
+fn records_pass_through_in_order_through_kills_and_a_lost_disk() {
+    let of = |more: &[&str]| {
+        let steps = [step(60, Fault::Kill), step(120, Fault::LoseDisk { killed: true }), step(200, Fault::Join), step(240, Fault::Kill)];
+        plan(&[&[STATIC, COVERS_ALL, NO_COLD_START, WHEN][..], more].concat(), steps)
+    };
+    for more in [
+        &[][..],
+        &["tombstones", "on_duplicate = \"mark\""],
+        &["records that lack what the key is made of", "on_invalid = \"drop\""],
+        &["records that the output refuses", "on_invalid = { topic }"],
+        &["records that the output refuses", "on_invalid = { topic }", "repartition = true"],
+        &["a space that topics share"],
+        &["delivery = \"at_least_once\"", "repartition = true"],
+    ] {
+        check(&of(more));
+    }
+    assert!(matches!(run(&of(&[]), Some("conditions_ignored")), Outcome::Failed(_)), "the simulation does not notice the defect");
+}
+
+#[test]
+fn a_changed_condition_holds_for_the_records_that_follow() {
+    let steps =
+        || [step(80, Fault::Change(Change::When)), step(120, Fault::Kill), step(160, Fault::Change(Change::When)), step(220, Fault::Kill)];
+    for kind in KINDS {
+        check(&plan(&[STATIC, NO_COLD_START, WHEN, kind], steps()));
+    }
+    let lost = step(250, Fault::LoseDisk { killed: true });
+    check(&plan(&[STATIC, COVERS_ALL, NO_COLD_START, WHEN, EVENT_TIMES], [steps().to_vec(), vec![lost]].concat()));
 }
 
 #[test]

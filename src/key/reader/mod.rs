@@ -1,24 +1,22 @@
 //! Keys and fields of the records of one topic, regardless of their format.
 //!
-//! Owns the extractors that were compiled for the topic's schemas. Must never guess: while a schema is requested, a record has no
-//! key, and is not invalid either.
+//! Must never guess: while a schema is requested, a record has no key, and is not invalid either.
 //!
 //! An encoding or a frame is not part of a key or value. The same content under two schemas is therefore the same to `record` and
 //! `content` parts.
 
+mod extractors;
+mod holds;
+
 use super::field::{self, Field, Leaf};
 use super::invalid::{no_time, no_time_field, unreadable};
-use super::{EventTime, Fingerprint, KeySpec, Retract, Scratch, Source, TimePlace};
+use super::{EventTime, Fingerprint, KeySpec, Predicate, Scratch, TimePlace};
 use crate::format::{
-    Decoded, Extract, Extractor, Format, Formats, Frame, Head, KEY_HEADER, Lookup, Message, Places, RecordFormat, Scalar, Schema, SchemaId,
-    Schemas, Side, VALUE_HEADER, disguise,
+    Decoded, Extract, Extractor, Format, Formats, KEY_HEADER, Places, RecordFormat, Scalar, SchemaId, Schemas, Side, VALUE_HEADER,
 };
 use crate::record::{Invalid, Reason, Record, Timestamp};
+use extractors::{Extractors, Opened, header, invalid};
 use std::borrow::Cow;
-use std::collections::HashMap;
-
-/// Maximum number of extractors that a reader keeps for each of key and value. If there are more, it compiles them again.
-const EXTRACTORS_MAX: usize = 1024;
 
 /// Why a record has no key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +25,8 @@ pub enum NoKey {
     Invalid(Box<Invalid>),
     /// It has one once this schema is known.
     Awaits(SchemaId),
+    /// It is not deduplicated, because a predicate of `when` does not hold.
+    Passes,
 }
 
 impl From<Box<Invalid>> for NoKey {
@@ -40,8 +40,10 @@ impl From<Box<Invalid>> for NoKey {
 pub struct RecordSpec<'t> {
     /// The key.
     pub key: &'t KeySpec,
-    /// The rule by which a record retracts its key, if there is one.
-    pub retract: Option<&'t Retract>,
+    /// The predicates that all hold for the records that are deduplicated.
+    pub when: &'t [Predicate],
+    /// The predicate that holds for a record that retracts its key, if there is one.
+    pub retract: Option<&'t Predicate>,
     /// The time of the event, or `None` for Kafka's timestamp.
     pub time: Option<&'t EventTime>,
     /// The formats of keys and values.
@@ -49,9 +51,9 @@ pub struct RecordSpec<'t> {
 }
 
 impl RecordSpec<'_> {
-    /// True if a key or a retraction is read from the value of a record with these headers.
+    /// True if a predicate or a key is read from the value of a record with these headers.
     fn needs_value(&self, headers: &[(&str, Option<&[u8]>)]) -> bool {
-        self.key.reads_value() || self.key.reads_event(headers) || matches!(self.retract, Some(Retract::Field { .. }))
+        self.key.reads_value() || self.key.reads_event(headers) || self.when.iter().chain(self.retract).any(Predicate::reads_value)
     }
 }
 
@@ -71,6 +73,8 @@ pub struct KeyedRecord {
 pub struct Reader {
     key: Extractors,
     value: Extractors,
+    /// One for each predicate.
+    when: Vec<Extractors>,
     retract: Extractors,
     time: Extractors,
     decoded: Decoded,
@@ -80,8 +84,7 @@ impl Reader {
     /// Reads everything that a record's verdict depends on. `timestamp` is Kafka's.
     ///
     /// # Errors
-    /// [`NoKey`] if the record has no key or no time, or does not have them yet.
-    #[inline]
+    /// [`NoKey`] if the record passes through, has no key or no time, or does not have them yet.
     pub fn read(
         &mut self,
         spec: RecordSpec<'_>,
@@ -90,12 +93,17 @@ impl Reader {
         scratch: &mut Scratch,
         schemas: &dyn Schemas,
     ) -> Result<KeyedRecord, NoKey> {
-        let fingerprint = if spec.formats.is_plain_json() {
-            spec.key.fingerprint(record, scratch)?
-        } else if spec.formats.value().encodings.is_empty() {
-            self.fingerprint_of(spec.key, spec.formats, record, scratch, schemas)?
-        } else {
+        let formats = spec.formats;
+        if !formats.value().encodings.is_empty() {
             return self.read_encoded(spec, record, timestamp, scratch, schemas);
+        }
+        if !spec.when.is_empty() {
+            self.select(spec, |_| true, record, scratch, schemas)?;
+        }
+        let fingerprint = if formats.is_plain_json() {
+            spec.key.fingerprint(record, scratch)?
+        } else {
+            self.fingerprint_of(spec.key, formats, record, scratch, schemas)?
         };
         self.complete(fingerprint, spec, record, timestamp, scratch, schemas)
     }
@@ -110,6 +118,7 @@ impl Reader {
         scratch: &mut Scratch,
         schemas: &dyn Schemas,
     ) -> Result<KeyedRecord, NoKey> {
+        self.select(spec, |predicate| !predicate.reads_value(), record, scratch, schemas)?;
         let needs_value = spec.needs_value(record.headers);
         let reads_time = matches!(spec.time, Some(EventTime { place: TimePlace::Field { .. }, .. }));
         let mut room = std::mem::take(&mut self.decoded);
@@ -118,12 +127,48 @@ impl Reader {
             Err(what) if needs_value || spec.time.is_some_and(|time| !time.optional) => Err(invalid(Side::Value, Reason::Malformed, &what)),
             decoded => {
                 let decoded = Record { value: decoded.unwrap_or_default(), ..*record };
-                let fingerprint = self.fingerprint_of(spec.key, spec.formats, &decoded, scratch, schemas);
+                let selected = self.select(spec, Predicate::reads_value, &decoded, scratch, schemas);
+                let fingerprint = selected.and_then(|()| self.fingerprint_of(spec.key, spec.formats, &decoded, scratch, schemas));
                 fingerprint.and_then(|fingerprint| self.complete(fingerprint, spec, &decoded, timestamp, scratch, schemas))
             }
         };
         self.decoded = room;
         keyed
+    }
+
+    /// Fails with [`NoKey::Passes`] unless those predicates of `when` hold that are `due`.
+    fn select(
+        &mut self,
+        spec: RecordSpec<'_>,
+        due: impl Fn(&Predicate) -> bool,
+        record: &Record<'_>,
+        scratch: &mut Scratch,
+        schemas: &dyn Schemas,
+    ) -> Result<(), NoKey> {
+        if self.when.len() < spec.when.len() {
+            self.when.resize_with(spec.when.len(), Extractors::default);
+        }
+        for (predicate, extractors) in spec.when.iter().zip(&mut self.when).filter(|(predicate, _)| due(predicate)) {
+            if !predicate.holds(extractors, spec.formats, record, scratch, schemas)? {
+                return Err(NoKey::Passes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a record without looking at `when`.
+    ///
+    /// # Errors
+    /// [`NoKey`] if the record has no key or no time, or does not have them yet.
+    pub fn read_selected(
+        &mut self,
+        spec: RecordSpec<'_>,
+        record: &Record<'_>,
+        timestamp: Option<Timestamp>,
+        scratch: &mut Scratch,
+        schemas: &dyn Schemas,
+    ) -> Result<KeyedRecord, NoKey> {
+        self.read(RecordSpec { when: &[], ..spec }, record, timestamp, scratch, schemas)
     }
 
     /// Adds everything except the key.
@@ -137,11 +182,15 @@ impl Reader {
         scratch: &mut Scratch,
         schemas: &dyn Schemas,
     ) -> Result<KeyedRecord, NoKey> {
+        let formats = spec.formats;
         if spec.retract.is_none() && spec.time.is_none() {
             return Ok(KeyedRecord { fingerprint, retracts: false, time: timestamp });
         }
-        let retracts = self.retracts(spec.retract, spec.formats, record, scratch, schemas)?;
-        Ok(KeyedRecord { fingerprint, retracts, time: self.time(spec.time, spec.formats, record, timestamp, scratch, schemas)? })
+        let retracts = match spec.retract {
+            Some(retract) => retract.holds(&mut self.retract, formats, record, scratch, schemas)?,
+            None => false,
+        };
+        Ok(KeyedRecord { fingerprint, retracts, time: self.time(spec.time, formats, record, timestamp, scratch, schemas)? })
     }
 
     /// Computes the fingerprint of a record's key.
@@ -156,7 +205,7 @@ impl Reader {
         scratch: &mut Scratch,
         schemas: &dyn Schemas,
     ) -> Result<Fingerprint, NoKey> {
-        let spec = RecordSpec { key, retract: None, time: None, formats };
+        let spec = RecordSpec { key, when: &[], retract: None, time: None, formats };
         self.read(spec, record, None, scratch, schemas).map(|keyed| keyed.fingerprint)
     }
 
@@ -184,33 +233,6 @@ impl Reader {
         let key = self.key.source(Side::Key, formats.key(), key)?;
         let value = self.value.source(Side::Value, formats.value(), value)?;
         spec.fingerprint_of(&bare, &key, &value, scratch).map_err(NoKey::Invalid)
-    }
-
-    /// Returns whether a record retracts its key.
-    #[inline]
-    fn retracts(
-        &mut self,
-        retract: Option<&Retract>,
-        formats: &Formats,
-        record: &Record<'_>,
-        scratch: &mut Scratch,
-        schemas: &dyn Schemas,
-    ) -> Result<bool, NoKey> {
-        match retract {
-            None => Ok(false),
-            Some(Retract::Field { field, one_of }) => {
-                let Some(value) = record.value else { return Ok(false) };
-                let frame = header(record, VALUE_HEADER);
-                let opened = self.retract.open(Side::Value, formats.value(), field.places(), value, frame, schemas)?;
-                let extractor = self.retract.extractor(opened.number);
-                let extractor = extractor.map_err(|error| invalid(Side::Value, Reason::UnknownSchema, error))?;
-                let text = opened.text.unwrap_or_default();
-                let found = field::text(extractor, text, &mut scratch.buffers);
-                let found = found.map_err(|error| Box::new(unreadable(Side::Value, formats.value().is_framed(), text, &error)))?;
-                Ok(found.is_some_and(|found| one_of.iter().any(|value| *value == found)))
-            }
-            Some(by_header) => Ok(by_header.is_in(record.headers)),
-        }
     }
 
     /// Returns the time that the window goes by. `timestamp` is Kafka's.
@@ -269,10 +291,6 @@ impl Reader {
     }
 }
 
-fn header<'a>(record: &Record<'a>, name: &str) -> Option<&'a [u8]> {
-    record.headers.iter().rev().find(|(header, _)| *header == name).and_then(|(_, value)| *value)
-}
-
 /// Reads the values of one topic's records for something other than their keys; kept between records.
 #[derive(Debug, Default)]
 pub struct ValueReader {
@@ -327,7 +345,7 @@ impl ValueReader {
             match self.whole.open(Side::Value, format, &everything, text, header, schemas) {
                 Ok(open) => opened = open,
                 Err(NoKey::Awaits(_)) => return None,
-                Err(NoKey::Invalid(_)) => {}
+                Err(NoKey::Invalid(_) | NoKey::Passes) => {}
             }
         }
         let extractor = self.whole.extractor(opened.number).unwrap_or(&self.whole.none);
@@ -345,134 +363,6 @@ impl OpenValue<'_> {
     pub fn leaves(&mut self, depth_max: usize, visit: impl FnMut(Leaf<'_>)) -> bool {
         self.text.is_some_and(|text| field::leaves(self.extractor, text, depth_max, self.scratch, visit).unwrap_or(false))
     }
-}
-
-/// Compiled extractors, by the frames that name their schemas.
-#[derive(Debug, Default)]
-struct Extractors {
-    /// The extractor that was used last. The next record usually needs the same one.
-    last: usize,
-    known: Vec<Known>,
-    numbers: HashMap<Box<[u8]>, usize>,
-    /// For texts of which nothing is read.
-    none: Extractor,
-}
-
-/// The meaning of a frame.
-#[derive(Debug)]
-struct Known {
-    head: Box<[u8]>,
-    /// Or why there is no extractor: a sentence without its subject.
-    extractor: Result<Extractor, String>,
-}
-
-/// A text without its frame, and the number of its extractor, if it is read.
-#[derive(Clone, Copy)]
-struct Opened<'a> {
-    text: Option<&'a [u8]>,
-    number: Option<usize>,
-}
-
-impl<'a> Opened<'a> {
-    const fn bare(text: Option<&'a [u8]>) -> Self {
-        Self { text, number: None }
-    }
-}
-
-impl Extractors {
-    /// Takes a text out of its frame, and prepares its extractor.
-    fn open<'a>(
-        &mut self,
-        side: Side,
-        format: &RecordFormat,
-        places: &Places,
-        text: &'a [u8],
-        header: Option<&'a [u8]>,
-        schemas: &dyn Schemas,
-    ) -> Result<Opened<'a>, NoKey> {
-        let mut frame = Frame { head: &[], body: text };
-        if format.is_framed() {
-            frame = Frame::split(format.format, text, header).map_err(|what| unframed(side, text, what))?;
-        }
-        if places.reads_nothing() {
-            return Ok(Opened::bare(Some(frame.body)));
-        }
-        // The schema of a JSON text does not matter.
-        let head = if matches!(format.format, Format::JsonSchema) { &[] } else { frame.head };
-        if self.known.get(self.last).is_none_or(|known| *known.head != *head) {
-            self.last = match self.numbers.get(head) {
-                Some(&number) => number,
-                None => self.compile(side, format, places, head, schemas)?,
-            };
-        }
-        Ok(Opened { text: Some(frame.body), number: Some(self.last) })
-    }
-
-    /// Returns the extractor of a text that was opened.
-    fn extractor(&self, number: Option<usize>) -> Result<&Extractor, &String> {
-        match number.and_then(|number| self.known.get(number)) {
-            Some(known) => known.extractor.as_ref(),
-            None => Ok(&self.none),
-        }
-    }
-
-    /// Returns what the key is read by.
-    fn source(&self, side: Side, format: &RecordFormat, opened: Opened<'_>) -> Result<Source<'_, Extractor>, NoKey> {
-        let extractor = self.extractor(opened.number).map_err(|error| invalid(side, Reason::UnknownSchema, error))?;
-        let is_json = matches!(format.format, Format::Json | Format::JsonSchema);
-        Ok(Source { extractor, is_json, is_framed: format.is_framed() })
-    }
-
-    /// Adds the extractor of a schema, and returns its number.
-    fn compile(&mut self, side: Side, format: &RecordFormat, places: &Places, head: &[u8], schemas: &dyn Schemas) -> Result<usize, NoKey> {
-        let extractor = if let Format::Json | Format::JsonSchema = format.format {
-            Ok(Extractor::json(places.clone()))
-        } else if let Some(local) = &format.schema {
-            compiled(&local.schema, local.message(), places).map_err(|error| format!("has a schema that cannot be used: {error}"))
-        } else {
-            named(side, format.format, places, head, schemas)?
-        };
-        if self.known.len() == EXTRACTORS_MAX {
-            self.known.clear();
-            self.numbers.clear();
-        }
-        self.known.push(Known { head: head.into(), extractor });
-        self.numbers.insert(head.into(), self.known.len() - 1);
-        Ok(self.known.len() - 1)
-    }
-}
-
-fn compiled(schema: &Schema, message: Message<'_>, places: &Places) -> Result<Extractor, String> {
-    Extractor::compile(schema, message, places).map_err(|error| error.to_string())
-}
-
-/// Compiles the schema that a frame names.
-fn named(side: Side, format: Format, places: &Places, head: &[u8], schemas: &dyn Schemas) -> Result<Result<Extractor, String>, NoKey> {
-    let broken = || invalid(side, Reason::Malformed, "has a frame that cannot be read");
-    let Head { schema: id, indexes } = Head::of(format, head).ok_or_else(broken)?;
-    let schema = match schemas.get(id) {
-        Lookup::Known(schema) => schema,
-        Lookup::Unknown(why) => return Err(invalid(side, Reason::UnknownSchema, &format!("has schema {id}, but {why}"))),
-        Lookup::Awaited => return Err(NoKey::Awaits(id)),
-    };
-    let extractor = if schema.format == format {
-        compiled(&schema, Message::Indexes(&indexes), places)
-    } else {
-        Err(format!("it is a schema for {}, not for {format}", schema.format))
-    };
-    Ok(extractor.map_err(|error| format!("has schema {id}, which cannot be used: {error}")))
-}
-
-/// A text without the frame that its format has.
-fn unframed(side: Side, text: &[u8], what: &str) -> NoKey {
-    match disguise(side, text) {
-        Some(disguise) => invalid(side, Reason::Malformed, &format!("does not begin with the frame of a schema registry: {disguise}")),
-        None => invalid(side, Reason::Malformed, what),
-    }
-}
-
-fn invalid(side: Side, reason: Reason, what: &str) -> NoKey {
-    NoKey::Invalid(Box::new(Invalid { reason, message: format!("the record {side} {what}") }))
 }
 
 #[cfg(all(test, feature = "formats"))]

@@ -1,6 +1,8 @@
+use super::extractors::EXTRACTORS_MAX;
 use super::*;
-use crate::format::{Body, Encoding, LocalSchema, NoSchemas, SchemaError, gzip};
+use crate::format::{Body, Encoding, LocalSchema, Lookup, Message, NoSchemas, Schema, SchemaError, gzip};
 use crate::key::{EmbeddedField, Part};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 /// A registry with one schema for each number, or none yet.
@@ -54,7 +56,7 @@ fn of(
     let record = Record { value: Some(value), ..Record::default() };
     reader.fingerprint(spec, formats, &record, &mut Scratch::default(), schemas).map_err(|error| match error {
         NoKey::Invalid(invalid) => (invalid.reason, invalid.message),
-        NoKey::Awaits(schema) => panic!("awaits {schema}"),
+        other => panic!("{other:?}"),
     })
 }
 
@@ -340,11 +342,11 @@ fn an_encoded_value_is_decoded_before_it_is_read() {
 
 #[test]
 fn retractions_and_times_are_in_the_decoded_value() {
-    let (key, retract) = (by(Part::RecordKey), Retract::field("/op", vec!["d".to_owned()]).unwrap());
+    let (key, retract) = (by(Part::RecordKey), Predicate::field(Side::Value, "/op").unwrap().one_of(vec!["d".to_owned()]));
     let read = |value: &[u8], retract, optional| {
         let time = EventTime { place: TimePlace::field("/at").unwrap(), unit: None, optional };
         let formats = encoded(Format::Json);
-        let spec = RecordSpec { key: &key, retract, time: Some(&time), formats: &formats };
+        let spec = RecordSpec { key: &key, when: &[], retract, time: Some(&time), formats: &formats };
         let record = Record { key: Some(b"k"), value: Some(value), headers: &[] };
         Reader::default().read(spec, &record, Some(7), &mut Scratch::default(), &NoSchemas).map(|keyed| (keyed.retracts, keyed.time)).ok()
     };
@@ -390,14 +392,14 @@ fn time_of(
     let time = EventTime { place, unit: None, optional };
     let record = Record { key: Some(b"k"), value, headers };
     let key = by(Part::RecordKey);
-    let spec = RecordSpec { key: &key, retract: None, time: Some(&time), formats };
+    let spec = RecordSpec { key: &key, when: &[], retract: None, time: Some(&time), formats };
     let read = Reader::default().read(spec, &record, Some(7), &mut Scratch::default(), &schemas);
     read.map(|keyed| keyed.time).map_err(|error| match error {
         NoKey::Invalid(invalid) => {
             assert_eq!(invalid.reason, Reason::Malformed);
             invalid.message
         }
-        NoKey::Awaits(schema) => panic!("awaits {schema}"),
+        other => panic!("{other:?}"),
     })
 }
 
@@ -439,4 +441,86 @@ fn a_record_without_a_usable_time_is_invalid_or_has_that_of_kafka() {
         assert!(invalid.starts_with(&message), "{invalid}");
         assert_eq!(time_of(place, true, formats, value, headers), Ok(Some(7)));
     }
+}
+
+/// Whether a record is deduplicated, or why its key cannot be read.
+fn selects(when: &[Predicate], formats: &Formats, record: &Record<'_>) -> Result<bool, Reason> {
+    let (key, schemas) = (by(Part::RecordKey), Few::with(1, avro(EVENT)));
+    let spec = RecordSpec { key: &key, when, retract: None, time: None, formats };
+    let mut reader = Reader::default();
+    // The second time, all extractors are there.
+    let [first, second] = [(); 2].map(|()| reader.read(spec, record, None, &mut Scratch::default(), &schemas));
+    assert_eq!(first, second);
+    match first {
+        Ok(_) => Ok(true),
+        Err(NoKey::Passes) => Ok(false),
+        // A record without a key was selected, too.
+        Err(NoKey::Invalid(invalid)) if invalid.reason == Reason::NullKey => Ok(true),
+        Err(NoKey::Invalid(invalid)) => Err(invalid.reason),
+        Err(NoKey::Awaits(schema)) => panic!("awaits {schema}"),
+    }
+}
+
+#[test]
+fn a_predicate_tests_a_field_a_header_or_the_record_key() {
+    let (json, framed) = (Formats::default(), formats(Format::Avro));
+    let field = |pointer: &str| Predicate::field(Side::Value, pointer).unwrap();
+    let one_of = |predicate: Predicate, values: &[&str]| predicate.one_of(values.iter().map(|&value| value.to_owned()).collect());
+    let headers: [(&str, Option<&[u8]>); 3] = [("h", Some(b"a")), ("h", Some(b"b")), ("null", None)];
+    let value = br#"{"type":"or\u0064er","n":1.50,"ok":true,"none":null,"list":[0],"id":7}"#;
+    let avro = [0, 0, 0, 0, 1, 2, 2, b'a'];
+    let record = Record { key: Some(br#"{"k":1}"#), value: Some(value), headers: &headers };
+    let framed_record = Record { value: Some(&avro), ..record };
+    for (predicate, formats, record, holds) in [
+        (one_of(field("/type"), &["a", "order"]), &json, record, true),
+        (one_of(field("/type"), &["orde", "orders"]), &json, record, false),
+        (one_of(field("/n"), &["1.50"]), &json, record, true),
+        (one_of(field("/n"), &["1.5"]), &json, record, false),
+        (one_of(field("/ok"), &["true"]), &json, record, true),
+        (one_of(field("/none"), &["null"]), &json, record, false),
+        (one_of(field("/list"), &["[0]"]), &json, record, false),
+        (one_of(field("/absent"), &["a"]), &json, record, false),
+        (field("/none"), &json, record, false),
+        (field("/list"), &json, record, true),
+        (field("/absent"), &json, record, false),
+        (one_of(field("/id"), &["a"]), &framed, framed_record, true),
+        (one_of(field("/at"), &["1"]), &framed, framed_record, true),
+        (field("/absent"), &framed, framed_record, false),
+        (one_of(Predicate::field(Side::Key, "/k").unwrap(), &["1"]), &json, record, true),
+        (one_of(Predicate::header("h"), &["b"]), &json, record, true),
+        (one_of(Predicate::header("h"), &["a"]), &json, record, false),
+        (one_of(Predicate::header("null"), &[""]), &json, record, false),
+        (Predicate::header("null"), &json, record, true),
+        (Predicate::header("H"), &json, record, false),
+        (one_of(Predicate::record_key(), &["{\"k\":1}"]), &json, record, true),
+        (Predicate::record_key(), &json, Record { key: None, ..record }, false),
+    ] {
+        assert_eq!(selects(&[predicate.clone()], formats, &record), Ok(holds), "{predicate:?}");
+        // A negated predicate holds if a place is absent.
+        assert_eq!(selects(&[predicate.clone().negate()], formats, &record), Ok(!holds), "not {predicate:?}");
+    }
+}
+
+#[test]
+fn all_predicates_hold_and_the_first_that_does_not_decides() {
+    let (json, framed) = (Formats::default(), formats(Format::Avro));
+    let (yes, no) = (Predicate::record_key, || Predicate::header("h"));
+    let field = |side| Predicate::field(side, "/type").unwrap();
+    let record = Record { key: Some(b"{"), value: Some(b"{"), headers: &[] };
+    assert_eq!(selects(&[], &json, &record), Ok(true));
+    assert_eq!(selects(&[yes(), no().negate()], &json, &record), Ok(true));
+    assert_eq!(selects(&[yes(), no()], &json, &record), Ok(false));
+    for side in [Side::Key, Side::Value] {
+        assert_eq!(selects(&[yes(), field(side)], &json, &record), Err(Reason::Malformed));
+        assert_eq!(selects(&[field(side).negate()], &json, &record), Err(Reason::Malformed));
+        assert_eq!(selects(&[no(), field(side)], &json, &record), Ok(false), "the value does not matter");
+    }
+    for (value, reason) in [(&[0, 0, 0, 0, 2, 2, 2, b'a'][..], Reason::UnknownSchema), (b"x", Reason::Malformed)] {
+        let record = Record { value: Some(value), ..record };
+        assert_eq!(selects(&[field(Side::Value)], &framed, &record), Err(reason));
+    }
+    // A null has no fields.
+    let null = Record { key: Some(b"k"), value: None, headers: &[] };
+    assert_eq!(selects(&[field(Side::Value)], &json, &null), Ok(false));
+    assert_eq!(selects(&[field(Side::Value).negate()], &json, &null), Ok(true));
 }

@@ -64,15 +64,18 @@ pub const DIMENSIONS: &[&[&str]] = &[
     &["key parts as they are", NORMALIZED],
     &["Kafka's timestamps", EVENT_TIMES],
     &["values as they are", ENCODED],
+    &["all records are deduplicated", WHEN],
 ];
 const NORMALIZED: &str = "normalized key parts, fallbacks, and retraction by value";
 /// The event time in a field differs from Kafka's timestamp, and has any unit. Some records have none.
 pub const EVENT_TIMES: &str = "event times from a field, optional";
 /// The ids are in JSON in a text field, and the value is base64 of gzip.
 pub const ENCODED: &str = "encoded values, with the key in JSON in a text";
+/// Some records pass through, by a header or a field.
+pub const WHEN: &str = "when, with records that pass through";
 /// The number of dimensions at the end whose choices are derived from the others. This keeps plans stable that were reported by their
 /// seeds.
-const DERIVED: usize = 3;
+const DERIVED: usize = 4;
 
 /// One choice per dimension.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -186,6 +189,7 @@ impl Options {
             adapts: self.has("adapt = true"),
             is_resized: false,
             has_event_times: self.has(EVENT_TIMES),
+            is_selective: self.has(WHEN),
         }
     }
 
@@ -278,6 +282,7 @@ pub struct Memory {
     adapts: bool,
     is_resized: bool,
     has_event_times: bool,
+    is_selective: bool,
 }
 
 /// A part of the configuration that may change between two runs.
@@ -294,6 +299,8 @@ pub enum Change {
     Window,
     /// From event times to Kafka's timestamps.
     Time,
+    /// From a condition to none.
+    When,
 }
 
 impl Memory {
@@ -311,6 +318,7 @@ impl Memory {
             Change::Window if self.window == options.memory(0).window => self.window *= 2,
             Change::Window => self.window /= 2,
             Change::Time => self.has_event_times = !self.has_event_times,
+            Change::When => self.is_selective = !self.is_selective,
         }
     }
 
@@ -349,6 +357,11 @@ impl Memory {
             _ => format!("{kind}, slices = {slices}"),
         };
         let time = if self.has_event_times { "time = { field = \"/ts\", optional = true }\n" } else { "" };
-        format!("window = {window}\nfilter = {{ {filter} }}\n{time}")
+        let when = if self.is_selective {
+            "when = [{ header = \"skip\", exists = false }, { not = { field = \"/kind\", one_of = [\"view\", 7] } }]\n"
+        } else {
+            ""
+        };
+        format!("window = {window}\nfilter = {{ {filter} }}\n{time}{when}")
     }
 }

@@ -1,11 +1,12 @@
 //! The expected output, from a model that is a simple list, and from the promises of the plan.
 
-use super::options::{ENCODED, EVENT_TIMES, Options};
+use super::options::{ENCODED, EVENT_TIMES, Options, WHEN};
 use super::table::Promise;
 use crate::harness::{RETRACT, SplitMix, TestRecord, assert_same};
 use data_encoding::BASE64;
 use flate2::Compression;
 use flate2::read::{GzDecoder, GzEncoder};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
@@ -117,6 +118,51 @@ fn time(record: &TestRecord) -> Option<i64> {
     event.or(Some(record.timestamp)).filter(|&time| time >= 0)
 }
 
+/// The header of a record that passes through, whatever its value is.
+const SKIP: &str = "skip";
+/// A header that no record has: this record was read without a condition, for this model.
+pub const WITHOUT_CONDITION: &str = "without-condition";
+
+/// Has some records pass through, if the options ask for that.
+pub fn mark_passing(options: &Options, records: &mut [TestRecord], seed: u64) {
+    let mut random = SplitMix(seed ^ 0x9a55);
+    for record in records.iter_mut().filter(|_| options.has(WHEN)) {
+        let kind = match random.below(16) {
+            0 => {
+                record.headers.push((SKIP.to_owned(), None));
+                continue;
+            }
+            1 => "\"view\"",
+            2 => "7",
+            3 => "\"7\" ",
+            4 => "\"article\"",
+            _ => continue,
+        };
+        if let Some(value) = record.value.as_mut().filter(|value| value.ends_with(b"}")) {
+            value.pop();
+            value.extend_from_slice(format!(",\"kind\":{kind}}}").as_bytes());
+        }
+    }
+}
+
+/// True if a record is not deduplicated.
+pub fn passes(record: &TestRecord) -> bool {
+    let has = |name: &str| record.headers.iter().any(|(header, _)| header == name);
+    let is_of_kind = |value: &Vec<u8>| {
+        let value = if is_encoded(value) { Cow::Owned(decoded(value).into_bytes()) } else { Cow::Borrowed(&**value) };
+        [",\"kind\":\"view\"}", ",\"kind\":\"7\" }", ",\"kind\":7}"].iter().any(|kind| value.ends_with(kind.as_bytes()))
+    };
+    (has(SKIP) || record.value.as_ref().is_some_and(is_of_kind)) && !has(WITHOUT_CONDITION)
+}
+
+/// How often each of the records that pass through is there, by its trace.
+fn passing<'r>(records: impl Iterator<Item = &'r TestRecord>) -> BTreeMap<Vec<u8>, usize> {
+    let trace = |record: &TestRecord| record.headers.iter().find(|(name, _)| name == "trace").and_then(|(_, value)| value.clone());
+    let mut times = BTreeMap::new();
+    records.filter(|record| passes(record)).for_each(|record| *times.entry(trace(record).expect("a trace")).or_default() += 1);
+    times
+}
+
 fn is_broken(record: &TestRecord) -> bool {
     let has_mark = || record.headers.iter().any(|(name, _)| name == BROKEN);
     record.value.as_deref().is_some_and(|value| if is_encoded(value) { has_mark() } else { !value.ends_with(b"}") })
@@ -195,6 +241,9 @@ impl<'o> Model<'o> {
 
     /// True if the record is emitted.
     fn emits(&mut self, record: &TestRecord) -> bool {
+        if passes(record) {
+            return !is_refused(self.options, record);
+        }
         if record.value.is_none() {
             return self.options.has("on_tombstone = \"emit\"");
         }
@@ -290,6 +339,7 @@ pub fn ids(records: &[TestRecord]) -> impl Iterator<Item = Vec<u8>> {
 
 /// The record with the time of its output. Times before 0 become "no time", and librdkafka cannot write 0.
 fn as_written(mut record: TestRecord) -> TestRecord {
+    record.headers.retain(|(name, _)| name != WITHOUT_CONDITION);
     record.timestamp = match record.timestamp {
         ..0 => -1,
         0 => 1,
@@ -326,7 +376,7 @@ pub fn lacks_nothing(keys: &BTreeSet<Vec<u8>>, output: &[Vec<TestRecord>]) -> bo
 }
 
 pub fn is_judged(record: &TestRecord) -> bool {
-    record.value.is_some() && !is_broken(record)
+    record.value.is_some() && !is_broken(record) && !passes(record)
 }
 
 /// Panics unless the output is as promised. Records from `before` the group's start may be emitted if the group may forget that start.
@@ -349,6 +399,14 @@ pub fn check(
         assert!(known.contains(&id(record)), "the output has a key that the input does not have: {record:?}");
         *times.entry(id(record)).or_default() += 1;
     }
+    let passed = passing(output.iter().flatten());
+    let came = passing(inputs.iter().flatten().flatten().filter(|record| !is_refused(options, record)));
+    let may_come = passing(inputs.iter().flatten().flatten().chain(before()));
+    let count = |all: &BTreeMap<Vec<u8>, usize>, trace: &Vec<u8>| all.get(trace).copied().unwrap_or_default();
+    let fewer = came.iter().find(|&(trace, &least)| count(&passed, trace) < least);
+    let more = passed.iter().find(|&(trace, &passed)| count(&may_come, trace) < passed);
+    assert!(!promise.nothing_lost || fewer.is_none(), "{fewer:?}: a record that passes through was lost");
+    assert!(!promise.nothing_twice || more.is_none(), "{more:?}: a record that passes through came out several times");
     let seeded = seeds.iter().map(id).find(|id| times.contains_key(id)).map(|id| String::from_utf8_lossy(&id).into_owned());
     assert!(!promise.nothing_twice || seeded.is_none(), "key {seeded:?} was seeded, but was emitted");
     // A rejected record from before the group's start still makes its key seen.

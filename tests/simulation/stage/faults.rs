@@ -2,6 +2,7 @@
 
 use super::{GROUP, MORE_PARTITIONS, STEP, Stage, at, input_options, new_record};
 use crate::harness::TestRecord;
+use crate::options::Change;
 use crate::plan::{Fault, MEMBERS};
 use crate::truth;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +38,16 @@ impl Stage<'_> {
         } else {
             self.end(&twin);
         }
+    }
+
+    /// Everything is read; then the processes get another condition.
+    pub(super) fn change_condition(&mut self) {
+        assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before its condition changes");
+        self.while_all_are_down(|stage| {
+            let read = stage.inputs()[0].iter().map(Vec::len).collect();
+            stage.condition_changes.push(read);
+            stage.memory.change(Change::When, &stage.plan.options);
+        });
     }
 
     pub(super) fn add_partitions(&mut self) {

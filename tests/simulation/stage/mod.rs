@@ -4,7 +4,7 @@ mod faults;
 mod server;
 
 use crate::harness::{News, RETRACT, SplitMix, TestRecord};
-use crate::options::{Memory, Options, RETRACTS};
+use crate::options::{Change, Memory, Options, RETRACTS};
 use crate::plan::{Fault, MEMBERS, Plan, Step};
 use crate::table::{self, Promise};
 use crate::truth::{self, LIMIT_BYTES, MAX_TIMESTAMP};
@@ -89,6 +89,8 @@ struct Stage<'p> {
     /// The number of records per partition of the input that other producers write in transactions.
     mixed: Vec<usize>,
     has_more_partitions: bool,
+    /// Records of each partition of the input that were read when the condition changed, once for each change.
+    condition_changes: Vec<Vec<usize>>,
     kills: u64,
     other: bool,
     /// The number of records of the stream that were appended.
@@ -192,6 +194,7 @@ impl<'p> Stage<'p> {
             former: vec![Vec::new(); (count + MORE_PARTITIONS) as usize],
             mixed: vec![0; (count + MORE_PARTITIONS) as usize],
             has_more_partitions: false,
+            condition_changes: Vec::new(),
             kills: 0,
             other,
             fed: 0,
@@ -475,6 +478,7 @@ impl<'p> Stage<'p> {
                 disk.set_full(false);
             }
             Fault::DeleteDisk => self.members[number].disk.delete(),
+            Fault::Change(Change::When) => self.change_condition(),
             Fault::Change(change) => self.while_all_are_down(|stage| stage.memory.change(*change, &stage.plan.options)),
             Fault::AddPartitions => self.add_partitions(),
             // If nothing was ever logged, only the offsets show that the group has started.
@@ -625,6 +629,13 @@ impl<'p> Stage<'p> {
                 records.drain(..before.count());
             }
         }
+        for changes in self.condition_changes.chunks(2) {
+            let end = |partition: usize| changes.get(1).map_or(usize::MAX, |counts| counts[partition]);
+            for (partition, records) in input.iter_mut().enumerate() {
+                let (start, end) = (changes[0].get(partition).copied().unwrap_or_default(), end(partition).min(records.len()));
+                records[start..end].iter_mut().for_each(|record| record.headers.push((truth::WITHOUT_CONDITION.to_owned(), None)));
+            }
+        }
         std::iter::once(input).chain(self.other.then(|| of("other"))).collect()
     }
 }
@@ -694,6 +705,7 @@ fn records(plan: &Plan) -> Vec<TestRecord> {
         }
     }
     truth::move_times(&plan.options, &mut records, plan.seed);
+    truth::mark_passing(&plan.options, &mut records, plan.seed);
     truth::encode(&plan.options, &mut records);
     records
 }

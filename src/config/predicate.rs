@@ -1,0 +1,146 @@
+//! Predicates as they are configured: which records are deduplicated, and which retract their key.
+
+use super::error::Diagnostics;
+use super::forms::whole;
+use super::key::take_switch;
+use super::units::expected;
+use crate::format::Side;
+use crate::key::Predicate;
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::{Map, Value, json};
+
+/// What a predicate is.
+const PREDICATE: &str = "a field, key_field, header, or record = \"key\", with equals, one_of, or exists, such as { field = \"/type\", equals = \"order\" }, or { not = { … } } around that";
+
+/// One predicate, or a list of them that all hold.
+pub(super) fn when(raw: &Value, path: &str, diagnostics: &mut Diagnostics) -> Option<Vec<Predicate>> {
+    let compiled = |raw: &Value, place: &str, diagnostics: &mut Diagnostics| {
+        predicate(raw, false).map_err(|message| diagnostics.add(place, message)).ok()
+    };
+    match raw {
+        Value::Array(list) if list.is_empty() => {
+            diagnostics.add(path, expected("at least one predicate", raw));
+            None
+        }
+        // Each fault has its own path.
+        Value::Array(list) => {
+            let all: Vec<_> = list.iter().enumerate().map(|(index, raw)| compiled(raw, &format!("{path}[{index}]"), diagnostics)).collect();
+            all.into_iter().collect()
+        }
+        single => Some(vec![compiled(single, path, diagnostics)?]),
+    }
+}
+
+/// A predicate, or `{ header = "name" }`.
+pub(super) fn retract(value: &Value) -> Result<Predicate, String> {
+    predicate(value, true)
+}
+
+/// One predicate. Without a test, a header `may_just_exist`.
+fn predicate(value: &Value, may_just_exist: bool) -> Result<Predicate, String> {
+    let what = if may_just_exist { format!("{{ header = \"name\" }}, or {PREDICATE}") } else { PREDICATE.to_owned() };
+    let unknown = || expected(&what, value);
+    let mut table = value.as_object().ok_or_else(unknown)?.clone();
+    if let Some(inner) = table.remove("not") {
+        let is_plain = table.is_empty() && inner.get("not").is_none();
+        return if is_plain { predicate(&inner, false).map(Predicate::negate) } else { Err(unknown()) };
+    }
+    let exists = table.contains_key("exists");
+    let is_there = take_switch(&mut table, "exists")?;
+    let values = match (table.remove("equals"), table.remove("one_of")) {
+        (None, None) => None,
+        (Some(value), None) => Some(vec![text(&value).ok_or_else(|| expected("a text, number, or boolean for equals", &value))?]),
+        (None, Some(Value::Array(list))) if !list.is_empty() => Some(list.iter().map(text).collect::<Option<_>>().ok_or_else(unknown)?),
+        _ => return Err(unknown()),
+    };
+    let is_header = table.contains_key("header");
+    let place = place(&table)?.ok_or_else(unknown)?;
+    match values {
+        Some(values) if !exists => Ok(place.one_of(values)),
+        None if exists => Ok(if is_there { place } else { place.negate() }),
+        None if may_just_exist && is_header => Ok(place),
+        _ => Err(unknown()),
+    }
+}
+
+/// The place of a predicate, if the table is one.
+fn place(table: &Map<String, Value>) -> Result<Option<Predicate>, String> {
+    let entry = table.iter().next().filter(|_| table.len() == 1).and_then(|(name, value)| Some((&**name, value.as_str()?)));
+    let field = |side, pointer| Predicate::field(side, pointer).map(Some).map_err(|error| error.to_string());
+    match entry {
+        Some(("header", name)) => Ok(Some(Predicate::header(name))),
+        Some(("record", "key")) => Ok(Some(Predicate::record_key())),
+        Some(("field", pointer)) => field(Side::Value, pointer),
+        Some(("key_field", pointer)) => field(Side::Key, pointer),
+        _ => Ok(None),
+    }
+}
+
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
+        _ => None,
+    }
+}
+
+/// The JSON schema of a predicate, and of its places.
+fn predicate_schema() -> (Value, Value) {
+    let pointer = |description: &str| json!({ "description": description, "type": "string", "pattern": whole("(/.*)?") });
+    let places = json!({
+        "field": pointer("A field of the value, as an RFC 6901 pointer."),
+        "key_field": pointer("A field of the record's own key, as an RFC 6901 pointer."),
+        "header": { "description": "The last header of that name.", "type": "string" },
+        "record": { "description": "The record's own key.", "type": "string", "const": "key" },
+    });
+    let value = json!({ "type": ["string", "number", "boolean"] });
+    let tests = json!({
+        "equals": { "description": "The value, compared as written.", "type": value["type"] },
+        "one_of": { "description": "The values, compared as written.", "type": "array", "items": value, "minItems": 1 },
+        "exists": {
+            "description": "True if the place must be there, false if it must not.",
+            "type": ["boolean", "string"],
+            "pattern": whole("true|false"),
+        },
+    });
+    let required = |name: &str| json!({ "required": [name] });
+    let names = |of: &Value| of.as_object().into_iter().flatten().map(|(name, _)| required(name)).collect::<Vec<_>>();
+    let all: Map<_, _> = [&places, &tests].into_iter().flat_map(|of| of.as_object().cloned().unwrap_or_default()).collect();
+    let plain = json!({
+        "type": "object",
+        "properties": all,
+        "allOf": [{ "oneOf": names(&places) }, { "oneOf": names(&tests) }],
+        "additionalProperties": false,
+    });
+    let not = json!({
+        "type": "object",
+        "properties": { "not": plain },
+        "required": ["not"],
+        "additionalProperties": false,
+    });
+    (plain, not)
+}
+
+/// The JSON schema of `when`.
+pub(super) fn when_schema(_: &mut SchemaGenerator) -> Schema {
+    let (plain, not) = predicate_schema();
+    let list = json!({
+        "description": "Predicates that must all hold.",
+        "type": "array",
+        "items": { "anyOf": [plain, not] },
+        "minItems": 1,
+    });
+    json_schema!({ "anyOf": [plain, not, list] })
+}
+
+/// The JSON schema of `retract`.
+pub(super) fn retract_schema(_: &mut SchemaGenerator) -> Schema {
+    let (plain, not) = predicate_schema();
+    let header = json!({
+        "type": "object",
+        "properties": { "header": { "description": "A header of that name, with any value.", "type": "string" } },
+        "required": ["header"],
+        "additionalProperties": false,
+    });
+    json_schema!({ "anyOf": [header, plain, not] })
+}

@@ -1,0 +1,118 @@
+//! Predicates on a record: which records are deduplicated, and which retract their key.
+//!
+//! Owns what a predicate is. The reader evaluates it. Must never read a record.
+
+use super::Field;
+use crate::format::{PointerError, Side};
+use std::fmt;
+
+/// A test of one place in a record.
+#[derive(Clone, Debug)]
+pub struct Predicate {
+    pub(super) place: Place,
+    pub(super) test: Test,
+    /// True if the test must fail.
+    pub(super) is_negated: bool,
+}
+
+/// The place that a predicate tests.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    /// The last header with this name.
+    Header(String),
+    /// The whole record key.
+    RecordKey,
+    /// A field of the record key or value, and its RFC 6901 pointer.
+    Field(Side, Field, String),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header(name) => write!(f, "header `{name}`"),
+            Self::RecordKey => f.write_str("the record key"),
+            Self::Field(Side::Key, _, pointer) => write!(f, "field `{pointer}` of the record key"),
+            Self::Field(Side::Value, _, pointer) => write!(f, "field `{pointer}`"),
+        }
+    }
+}
+
+/// The test of a place.
+#[derive(Clone, Debug)]
+pub(super) enum Test {
+    /// The place is there. A null header is there, but a null field or a null record key is not.
+    Exists,
+    /// The place has one of these texts, numbers, or booleans, compared as written.
+    OneOf(Vec<String>),
+}
+
+impl Predicate {
+    const fn new(place: Place) -> Self {
+        Self { place, test: Test::Exists, is_negated: false }
+    }
+
+    /// Holds if a record has a header with this name.
+    #[must_use]
+    pub fn header(name: &str) -> Self {
+        Self::new(Place::Header(name.to_owned()))
+    }
+
+    /// Holds if a record has a key.
+    #[must_use]
+    pub const fn record_key() -> Self {
+        Self::new(Place::RecordKey)
+    }
+
+    /// Holds if a record has a value that is not null at an RFC 6901 pointer into its key or value.
+    ///
+    /// # Errors
+    /// [`PointerError`] if the pointer is malformed.
+    pub fn field(side: Side, pointer: &str) -> Result<Self, PointerError> {
+        Ok(Self::new(Place::Field(side, Field::new(pointer)?, pointer.to_owned())))
+    }
+
+    /// Holds if the place has one of these values. They are texts, numbers, and booleans, compared as written.
+    #[must_use]
+    pub fn one_of(self, values: Vec<String>) -> Self {
+        Self { test: Test::OneOf(values), ..self }
+    }
+
+    /// Holds if this predicate does not.
+    #[must_use]
+    pub fn negate(self) -> Self {
+        Self { is_negated: !self.is_negated, ..self }
+    }
+
+    /// Returns the place that the predicate tests, for messages.
+    #[must_use]
+    pub fn place(&self) -> impl fmt::Display {
+        &self.place
+    }
+
+    /// True if the predicate tests a header.
+    #[must_use]
+    pub const fn reads_headers(&self) -> bool {
+        matches!(self.place, Place::Header(_))
+    }
+
+    /// True if the predicate tests the record key, or a field of it.
+    #[must_use]
+    pub const fn reads_key(&self) -> bool {
+        matches!(self.place, Place::RecordKey | Place::Field(Side::Key, ..))
+    }
+
+    /// True if the predicate tests a field of the record value.
+    pub(super) const fn reads_value(&self) -> bool {
+        matches!(self.place, Place::Field(Side::Value, ..))
+    }
+
+    /// Returns the name and a value of a header with which the predicate holds, if it tests a header.
+    #[must_use]
+    pub fn as_header(&self) -> Option<(&str, &str)> {
+        match (&self.place, &self.test) {
+            (Place::Header(name), Test::Exists) if !self.is_negated => Some((name, "")),
+            (Place::Header(name), Test::OneOf(values)) if !self.is_negated => Some((name, values.first()?)),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Extractors for the places in a record key or value, compiled for the schemas that its frame names.
+//!
+//! Must never guess: while a schema is requested, nothing is read.
+
+use super::super::Source;
+use super::NoKey;
+use crate::format::{Extractor, Format, Frame, Head, Lookup, Message, Places, RecordFormat, Schema, Schemas, Side, disguise};
+use crate::record::{Invalid, Reason, Record};
+use std::collections::HashMap;
+
+/// Maximum number of extractors that are kept for one set of places. If there are more, they are compiled again.
+pub(super) const EXTRACTORS_MAX: usize = 1024;
+
+/// Compiled extractors, by the frames that name their schemas.
+#[derive(Debug, Default)]
+pub(super) struct Extractors {
+    /// The extractor that was used last. The next record usually needs the same one.
+    last: usize,
+    pub(super) known: Vec<Known>,
+    pub(super) numbers: HashMap<Box<[u8]>, usize>,
+    /// For texts of which nothing is read.
+    pub(super) none: Extractor,
+}
+
+/// The meaning of a frame.
+#[derive(Debug)]
+pub(super) struct Known {
+    head: Box<[u8]>,
+    /// Or why there is no extractor: a sentence without its subject.
+    extractor: Result<Extractor, String>,
+}
+
+/// A text without its frame, and the number of its extractor, if it is read.
+#[derive(Clone, Copy)]
+pub(super) struct Opened<'a> {
+    pub(super) text: Option<&'a [u8]>,
+    pub(super) number: Option<usize>,
+}
+
+impl<'a> Opened<'a> {
+    pub(super) const fn bare(text: Option<&'a [u8]>) -> Self {
+        Self { text, number: None }
+    }
+}
+
+impl Extractors {
+    /// Takes a text out of its frame, and prepares its extractor.
+    pub(super) fn open<'a>(
+        &mut self,
+        side: Side,
+        format: &RecordFormat,
+        places: &Places,
+        text: &'a [u8],
+        header: Option<&'a [u8]>,
+        schemas: &dyn Schemas,
+    ) -> Result<Opened<'a>, NoKey> {
+        let mut frame = Frame { head: &[], body: text };
+        if format.is_framed() {
+            frame = Frame::split(format.format, text, header).map_err(|what| unframed(side, text, what))?;
+        }
+        if places.reads_nothing() {
+            return Ok(Opened::bare(Some(frame.body)));
+        }
+        // The schema of a JSON text does not matter.
+        let head = if matches!(format.format, Format::JsonSchema) { &[] } else { frame.head };
+        if self.known.get(self.last).is_none_or(|known| *known.head != *head) {
+            self.last = match self.numbers.get(head) {
+                Some(&number) => number,
+                None => self.compile(side, format, places, head, schemas)?,
+            };
+        }
+        Ok(Opened { text: Some(frame.body), number: Some(self.last) })
+    }
+
+    /// Returns the extractor of a text that was opened.
+    pub(super) fn extractor(&self, number: Option<usize>) -> Result<&Extractor, &String> {
+        match number.and_then(|number| self.known.get(number)) {
+            Some(known) => known.extractor.as_ref(),
+            None => Ok(&self.none),
+        }
+    }
+
+    /// Returns what the key is read by.
+    pub(super) fn source(&self, side: Side, format: &RecordFormat, opened: Opened<'_>) -> Result<Source<'_, Extractor>, NoKey> {
+        let extractor = self.extractor(opened.number).map_err(|error| invalid(side, Reason::UnknownSchema, error))?;
+        let is_json = matches!(format.format, Format::Json | Format::JsonSchema);
+        Ok(Source { extractor, is_json, is_framed: format.is_framed() })
+    }
+
+    /// Adds the extractor of a schema, and returns its number.
+    fn compile(&mut self, side: Side, format: &RecordFormat, places: &Places, head: &[u8], schemas: &dyn Schemas) -> Result<usize, NoKey> {
+        let extractor = if let Format::Json | Format::JsonSchema = format.format {
+            Ok(Extractor::json(places.clone()))
+        } else if let Some(local) = &format.schema {
+            compiled(&local.schema, local.message(), places).map_err(|error| format!("has a schema that cannot be used: {error}"))
+        } else {
+            named(side, format.format, places, head, schemas)?
+        };
+        if self.known.len() == EXTRACTORS_MAX {
+            self.known.clear();
+            self.numbers.clear();
+        }
+        self.known.push(Known { head: head.into(), extractor });
+        self.numbers.insert(head.into(), self.known.len() - 1);
+        Ok(self.known.len() - 1)
+    }
+}
+
+fn compiled(schema: &Schema, message: Message<'_>, places: &Places) -> Result<Extractor, String> {
+    Extractor::compile(schema, message, places).map_err(|error| error.to_string())
+}
+
+/// Compiles the schema that a frame names.
+fn named(side: Side, format: Format, places: &Places, head: &[u8], schemas: &dyn Schemas) -> Result<Result<Extractor, String>, NoKey> {
+    let broken = || invalid(side, Reason::Malformed, "has a frame that cannot be read");
+    let Head { schema: id, indexes } = Head::of(format, head).ok_or_else(broken)?;
+    let schema = match schemas.get(id) {
+        Lookup::Known(schema) => schema,
+        Lookup::Unknown(why) => return Err(invalid(side, Reason::UnknownSchema, &format!("has schema {id}, but {why}"))),
+        Lookup::Awaited => return Err(NoKey::Awaits(id)),
+    };
+    let extractor = if schema.format == format {
+        compiled(&schema, Message::Indexes(&indexes), places)
+    } else {
+        Err(format!("it is a schema for {}, not for {format}", schema.format))
+    };
+    Ok(extractor.map_err(|error| format!("has schema {id}, which cannot be used: {error}")))
+}
+
+/// A text without the frame that its format has.
+fn unframed(side: Side, text: &[u8], what: &str) -> NoKey {
+    match disguise(side, text) {
+        Some(disguise) => invalid(side, Reason::Malformed, &format!("does not begin with the frame of a schema registry: {disguise}")),
+        None => invalid(side, Reason::Malformed, what),
+    }
+}
+
+pub(super) fn invalid(side: Side, reason: Reason, what: &str) -> NoKey {
+    NoKey::Invalid(Box::new(Invalid { reason, message: format!("the record {side} {what}") }))
+}
+
+/// Returns the value of the last header with this name.
+pub(super) fn header<'a>(record: &Record<'a>, name: &str) -> Option<&'a [u8]> {
+    record.headers.iter().rev().find(|(header, _)| *header == name).and_then(|(_, value)| *value)
+}

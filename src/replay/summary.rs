@@ -1,0 +1,54 @@
+//! What a replay has counted.
+
+use super::truth::Counts;
+use crate::content::Conflicts;
+use crate::record::Timestamp;
+use crate::values::Counted;
+use std::collections::BTreeMap;
+
+/// Counts of the records so far.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Summary {
+    /// Lines read.
+    pub records: u64,
+    /// Records emitted as unseen, including late records.
+    pub unseen: u64,
+    /// Records with a remembered key, which were not emitted.
+    pub duplicates: u64,
+    /// Records older than the window whose key is not remembered. `late` decided what happened to them.
+    pub late: u64,
+    /// Retractions, which are not emitted.
+    pub retracted: u64,
+    /// Records without a value from which to take a key. `on_tombstone` decided what happened to them.
+    pub tombstones: u64,
+    /// Records that `when` does not select, which are emitted.
+    pub passed: u64,
+    /// Unseen records that the filter alone would have dropped.
+    pub corrected: u64,
+    /// Records without a key, by the label of the reason. `on_invalid` decided what happened to them.
+    pub invalid: BTreeMap<&'static str, u64>,
+    /// Lines without a key that look like output of `kcat -J`, although they are read as values.
+    pub envelopes: u64,
+    /// Records later than the max timestamp. They are evaluated, but do not move the window.
+    pub future: u64,
+    /// The timestamp of the last such record.
+    pub future_time: Option<Timestamp>,
+    /// Stream time of the most advanced partition.
+    pub stream_time: Option<Timestamp>,
+    /// Records that the live run would have sent to a dead-letter topic.
+    pub dead_letters: u64,
+    /// Records without a time.
+    pub untimed: u64,
+    /// Partitions that had a record.
+    pub partitions: u64,
+    /// Keys in the fullest open slice, divided by its capacity.
+    pub load: f64,
+    /// Memory of the filters' bits, in bytes.
+    pub memory: u64,
+    /// Counts of the exact window, if it was requested.
+    pub truth: Option<Counts>,
+    /// Counts by the values of `count_by`, most records first, and the rest at the end. Empty without `count_by`.
+    pub values: Vec<(Option<String>, Counted)>,
+    /// For a sample of keys, duplicates compared with the record that they duplicate, except for fields that `key_conflicts` leaves out.
+    pub key_conflicts: Conflicts,
+}
