@@ -99,7 +99,7 @@ fn examples_are_twins_and_state_the_defaults() {
             })
             .collect();
         let changed = stated.iter().zip(text.lines()).filter(|(a, b)| a != b).count();
-        assert_eq!(changed, 45, "{name}: defaults that are stated");
+        assert_eq!(changed, 46, "{name}: defaults that are stated");
         shown.push(format!("{:#?}", load_as(name, &stated.join("\n"), &[], &[]).unwrap()));
     }
     for other in &shown[1..] {

@@ -320,7 +320,11 @@ fn an_encoded_value_is_decoded_before_it_is_read() {
         for part in [Part::Field("/id".into()), Part::RecordValue, Part::Content { except: Vec::new() }] {
             let bare = of(&mut Reader::default(), &by(part.clone()), &formats(format), value, &schemas);
             assert!(bare.is_ok());
-            assert_eq!(of(&mut reader, &by(part.clone()), &encoded(format), &encode(value), &schemas), bare, "{part} of {format}");
+            assert_eq!(
+                of(&mut Reader::default(), &by(part.clone()), &encoded(format), &encode(value), &schemas),
+                bare,
+                "{part} of {format}"
+            );
         }
     }
     for (value, message) in [
