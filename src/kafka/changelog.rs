@@ -33,11 +33,14 @@ const SETTINGS: [(&str, &str); 6] = [
 /// Files of this size are dropped as a whole once they are trimmed.
 const SEGMENT_BYTES: &str = "67108864";
 
+/// The permissions that a worker needs on these topics.
+pub(super) const ON_TOPICS: &str = "Create, Read, Write, Delete, and DescribeConfigs on topics";
+
 /// How long to wait before it is checked again whether the brokers show a topic.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Makes sure that the internal topics are there as they must be; with `make`, by making them. `known` is how many partitions
-/// each topic has, and gets theirs.
+/// Makes sure that the internal topics are there as they must be; with `make`, by making them. Without `make`, the brokers only
+/// check whether the topics could be made. `known` is how many partitions each topic has, and gets theirs.
 pub(super) fn ensure(
     config: &Config,
     observer: &BaseConsumer<Observer>,
@@ -114,13 +117,18 @@ fn is_like(count: u32, name: &str, other: Option<&(u32, String)>) -> Result<(), 
 
 /// Returns how many partitions it has, or is to have. One that `keeps` its number may have another than is wanted.
 fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wanted: u32, keeps: bool, make: bool) -> Result<u32, String> {
-    let look = || partitions(observer, name).map_err(|error| format!("cannot look at topic {name:?}: {error}"));
+    let look = || {
+        partitions(observer, name).map_err(|error| match error {
+            KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed) => format!(
+                "this user may not see topic {name:?}, if it exists; give this user {ON_TOPICS} that start with \"{}-\"",
+                config.kafka.group_id
+            ),
+            other => format!("cannot look at topic {name:?}: {other}"),
+        })
+    };
     let found = look()?;
     if found == wanted || found > 0 && keeps {
         return check(config, name).map(|()| found);
-    }
-    if found < wanted && !make {
-        return if found > 0 { check(config, name).map(|()| wanted) } else { Ok(wanted) };
     }
     if found > wanted {
         return Err(format!(
@@ -128,13 +136,9 @@ fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wa
         ));
     }
     let (admin, options) = admin(config).map_err(|error| error.to_string())?;
-    let count = i32::try_from(wanted).unwrap_or(i32::MAX);
+    let options = options.validate_only(!make);
     let answer = if found == 0 {
-        let mut topic = NewTopic::new(name, count, TopicReplication::Fixed(-1)).set("segment.bytes", SEGMENT_BYTES);
-        for (setting, value) in SETTINGS {
-            topic = topic.set(setting, value);
-        }
-        block_on(admin.create_topics([&topic], &options))
+        block_on(admin.create_topics([&internal_topic(name, wanted)], &options))
     } else {
         block_on(admin.create_partitions([&NewPartitions::new(name, wanted as usize)], &options))
     };
@@ -143,7 +147,11 @@ fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wa
         // Somebody else was faster.
         Some(Err((_, RDKafkaErrorCode::TopicAlreadyExists | RDKafkaErrorCode::InvalidPartitions))) => {}
         Some(Err((_, code))) => return Err(failure(what, name, wanted, &code.to_string())),
+        _ if !make => {}
         _ => tracing::info!(topic = name, partitions = wanted, "topic made ready"),
+    }
+    if !make {
+        return if found > 0 { check(config, name).map(|()| wanted) } else { Ok(wanted) };
     }
     let asked = Instant::now();
     while look()? < wanted {
@@ -157,25 +165,41 @@ fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wa
     check(config, name).map(|()| found)
 }
 
+/// An internal topic that does not exist yet.
+pub(super) fn internal_topic(name: &str, partitions: u32) -> NewTopic<'_> {
+    let count = i32::try_from(partitions).unwrap_or(i32::MAX);
+    let topic = NewTopic::new(name, count, TopicReplication::Fixed(-1)).set("segment.bytes", SEGMENT_BYTES);
+    SETTINGS.into_iter().fold(topic, |topic, (setting, value)| topic.set(setting, value))
+}
+
 /// Whether a topic keeps what it is given.
 fn check(config: &Config, name: &str) -> Result<(), String> {
-    let (admin, options) = admin(config).map_err(|error| error.to_string())?;
-    let answer = block_on(admin.describe_configs([&ResourceSpecifier::Topic(name)], &options));
-    let Ok(Some(Ok(found))) = answer.map(|found| found.into_iter().next()) else {
-        tracing::warn!(
-            topic = name,
-            "the brokers do not say how the topic is set up; make sure that it has cleanup.policy=delete and retention.ms=-1"
-        );
-        return Ok(());
-    };
+    match wrong_setting(config, name) {
+        Ok(None) => Ok(()),
+        Ok(Some(wrong)) => Err(format!("{wrong}; alter it")),
+        Err(_) => {
+            tracing::warn!(
+                topic = name,
+                "the brokers do not say how the topic is set up; make sure that it has cleanup.policy=delete and retention.ms=-1"
+            );
+            Ok(())
+        }
+    }
+}
+
+/// Describes the first setting of an internal topic that is wrong.
+pub(super) fn wrong_setting(config: &Config, name: &str) -> Result<Option<String>, KafkaError> {
+    let (admin, options) = admin(config)?;
+    let answer = block_on(admin.describe_configs([&ResourceSpecifier::Topic(name)], &options))?;
+    let found = answer.into_iter().next().unwrap_or(Err(RDKafkaErrorCode::UnknownTopicOrPartition)).map_err(KafkaError::AdminOp)?;
     let entries = found.entry_map();
     for (setting, wanted) in SETTINGS {
         let value = entries.get(setting).and_then(|entry| entry.value.as_deref());
-        if value.is_some_and(|value| value != wanted) {
-            return Err(format!("topic {name:?} has {setting}={}, and must have {setting}={wanted}; alter it", value.unwrap_or_default()));
+        if let Some(value) = value.filter(|&value| value != wanted) {
+            return Ok(Some(format!("topic {name:?} has {setting}={value}, and must have {setting}={wanted}")));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 pub(super) fn admin(config: &Config) -> Result<(LoggedIn<AdminClient<Observer>>, AdminOptions), KafkaError> {

@@ -3,8 +3,7 @@
 use super::Error;
 use super::admin::{block_on, partitions};
 use super::client_config::{self as client, BATCH_BYTES};
-use super::ffi::LoggedIn;
-use super::newest;
+use super::ffi::{LoggedIn, Operation};
 use super::observer::{Complaint, Observer};
 use super::security;
 use crate::broker::Cluster;
@@ -41,22 +40,6 @@ pub fn prepare(config: &Config, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) 
     look(config, true, stop, report)
 }
 
-/// Checks the cluster for `unseen check --connect`, and compares record times with this machine's clock. Returns warnings.
-/// Does not wait for a broker that refuses us to change its mind. What it waits for is reported meanwhile.
-///
-/// # Errors
-/// One message for each thing that is wrong.
-pub fn check(config: &Config, report: &dyn Fn(&str)) -> Result<Vec<String>, Vec<String>> {
-    match look(config, false, &|| false, report) {
-        Ok(Cluster { partitions, mut warnings, .. }) => {
-            warnings.extend(newest::warnings(config, &partitions));
-            Ok(warnings)
-        }
-        Err(Error::Cluster(problems)) => Err(problems),
-        Err(other) => Err(vec![other.to_string()]),
-    }
-}
-
 /// Says which of the topics that were there are not any more, each as a sentence. Says nothing of what the brokers do not
 /// tell.
 #[must_use]
@@ -70,20 +53,20 @@ pub fn missing(config: &Config, known: &Cluster) -> Vec<String> {
     known.partitions.keys().filter(is_gone).map(|topic| format!("topic {topic:?} does not exist any more; create it again")).collect()
 }
 
-fn look(config: &Config, insist: bool, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Cluster, Error> {
+pub(super) fn look(config: &Config, insist: bool, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Cluster, Error> {
     let observer = observe(config, &client::observer(&config.kafka))?;
     wait(&observer, config, insist, stop, report)?;
     let (mut cluster, mut problems) = (Cluster { batch_bytes: BATCH_BYTES, ..Cluster::default() }, Vec::new());
-    for Named { setting, topic, right } in named(config) {
+    for Named { setting, topic, operation } in named(config) {
         match partitions(&observer, topic) {
             Ok(0) => {
-                let like = if right == "Read" { "" } else { ", with as many partitions as its input" };
+                let like = if operation == Operation::Read { "" } else { ", with as many partitions as its input" };
                 problems.push(format!("{setting}: topic {topic:?} does not exist; create it{like}"));
             }
             Ok(count) => drop(cluster.partitions.insert(topic.to_owned(), count)),
             // Without any right, a topic that is not there looks the same.
             Err(KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed)) => {
-                problems.push(format!("{setting}: this user may not see topic {topic:?}, if it exists; give the user {right} on it"));
+                problems.push(format!("{setting}: this user may not see topic {topic:?}, if it exists; give the user {operation:?} on it"));
             }
             Err(error) => return Err(Error::Fatal(format!("{setting}: cannot look at topic {topic:?}: {error}"))),
         }
@@ -99,7 +82,7 @@ fn look(config: &Config, insist: bool, stop: &dyn Fn() -> bool, report: &dyn Fn(
     Ok(cluster)
 }
 
-fn observe(config: &Config, client: &ClientConfig) -> Result<LoggedIn<BaseConsumer<Observer>>, Error> {
+pub(super) fn observe(config: &Config, client: &ClientConfig) -> Result<LoggedIn<BaseConsumer<Observer>>, Error> {
     client::create(client, &config.kafka, Observer::new(config)).map_err(|error| client::property_error(&error))
 }
 
@@ -154,25 +137,29 @@ fn only_the_name_differs(config: &Config) -> bool {
 }
 
 /// A topic that is read or written.
-struct Named<'a> {
+pub(super) struct Named<'a> {
     /// The setting that names it.
-    setting: String,
-    topic: &'a str,
-    /// The right that is needed on it.
-    right: &'static str,
+    pub(super) setting: String,
+    pub(super) topic: &'a str,
+    /// The operation that the user needs permission for.
+    pub(super) operation: Operation,
 }
 
-fn named(config: &Config) -> Vec<Named<'_>> {
+pub(super) fn named(config: &Config) -> Vec<Named<'_>> {
     let mut named = Vec::new();
     for (at, topic) in config.topics.iter().enumerate() {
-        named.push(Named { setting: format!("topics[{at}].input"), topic: &topic.input, right: "Read" });
+        named.push(Named { setting: format!("topics[{at}].input"), topic: &topic.input, operation: Operation::Read });
         let outputs = outputs(topic).into_iter();
-        named.extend(outputs.map(|(setting, topic)| Named { setting: format!("topics[{at}].{setting}"), topic, right: "Write" }));
+        named.extend(outputs.map(|(setting, topic)| Named {
+            setting: format!("topics[{at}].{setting}"),
+            topic,
+            operation: Operation::Write,
+        }));
     }
     named
 }
 
-fn outputs(topic: &crate::config::Topic) -> Vec<(&'static str, &str)> {
+pub(super) fn outputs(topic: &crate::config::Topic) -> Vec<(&'static str, &str)> {
     // Of a shadow, the other topics are not written to either.
     let Some(output) = &topic.output else { return Vec::new() };
     let mut outputs = vec![("output", output.as_str())];
