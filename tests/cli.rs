@@ -66,6 +66,19 @@ fn printed_configuration_loads_unchanged() {
 }
 
 #[test]
+fn check_prints_json() {
+    let setup = Setup::new("", ID);
+    let (code, stdout, stderr) = setup.run(&["check", "--json"]);
+    let report: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, &report["ok"], &report["topics"][0]["output"], stderr), (Some(0), &true.into(), &"out".into(), String::new()));
+    let (code, stdout, stderr) = setup.run(&["check", "--json", "--set", "topics.0.window=0"]);
+    let report: Value = serde_json::from_str(&stdout).unwrap();
+    let problem = report["problems"][0].as_str().unwrap();
+    assert_eq!((code, &report["ok"]), (Some(78), &false.into()));
+    assert!(problem.contains("topics[0].window") && stderr.contains(problem), "{stdout}{stderr}");
+}
+
+#[test]
 fn check_warns_about_a_topic_without_output() {
     let setup = Setup::new("", ID);
     let text = fs::read_to_string(setup.path("unseen.toml")).unwrap();

@@ -1,28 +1,42 @@
 //! `unseen check`: validates a configuration, and prints a summary of its topics.
 
 use super::table::{size, table};
-use crate::config::{Config, Topic, window_text};
+use crate::config::{self, Config, Topic, window_text};
+use crate::kafka::{Checked, Feature, Support};
 use crate::{follower, kafka};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs::File;
 use std::path::Path;
 
 const EXAMPLES: &str = "\
 Examples:
   unseen check -c unseen.toml
-  unseen check -c unseen.toml --connect";
+  unseen check -c unseen.toml --connect
+
+JSON output (--json): one object.
+  ok        true if there are no problems
+  problems  errors, which make the exit code 78
+  warnings  warnings
+  topics    one object for each topic: input, output, space, window, filter, and the memory of a partition in bytes (null: on disk)
+  features  with --connect, one object for each feature of the cluster: name, supported (yes, no, untested, or unused), and the reason";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
     config: super::ConfigArgs,
-    /// Also connect to the brokers, and check the topics, their partitions, and the schemas
+    /// Also connect to the brokers, and check the topics, permissions, schemas, and features of the cluster
+    ///
+    /// To try transactions and other features, it creates a topic whose name starts with the group, writes two records to it, and deletes
+    /// it. Nothing else changes.
     #[arg(long)]
     connect: bool,
     /// Print the effective configuration as TOML, with all defaults and without secrets
     #[arg(long)]
     print: bool,
+    /// Print JSON
+    #[arg(long, conflicts_with = "print")]
+    json: bool,
 }
 
 /// Validates the configuration, and prints "ok" and one line per topic.
@@ -30,40 +44,59 @@ pub struct Args {
 /// # Errors
 /// Returns [`crate::config::Errors`] with every problem found.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let config = args.config.load()?;
-    args.config.check_properties(&config)?;
+    let (mut config, mut checked) = (None, Checked::default());
+    let result = check(args, &mut config, &mut checked);
+    if args.json {
+        let problems: Vec<_> = result.as_ref().err().into_iter().flat_map(|errors| &errors.0).map(ToString::to_string).collect();
+        let topics: Vec<_> = config.iter().flat_map(|config| &config.topics).map(topic_json).collect();
+        let Checked { warnings, features, .. } = &checked;
+        let report = json!({
+            "ok": result.is_ok(), "problems": problems, "warnings": warnings, "topics": topics, "features": features,
+        });
+        super::print(&format!("{report}\n"))?;
+    }
+    result?;
+    let Some(config) = config.filter(|_| !args.json) else { return Ok(()) };
+    if args.print {
+        let shadows = config.shadows().fold(String::new(), |text, shadow| text + "# " + &shadow + "\n");
+        return super::print(&(shadows + &toml::to_string_pretty(&args.config.effective()?)?));
+    }
+    super::print(&format!("ok\n\n{}\n{}", summary(&config), features(&checked.features)))
+}
+
+/// Checks everything. `config` is set once it is loaded. Warnings are also written to stderr.
+fn check(args: &Args, loaded: &mut Option<Config>, checked: &mut Checked) -> Result<(), config::Errors> {
+    let config = &*loaded.insert(args.config.load()?);
+    args.config.check_properties(config)?;
     try_state_dir(&config.state.dir).map_err(|problem| args.config.refuse(vec![problem]))?;
     if config.serve.is_set {
-        let faults: Vec<_> = follower::check(&config)
+        let faults: Vec<_> = follower::check(config)
             .iter()
             .map(|fault| format!("serve: {fault}; if you do not run `unseen serve`, remove [serve]"))
             .collect();
         if !faults.is_empty() {
-            return Err(args.config.refuse(faults).into());
+            return Err(args.config.refuse(faults));
         }
     }
-    for warning in config.shadows().chain(config.serve.open_writes()) {
-        eprintln!("warning: {warning}");
-    }
-    let effective = args.config.effective()?;
-    for warning in list_elements(&effective) {
-        eprintln!("warning: {warning}");
-    }
+    let warn = |warnings: &mut Vec<String>, more: Vec<String>| {
+        for warning in &more {
+            eprintln!("warning: {warning}");
+        }
+        warnings.extend(more);
+    };
+    warn(&mut checked.warnings, config.shadows().chain(config.serve.open_writes()).collect());
+    warn(&mut checked.warnings, args.config.effective().map_or_else(|_| Vec::new(), |effective| list_elements(&effective)));
     if args.connect {
         eprintln!("connecting to {}", config.kafka.bootstrap_servers);
-        let report = |problem: &str| eprintln!("{problem}");
-        for warning in kafka::check(&config, &report).map_err(|problems| args.config.refuse(problems))? {
-            eprintln!("warning: {warning}");
+        let Checked { features, warnings, problems } = kafka::check(config, &|problem| eprintln!("{problem}"));
+        checked.features = features;
+        warn(&mut checked.warnings, warnings);
+        if !problems.is_empty() {
+            return Err(args.config.refuse(problems));
         }
-        for warning in super::schemas::check(&config).map_err(|faults| args.config.refuse(faults))? {
-            eprintln!("warning: {warning}");
-        }
+        warn(&mut checked.warnings, super::schemas::check(config).map_err(|faults| args.config.refuse(faults))?);
     }
-    if args.print {
-        let shadows = config.shadows().fold(String::new(), |text, shadow| text + "# " + &shadow + "\n");
-        return super::print(&(shadows + &toml::to_string_pretty(&effective)?));
-    }
-    super::print(&format!("ok\n\n{}\n", summary(&config)))
+    Ok(())
 }
 
 /// Returns a warning for each option of a topic that reads one element of a list. Other elements are not looked at.
@@ -121,15 +154,44 @@ fn summary(config: &Config) -> String {
 }
 
 fn row(topic: &Topic) -> [String; 6] {
-    let memory = topic.rules(1).filter.map_or_else(|| "on disk".to_owned(), |filter| size(filter.bytes(topic.window)));
+    let memory = memory(topic).map_or_else(|| "on disk".to_owned(), size);
     let output = topic.output.clone().unwrap_or_else(|| "none (shadow)".to_owned());
     [topic.input.clone(), output, topic.space.clone(), window_text(topic.window), topic.filter.to_string(), memory]
+}
+
+/// The bytes of memory for one partition; `None` if the filter is on disk.
+fn memory(topic: &Topic) -> Option<u64> {
+    topic.rules(1).filter.map(|filter| filter.bytes(topic.window))
+}
+
+fn topic_json(topic: &Topic) -> Value {
+    json!({
+        "input": topic.input, "output": topic.output, "space": topic.space, "window": window_text(topic.window),
+        "filter": topic.filter.to_string(), "bytes": memory(topic),
+    })
+}
+
+/// The features of the cluster as a table; empty if there are none.
+fn features(features: &[Feature]) -> String {
+    if features.is_empty() {
+        return String::new();
+    }
+    let header = ["feature of the cluster", "supported"].map(str::to_owned);
+    let rows = features.iter().map(|Feature { name, support }| {
+        let support = match support {
+            Support::Yes => "yes",
+            Support::No(_) => "no",
+            Support::Untested(_) => "not tested",
+            Support::Unused => "not needed",
+        };
+        [(*name).to_owned(), support.to_owned()]
+    });
+    format!("\n{}", table(&[header].into_iter().chain(rows).collect::<Vec<_>>()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn options_that_read_an_element_of_a_list_are_named() {

@@ -38,8 +38,8 @@ pub(super) const OWNED: [(&str, &str); 27] = [
     ("enable.partition.eof", "unseen depends on its default"),
     ("group.id", "use kafka.group_id"),
     ("group.instance.id", "use kafka.instance_id"),
-    ("group.protocol", "unseen depends on the classic protocol"),
-    ("group.remote.assignor", "unseen depends on the classic protocol"),
+    ("group.protocol", CLASSIC),
+    ("group.remote.assignor", CLASSIC),
     ("isolation.level", "unseen reads only what was committed"),
     ("max.in.flight", "unseen depends on the order of records"),
     ("max.in.flight.requests.per.connection", "unseen depends on the order of records"),
@@ -53,6 +53,8 @@ pub(super) const OWNED: [(&str, &str); 27] = [
     ("transaction.timeout.ms", "use worker.transaction_timeout"),
     ("transactional.id", "unseen makes it from kafka.group_id and kafka.instance_id"),
 ];
+
+const CLASSIC: &str = "unseen uses the classic protocol; it will support \"consumer\" (KIP-848) after its crash tests pass with librdkafka 2.15 or newer, which fixes errors in that protocol";
 
 /// Properties that only Kafka's Java clients have, and what to do instead.
 const JAVA: [(&str, &str); 40] = [

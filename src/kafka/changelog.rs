@@ -32,10 +32,14 @@ const SETTINGS: [(&str, &str); 6] = [
 /// Segment size. Kafka deletes a segment as a whole, once all of its records are trimmed.
 const SEGMENT_BYTES: &str = "67108864";
 
+/// The permissions that a worker needs on these topics.
+pub(super) const ON_TOPICS: &str = "Create, Read, Write, Delete, and DescribeConfigs on topics";
+
 /// Interval between checks of whether a new topic is visible.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Checks the internal topics, and creates those that are missing if `make` is true. `known` contains the partition count of each topic,
+/// Checks the internal topics, and creates those that are missing if `make` is true. Otherwise, the brokers
+/// only validate their creation. `known` contains the partition count of each topic,
 /// and gets an entry for each internal topic.
 pub(super) fn ensure(
     config: &Config,
@@ -116,13 +120,18 @@ fn is_like(count: u32, name: &str, other: Option<&(u32, String)>) -> Result<(), 
 /// Returns the topic's partition count, or the count it will be created with. A topic that `keeps` its count may have a different one than
 /// `wanted`.
 fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wanted: u32, keeps: bool, make: bool) -> Result<u32, String> {
-    let look = || partitions(observer, name).map_err(|error| format!("cannot get metadata of topic {name:?}: {error}"));
+    let look = || {
+        partitions(observer, name).map_err(|error| match error {
+            KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed) => format!(
+                "this user may not see topic {name:?}, if it exists; give this user {ON_TOPICS} that start with \"{}-\"",
+                config.kafka.group_id
+            ),
+            other => format!("cannot get metadata of topic {name:?}: {other}"),
+        })
+    };
     let found = look()?;
     if found == wanted || found > 0 && keeps {
         return check(config, name).map(|()| found);
-    }
-    if found < wanted && !make {
-        return if found > 0 { check(config, name).map(|()| wanted) } else { Ok(wanted) };
     }
     if found > wanted {
         return Err(format!(
@@ -130,13 +139,9 @@ fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wa
         ));
     }
     let (admin, options) = admin(config).map_err(|error| error.to_string())?;
-    let count = i32::try_from(wanted).unwrap_or(i32::MAX);
+    let options = options.validate_only(!make);
     let answer = if found == 0 {
-        let mut topic = NewTopic::new(name, count, TopicReplication::Fixed(-1)).set("segment.bytes", SEGMENT_BYTES);
-        for (setting, value) in SETTINGS {
-            topic = topic.set(setting, value);
-        }
-        block_on(admin.create_topics([&topic], &options))
+        block_on(admin.create_topics([&internal_topic(name, wanted)], &options))
     } else {
         block_on(admin.create_partitions([&NewPartitions::new(name, wanted as usize)], &options))
     };
@@ -145,7 +150,11 @@ fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wa
         // Another process created it first.
         Some(Err((_, RDKafkaErrorCode::TopicAlreadyExists | RDKafkaErrorCode::InvalidPartitions))) => {}
         Some(Err((_, code))) => return Err(failure(what, name, wanted, &code.to_string())),
+        _ if !make => {}
         _ => tracing::info!(topic = name, partitions = wanted, "prepared internal topic"),
+    }
+    if !make {
+        return if found > 0 { check(config, name).map(|()| wanted) } else { Ok(wanted) };
     }
     let asked = Instant::now();
     while look()? < wanted {
@@ -159,25 +168,41 @@ fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wa
     check(config, name).map(|()| found)
 }
 
+/// Returns an internal topic to be created.
+pub(super) fn internal_topic(name: &str, partitions: u32) -> NewTopic<'_> {
+    let count = i32::try_from(partitions).unwrap_or(i32::MAX);
+    let topic = NewTopic::new(name, count, TopicReplication::Fixed(-1)).set("segment.bytes", SEGMENT_BYTES);
+    SETTINGS.into_iter().fold(topic, |topic, (setting, value)| topic.set(setting, value))
+}
+
 /// Checks that the topic's settings do not delete or change records.
 fn check(config: &Config, name: &str) -> Result<(), String> {
-    let (admin, options) = admin(config).map_err(|error| error.to_string())?;
-    let answer = block_on(admin.describe_configs([&ResourceSpecifier::Topic(name)], &options));
-    let Ok(Some(Ok(found))) = answer.map(|found| found.into_iter().next()) else {
-        tracing::warn!(
-            topic = name,
-            "failed to read the topic's settings; make sure that it has cleanup.policy=delete and retention.ms=-1"
-        );
-        return Ok(());
-    };
+    match wrong_setting(config, name) {
+        Ok(None) => Ok(()),
+        Ok(Some(wrong)) => Err(format!("{wrong}; change it")),
+        Err(_) => {
+            tracing::warn!(
+                topic = name,
+                "failed to read the topic's settings; make sure that it has cleanup.policy=delete and retention.ms=-1"
+            );
+            Ok(())
+        }
+    }
+}
+
+/// Describes the first wrong setting of an internal topic.
+pub(super) fn wrong_setting(config: &Config, name: &str) -> Result<Option<String>, KafkaError> {
+    let (admin, options) = admin(config)?;
+    let answer = block_on(admin.describe_configs([&ResourceSpecifier::Topic(name)], &options))?;
+    let found = answer.into_iter().next().unwrap_or(Err(RDKafkaErrorCode::UnknownTopicOrPartition)).map_err(KafkaError::AdminOp)?;
     let entries = found.entry_map();
     for (setting, wanted) in SETTINGS {
         let value = entries.get(setting).and_then(|entry| entry.value.as_deref());
-        if value.is_some_and(|value| value != wanted) {
-            return Err(format!("topic {name:?} has {setting}={}; set it to {wanted}", value.unwrap_or_default()));
+        if let Some(value) = value.filter(|&value| value != wanted) {
+            return Ok(Some(format!("topic {name:?} has {setting}={value}, and must have {setting}={wanted}")));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 pub(super) fn admin(config: &Config) -> Result<(LoggedIn<AdminClient<Observer>>, AdminOptions), KafkaError> {

@@ -3,8 +3,7 @@
 use super::Error;
 use super::admin::{block_on, partitions};
 use super::client_config::{self as client, BATCH_BYTES};
-use super::ffi::LoggedIn;
-use super::newest;
+use super::ffi::{LoggedIn, Operation};
 use super::observer::{Complaint, Observer};
 use super::security;
 use crate::broker::Cluster;
@@ -40,22 +39,6 @@ pub fn prepare(config: &Config, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) 
     look(config, true, stop, report)
 }
 
-/// Checks the cluster for `unseen check --connect`, and compares record times with this machine's clock. Returns warnings. Fails at once if
-/// a broker rejects the login. Calls `report` while it waits for a broker.
-///
-/// # Errors
-/// One message per problem.
-pub fn check(config: &Config, report: &dyn Fn(&str)) -> Result<Vec<String>, Vec<String>> {
-    match look(config, false, &|| false, report) {
-        Ok(Cluster { partitions, mut warnings, .. }) => {
-            warnings.extend(newest::warnings(config, &partitions));
-            Ok(warnings)
-        }
-        Err(Error::Cluster(problems)) => Err(problems),
-        Err(other) => Err(vec![other.to_string()]),
-    }
-}
-
 /// Returns an error message for each known topic that no longer exists. Leaves out topics whose state the brokers do not reveal.
 #[must_use]
 pub fn missing(config: &Config, known: &Cluster) -> Vec<String> {
@@ -68,22 +51,20 @@ pub fn missing(config: &Config, known: &Cluster) -> Vec<String> {
     known.partitions.keys().filter(is_gone).map(|topic| format!("topic {topic:?} no longer exists; recreate it")).collect()
 }
 
-fn look(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Cluster, Error> {
+pub(super) fn look(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Cluster, Error> {
     let observer = observe(config, &client::observer(&config.kafka))?;
     wait(&observer, config, is_worker, stop, report)?;
     let (mut cluster, mut problems) = (Cluster { batch_bytes: BATCH_BYTES, ..Cluster::default() }, Vec::new());
-    for NamedTopic { setting, topic, permission } in named_topics(config) {
+    for NamedTopic { setting, topic, operation } in named_topics(config) {
         match partitions(&observer, topic) {
             Ok(0) => {
-                let like = if permission == "Read" { "" } else { ", with the same number of partitions as its input" };
+                let like = if operation == Operation::Read { "" } else { ", with the same number of partitions as its input" };
                 problems.push(format!("{setting}: topic {topic:?} does not exist; create it{like}"));
             }
             Ok(count) => drop(cluster.partitions.insert(topic.to_owned(), count)),
             // If this user has no permission on the topic at all, brokers do not reveal whether it exists.
             Err(KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed)) => {
-                problems.push(format!(
-                    "{setting}: topic {topic:?} does not exist, or this user may not see it; give the user {permission} on it"
-                ));
+                problems.push(format!("{setting}: this user may not see topic {topic:?}, if it exists; give the user {operation:?} on it"));
             }
             Err(error) => return Err(Error::Fatal(format!("{setting}: cannot get metadata of topic {topic:?}: {error}"))),
         }
@@ -99,7 +80,7 @@ fn look(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, report: &dyn 
     Ok(cluster)
 }
 
-fn observe(config: &Config, client: &ClientConfig) -> Result<LoggedIn<BaseConsumer<Observer>>, Error> {
+pub(super) fn observe(config: &Config, client: &ClientConfig) -> Result<LoggedIn<BaseConsumer<Observer>>, Error> {
     client::create(client, &config.kafka, Observer::new(config)).map_err(|error| client::property_error(&error))
 }
 
@@ -154,28 +135,29 @@ fn only_the_name_differs(config: &Config) -> bool {
 }
 
 /// A topic that the configuration names.
-struct NamedTopic<'a> {
-    setting: String,
-    topic: &'a str,
-    /// The permission that this user needs.
-    permission: &'static str,
+pub(super) struct NamedTopic<'a> {
+    /// The option that names it.
+    pub(super) setting: String,
+    pub(super) topic: &'a str,
+    /// The operation that this user must be allowed.
+    pub(super) operation: Operation,
 }
 
-fn named_topics(config: &Config) -> Vec<NamedTopic<'_>> {
+pub(super) fn named_topics(config: &Config) -> Vec<NamedTopic<'_>> {
     let mut named_topics = Vec::new();
     for (at, topic) in config.topics.iter().enumerate() {
-        named_topics.push(NamedTopic { setting: format!("topics[{at}].input"), topic: &topic.input, permission: "Read" });
+        named_topics.push(NamedTopic { setting: format!("topics[{at}].input"), topic: &topic.input, operation: Operation::Read });
         let outputs = outputs(topic).into_iter();
         named_topics.extend(outputs.map(|(setting, topic)| NamedTopic {
             setting: format!("topics[{at}].{setting}"),
             topic,
-            permission: "Write",
+            operation: Operation::Write,
         }));
     }
     named_topics
 }
 
-fn outputs(topic: &crate::config::Topic) -> Vec<(&'static str, &str)> {
+pub(super) fn outputs(topic: &crate::config::Topic) -> Vec<(&'static str, &str)> {
     // A shadow topic writes to no topic at all.
     let Some(output) = &topic.output else { return Vec::new() };
     let mut outputs = vec![("output", output.as_str())];

@@ -20,6 +20,7 @@ mod endings;
 mod exact_stores;
 mod explain;
 mod faults;
+mod features;
 mod fidelity;
 mod formats;
 mod full_transactions;

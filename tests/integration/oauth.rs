@@ -1,10 +1,13 @@
 //! Promise: a worker that logs in with a bearer token always has a valid one, loses nothing without one, and never shows it.
 
-use crate::harness::{PATIENCE, SCOPE, SUBJECT, SecureBroker, Setup, TokenProvider, secure_broker, wait_until};
+use crate::harness::{
+    KEY_ID, Msk, OwnBroker, PATIENCE, REGION, SCOPE, SUBJECT, SecureBroker, Setup, TokenProvider, front, secure_broker, unique, wait_until,
+};
 use crate::observed::{address, ask};
 use crate::security::{TELL_ALL, allow, hold_nothing, listener};
 use crate::stream::{LIMIT, Stream};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const USER: &str = "User:unseen";
@@ -136,4 +139,46 @@ fn token_login_failures_are_reported() {
     refused(&stream, &provider, &[wrong], &[no_token, "failed to request a token from http://127.0.0.1:1/token"]);
     provider.set_audience("another");
     refused(&stream, &provider, &[], &["the broker rejects the token; check the scope, audience, and issuer"]);
+}
+
+/// A stream whose workers log in to a broker that verifies AWS signatures.
+fn stream_of_msk(broker: &OwnBroker, msk: &Arc<Msk>, secret: &str, count: usize) -> Stream {
+    let msk = Arc::clone(msk);
+    broker.way().lead_to(&front(broker.behind(), move || msk.connection()));
+    let properties = "\"security.protocol\" = \"sasl_plaintext\"\n\"sasl.mechanism\" = \"AWS_MSK_IAM\"";
+    Stream::remembered(broker.address(), "msk", count).with(|setup| {
+        let variables = [("AWS_REGION", REGION), ("AWS_ACCESS_KEY_ID", KEY_ID), ("AWS_SECRET_ACCESS_KEY", secret)];
+        let setup = variables.iter().fold(setup, |setup, (name, value)| setup.environment(name, value));
+        setup.properties(properties).servers(&broker.servers_by_way())
+    })
+}
+
+#[test]
+fn a_broker_that_verifies_aws_signatures_accepts_every_login() {
+    let (broker, secret) = (OwnBroker::start(), unique("aws-secret"));
+    let msk = Msk::new(&secret, Duration::ZERO, Duration::from_secs(2));
+    let stream = stream_of_msk(&broker, &msk, &secret, 5_000);
+    let mut worker = stream.setup.start_with("a", &TELL_ALL);
+    stream.produce(..2_500);
+    stream.wait_until_read(2_500, &mut worker);
+    let before = msk.logins();
+    wait_until("clients log in again after their sessions", PATIENCE, || (msk.logins() > before + 4).then_some(()));
+    stream.produce(2_500..);
+    let log = stream.check(worker);
+    hold_nothing([("the log", log)], &[secret]);
+}
+
+#[test]
+fn a_wrong_clock_or_secret_is_reported_as_a_refusal_of_the_aws_credentials() {
+    let (broker, secret) = (OwnBroker::start(), unique("aws-secret"));
+    let ahead = Msk::new(&secret, Duration::from_secs(3600), Duration::from_secs(60));
+    let other = Msk::new("another secret", Duration::ZERO, Duration::from_secs(60));
+    for (msk, words) in [(ahead, "signature expired"), (other, "another signature")] {
+        let stream = stream_of_msk(&broker, &msk, &secret, 1);
+        let (code, stdout, stderr) = stream.setup.check_with("a", &TELL_ALL);
+        assert_eq!(code, Some(78), "{stderr}");
+        assert!(stderr.contains("the broker refuses the AWS credentials") && stderr.contains("this machine's clock"), "{stderr}");
+        assert!(stderr.contains(words), "{stderr}");
+        hold_nothing([("stdout of `check`", stdout), ("stderr of `check`", stderr)], &[secret.clone()]);
+    }
 }

@@ -60,13 +60,29 @@ pub enum Need {
     Output,
     Group,
     Transactions,
+    /// The topics of the group.
+    Topics,
+}
+
+impl Need {
+    /// What `unseen check --connect` reports of its lack.
+    const fn report(self) -> &'static str {
+        match self {
+            Self::Input => "topics[0].input: this user lacks the permission Read on topic",
+            Self::Output => "topics[0].output: this user lacks the permission Write on topic",
+            Self::Group => "; give this user Read on group",
+            Self::Transactions => "; give this user Write on transactional ids that start with",
+            Self::Topics => "; give this user Create, Read, Write, Delete, and DescribeConfigs on topics that start with",
+        }
+    }
 }
 
 /// Grants a user the permissions that a worker needs, and no others. The user may still describe the resource that is lacking.
 pub fn allow(stream: &Stream, user: &str, lacking: Option<Need>) {
     let transactions = format!("{}-", stream.setup.group());
-    let mut rights = vec![Right::OwnTopics(&transactions)];
+    let mut rights = Vec::new();
     for (need, right, instead) in [
+        (Need::Topics, Right::OwnTopics(&transactions), None),
         (Need::Input, Right::ReadTopic(&stream.input), Some(Right::DescribeTopic(&stream.input))),
         (Need::Output, Right::WriteTopic(&stream.output), Some(Right::DescribeTopic(&stream.output))),
         (Need::Group, Right::ReadGroup(stream.setup.group()), None),
@@ -75,7 +91,15 @@ pub fn allow(stream: &Stream, user: &str, lacking: Option<Need>) {
         rights.extend(if lacking == Some(need) { instead } else { Some(right) });
     }
     grant(&stream.broker, user, &rights);
-    wait_until("the rights reach the broker", PATIENCE, || (stream.setup.check_with("rights", &[]).0 == Some(0)).then_some(()));
+    wait_until("the rights reach the broker, and what is lacking is reported", PATIENCE, || {
+        let (code, _, stderr) = stream.setup.check_with("rights", &[]);
+        let lines: Vec<_> = stderr.lines().filter(|line| !line.starts_with("connecting to ")).collect();
+        match lacking {
+            None => code == Some(0),
+            Some(lacking) => code == Some(78) && lines.iter().all(|line| line.contains(lacking.report()) || line.starts_with("warning: ")),
+        }
+        .then_some(())
+    });
 }
 
 /// Checks that a worker that connects in this way works exactly once.
@@ -209,6 +233,17 @@ fn missing_permission_is_reported() {
         let log = stream.setup.start_with("a", &[&format!("worker.delivery={delivery}")]).fails(1);
         assert!(log.contains(sentence), "`run` does not report {sentence:?}:\n{log}");
     }
+
+    // With the changelog, this user could not create its topic.
+    let stream = SCRAM.stream("topics", 1_000);
+    allow(&stream, SCRAM.user(), Some(Need::Topics));
+    let (code, _, stderr) = stream.setup.check_with("a", &["state.changelog=false"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let words = "warning: some features of the cluster were not tested: cannot create topic";
+    assert!(
+        stderr.contains(words) && stderr.contains("; give this user Create, Read, Write, Delete, and DescribeConfigs on topics"),
+        "{stderr}"
+    );
 
     let stream = SCRAM.stream("blind", 1);
     let (code, _, stderr) = stream.setup.check_with("a", &[]);

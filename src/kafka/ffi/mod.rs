@@ -9,6 +9,7 @@
 
 #![allow(unsafe_code)]
 
+mod describe;
 mod error;
 mod fetcher;
 mod headers;
@@ -16,8 +17,8 @@ mod login;
 mod message;
 mod producer;
 mod queue;
-mod topic_ids;
 
+pub(super) use describe::{Operation, describe_topics, topic_ids};
 pub(super) use error::TransactionError;
 pub(super) use fetcher::Fetcher;
 pub use fetcher::GroupMetadata;
@@ -25,7 +26,6 @@ pub(super) use headers::Headers;
 pub(super) use login::{LoggedIn, Native};
 pub use message::Message;
 pub(super) use producer::{Producer, ProducerRecord, Reports, Timestamped, Undelivered};
-pub(super) use topic_ids::topic_ids;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::time::Duration;

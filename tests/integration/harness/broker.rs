@@ -110,6 +110,8 @@ pub struct OwnBroker {
     addresses: Vec<String>,
     /// A proxy for each broker.
     ways: Vec<Way>,
+    /// The addresses that the proxies forward to.
+    behind: Vec<String>,
     /// True for each broker that is ready.
     ready: Vec<bool>,
     // Last, so that the brokers have stopped when the directory is deleted.
@@ -150,7 +152,8 @@ impl OwnBroker {
         let args = ["--brokers", &count.to_string(), "--dir", path, "--behind", &ports.join(",")];
         let (child, lines) = Script::spawn(&args, environment);
         let behind = said(&lines, "behind");
-        for (way, target) in ways.iter().zip(behind.split(',')) {
+        let behind: Vec<_> = behind.split(',').map(str::to_owned).collect();
+        for (way, target) in ways.iter().zip(&behind) {
             way.lead_to(target);
         }
         let mut addresses = vec![String::new(); count];
@@ -159,7 +162,7 @@ impl OwnBroker {
             addresses[at] = address;
         }
         let script = Script { child, address: addresses.join(","), clients: None };
-        Self { dir, fault: None, script, lines, addresses, ways, ready: vec![true; count] }
+        Self { dir, fault: None, script, lines, addresses, ways, behind, ready: vec![true; count] }
     }
 
     /// The number of brokers.
@@ -170,6 +173,11 @@ impl OwnBroker {
     /// The proxy to the first broker.
     pub fn way(&self) -> &Way {
         &self.ways[0]
+    }
+
+    /// The address that the proxy to the first broker leads to.
+    pub fn behind(&self) -> &str {
+        &self.behind[0]
     }
 
     /// The proxies to all brokers.

@@ -7,6 +7,8 @@
 mod asker;
 mod broker;
 mod compare;
+mod front;
+mod msk;
 mod news;
 mod oracle;
 mod produce;
@@ -27,6 +29,8 @@ mod worker;
 pub use asker::{Asker, Reply, http, wait_until_fresh};
 pub use broker::{OwnBroker, SecureBroker, broker, secure_broker};
 pub use compare::{assert_prefix, assert_same, difference};
+pub use front::{Exchange, api, front, limit_api};
+pub use msk::{KEY_ID, Msk, REGION};
 pub use news::{News, SplitMix};
 pub use oracle::{Oracle, RETRACT};
 pub use produce::{Feed, produce};

@@ -1,14 +1,15 @@
-//! Topic ids. A topic that is deleted and created again gets a new id.
+//! Topics as the brokers describe them: the id, which a recreated topic does not keep, and what this user may do with the topic.
 //!
 //! Owns the request to the brokers. Must never cache the answer, because a topic may be recreated at any time.
 
+use super::error::TransactionError;
 use super::queue::Queue;
 use super::{millis, text};
 use rdkafka::bindings as rd;
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::collections::BTreeMap;
-use std::ffi::{CString, c_char};
+use std::ffi::{CString, c_char, c_int};
 use std::ptr::NonNull;
 use std::time::Duration;
 
@@ -34,12 +35,46 @@ impl<T> Drop for Owned<T> {
     }
 }
 
+/// A topic as the brokers describe it.
+pub(in crate::kafka) struct Described {
+    /// The id, in the format of Kafka's tools. Brokers before Kafka 2.8 return none.
+    pub(in crate::kafka) id: Option<String>,
+    /// The operations that this user may perform, as numbers of Kafka's protocol. `None` if the brokers do not return them.
+    operations: Option<Vec<u32>>,
+}
+
+/// An operation that an ACL can allow, with its number in Kafka's protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::kafka) enum Operation {
+    Read = 3,
+    Write = 4,
+    Delete = 6,
+}
+
+impl Described {
+    /// True if the brokers report that this user may not perform the operation.
+    pub(in crate::kafka) fn denies(&self, operation: Operation) -> bool {
+        self.operations.as_ref().is_some_and(|allowed| !allowed.contains(&(operation as u32)))
+    }
+}
+
 /// Returns the ids of topics, in the format of Kafka's tools. Brokers before Kafka 2.8 return no ids.
 pub(in crate::kafka) fn topic_ids<C: ClientContext>(
     client: &Client<C>,
     topics: &[&str],
     timeout: Duration,
 ) -> Result<BTreeMap<String, String>, RDKafkaErrorCode> {
+    let described = describe_topics(client, topics, false, timeout)?;
+    Ok(described.into_iter().filter_map(|(name, topic)| Some((name, topic.id?))).collect())
+}
+
+/// Describes topics, all of which must exist.
+pub(in crate::kafka) fn describe_topics<C: ClientContext>(
+    client: &Client<C>,
+    topics: &[&str],
+    with_operations: bool,
+    timeout: Duration,
+) -> Result<BTreeMap<String, Described>, RDKafkaErrorCode> {
     let Some(first) = topics.first() else { return Ok(BTreeMap::new()) };
     // Every broker knows the ids. Unless a broker is given, librdkafka waits for the controller.
     let code = |error: KafkaError| error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
@@ -62,6 +97,8 @@ pub(in crate::kafka) fn topic_ids<C: ClientContext>(
         let mut error: [c_char; 256] = [0; 256];
         rd::rd_kafka_AdminOptions_set_request_timeout(options.ptr(), millis(timeout), error.as_mut_ptr(), error.len());
         rd::rd_kafka_AdminOptions_set_broker(options.ptr(), broker, error.as_mut_ptr(), error.len());
+        let error = rd::rd_kafka_AdminOptions_set_include_authorized_operations(options.ptr(), c_int::from(with_operations));
+        TransactionError::check(error).map_err(|error| error.code)?;
         let queue = Queue::new(rd::rd_kafka_queue_new(client)).ok_or(RDKafkaErrorCode::Fail)?;
         rd::rd_kafka_DescribeTopics(client, asked.ptr(), options.ptr(), queue.ptr());
         // librdkafka always answers in time, with an error if the brokers did not respond.
@@ -74,21 +111,23 @@ pub(in crate::kafka) fn topic_ids<C: ClientContext>(
         }
         let mut count = 0;
         let found = rd::rd_kafka_DescribeTopics_result_topics(result, &raw mut count);
-        let mut ids = BTreeMap::new();
+        let mut described = BTreeMap::new();
         for at in 0..count {
             let topic = *found.add(at);
             let error = rd::rd_kafka_TopicDescription_error(topic);
             if !error.is_null() && rd::rd_kafka_error_code(error) != rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
                 return Err(rd::rd_kafka_error_code(error).into());
             }
+            let name = text(rd::rd_kafka_TopicDescription_name(topic)).into_owned();
             let id = rd::rd_kafka_TopicDescription_topic_id(topic);
-            if (rd::rd_kafka_Uuid_most_significant_bits(id), rd::rd_kafka_Uuid_least_significant_bits(id)) != (0, 0) {
-                ids.insert(
-                    text(rd::rd_kafka_TopicDescription_name(topic)).into_owned(),
-                    text(rd::rd_kafka_Uuid_base64str(id)).into_owned(),
-                );
-            }
+            let is_zero = (rd::rd_kafka_Uuid_most_significant_bits(id), rd::rd_kafka_Uuid_least_significant_bits(id)) == (0, 0);
+            let id = (!is_zero).then(|| text(rd::rd_kafka_Uuid_base64str(id)).into_owned());
+            let mut count = 0;
+            // Null if the brokers did not answer that. Numbers, because brokers may know more than the bindings.
+            let operations = rd::rd_kafka_TopicDescription_authorized_operations(topic, &raw mut count).cast::<u32>();
+            let operations = (!operations.is_null()).then(|| (0..count).map(|at| *operations.add(at)).collect());
+            described.insert(name, Described { id, operations });
         }
-        Ok(ids)
+        Ok(described)
     }
 }

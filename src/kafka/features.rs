@@ -1,0 +1,383 @@
+//! The features of a cluster that unseen needs, for `unseen check --connect`.
+//!
+//! Owns a topic that it creates, tries the features on, and deletes. Must never write to another topic, join the group, or commit an
+//! offset of the group.
+
+use super::admin::{block_on, partitions};
+use super::changelog::{ON_TOPICS, admin, internal_topic, wrong_setting};
+use super::client_config::{self as client, BATCH_BYTES};
+use super::ffi::{LoggedIn, topic_ids};
+use super::observer::Observer;
+use crate::config::{Config, Delivery};
+use crate::record::Timestamp;
+use crate::runtime;
+use rdkafka::ClientContext as _;
+use rdkafka::admin::{AdminClient, AdminOptions};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// Longest wait for one answer. The first transaction of a cluster takes the brokers some seconds.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Interval between two attempts to see a new topic.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Keys of the records.
+const ABORTED: &str = "aborted";
+const COMMITTED: &str = "committed";
+
+/// The header of each record.
+const HEADER: (&str, &str) = ("unseen-check", "1");
+
+/// The records are so much older than the check.
+const AGE_MS: Timestamp = 3_600_000;
+
+/// The findings of `unseen check --connect`.
+#[derive(Debug, Default)]
+pub struct Checked {
+    /// All features, in a fixed order. Empty if the topics have problems.
+    pub features: Vec<Feature>,
+    /// Things that the user should know.
+    pub warnings: Vec<String>,
+    /// Reasons for which a worker would not work.
+    pub problems: Vec<String>,
+}
+
+/// A feature of a cluster.
+#[derive(Debug, Serialize)]
+pub struct Feature {
+    /// The name, in `snake_case`.
+    pub name: &'static str,
+    /// The result of trying it.
+    #[serde(flatten)]
+    pub support: Support,
+}
+
+/// The result of trying a feature.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "supported", content = "reason", rename_all = "snake_case")]
+pub enum Support {
+    /// It works.
+    Yes,
+    /// It does not work, for this reason.
+    No(String),
+    /// It could not be tried, for this reason.
+    Untested(String),
+    /// The configuration does not use it.
+    Unused,
+}
+
+/// Tries all features that the configuration needs.
+pub(super) fn examine(config: &Config, checked: &mut Checked) {
+    let is_transactional = config.worker.delivery == Delivery::ExactlyOnce;
+    let has_internal_topics = config.state.changelog || config.topics.iter().any(|topic| topic.repartition);
+    let trial = if is_transactional || has_internal_topics { Trial::new(config).map(Some) } else { Ok(None) };
+    let mut outcome = match trial {
+        Ok(None) => Outcome::default(),
+        Ok(Some(trial)) => trial.run(is_transactional),
+        Err(error) => Outcome { untested: Some(error.to_string()), ..Outcome::default() },
+    };
+    if !has_internal_topics {
+        outcome.settings = None;
+        outcome.delete_records = None;
+    }
+    outcome.report(config, checked);
+}
+
+/// The result of each trial; `None` without one.
+#[derive(Default)]
+struct Outcome {
+    /// The reason for which features could not be tried.
+    untested: Option<String>,
+    /// The topic, if it could not be deleted, and the reason.
+    left: Option<(String, String)>,
+    producer: Option<Result<(), Failure>>,
+    transactions: Option<Result<(), Failure>>,
+    offsets: Option<Result<(), Failure>>,
+    read_committed: Option<Result<(), Failure>>,
+    headers: Option<Result<(), Failure>>,
+    timestamps: Option<Result<(), Failure>>,
+    topic_ids: Option<Result<(), Failure>>,
+    settings: Option<Result<(), Failure>>,
+    delete_records: Option<Result<(), Failure>>,
+}
+
+/// The reason for which a feature does not work.
+struct Failure {
+    reason: String,
+    /// The permission that this user lacks.
+    permission: Option<&'static str>,
+}
+
+impl From<KafkaError> for Failure {
+    fn from(error: KafkaError) -> Self {
+        let code = if let KafkaError::AdminOp(code) = error { Some(code) } else { error.rdkafka_error_code() };
+        let permission = match code {
+            Some(Code::TransactionalIdAuthorizationFailed) => Some("Write on transactional ids"),
+            Some(Code::GroupAuthorizationFailed) => Some("Read on group"),
+            Some(Code::TopicAuthorizationFailed) => Some(ON_TOPICS),
+            _ => None,
+        };
+        Self { reason: error.to_string(), permission }
+    }
+}
+
+impl From<&str> for Failure {
+    fn from(reason: &str) -> Self {
+        Self { reason: reason.to_owned(), permission: None }
+    }
+}
+
+impl Failure {
+    /// The reason, and what to do: to grant the missing permission, or else this.
+    fn advise(&self, group: &str, otherwise: &str) -> String {
+        match self.permission {
+            Some(right @ "Read on group") => format!("{}; give this user {right} {group:?}", self.reason),
+            Some(right) => format!("{}; give this user {right} that start with \"{group}-\"", self.reason),
+            None => format!("{}; {otherwise}", self.reason),
+        }
+    }
+}
+
+impl Outcome {
+    fn report(self, config: &Config, checked: &mut Checked) {
+        const AT_LEAST_ONCE: &str = "set it to \"at_least_once\", which can emit records again after a crash or a rebalance";
+        const GROWS: &str = "the changelog and the repartition topics grow without limit, so set state.changelog and repartition to false";
+        let group = &config.kafka.group_id;
+        let untested = self.untested;
+        // A failure is reported as such.
+        let failed = [&self.producer, &self.transactions].into_iter().any(|result| matches!(result, Some(Err(_))));
+        if let Some(reason) = untested.as_ref().filter(|_| !failed) {
+            checked.warnings.push(format!("some features of the cluster were not tested: {reason}"));
+        }
+        if let Some((topic, reason)) = self.left {
+            checked.warnings.push(format!("cannot delete topic {topic:?}, which this check created: {reason}; delete it"));
+        }
+        let Checked { features, warnings, problems } = checked;
+        let mut add = |name, result: Option<Result<(), Failure>>, list: &mut Vec<String>, what: &str, otherwise: &str| {
+            let support = match (result, &untested) {
+                (Some(Ok(())), _) => Support::Yes,
+                (Some(Err(failure)), _) => {
+                    list.push(format!("{what}: {}", failure.advise(group, otherwise)));
+                    Support::No(failure.reason)
+                }
+                (None, Some(reason)) => Support::Untested(reason.clone()),
+                (None, None) => Support::Unused,
+            };
+            features.push(Feature { name, support });
+        };
+        let what = "the brokers do not accept records of an idempotent producer";
+        add("idempotent_producer", self.producer, problems, what, "unseen does not work with these brokers");
+        add("transactions", self.transactions, problems, "worker.delivery: the brokers do not complete transactions", AT_LEAST_ONCE);
+        let what = "worker.delivery: the brokers do not accept offsets of the group in a transaction";
+        add("transactional_offsets", self.offsets, problems, what, AT_LEAST_ONCE);
+        let what = "worker.delivery: the brokers do not support isolation.level=read_committed";
+        add("read_committed", self.read_committed, problems, what, AT_LEAST_ONCE);
+        let what = "state.changelog: the brokers do not keep the settings of a new topic";
+        add("topic_settings", self.settings, problems, what, "set it and repartition to false");
+        add("delete_records", self.delete_records, warnings, "the brokers do not support DeleteRecords", GROWS);
+        let lost = "outputs lack the headers of their inputs, and those that unseen adds";
+        add("headers", self.headers, warnings, "the brokers do not keep the headers of records", lost);
+        let lost = "outputs lack the times of their inputs";
+        add("timestamps", self.timestamps, warnings, "the brokers do not keep the times of records", lost);
+        let lost = "the worker cannot reliably detect that a topic was deleted and recreated, so do not recreate topics of a group";
+        add("topic_ids", self.topic_ids, warnings, "the brokers have no topic IDs", lost);
+    }
+}
+
+/// The clients, and the topic.
+struct Trial<'c> {
+    config: &'c Config,
+    /// The name of the topic, and the transactional id.
+    name: String,
+    admin: LoggedIn<AdminClient<Observer>>,
+    options: AdminOptions,
+    reader: LoggedIn<BaseConsumer<Observer>>,
+    producer: LoggedIn<ThreadedProducer<Observer>>,
+}
+
+/// What a reader of committed records gets.
+#[derive(Default)]
+struct Seen {
+    aborted: bool,
+    committed: bool,
+    has_header: bool,
+    time: Option<Timestamp>,
+}
+
+impl Seen {
+    fn judge(&self, time: Timestamp, is_transactional: bool, outcome: &mut Outcome) {
+        let supported = |is_supported, reason: &str| Some(if is_supported { Ok(()) } else { Err(reason.into()) });
+        outcome.producer = Some(Ok(()));
+        if is_transactional {
+            outcome.transactions = Some(Ok(()));
+            outcome.read_committed = supported(!self.aborted, "a record of an aborted transaction reaches readers of committed records");
+        }
+        outcome.headers = supported(self.has_header, "a record lost its header");
+        outcome.timestamps = supported(self.time == Some(time), "a record has another time than it was written with");
+    }
+}
+
+impl<'c> Trial<'c> {
+    fn new(config: &'c Config) -> Result<Self, KafkaError> {
+        // Starts as the names for which a worker needs permissions, and is new: an existing topic is never touched.
+        let name = format!("{}-check-{:x}-{:x}", config.kafka.group_id, runtime::wall_clock(), std::process::id());
+        let (admin, options) = admin(config)?;
+        let kafka = &config.kafka;
+        let reader = reader(config)?;
+        let producer = client::producer(config, &name, 1, BATCH_BYTES, None);
+        let producer = client::create(&producer, kafka, Observer::new(config))?;
+        Ok(Self { config, name, admin, options, reader, producer })
+    }
+
+    fn run(&self, is_transactional: bool) -> Outcome {
+        let mut outcome = Outcome::default();
+        let initialized = !is_transactional || {
+            let answer = self.producer.init_transactions(TIMEOUT);
+            answer.map_err(|error| outcome.transactions = Some(Err(error.into()))).is_ok()
+        };
+        if let Err(failure) = self.create() {
+            outcome.untested = Some(failure.advise(&self.config.kafka.group_id, "without such a topic, features cannot be tried"));
+            return outcome;
+        }
+        outcome.topic_ids = Some(match topic_ids(self.reader.client(), &[&self.name], TIMEOUT) {
+            Ok(ids) if ids.contains_key(&self.name) => Ok(()),
+            Ok(_) => Err("the ID of a new topic is zero".into()),
+            Err(code) => Err(KafkaError::MetadataFetch(code).into()),
+        });
+        outcome.settings = wrong_setting(self.config, &self.name).ok().map(|wrong| wrong.map_or(Ok(()), |wrong| Err((&*wrong).into())));
+        if initialized {
+            let time = runtime::wall_clock() - AGE_MS;
+            let written = if is_transactional { self.transact(time, &mut outcome) } else { self.write(COMMITTED, time) };
+            match written.and_then(|()| self.read()).map_err(Failure::from).and_then(|seen| self.arrived(seen)) {
+                Ok(seen) => {
+                    seen.judge(time, is_transactional, &mut outcome);
+                    outcome.delete_records = Some(self.delete_records().map_err(Failure::from));
+                }
+                Err(failure) => {
+                    outcome.untested = Some(failure.reason.clone());
+                    *(if is_transactional { &mut outcome.transactions } else { &mut outcome.producer }) = Some(Err(failure));
+                }
+            }
+        } else {
+            outcome.untested = Some("the producer could not be initialized".to_owned());
+        }
+        let deleted = block_on(self.admin.delete_topics(&[&self.name], &self.options));
+        let deleted = deleted.map_err(|error| error.to_string()).and_then(|topics| match topics.into_iter().next() {
+            Some(Err((_, code))) => Err(code.to_string()),
+            _ => Ok(()),
+        });
+        outcome.left = deleted.err().map(|reason| (self.name.clone(), reason));
+        outcome
+    }
+
+    /// Creates the topic, and waits until the brokers show it.
+    fn create(&self) -> Result<(), Failure> {
+        let answer = block_on(self.admin.create_topics([&internal_topic(&self.name, 1)], &self.options));
+        let answer = answer.and_then(|topics| match topics.into_iter().next() {
+            Some(Err((_, code))) => Err(KafkaError::AdminOp(code)),
+            _ => Ok(()),
+        });
+        answer.map_err(Failure::from).map_err(|Failure { reason, permission }| {
+            let reason = format!("cannot create topic {:?}: {reason}", self.name);
+            Failure { reason, permission }
+        })?;
+        let started = Instant::now();
+        while partitions(&self.reader, &self.name)? == 0 {
+            if started.elapsed() > TIMEOUT {
+                return Err("the brokers do not show a new topic".into());
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Passes on what was read, if the record that must be there is.
+    fn arrived(&self, seen: Seen) -> Result<Seen, Failure> {
+        let complaint = self.producer.context().complaint();
+        match (seen.committed, &*complaint.reason) {
+            (true, _) => Ok(seen),
+            (false, "") => Err("a record that was committed does not reach readers".into()),
+            (false, reason) => Err(reason.into()),
+        }
+    }
+
+    /// Aborts a transaction with a record and an offset, and commits one with another record.
+    fn transact(&self, time: Timestamp, outcome: &mut Outcome) -> Result<(), KafkaError> {
+        self.producer.begin_transaction()?;
+        self.write(ABORTED, time)?;
+        outcome.offsets = Some(self.send_offset().map_err(Failure::from));
+        self.producer.abort_transaction(TIMEOUT)?;
+        self.producer.begin_transaction()?;
+        self.write(COMMITTED, time)?;
+        self.producer.commit_transaction(TIMEOUT)
+    }
+
+    fn write(&self, key: &str, time: Timestamp) -> Result<(), KafkaError> {
+        let headers = OwnedHeaders::new().insert(Header { key: HEADER.0, value: Some(HEADER.1) });
+        let record = BaseRecord::to(&self.name).partition(0).key(key).payload("").timestamp(time).headers(headers);
+        self.producer.send(record).map_err(|(error, _)| error)?;
+        self.producer.flush(TIMEOUT)
+    }
+
+    /// Adds an offset of the group to the transaction. The offset is one of this topic, so other members do not notice.
+    fn send_offset(&self) -> Result<(), KafkaError> {
+        let group = self.reader.group_metadata().ok_or(KafkaError::ConsumerCommit(Code::UnknownGroup))?;
+        let mut offsets = TopicPartitionList::new();
+        offsets.add_partition_offset(&self.name, 0, Offset::Offset(0))?;
+        self.producer.send_offsets_to_transaction(&offsets, &group, TIMEOUT)
+    }
+
+    /// Reads until the committed record. The reader ends before the topic does: librdkafka 2.12.1 can crash if the answer to its last
+    /// request comes later.
+    fn read(&self) -> Result<Seen, KafkaError> {
+        let reader = reader(self.config)?;
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(&self.name, 0, Offset::Beginning)?;
+        reader.assign(&list)?;
+        let (started, mut seen) = (Instant::now(), Seen::default());
+        while !seen.committed && started.elapsed() < TIMEOUT {
+            match reader.poll(PAUSE) {
+                Some(Ok(record)) => {
+                    seen.aborted |= record.key() == Some(ABORTED.as_bytes());
+                    seen.committed |= record.key() == Some(COMMITTED.as_bytes());
+                    let mut headers = record.headers().into_iter().flat_map(|headers| headers.iter());
+                    seen.has_header = headers.any(|header| (header.key, header.value) == (HEADER.0, Some(HEADER.1.as_bytes())));
+                    seen.time = record.timestamp().to_millis();
+                }
+                // The marker of a committed transaction may come later than the answer.
+                Some(Err(KafkaError::PartitionEOF(_))) | None => {}
+                Some(Err(error)) => return Err(error),
+            }
+        }
+        Ok(seen)
+    }
+
+    /// Deletes all records of the topic.
+    fn delete_records(&self) -> Result<(), KafkaError> {
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(&self.name, 0, Offset::End)?;
+        let answer = block_on(self.admin.delete_records(&list, &self.options))?;
+        let error = answer.elements().iter().find_map(|element| element.error().err()?.rdkafka_error_code());
+        error.map_or(Ok(()), |code| Err(KafkaError::AdminOp(code)))
+    }
+}
+
+fn reader(config: &Config) -> Result<LoggedIn<BaseConsumer<Observer>>, KafkaError> {
+    client::create(&client::changelog_reader(config, "read_committed"), &config.kafka, Observer::new(config))
+}
+
+impl ProducerContext for Observer {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        if let Err((error, _)) = result {
+            self.error(error.clone(), &error.to_string());
+        }
+    }
+}
