@@ -374,6 +374,8 @@ fn selects(when: &[Predicate], formats: &Formats, record: &Record<'_>) -> Result
     match first {
         Ok(_) => Ok(true),
         Err(NoKey::Passes) => Ok(false),
+        // A record without a key was selected, too.
+        Err(NoKey::Invalid(invalid)) if invalid.reason == Reason::NullKey => Ok(true),
         Err(NoKey::Invalid(invalid)) => Err(invalid.reason),
         Err(NoKey::Awaits(schema)) => panic!("awaits {schema}"),
     }
