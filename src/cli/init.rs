@@ -255,7 +255,6 @@ input = {}
 output = {}
 # Records with the same key are duplicates. They must be in the same partition. If they are not, add: repartition = true
 key = {key}
-# If only some records have duplicates, select them and emit all others, for example: when = {{ field = \"/type\", equals = \"order\" }}
 # How long a key is remembered.
 window = {}
 # Keys per window in the whole topic, and the share of new keys that may be dropped as false positives.

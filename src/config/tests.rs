@@ -385,7 +385,10 @@ fn what_does_not_fit_together() {
     let same = "window = \"24h\"\nfilter = { capacity = \"10M\" }";
     assert!(twice(&format!("input = \"b\"\nspace = \"in\"\n{same}")).is_ok());
     for (other, error) in [
-        (format!("input = \"in\"\n{same}"), "topics[1].input: \"in\" is the input of topics[0] too"),
+        (
+            format!("input = \"in\"\n{same}"),
+            "topics[1].input: \"in\" is the input of topics[0] too: a topic has one key and one window. For records that need another key, use a second configuration with its own group_id that reads the output of topics[0], and set `when` in both",
+        ),
         (format!("input = \"out\"\n{same}"), "topics[0].output: \"out\" is the input of topics[1]: records would go round"),
         (
             format!("input = \"b\"\non_duplicate = {{ topic = \"in\" }}\n{same}"),

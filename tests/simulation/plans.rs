@@ -247,7 +247,8 @@ fn records_pass_through_in_order_through_kills_and_a_lost_disk() {
     ] {
         check(&of(more));
     }
-    assert!(matches!(run(&of(&[]), Some("conditions_ignored")), Outcome::Failed(_)), "the simulation does not notice the defect");
+    let plan = of(&[]);
+    assert!(matches!(run(&plan, Some("conditions_ignored")), Outcome::Failed(_)), "the simulation does not notice the defect");
 }
 
 #[test]
