@@ -5,7 +5,7 @@
 use super::admin::block_on;
 use super::changelog::admin;
 use super::client_config::CALL_TIMEOUT;
-use super::cluster::{Named, look, named, observe, outputs};
+use super::cluster::{NamedTopic, look, named_topics, observe, outputs};
 use super::features::{Checked, examine};
 use super::ffi::{Operation, describe_topics};
 use super::{Cluster, Error, client_config as client, newest};
@@ -35,18 +35,18 @@ pub fn check(config: &Config, report: &dyn Fn(&str)) -> Checked {
 /// Reports each permission on a topic that the brokers deny. Some brokers do not answer this question.
 fn missing_permissions(config: &Config, known: &BTreeMap<String, u32>) -> Vec<String> {
     let Ok(observer) = observe(config, &client::observer(&config.kafka)) else { return Vec::new() };
-    let mut all = named(config);
+    let mut all = named_topics(config);
     // Internal topics that do not exist yet are not described.
     let exists = |name: &String| matches!(super::admin::partitions(&observer, name), Ok(1..));
     let internal: BTreeSet<_> = known.keys().filter(|name| !all.iter().any(|named| named.topic == **name) && exists(name)).collect();
     for topic in internal {
-        let internal = |operation| Named { setting: "internal topics".to_owned(), topic, operation };
+        let internal = |operation| NamedTopic { setting: "internal topics".to_owned(), topic, operation };
         all.extend([Operation::Read, Operation::Write, Operation::Delete].map(internal));
     }
     let names: Vec<_> = all.iter().map(|named| named.topic).collect::<BTreeSet<_>>().into_iter().collect();
     let Ok(described) = describe_topics(observer.client(), &names, true, CALL_TIMEOUT) else { return Vec::new() };
-    let denied = |named: &&Named<'_>| described.get(named.topic).is_some_and(|topic| topic.denies(named.operation));
-    let problem = |Named { setting, topic, operation }: &Named<'_>| {
+    let denied = |named: &&NamedTopic<'_>| described.get(named.topic).is_some_and(|topic| topic.denies(named.operation));
+    let problem = |NamedTopic { setting, topic, operation }: &NamedTopic<'_>| {
         format!("{setting}: this user lacks the permission {operation:?} on topic {topic:?}; give the user {operation:?} on it")
     };
     all.iter().filter(denied).map(problem).collect()

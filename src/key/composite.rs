@@ -321,23 +321,6 @@ mod tests {
     }
 
     #[test]
-    fn different_keys_have_different_descriptions() {
-        let first_of = |parts: &[Part]| Part::FirstOf(parts.to_vec());
-        let trim = |part| normalized(part, &["trim"]);
-        let (a, b, c) = (field("a"), field("b"), field("c"));
-        let keys = [
-            trim(first_of(&[a.clone(), b.clone()])),
-            first_of(&[a.clone(), trim(b.clone())]),
-            trim(within(a.clone(), "/id")),
-            within(trim(a.clone()), "/id"),
-            first_of(&[within(first_of(&[a.clone(), b.clone()]), "/id"), c.clone()]),
-            within(first_of(&[a, b, c]), "/id"),
-        ];
-        let texts: std::collections::BTreeSet<_> = keys.iter().map(ToString::to_string).collect();
-        assert_eq!(texts.len(), keys.len(), "{texts:?}");
-    }
-
-    #[test]
     fn the_first_alternative_that_is_there_counts() {
         let content = || Part::Content { except: Vec::new() };
         let parts = [Part::FirstOf(vec![field("id"), field("uuid"), content()]), field("n")];

@@ -138,3 +138,27 @@ impl fmt::Display for Inner<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::{Normalizer, Normalizers};
+
+    #[test]
+    fn different_keys_have_different_descriptions() {
+        let [a, b, c] = ["/a", "/b", "/c"].map(|pointer| Part::Field(pointer.to_owned()));
+        let first_of = |parts: &[Part]| Part::FirstOf(parts.to_vec());
+        let trim = |part| Part::Normalized(Box::new(part), Normalizers::new(vec![Normalizer::Trim]));
+        let within = |part| Part::Embedded(Box::new(part), EmbeddedField::new("/id").unwrap());
+        let keys = [
+            trim(first_of(&[a.clone(), b.clone()])),
+            first_of(&[a.clone(), trim(b.clone())]),
+            trim(within(a.clone())),
+            within(trim(a.clone())),
+            first_of(&[within(first_of(&[a.clone(), b.clone()])), c.clone()]),
+            within(first_of(&[a, b, c])),
+        ];
+        let texts: std::collections::BTreeSet<_> = keys.iter().map(ToString::to_string).collect();
+        assert_eq!(texts.len(), keys.len(), "{texts:?}");
+    }
+}

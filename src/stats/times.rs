@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(
             warning(6, NOW * 1000, NOW).as_deref(),
             Some(
-                "6 of the last 10 records are more than 5m ahead of this machine's clock; such records do not move the window, so keys are never forgotten and records that should be emitted are dropped as duplicates; times such as 1767268800000000 look like microseconds: make the producers write milliseconds since 1970"
+                "6 of the last 10 records are more than 5m ahead of this machine's clock; such records do not move the window, so keys are never forgotten and records that should be emitted are dropped as duplicates; times such as 1767268800000000 look like microseconds: make the producers write milliseconds since 1970, or, if the topic has `time`, correct its unit"
             )
         );
         for (time, text) in [

@@ -205,5 +205,5 @@ fn only_the_newest_claim_can_save() {
     assert!(matches!(kept.store.save(&former, &metadata, &mut state, None), Err(Error::Superseded(_))));
     kept.store.save(&kept.store.claim(&other), &metadata, &mut state, None).unwrap();
     let offsets: Vec<_> = kept.store.all_metadata().unwrap().into_iter().map(|(_, metadata)| metadata.offsets["orders"]).collect();
-    assert_eq!(offsets, [29, 10]);
+    assert_eq!(offsets, [10, 29]);
 }
