@@ -13,7 +13,9 @@ fn files(path: &Path, found: &mut Vec<PathBuf>) {
     } else if !path.ends_with("target") {
         let mut entries: Vec<_> = fs::read_dir(path).expect("a directory").map(|entry| entry.expect("an entry").path()).collect();
         entries.sort();
-        entries.iter().for_each(|entry| files(entry, found));
+        for entry in &entries {
+            files(entry, found);
+        }
     }
 }
 

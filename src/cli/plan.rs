@@ -79,8 +79,8 @@ pub struct Args {
     /// Format of a line of the sample
     #[arg(short, long, value_enum, default_value_t = super::replay::LineFormat::Ndjson, conflicts_with_all = ["keys", "rate"])]
     format: super::replay::LineFormat,
-    /// Configuration file, in TOML or YAML; defines the key, formats, window, slices, and rate [env: UNSEEN_CONFIG, unless --key or
-    /// --ignore is given]
+    /// Configuration file, in TOML or YAML; defines the key, formats, window, slices, and rate. Without
+    /// this option, --key, and --ignore, the variable `UNSEEN_CONFIG` names it
     #[arg(short, long, value_name = "FILE", conflicts_with = "key", requires = "sample")]
     config: Option<PathBuf>,
     /// Override a setting of the configuration, for example `--set topics.0.window=2h`. Repeat the option to override several
@@ -154,7 +154,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     super::print(&text)
 }
 
-/// Returns the configuration file that defines the key of the sample. UNSEEN_CONFIG may be set for other commands, so options that
+/// Returns the configuration file that defines the key of the sample. `UNSEEN_CONFIG` may be set for other commands, so options that
 /// contradict it take precedence.
 fn config_file(args: &Args) -> Option<PathBuf> {
     let from_environment = || std::env::var_os("UNSEEN_CONFIG").filter(|file| !file.is_empty()).map(PathBuf::from);

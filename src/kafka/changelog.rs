@@ -123,7 +123,7 @@ fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wa
     let look = || {
         partitions(observer, name).map_err(|error| match error {
             KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed) => format!(
-                "this user may not see topic {name:?}, if it exists; give this user {ON_TOPICS} that start with \"{}-\"",
+                "topic {name:?} does not exist, or this user may not see it; give this user {ON_TOPICS} that start with \"{}-\"",
                 config.kafka.group_id
             ),
             other => format!("cannot get metadata of topic {name:?}: {other}"),
@@ -179,7 +179,7 @@ pub(super) fn internal_topic(name: &str, partitions: u32) -> NewTopic<'_> {
 fn check(config: &Config, name: &str) -> Result<(), String> {
     match wrong_setting(config, name) {
         Ok(None) => Ok(()),
-        Ok(Some(wrong)) => Err(format!("{wrong}; change it")),
+        Ok(Some(wrong)) => Err(wrong),
         Err(_) => {
             tracing::warn!(
                 topic = name,
@@ -199,7 +199,7 @@ pub(super) fn wrong_setting(config: &Config, name: &str) -> Result<Option<String
     for (setting, wanted) in SETTINGS {
         let value = entries.get(setting).and_then(|entry| entry.value.as_deref());
         if let Some(value) = value.filter(|&value| value != wanted) {
-            return Ok(Some(format!("topic {name:?} has {setting}={value}, and must have {setting}={wanted}")));
+            return Ok(Some(format!("topic {name:?} has {setting}={value}; set it to {wanted}")));
         }
     }
     Ok(None)

@@ -64,7 +64,9 @@ pub(super) fn look(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, re
             Ok(count) => drop(cluster.partitions.insert(topic.to_owned(), count)),
             // If this user has no permission on the topic at all, brokers do not reveal whether it exists.
             Err(KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed)) => {
-                problems.push(format!("{setting}: this user may not see topic {topic:?}, if it exists; give the user {operation:?} on it"));
+                problems.push(format!(
+                    "{setting}: topic {topic:?} does not exist, or this user may not see it; give the user {operation:?} on it"
+                ));
             }
             Err(error) => return Err(Error::Fatal(format!("{setting}: cannot get metadata of topic {topic:?}: {error}"))),
         }

@@ -47,20 +47,20 @@ impl KeySpec {
         let mut all_null = true;
         encoded.clear();
         for part in &self.parts {
-            let (tag, bytes) = taker.take(part).map_err(|invalid| self.explain(record, invalid))?;
+            let (tag, bytes) = taker.take(part).map_err(|invalid| Box::new(self.explain(record, *invalid)))?;
             all_null &= tag == Tag::Null;
             encode(encoded, tag, &bytes);
         }
         if all_null {
-            return Err(self.explain(record, Box::new(self.null_key())));
+            return Err(Box::new(self.explain(record, self.null_key())));
         }
         Ok(self.hashing.fingerprint(encoded))
     }
 
     /// Returns why a record has no key. A tombstone cannot have the parts that are in the value.
-    fn explain(&self, record: &Record<'_>, invalid: Box<Invalid>) -> Box<Invalid> {
+    fn explain(&self, record: &Record<'_>, invalid: Invalid) -> Invalid {
         let is_absent = matches!(invalid.reason, Reason::MissingKey | Reason::NullKey);
-        if is_absent && record.value.is_none() && self.reads.value { Box::new(tombstone()) } else { invalid }
+        if is_absent && record.value.is_none() && self.reads.value { tombstone() } else { invalid }
     }
 
     /// Appends the fingerprints of the keys that these texts can mean.

@@ -64,12 +64,13 @@ pub(super) fn missing_field(part: &Part, json: Option<&[u8]>) -> Invalid {
 #[cold]
 pub(super) fn missing_embedded(part: &Part, field: &EmbeddedField, tag: Tag, text: &[u8]) -> Invalid {
     let mut invalid = missing(&Part::Embedded(Box::new(part.clone()), field.clone()));
-    invalid.message += &match tag {
+    let why = match tag {
         Tag::Null => format!(": {part} is null"),
         Tag::Number | Tag::Bool => format!(": {part} is not a text"),
         _ if serde_json::from_slice::<IgnoredAny>(text).is_err() => format!(": {part} is not JSON"),
         _ => missing_field_in_json(Side::Value, None, field.pointer(), text).unwrap_or_default(),
     };
+    invalid.message += &why;
     invalid
 }
 

@@ -42,7 +42,7 @@ pub enum Part {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmbeddedField {
     pub(super) pointer: String,
-    pub(super) extractor: JsonExtractor,
+    pub(super) extractor: Box<JsonExtractor>,
 }
 
 impl EmbeddedField {
@@ -51,7 +51,7 @@ impl EmbeddedField {
     /// # Errors
     /// [`PointerError`] if the pointer is malformed.
     pub fn new(pointer: &str) -> Result<Self, PointerError> {
-        Ok(Self { pointer: pointer.to_owned(), extractor: JsonExtractor::new(Places::new([pointer])?) })
+        Ok(Self { pointer: pointer.to_owned(), extractor: Box::new(JsonExtractor::new(Places::new([pointer])?)) })
     }
 
     /// Returns the pointer.

@@ -115,7 +115,7 @@ fn unsupported_settings_for_ndjson_are_rejected() {
     assert!(matches!(replay(&by_id(), &four, b"{\"id\":1}\n"), Err(Error::Partitions)));
 }
 
-/// Records that pass through are emitted, whatever they are, and neither move the window nor insert a key.
+/// Records that pass through are all emitted, and neither move the window nor insert a key.
 #[test]
 fn records_that_are_not_selected_pass_through() {
     let selected = Predicate::field(Side::Value, "/type").unwrap().one_of(vec!["a".to_owned()]);

@@ -170,9 +170,10 @@ impl Assignment {
         (input.partition.clone(), input.position(), note.to_string())
     }
 
-    /// Returns the offsets to commit of the inputs whose records are only forwarded.
+    /// Returns the offsets to commit of the inputs whose records in the open transaction were all forwarded. A record that was emitted may
+    /// have failed in the batch of a rejected one.
     pub(super) fn forwarded(&self, topics: &Topics) -> Vec<(TopicPartition, Offset, String)> {
-        let is_forwarded = |input: &&Input| input.is_ahead() && topics[input.topic].forward.is_some();
+        let is_forwarded = |input: &&Input| input.is_ahead() && topics[input.topic].forward.is_some() && !input.has_emitted;
         self.inputs.values().filter(is_forwarded).map(|input| self.reached(topics, input)).collect()
     }
 

@@ -244,13 +244,6 @@ impl<B: Broker> Worker<B> {
         }
         let offsets = self.assignment.forwarded(&self.topics);
         while !offsets.is_empty() {
-            let has_failed = |partition: &TopicPartition| {
-                let failed = refused.iter().filter_map(|refused| self.writer.in_flight.origin(refused.origin));
-                failed.filter_map(|(of, _)| self.assignment.inputs.get(&of)).any(|input| input.partition == *partition)
-            };
-            if offsets.iter().any(|(partition, ..)| has_failed(partition)) {
-                return;
-            }
             match self.writer.sink.commit(&offsets, source, None) {
                 Ok(()) => return self.assignment.note_forwarded(offsets),
                 // Each time, at least one more of the sent records is known to be rejected.

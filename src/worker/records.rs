@@ -295,6 +295,7 @@ impl<B: Broker> RecordLoop<'_, B> {
             // Unreachable, because an input without a state forwards its records.
             (Ok(_), None) => Verdict::Unseen,
         };
+        self.input.has_emitted = true;
         self.emit_one(message, keyed, verdict, None)
     }
 

@@ -177,8 +177,8 @@ fn a_wrong_clock_or_secret_is_reported_as_a_refusal_of_the_aws_credentials() {
         let stream = stream_of_msk(&broker, &msk, &secret, 1);
         let (code, stdout, stderr) = stream.setup.check_with("a", &TELL_ALL);
         assert_eq!(code, Some(78), "{stderr}");
-        assert!(stderr.contains("the broker refuses the AWS credentials") && stderr.contains("this machine's clock"), "{stderr}");
+        assert!(stderr.contains("the broker rejects the AWS credentials") && stderr.contains("this machine's clock"), "{stderr}");
         assert!(stderr.contains(words), "{stderr}");
-        hold_nothing([("stdout of `check`", stdout), ("stderr of `check`", stderr)], &[secret.clone()]);
+        hold_nothing([("stdout of `check`", stdout), ("stderr of `check`", stderr)], std::slice::from_ref(&secret));
     }
 }

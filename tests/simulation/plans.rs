@@ -507,6 +507,14 @@ fn a_former_owner_does_not_replace_a_checkpoint() {
     assert!(matches!(run(&plan, Some("claims_ignored")), Outcome::Failed(_)), "the simulation does not notice the defect");
 }
 
+/// librdkafka takes a rebalance for handled before the worker has seen it.
+#[test]
+fn nothing_is_committed_before_a_rebalance_is_handled() {
+    let plan = Plan::parse(include_str!("seeds/unhandled_rebalance.txt")).expect("a plan");
+    check(&plan);
+    assert!(matches!(run(&plan, Some("unhandled_rebalance_ignored")), Outcome::Failed(_)), "the simulation does not notice the defect");
+}
+
 #[test]
 fn rejected_records_are_not_forwarded_without_end() {
     let plan = Plan::parse(include_str!("seeds/forwarded_and_rejected.txt")).expect("a plan");

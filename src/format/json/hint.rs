@@ -20,13 +20,11 @@ fn dead_end(side: Side, option: Option<&str>, pointer: &str, json: &str) -> Opti
     let (mut text, mut at) = (json.trim(), String::new());
     for token in pointer.split('/').skip(1) {
         let step = token.replace("~1", "/").replace("~0", "~");
-        match child(text, &step) {
-            Some(found) => text = found,
-            None => {
-                let then = option.map(|option| format!("{{ {option} = \"{at}\", then = \"{}\" }}", &pointer[at.len()..]));
-                return explain(side, then.as_deref(), &at, &step, text);
-            }
-        }
+        let Some(found) = child(text, &step) else {
+            let then = option.map(|option| format!("{{ {option} = \"{at}\", then = \"{}\" }}", &pointer[at.len()..]));
+            return explain(side, then.as_deref(), &at, &step, text);
+        };
+        text = found;
         at = at + "/" + token;
     }
     None

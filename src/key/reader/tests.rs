@@ -499,7 +499,7 @@ fn a_predicate_tests_a_field_a_header_or_the_record_key() {
         (one_of(Predicate::record_key(), &["{\"k\":1}"]), &json, record, true),
         (Predicate::record_key(), &json, Record { key: None, ..record }, false),
     ] {
-        assert_eq!(selects(&[predicate.clone()], formats, &record), Ok(holds), "{predicate:?}");
+        assert_eq!(selects(std::slice::from_ref(&predicate), formats, &record), Ok(holds), "{predicate:?}");
         // A negated predicate holds if a place is absent.
         assert_eq!(selects(&[predicate.clone().negate()], formats, &record), Ok(!holds), "not {predicate:?}");
     }

@@ -118,7 +118,7 @@ fn time(record: &TestRecord) -> Option<i64> {
     event.or(Some(record.timestamp)).filter(|&time| time >= 0)
 }
 
-/// The header of a record that passes through, whatever its value is.
+/// The header of a record that passes through, regardless of its value.
 const SKIP: &str = "skip";
 /// A header that no record has: this record was read without a condition, for this model.
 pub const WITHOUT_CONDITION: &str = "without-condition";
