@@ -5,6 +5,7 @@
 use config::{Config, File, FileFormat};
 use schemars::schema_for;
 use serde_json::{Value, json};
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use unseen::checkpoint::inspect::Inspection;
@@ -57,12 +58,13 @@ fn options(title: &str, table: &Value) -> String {
             let choices = option.get("oneOf").or(option.pointer("/anyOf/0/oneOf")).and_then(Value::as_array).into_iter().flatten();
             let choice = |choice: &Value| {
                 let form = match choice["properties"].as_object() {
-                    Some(table) => table.keys().map(|name| format!("{{ {name} = \"…\" }}")).collect(),
+                    Some(table) => table.keys().map(|name| format!("{{ {name} = \"…\" }}")).collect::<Vec<_>>().concat(),
                     None => choice.get("const")?.to_string(),
                 };
                 Some(format!("<br>`{form}`: {}", text(choice))).filter(|_| choice["description"].is_string())
             };
-            rows += &format!("| `{name}` | {default} | {}{} |\n", text(option), choices.filter_map(choice).collect::<String>());
+            let choices = choices.filter_map(choice).collect::<String>();
+            let _ = writeln!(rows, "| `{name}` | {default} | {}{choices} |", text(option));
         }
     }
     let title = if title == "topics" { "[[topics]]".to_owned() } else { format!("[{title}]") };
