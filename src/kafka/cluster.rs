@@ -31,10 +31,10 @@ pub fn discover(config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Err
     look(config, true, stop, &|message| tracing::warn!("{message}"))
 }
 
-/// The same as [`discover`], for a command that has its own way to report progress.
+/// Does the same as `discover`, for a command that reports progress in its own way.
 ///
 /// # Errors
-/// The same as [`discover`].
+/// As of `discover`.
 pub fn prepare(config: &Config, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Cluster, Error> {
     look(config, true, stop, report)
 }
