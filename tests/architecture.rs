@@ -188,7 +188,8 @@ fn simulation_must_detect_every_defect() {
     };
     let found: BTreeSet<_> = sources().iter().flat_map(|(_, code)| quoted(code, "fault::defect(\"")).collect();
     let drawn = quoted(&read("defects.rs"), "Defect { name: \"");
-    assert_eq!(found, &drawn | &quoted(&read("plans.rs"), "run(&plan, Some(\""));
+    let planned = &quoted(&read("plans.rs"), "run(&plan, Some(\"") | &quoted(&read("plans.rs"), "check_kept(\"");
+    assert_eq!(found, &drawn | &planned);
 }
 
 #[test]

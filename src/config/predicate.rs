@@ -9,7 +9,7 @@ use crate::key::Predicate;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
-/// What a predicate is.
+/// The expected form of a predicate, for messages.
 const PREDICATE: &str = "a field, key_field, header, or record = \"key\", with equals, one_of, or exists, such as { field = \"/type\", equals = \"order\" }, or { not = { … } } around that";
 
 /// One predicate, or a list of them that all hold.
