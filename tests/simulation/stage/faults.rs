@@ -1,6 +1,7 @@
 //! Faults of a plan that take several steps.
 
-use super::{GROUP, MORE_PARTITIONS, STEP, Stage, at, input_options, new_record};
+use super::records::new_record;
+use super::{GROUP, MORE_PARTITIONS, STEP, Stage, at, input_options};
 use crate::harness::TestRecord;
 use crate::options::Change;
 use crate::plan::{Fault, MEMBERS};

@@ -1,29 +1,26 @@
 //! Carries out a plan: the simulated cluster, and the processes of the group.
 
+mod end;
 mod faults;
+mod members;
+mod records;
 mod server;
 
-use crate::harness::{News, RETRACT, SplitMix, TestRecord};
-use crate::options::{Change, Memory, Options, RETRACTS};
+use crate::harness::TestRecord;
+use crate::options::{Change, Memory};
 use crate::plan::{Fault, MEMBERS, Plan, Step};
 use crate::table::{self, Promise};
-use crate::truth::{self, LIMIT_BYTES, MAX_TIMESTAMP};
+use crate::truth::LIMIT_BYTES;
+use members::Member;
+use records::new_record;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use unseen::broker::Broker as _;
 use unseen::checkpoint::{MemoryDisk, Store};
 use unseen::config::Config;
-use unseen::format::NoSchemas;
 use unseen::record::TopicPartition;
-use unseen::runtime::Task;
-use unseen::sim::{Api, Effect, Ended, Faults, Isolation, NewRecord, Process, RequestFault, SimBroker, Simulation, TopicOptions};
-use unseen::stats::Stats;
-use unseen::status::{self, Identity, Status};
-use unseen::worker::{Rebuilder, Shared, Worker};
+use unseen::sim::{Api, Effect, Faults, Isolation, NewRecord, RequestFault, Simulation, TopicOptions};
 
 /// The number of partitions that are added at a time.
 const MORE_PARTITIONS: u32 = 2;
@@ -38,40 +35,6 @@ const STEP: Duration = Duration::from_millis(100);
 /// Maximum number of client calls in a plan. This is many times the number that any plan needs, so that a worker that loops without
 /// progress fails.
 const STEPS_MAX: u64 = 5_000_000;
-
-/// A process that is or may become a member of the group.
-struct Member {
-    name: &'static str,
-    disk: MemoryDisk,
-    /// Its disk right after the start of the group.
-    first_disk: MemoryDisk,
-    /// Its disk at an earlier moment.
-    old_disk: Option<MemoryDisk>,
-    running: Option<Life>,
-    clock_ahead: i64,
-    /// The reason for its last exit.
-    ended: String,
-}
-
-/// A running process.
-struct Life {
-    process: Process<Result<(), String>>,
-    stop: Arc<AtomicBool>,
-    config: Arc<Config>,
-    stats: Arc<Stats>,
-}
-
-impl Life {
-    /// The reason why the process is not ready, or the partition that lags although everything was read. `None` if all is well.
-    fn trouble(&self) -> Option<String> {
-        let identity = Identity { instance: Some("simulated"), time_ms: 0, started_ms: 0, draining: false, login_trouble: None };
-        let process =
-            status::Process { resident_bytes: None, cpu_seconds: None, state_disk_available_bytes: None, state_disk_size_bytes: None };
-        let status = Status::new(&self.config, &self.stats, &identity, None, process, Vec::new());
-        let lag = status.partitions.iter().find(|partition| partition.lag.is_some_and(|lag| lag > 0));
-        status.reason.or_else(|| lag.map(|of| format!("{}[{}] has a lag of {:?}", of.topic, of.partition, of.lag)))
-    }
-}
 
 type Configs = BTreeMap<(String, Vec<String>), Arc<Config>>;
 
@@ -130,12 +93,6 @@ fn simulate(plan: &Plan, defect: Option<&'static str>) -> (u64, (u64, u64)) {
     })
 }
 
-/// A record of the plan, as a producer sends it.
-fn new_record(record: TestRecord) -> NewRecord {
-    let headers = record.headers.into_iter().map(|(name, value)| (name.into_bytes(), value)).collect();
-    NewRecord { time: Some(record.timestamp), key: record.key, value: record.value, headers }
-}
-
 /// The settings of the input.
 fn input_options(plan: &Plan) -> TopicOptions {
     TopicOptions { after_max_ms: i64::MAX, log_append_time: plan.append_time, ..TopicOptions::default() }
@@ -143,15 +100,6 @@ fn input_options(plan: &Plan) -> TopicOptions {
 
 fn at(topic: &str, partition: i32) -> TopicPartition {
     TopicPartition { topic: topic.to_owned(), partition }
-}
-
-fn load(text: &str, overrides: &[String]) -> Arc<Config> {
-    let pair = |setting: &String| setting.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let overrides: Vec<_> = overrides.iter().filter_map(pair).collect();
-    let dir = tempfile::tempdir().expect("a directory for a configuration");
-    let file = dir.path().join("unseen.toml");
-    fs::write(&file, text).expect("a configuration file");
-    Arc::new(Config::load(&file, &overrides).unwrap_or_else(|errors| panic!("{errors}")))
 }
 
 impl<'p> Stage<'p> {
@@ -189,7 +137,7 @@ impl<'p> Stage<'p> {
             limit,
             memory: options.memory(plan.capacity),
             members,
-            records: records(plan),
+            records: records::records(plan),
             promise: table::promise(plan.rows()),
             former: vec![Vec::new(); (count + MORE_PARTITIONS) as usize],
             mixed: vec![0; (count + MORE_PARTITIONS) as usize],
@@ -287,128 +235,6 @@ impl<'p> Stage<'p> {
             self.feed_until_exactly((self.fed + some).min(end));
             self.simulation.sleep(Duration::from_millis(self.simulation.draw(120)));
             self.tend();
-        }
-    }
-
-    // ---- Processes ----
-
-    fn config(&self, name: &str, more: Vec<String>) -> Arc<Config> {
-        let Plan { options, max_poll_ms, commit_ms, checkpoint_ms, transaction_ms, transaction_records, session_ms, .. } = self.plan;
-        let lines = format!("{}space = \"news\"\n{}", options.key(), self.memory.lines());
-        let lines = format!("{lines}{}", options.lines("dead", "duplicates"));
-        let topic = |input: &str| format!("[[topics]]\ninput = \"{input}\"\noutput = \"out\"\n{lines}\n");
-        let other = if self.other { topic("other") } else { String::new() };
-        let text = format!(
-            "[kafka]\nbootstrap_servers = \"simulated:1\"\ngroup_id = \"{GROUP}\"\n[kafka.properties]\n\"session.timeout.ms\" = \"{session_ms}\"\n\
-             \"heartbeat.interval.ms\" = \"{}\"\n{}{}{other}",
-            session_ms / 5,
-            max_poll_ms.map(|ms| format!("\"max.poll.interval.ms\" = \"{ms}\"\n")).unwrap_or_default(),
-            topic("in")
-        );
-        let mut overrides = options.overrides();
-        overrides.extend([
-            format!("worker.commit_interval={commit_ms}ms"),
-            format!("worker.checkpoint_interval={checkpoint_ms}ms"),
-            format!("worker.transaction_timeout={transaction_ms}ms"),
-            format!("worker.max_transaction_records={transaction_records}"),
-        ]);
-        if options.has("instance_id") {
-            overrides.push(format!("kafka.instance_id={GROUP}-{name}"));
-        }
-        overrides.extend(more);
-        Arc::clone(self.configs.borrow_mut().entry((text, overrides)).or_insert_with_key(|(text, overrides)| load(text, overrides)))
-    }
-
-    fn spawn(&self, member: &Member, name: &str, disk: &MemoryDisk) -> Life {
-        let (config, stop) = (self.config(member.name, Vec::new()), Arc::new(AtomicBool::new(false)));
-        let stats = Arc::new(Stats::new(&config));
-        let (broker, disk) = (self.simulation.broker(), disk.clone());
-        let (with, counts, told) = (Arc::clone(&config), Arc::clone(&stats), Arc::clone(&stop));
-        let process = self.simulation.start(name, move || main(&broker, &with, &disk, &counts, &told));
-        process.set_clock_ahead(member.clock_ahead);
-        Life { process, stop, config, stats }
-    }
-
-    fn start(&mut self, number: usize) {
-        let member = &self.members[number];
-        let life = self.spawn(member, member.name, &member.disk);
-        self.members[number].running = Some(life);
-    }
-
-    fn running(&self) -> Vec<usize> {
-        (0..self.members.len()).filter(|&number| self.members[number].running.is_some()).collect()
-    }
-
-    fn kill(&mut self, number: usize) {
-        if let Some(life) = self.members[number].running.take() {
-            life.process.kill();
-            life.process.wait();
-            self.end_of(&life);
-        }
-    }
-
-    /// Stops a process gracefully, and waits until it has ended.
-    fn terminate(&mut self, number: usize) {
-        if let Some(life) = self.members[number].running.take() {
-            self.end(&life);
-        }
-    }
-
-    fn end(&mut self, life: &Life) {
-        life.stop.store(true, Ordering::Relaxed);
-        life.process.resume();
-        if !self.simulation.wait_for(STEP, Duration::from_secs(30), || life.process.has_ended()) {
-            // Like `worker.shutdown_timeout`.
-            life.process.kill();
-            life.process.wait();
-        }
-        self.end_of(life);
-    }
-
-    /// Returns how a process has ended. A panic fails the plan.
-    fn end_of(&mut self, life: &Life) -> String {
-        match life.process.take_outcome() {
-            Some(Ended::Panicked(message)) => panic!("a process panicked: {message}"),
-            Some(Ended::Killed) => self.kills += 1,
-            Some(Ended::Returned(Err(error))) => {
-                Self::check_reason(&error);
-                return error;
-            }
-            Some(Ended::Returned(Ok(()))) | None => {}
-        }
-        "in good order, or killed".to_owned()
-    }
-
-    /// Fails the plan unless a process may exit for this reason.
-    fn check_reason(error: &str) {
-        let is_wrong = ["from its changelog: ", "arrived through the consumer's own queue", "another consumer group or key space writes"];
-        assert!(!is_wrong.iter().any(|wrong| error.contains(wrong)), "a process ended: {error}");
-        // Other reasons are allowed only if they are temporary: the plan fails if the group does not commit everything.
-    }
-
-    /// Restarts processes that have ended.
-    fn tend(&mut self) {
-        for number in 0..self.members.len() {
-            if self.members[number].running.as_ref().is_some_and(|life| life.process.has_ended()) {
-                let life = self.members[number].running.take().expect("it was running");
-                self.members[number].ended = self.end_of(&life);
-                self.start(number);
-            }
-        }
-        self.tend_server();
-    }
-
-    fn wait_for(&mut self, limit: Duration, ready: impl Fn(&Self) -> bool) -> bool {
-        let end = self.simulation.elapsed() + limit;
-        loop {
-            self.tend();
-            if ready(self) {
-                return true;
-            }
-            if self.simulation.elapsed() > end {
-                return false;
-            }
-            self.simulation.sleep(STEP);
         }
     }
 
@@ -522,206 +348,8 @@ impl<'p> Stage<'p> {
         let of = |partition| at(&format!("{GROUP}-news-changelog"), partition);
         (0..self.plan.partitions).all(|partition| !self.simulation.read(&of(partition), Isolation::ReadCommitted).is_empty())
     }
-
-    fn life(&self, number: usize) -> &Life {
-        self.members[number].running.as_ref().expect("it is running")
-    }
-
-    fn stop_one(&mut self, number: usize, killed: bool) {
-        if killed { self.kill(number) } else { self.terminate(number) }
-    }
-
-    fn while_all_are_down(&mut self, act: impl FnOnce(&mut Self)) {
-        let running = self.running();
-        for &number in &running {
-            self.terminate(number);
-        }
-        act(self);
-        for number in running {
-            self.start(number);
-        }
-    }
-
-    // ---- The end ----
-
-    fn partitions(&self) -> i32 {
-        self.plan.partitions + if self.has_more_partitions { MORE_PARTITIONS.cast_signed() } else { 0 }
-    }
-
-    /// True if the input has no open transaction, followers have fetched all of it, and the group has committed everything that a
-    /// `read_committed` consumer sees.
-    fn is_read(&self) -> bool {
-        let topics = std::iter::once("in").chain(self.other.then_some("other"));
-        topics.into_iter().all(|topic| (0..self.partitions()).all(|partition| self.is_read_to_end(topic, partition)))
-    }
-
-    fn is_read_to_end(&self, topic: &str, partition: i32) -> bool {
-        let of = at(topic, partition);
-        let is_stable = self.simulation.offsets(&of).is_none_or(|[_, last_stable, _, end]| last_stable == end);
-        let last = self.simulation.read(&of, Isolation::ReadCommitted).last().map_or(0, |record| record.offset + 1);
-        let is_committed = || self.simulation.committed(GROUP, &of).is_some_and(|(offset, _)| offset >= last);
-        is_stable && (last == 0 || is_committed())
-    }
-
-    fn finish(&mut self) {
-        self.feed_until(self.records.len());
-        // Slow brokers stay slow.
-        self.simulation.set_faults(Faults { record_time: self.record_time(), ..Faults::none() });
-        self.members.iter_mut().for_each(|member| member.disk.set_full(false));
-        let is_read = self.wait_for(self.limit, Self::is_read);
-        let ended: Vec<_> = self.members.iter().map(|member| format!("{} last ended: {}", member.name, member.ended)).collect();
-        assert!(is_read, "the group has not read everything; {}", ended.join("; "));
-        // A killed process may have left a transaction open. Until it times out, nobody can read what follows it.
-        let is_visible = |stage: &Self| {
-            let offsets = (0..stage.plan.partitions).filter_map(|partition| stage.simulation.offsets(&at("out", partition)));
-            offsets.into_iter().all(|[_, last_stable, _, end]| last_stable == end)
-        };
-        let inputs = self.inputs();
-        if self.plan.options.has("repartition = true") {
-            let keys = truth::keys(&self.plan.options, &[], &inputs);
-            self.wait_for(self.limit, |stage| truth::lacks_nothing(&keys, &stage.output()));
-        }
-        let of =
-            |member: &Member| Some(format!("{}: {} (it last ended {})", member.name, member.running.as_ref()?.trouble()?, member.ended));
-        let trouble = |stage: &Self| stage.members.iter().find_map(of);
-        let is_well = self.wait_for(self.limit, |stage| trouble(stage).is_none() && is_visible(stage));
-        assert!(is_well, "everything is read, but a member reports: {}", trouble(self).unwrap_or_default());
-        self.finish_server();
-        for number in self.running() {
-            self.terminate(number);
-        }
-        // The election may have been armed for the last rebalance.
-        assert!(self.wait_for(self.limit, is_visible), "a part of the output stays above its last stable offset");
-        let before: Vec<_> = self.records[..BEFORE].to_vec();
-        truth::check(&self.plan.options, self.promise, (&[], &before), &inputs, &self.output());
-        self.check_emitted_again();
-        self.judge_server(&inputs);
-    }
-
-    fn read(&self, topic: &str, partition: i32, isolation: Isolation) -> Vec<TestRecord> {
-        let header = |(name, value): &(Box<[u8]>, Option<Box<[u8]>>)| {
-            (String::from_utf8_lossy(name).into_owned(), value.as_ref().map(|value| value.to_vec()))
-        };
-        let records = self.simulation.read(&at(topic, partition), isolation);
-        let record = |record: &Arc<unseen::sim::StoredRecord>| TestRecord {
-            partition,
-            key: record.key.as_ref().map(|key| key.to_vec()),
-            value: record.value.as_ref().map(|value| value.to_vec()),
-            headers: record.headers.iter().map(header).collect(),
-            timestamp: record.time,
-        };
-        records.iter().map(record).collect()
-    }
-
-    fn output(&self) -> Vec<Vec<TestRecord>> {
-        (0..self.plan.partitions).map(|partition| self.read("out", partition, Isolation::ReadCommitted)).collect()
-    }
-
-    /// The records of the inputs that the group must read.
-    fn inputs(&self) -> Vec<Vec<Vec<TestRecord>>> {
-        let of = |topic| (0..self.partitions()).map(|partition| self.read(topic, partition, Isolation::ReadCommitted)).collect::<Vec<_>>();
-        let mut input = self.former.clone();
-        input.truncate(self.partitions().unsigned_abs() as usize);
-        input.iter_mut().zip(of("in")).for_each(|(all, now)| all.extend(now));
-        if self.plan.options.has("start = \"latest\"") {
-            for (partition, records) in input.iter_mut().enumerate() {
-                let before = self.records[..BEFORE].iter().filter(|record| usize::try_from(record.partition) == Ok(partition));
-                records.drain(..before.count());
-            }
-        }
-        for changes in self.condition_changes.chunks(2) {
-            let end = |partition: usize| changes.get(1).map_or(usize::MAX, |counts| counts[partition]);
-            for (partition, records) in input.iter_mut().enumerate() {
-                let (start, end) = (changes[0].get(partition).copied().unwrap_or_default(), end(partition).min(records.len()));
-                records[start..end].iter_mut().for_each(|record| record.headers.push((truth::WITHOUT_CONDITION.to_owned(), None)));
-            }
-        }
-        std::iter::once(input).chain(self.other.then(|| of("other"))).collect()
-    }
 }
 
 fn named(point: &str) -> &'static str {
     unseen::fault::POINTS.iter().find(|known| **known == point).copied().unwrap_or_else(|| panic!("no fault point {point}"))
-}
-
-/// The main function of a process: like `unseen run`, but without HTTP and signals.
-fn main(broker: &SimBroker, config: &Arc<Config>, disk: &MemoryDisk, stats: &Arc<Stats>, stop: &Arc<AtomicBool>) -> Result<(), String> {
-    let text = |error: &dyn std::fmt::Display| error.to_string();
-    let store = Arc::new(Store::open_in_memory(disk).map_err(|error| text(&error))?);
-    let cluster = broker.discover(config, &|| stop.load(Ordering::Relaxed)).map_err(|error| text(&error))?;
-    let instance = config.kafka.instance_id.clone().map_or_else(|| store.instance_id(), Ok).map_err(|error| text(&error))?;
-    let shared = Shared {
-        broker: broker.clone(),
-        config: Arc::clone(config),
-        cluster: Arc::new(cluster),
-        rebuilder: Arc::new(Rebuilder::start(broker, config, &store, stats, stop)),
-        store,
-        stats: Arc::clone(stats),
-        cross_partition_keys: Arc::default(),
-        schemas: Arc::new(NoSchemas),
-        stop: Arc::clone(stop),
-        instance: instance.as_str().into(),
-    };
-    let work = |number: usize, shared: Shared<SimBroker>| match Worker::connect(shared, number).and_then(|worker| worker.run(number)) {
-        Ok(()) | Err(unseen::worker::Error::Kafka(unseen::broker::Error::Stopped)) => Ok(()),
-        Err(error) => Err(error.to_string()),
-    };
-    let threads: Vec<_> = (0..usize::from(config.worker.workers))
-        .map(|number| {
-            let (shared, stop, task) = (shared.clone(), Arc::clone(stop), Task::new("worker"));
-            let done = task.done();
-            let process = std::thread::current().name().unwrap_or_default().to_owned();
-            let thread = std::thread::Builder::new().name(process).spawn(move || {
-                task.run(|| {
-                    let ended = work(number, shared);
-                    // The other workers drain, too.
-                    stop.store(true, Ordering::Relaxed);
-                    ended
-                })
-            });
-            (thread.expect("a thread can be started"), done)
-        })
-        .collect();
-    drop(shared);
-    let join = |(thread, done): (std::thread::JoinHandle<Result<(), String>>, unseen::runtime::Done)| {
-        done.wait();
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    };
-    threads.into_iter().map(join).fold(Ok(()), Result::and)
-}
-
-/// The records of a plan, some of them unusual.
-fn records(plan: &Plan) -> Vec<TestRecord> {
-    let news = News { seed: plan.seed, count: plan.records + BEFORE, partitions: plan.partitions.unsigned_abs(), ..News::default() };
-    let mut records = news.records();
-    let mut random = SplitMix(plan.seed);
-    if plan.options.has("retract") {
-        let some = records.iter_mut().filter(|_| random.below(10) == 0);
-        some.for_each(|record| record.headers.push((RETRACT.to_owned(), Some(RETRACTS.into()))));
-    }
-    for record in &mut records {
-        if random.below(20) == 0 {
-            make_odd(&plan.options, record, &mut random);
-        }
-    }
-    truth::move_times(&plan.options, &mut records, plan.seed);
-    truth::mark_passing(&plan.options, &mut records, plan.seed);
-    truth::encode(&plan.options, &mut records);
-    records
-}
-
-fn make_odd(options: &Options, record: &mut TestRecord, random: &mut SplitMix) {
-    if options.has("records of time 0, or before it") {
-        record.timestamp = -i64::try_from(random.below(3)).unwrap_or_default();
-    } else if options.has("records that are late, from the future, or without a time") {
-        record.timestamp = [record.timestamp - 3 * 24 * 3_600_000, 1, -1, MAX_TIMESTAMP + 1_000_000_000_000][random.below(4)];
-    } else if options.has("tombstones") {
-        record.value = None;
-    } else if options.has("records that lack what the key is made of") {
-        record.value.iter_mut().for_each(|value| value.truncate(20));
-    } else if options.has("records that the output refuses") {
-        record.key = None;
-    } else if options.has("records too large for the output") {
-        record.pad(&"x".repeat(LIMIT_BYTES + 1));
-    }
 }

@@ -1,0 +1,105 @@
+//! The end of a plan: waits until the group has read everything, and compares the output with the truth.
+
+use super::members::Member;
+use super::{BEFORE, GROUP, MORE_PARTITIONS, Stage, at};
+use crate::harness::TestRecord;
+use crate::truth;
+use std::sync::Arc;
+use unseen::sim::{Faults, Isolation};
+
+impl Stage<'_> {
+    pub(super) fn partitions(&self) -> i32 {
+        self.plan.partitions + if self.has_more_partitions { MORE_PARTITIONS.cast_signed() } else { 0 }
+    }
+
+    /// True if the input has no open transaction, followers have fetched all of it, and the group has committed everything that a
+    /// `read_committed` consumer sees.
+    pub(super) fn is_read(&self) -> bool {
+        let topics = std::iter::once("in").chain(self.other.then_some("other"));
+        topics.into_iter().all(|topic| (0..self.partitions()).all(|partition| self.is_read_to_end(topic, partition)))
+    }
+
+    pub(super) fn is_read_to_end(&self, topic: &str, partition: i32) -> bool {
+        let of = at(topic, partition);
+        let is_stable = self.simulation.offsets(&of).is_none_or(|[_, last_stable, _, end]| last_stable == end);
+        let last = self.simulation.read(&of, Isolation::ReadCommitted).last().map_or(0, |record| record.offset + 1);
+        let is_committed = || self.simulation.committed(GROUP, &of).is_some_and(|(offset, _)| offset >= last);
+        is_stable && (last == 0 || is_committed())
+    }
+
+    pub(super) fn finish(&mut self) {
+        self.feed_until(self.records.len());
+        // Slow brokers stay slow.
+        self.simulation.set_faults(Faults { record_time: self.record_time(), ..Faults::none() });
+        self.members.iter_mut().for_each(|member| member.disk.set_full(false));
+        let is_read = self.wait_for(self.limit, Self::is_read);
+        let ended: Vec<_> = self.members.iter().map(|member| format!("{} last ended: {}", member.name, member.ended)).collect();
+        assert!(is_read, "the group has not read everything; {}", ended.join("; "));
+        // A killed process may have left a transaction open. Until it times out, nobody can read what follows it.
+        let is_visible = |stage: &Self| {
+            let offsets = (0..stage.plan.partitions).filter_map(|partition| stage.simulation.offsets(&at("out", partition)));
+            offsets.into_iter().all(|[_, last_stable, _, end]| last_stable == end)
+        };
+        let inputs = self.inputs();
+        if self.plan.options.has("repartition = true") {
+            let keys = truth::keys(&self.plan.options, &[], &inputs);
+            self.wait_for(self.limit, |stage| truth::lacks_nothing(&keys, &stage.output()));
+        }
+        let of =
+            |member: &Member| Some(format!("{}: {} (it last ended {})", member.name, member.running.as_ref()?.trouble()?, member.ended));
+        let trouble = |stage: &Self| stage.members.iter().find_map(of);
+        let is_well = self.wait_for(self.limit, |stage| trouble(stage).is_none() && is_visible(stage));
+        assert!(is_well, "everything is read, but a member reports: {}", trouble(self).unwrap_or_default());
+        self.finish_server();
+        for number in self.running() {
+            self.terminate(number);
+        }
+        // The election may have been armed for the last rebalance.
+        assert!(self.wait_for(self.limit, is_visible), "a part of the output stays above its last stable offset");
+        let before: Vec<_> = self.records[..BEFORE].to_vec();
+        truth::check(&self.plan.options, self.promise, (&[], &before), &inputs, &self.output());
+        self.check_emitted_again();
+        self.judge_server(&inputs);
+    }
+
+    pub(super) fn read(&self, topic: &str, partition: i32, isolation: Isolation) -> Vec<TestRecord> {
+        let header = |(name, value): &(Box<[u8]>, Option<Box<[u8]>>)| {
+            (String::from_utf8_lossy(name).into_owned(), value.as_ref().map(|value| value.to_vec()))
+        };
+        let records = self.simulation.read(&at(topic, partition), isolation);
+        let record = |record: &Arc<unseen::sim::StoredRecord>| TestRecord {
+            partition,
+            key: record.key.as_ref().map(|key| key.to_vec()),
+            value: record.value.as_ref().map(|value| value.to_vec()),
+            headers: record.headers.iter().map(header).collect(),
+            timestamp: record.time,
+        };
+        records.iter().map(record).collect()
+    }
+
+    pub(super) fn output(&self) -> Vec<Vec<TestRecord>> {
+        (0..self.plan.partitions).map(|partition| self.read("out", partition, Isolation::ReadCommitted)).collect()
+    }
+
+    /// The records of the inputs that the group must read.
+    pub(super) fn inputs(&self) -> Vec<Vec<Vec<TestRecord>>> {
+        let of = |topic| (0..self.partitions()).map(|partition| self.read(topic, partition, Isolation::ReadCommitted)).collect::<Vec<_>>();
+        let mut input = self.former.clone();
+        input.truncate(self.partitions().unsigned_abs() as usize);
+        input.iter_mut().zip(of("in")).for_each(|(all, now)| all.extend(now));
+        if self.plan.options.has("start = \"latest\"") {
+            for (partition, records) in input.iter_mut().enumerate() {
+                let before = self.records[..BEFORE].iter().filter(|record| usize::try_from(record.partition) == Ok(partition));
+                records.drain(..before.count());
+            }
+        }
+        for changes in self.condition_changes.chunks(2) {
+            let end = |partition: usize| changes.get(1).map_or(usize::MAX, |counts| counts[partition]);
+            for (partition, records) in input.iter_mut().enumerate() {
+                let (start, end) = (changes[0].get(partition).copied().unwrap_or_default(), end(partition).min(records.len()));
+                records[start..end].iter_mut().for_each(|record| record.headers.push((truth::WITHOUT_CONDITION.to_owned(), None)));
+            }
+        }
+        std::iter::once(input).chain(self.other.then(|| of("other"))).collect()
+    }
+}

@@ -1,0 +1,247 @@
+//! The processes of the group: how they are configured, started, killed, and stopped.
+
+use super::{GROUP, STEP, Stage};
+use crate::plan::Plan;
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use unseen::broker::Broker as _;
+use unseen::checkpoint::{MemoryDisk, Store};
+use unseen::config::Config;
+use unseen::format::NoSchemas;
+use unseen::runtime::Task;
+use unseen::sim::{Ended, Process, SimBroker};
+use unseen::stats::Stats;
+use unseen::status::{self, Identity, Status};
+use unseen::worker::{Rebuilder, Shared, Worker};
+
+/// A process that is or may become a member of the group.
+pub(super) struct Member {
+    pub(super) name: &'static str,
+    pub(super) disk: MemoryDisk,
+    /// Its disk right after the start of the group.
+    pub(super) first_disk: MemoryDisk,
+    /// Its disk at an earlier moment.
+    pub(super) old_disk: Option<MemoryDisk>,
+    pub(super) running: Option<Life>,
+    pub(super) clock_ahead: i64,
+    /// The reason for its last exit.
+    pub(super) ended: String,
+}
+
+/// A running process.
+pub(super) struct Life {
+    pub(super) process: Process<Result<(), String>>,
+    pub(super) stop: Arc<AtomicBool>,
+    pub(super) config: Arc<Config>,
+    pub(super) stats: Arc<Stats>,
+}
+
+impl Life {
+    /// The reason why the process is not ready, or the partition that lags although everything was read. `None` if all is well.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let identity = Identity { instance: Some("simulated"), time_ms: 0, started_ms: 0, draining: false, login_trouble: None };
+        let process =
+            status::Process { resident_bytes: None, cpu_seconds: None, state_disk_available_bytes: None, state_disk_size_bytes: None };
+        let status = Status::new(&self.config, &self.stats, &identity, None, process, Vec::new());
+        let lag = status.partitions.iter().find(|partition| partition.lag.is_some_and(|lag| lag > 0));
+        status.reason.or_else(|| lag.map(|of| format!("{}[{}] has a lag of {:?}", of.topic, of.partition, of.lag)))
+    }
+}
+
+fn load(text: &str, overrides: &[String]) -> Arc<Config> {
+    let pair = |setting: &String| setting.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let overrides: Vec<_> = overrides.iter().filter_map(pair).collect();
+    let dir = tempfile::tempdir().expect("a directory for a configuration");
+    let file = dir.path().join("unseen.toml");
+    fs::write(&file, text).expect("a configuration file");
+    Arc::new(Config::load(&file, &overrides).unwrap_or_else(|errors| panic!("{errors}")))
+}
+
+impl Stage<'_> {
+    pub(super) fn config(&self, name: &str, more: Vec<String>) -> Arc<Config> {
+        let Plan { options, max_poll_ms, commit_ms, checkpoint_ms, transaction_ms, transaction_records, session_ms, .. } = self.plan;
+        let lines = format!("{}space = \"news\"\n{}", options.key(), self.memory.lines());
+        let lines = format!("{lines}{}", options.lines("dead", "duplicates"));
+        let topic = |input: &str| format!("[[topics]]\ninput = \"{input}\"\noutput = \"out\"\n{lines}\n");
+        let other = if self.other { topic("other") } else { String::new() };
+        let text = format!(
+            "[kafka]\nbootstrap_servers = \"simulated:1\"\ngroup_id = \"{GROUP}\"\n[kafka.properties]\n\"session.timeout.ms\" = \"{session_ms}\"\n\
+             \"heartbeat.interval.ms\" = \"{}\"\n{}{}{other}",
+            session_ms / 5,
+            max_poll_ms.map(|ms| format!("\"max.poll.interval.ms\" = \"{ms}\"\n")).unwrap_or_default(),
+            topic("in")
+        );
+        let mut overrides = options.overrides();
+        overrides.extend([
+            format!("worker.commit_interval={commit_ms}ms"),
+            format!("worker.checkpoint_interval={checkpoint_ms}ms"),
+            format!("worker.transaction_timeout={transaction_ms}ms"),
+            format!("worker.max_transaction_records={transaction_records}"),
+        ]);
+        if options.has("instance_id") {
+            overrides.push(format!("kafka.instance_id={GROUP}-{name}"));
+        }
+        overrides.extend(more);
+        Arc::clone(self.configs.borrow_mut().entry((text, overrides)).or_insert_with_key(|(text, overrides)| load(text, overrides)))
+    }
+
+    pub(super) fn spawn(&self, member: &Member, name: &str, disk: &MemoryDisk) -> Life {
+        let (config, stop) = (self.config(member.name, Vec::new()), Arc::new(AtomicBool::new(false)));
+        let stats = Arc::new(Stats::new(&config));
+        let (broker, disk) = (self.simulation.broker(), disk.clone());
+        let (with, counts, told) = (Arc::clone(&config), Arc::clone(&stats), Arc::clone(&stop));
+        let process = self.simulation.start(name, move || main(&broker, &with, &disk, &counts, &told));
+        process.set_clock_ahead(member.clock_ahead);
+        Life { process, stop, config, stats }
+    }
+
+    pub(super) fn start(&mut self, number: usize) {
+        let member = &self.members[number];
+        let life = self.spawn(member, member.name, &member.disk);
+        self.members[number].running = Some(life);
+    }
+
+    pub(super) fn running(&self) -> Vec<usize> {
+        (0..self.members.len()).filter(|&number| self.members[number].running.is_some()).collect()
+    }
+
+    pub(super) fn kill(&mut self, number: usize) {
+        if let Some(life) = self.members[number].running.take() {
+            life.process.kill();
+            life.process.wait();
+            self.end_of(&life);
+        }
+    }
+
+    /// Stops a process gracefully, and waits until it has ended.
+    pub(super) fn terminate(&mut self, number: usize) {
+        if let Some(life) = self.members[number].running.take() {
+            self.end(&life);
+        }
+    }
+
+    pub(super) fn end(&mut self, life: &Life) {
+        life.stop.store(true, Ordering::Relaxed);
+        life.process.resume();
+        if !self.simulation.wait_for(STEP, Duration::from_secs(30), || life.process.has_ended()) {
+            // Like `worker.shutdown_timeout`.
+            life.process.kill();
+            life.process.wait();
+        }
+        self.end_of(life);
+    }
+
+    /// Returns how a process has ended. A panic fails the plan.
+    pub(super) fn end_of(&mut self, life: &Life) -> String {
+        match life.process.take_outcome() {
+            Some(Ended::Panicked(message)) => panic!("a process panicked: {message}"),
+            Some(Ended::Killed) => self.kills += 1,
+            Some(Ended::Returned(Err(error))) => {
+                Self::check_reason(&error);
+                return error;
+            }
+            Some(Ended::Returned(Ok(()))) | None => {}
+        }
+        "in good order, or killed".to_owned()
+    }
+
+    /// Fails the plan unless a process may exit for this reason.
+    pub(super) fn check_reason(error: &str) {
+        let is_wrong = ["from its changelog: ", "arrived through the consumer's own queue", "another consumer group or key space writes"];
+        assert!(!is_wrong.iter().any(|wrong| error.contains(wrong)), "a process ended: {error}");
+        // Other reasons are allowed only if they are temporary: the plan fails if the group does not commit everything.
+    }
+
+    /// Restarts processes that have ended.
+    pub(super) fn tend(&mut self) {
+        for number in 0..self.members.len() {
+            if self.members[number].running.as_ref().is_some_and(|life| life.process.has_ended()) {
+                let life = self.members[number].running.take().expect("it was running");
+                self.members[number].ended = self.end_of(&life);
+                self.start(number);
+            }
+        }
+        self.tend_server();
+    }
+
+    pub(super) fn wait_for(&mut self, limit: Duration, ready: impl Fn(&Self) -> bool) -> bool {
+        let end = self.simulation.elapsed() + limit;
+        loop {
+            self.tend();
+            if ready(self) {
+                return true;
+            }
+            if self.simulation.elapsed() > end {
+                return false;
+            }
+            self.simulation.sleep(STEP);
+        }
+    }
+
+    pub(super) fn life(&self, number: usize) -> &Life {
+        self.members[number].running.as_ref().expect("it is running")
+    }
+
+    pub(super) fn stop_one(&mut self, number: usize, killed: bool) {
+        if killed { self.kill(number) } else { self.terminate(number) }
+    }
+
+    pub(super) fn while_all_are_down(&mut self, act: impl FnOnce(&mut Self)) {
+        let running = self.running();
+        for &number in &running {
+            self.terminate(number);
+        }
+        act(self);
+        for number in running {
+            self.start(number);
+        }
+    }
+}
+
+/// The main function of a process: like `unseen run`, but without HTTP and signals.
+fn main(broker: &SimBroker, config: &Arc<Config>, disk: &MemoryDisk, stats: &Arc<Stats>, stop: &Arc<AtomicBool>) -> Result<(), String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let store = Arc::new(Store::open_in_memory(disk).map_err(|error| text(&error))?);
+    let cluster = broker.discover(config, &|| stop.load(Ordering::Relaxed)).map_err(|error| text(&error))?;
+    let instance = config.kafka.instance_id.clone().map_or_else(|| store.instance_id(), Ok).map_err(|error| text(&error))?;
+    let shared = Shared {
+        broker: broker.clone(),
+        config: Arc::clone(config),
+        cluster: Arc::new(cluster),
+        rebuilder: Arc::new(Rebuilder::start(broker, config, &store, stats, stop)),
+        store,
+        stats: Arc::clone(stats),
+        cross_partition_keys: Arc::default(),
+        schemas: Arc::new(NoSchemas),
+        stop: Arc::clone(stop),
+        instance: instance.as_str().into(),
+    };
+    let work = |number: usize, shared: Shared<SimBroker>| match Worker::connect(shared, number).and_then(|worker| worker.run(number)) {
+        Ok(()) | Err(unseen::worker::Error::Kafka(unseen::broker::Error::Stopped)) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    };
+    let threads: Vec<_> = (0..usize::from(config.worker.workers))
+        .map(|number| {
+            let (shared, stop, task) = (shared.clone(), Arc::clone(stop), Task::new("worker"));
+            let done = task.done();
+            let process = std::thread::current().name().unwrap_or_default().to_owned();
+            let thread = std::thread::Builder::new().name(process).spawn(move || {
+                task.run(|| {
+                    let ended = work(number, shared);
+                    // The other workers drain, too.
+                    stop.store(true, Ordering::Relaxed);
+                    ended
+                })
+            });
+            (thread.expect("a thread can be started"), done)
+        })
+        .collect();
+    drop(shared);
+    let join = |(thread, done): (std::thread::JoinHandle<Result<(), String>>, unseen::runtime::Done)| {
+        done.wait();
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    };
+    threads.into_iter().map(join).fold(Ok(()), Result::and)
+}
