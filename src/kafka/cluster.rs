@@ -53,10 +53,22 @@ pub fn missing(config: &Config, known: &Cluster) -> Vec<String> {
 
 pub(super) fn look(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Cluster, Error> {
     let observer = observe(config, &client::observer(&config.kafka))?;
-    wait(&observer, config, is_worker, stop, report)?;
+    let began = Instant::now();
+    loop {
+        wait(&observer, config, is_worker, stop, report)?;
+        let found = find_topics(config, &observer, is_worker);
+        let may_retry = is_worker && found.is_err() && began.elapsed() < config.kafka.connect_timeout;
+        if !may_retry || ask(&observer, config).is_none() {
+            return found;
+        }
+        // The brokers have gone away since they answered.
+    }
+}
+
+fn find_topics(config: &Config, observer: &BaseConsumer<Observer>, is_worker: bool) -> Result<Cluster, Error> {
     let (mut cluster, mut problems) = (Cluster { batch_bytes: BATCH_BYTES, ..Cluster::default() }, Vec::new());
     for NamedTopic { setting, topic, operation } in named_topics(config) {
-        match partitions(&observer, topic) {
+        match partitions(observer, topic) {
             Ok(0) => {
                 let like = if operation == Operation::Read { "" } else { ", with the same number of partitions as its input" };
                 problems.push(format!("{setting}: topic {topic:?} does not exist; create it{like}"));
@@ -73,7 +85,7 @@ pub(super) fn look(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, re
     }
     compare(config, &mut cluster, &mut problems);
     if problems.is_empty() {
-        super::changelog::ensure(config, &observer, &mut cluster.partitions, is_worker, &mut problems);
+        super::changelog::ensure(config, observer, &mut cluster.partitions, is_worker, &mut problems);
     }
     if !problems.is_empty() {
         return Err(Error::Cluster(problems));

@@ -200,7 +200,7 @@ fn kills_while_corrupt_state_is_moved_aside() {
         let mut worker = lives.start("");
         lives.stream.wait_until_read(lives.produced, &mut worker);
         worker.drain();
-        damage_page(&lives.stream.setup.state_dir("a"));
+        assert!(damage_page(&lives.stream.setup.state_dir("a")), "there is no page");
         lives.dies(faults, |_, _| {});
     }
     lives.check();

@@ -2,7 +2,7 @@
 
 use super::plan::{Fault, Harm, Step};
 use super::stage::{Stage, copy};
-use crate::harness::state::{contents, damage_page, entries, flip, open, truncate};
+use crate::harness::state::{damage_page, entries, flip, open, truncate};
 use crate::harness::{add_partitions, committed_offset, delete_group, move_offset};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -269,9 +269,7 @@ fn do_harm(state: &Path, harm: Harm) -> String {
         Harm::Flipped(number) => on_file(state, number, "flipped", flip),
         Harm::Removed(number) => on_file(state, number, "removed", |file| fs::remove_file(file).expect("it can be removed")),
         Harm::Page => {
-            let has_page = open_if_whole(state) && contents(&open(state)).keys().any(|key| key.starts_with(b"p"));
-            if has_page {
-                damage_page(state);
+            if open_if_whole(state) && damage_page(state) {
                 "a page was damaged".to_owned()
             } else {
                 "there is no page to damage".to_owned()

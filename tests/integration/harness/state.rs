@@ -49,13 +49,16 @@ pub fn flip(path: &Path) {
     file.write_all_at(&bytes.map(|byte| !byte), at).expect("its middle can be written");
 }
 
-/// Damages a page of a filter so that RocksDB does not notice, as if memory was corrupt before the page was written.
-pub fn damage_page(state: &Path) {
+/// Damages a page of a filter so that RocksDB does not notice, as if memory was corrupt before the page was written. Returns false if no
+/// page can be read.
+pub fn damage_page(state: &Path) -> bool {
     let db = open(state);
-    let (key, mut page) = contents(&db).into_iter().find(|(key, _)| key.starts_with(b"p")).expect("a page");
+    let page = db.iterator(IteratorMode::Start).flatten().find(|(key, _)| key.starts_with(b"p"));
+    let Some((key, mut page)) = page else { return false };
     let middle = page.len() / 2;
     page[middle] ^= 1;
     db.put(key, page).expect("it can be written");
+    true
 }
 
 /// All entries of the database.
