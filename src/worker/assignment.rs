@@ -39,7 +39,8 @@ pub(super) struct Assignment {
     pub(super) any_warm_up: bool,
     /// True if a partition waits for a schema.
     pub(super) any_blocked_on_schema: bool,
-    /// True if new records wait until a replay completes, because the transaction is full or a warm-up has too many unlogged keys.
+    /// True if new records wait for the next commit: the transaction is full, records of it were rejected, or a warm-up has too many
+    /// unlogged keys.
     pub(super) holds_new_records: bool,
     /// The epoch of the checkpoint store that holds the states.
     pub(super) store_epoch: u64,
@@ -170,10 +171,10 @@ impl Assignment {
         (input.partition.clone(), input.position(), note.to_string())
     }
 
-    /// Returns the offsets to commit of the inputs whose records in the open transaction were all forwarded. A record that was emitted may
-    /// have failed in the batch of a rejected one.
+    /// Returns the offsets to commit of the inputs whose uncommitted records were all forwarded. A record that was emitted may have failed
+    /// in the batch of a rejected one.
     pub(super) fn forwarded(&self, topics: &Topics) -> Vec<(TopicPartition, Offset, String)> {
-        let is_forwarded = |input: &&Input| input.is_ahead() && topics[input.topic].forward.is_some() && !input.has_emitted;
+        let is_forwarded = |input: &&Input| input.is_ahead() && topics[input.topic].forward.is_some() && input.verdicts().is_empty();
         self.inputs.values().filter(is_forwarded).map(|input| self.reached(topics, input)).collect()
     }
 

@@ -231,19 +231,25 @@ impl<B: Broker> Worker<B> {
             None => self.fence_late_request()?,
         }
         self.rewind(source)?;
+        if batch_bytes.is_some() && !self.writer.sink.transactional() && !fault::defect("new_records_join_rejected_ones") {
+            // The written copies of forwarded records wait until the records that are read again are committed. Otherwise, a copy that is
+            // rejected would abort this attempt, too, and the next attempt would add another copy.
+            self.assignment.holds_new_records = self.assignment.is_replaying() && self.writer.begin().is_ok();
+        }
         self.back_off();
         Ok(())
     }
 
     /// Commits the offsets of forwarded records after other records were rejected. Without transactions, an abort does not undo what was
     /// written, so each attempt would add copies to the repartition topic. If copies are rejected, too, the attempts might never end.
-    /// Adds the records that are rejected meanwhile.
+    /// Adds the records that are rejected meanwhile. Commits nothing if the repartition topic itself has rejected records.
     fn keep_forwarded(&mut self, source: &B::Consumer, refused: &mut Vec<Refused>) {
         if self.writer.sink.transactional() || fault::defect("forwarded_again") {
             return;
         }
         let offsets = self.assignment.forwarded(&self.topics);
-        while !offsets.is_empty() {
+        let is_forwarded = |refused: &Refused| self.topics.iter().any(|(_, topic)| topic.forwards_to(&refused.topic));
+        while !offsets.is_empty() && (!refused.iter().any(is_forwarded) || fault::defect("rejected_forwards_committed")) {
             match self.writer.sink.commit(&offsets, source, None) {
                 Ok(()) => return self.assignment.note_forwarded(offsets),
                 // Each time, at least one more of the sent records is known to be rejected.

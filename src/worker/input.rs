@@ -64,8 +64,6 @@ pub(super) struct Input {
     pub(super) wait: Wait,
     /// The unknown schema that the next record needs.
     pub(super) blocked_on_schema: Option<SchemaId>,
-    /// True if the open transaction has a record that was emitted although the input forwards its records.
-    pub(super) has_emitted: bool,
     /// True if the next record can be neither written nor skipped. The worker stops before it.
     pub(super) ends_worker: bool,
     /// Set while the partition makes no progress and is not at the end of its log.
@@ -108,7 +106,6 @@ impl Input {
             verdicts: Verdicts::default(),
             wait: Wait::No,
             blocked_on_schema: None,
-            has_emitted: false,
             ends_worker: false,
             stall: None,
             failing: None,
@@ -302,7 +299,6 @@ impl Input {
     /// Records that the open transaction is committed, with `note` as the metadata of the offset.
     pub(super) fn note_commit(&mut self, note: String) {
         self.committed = self.position;
-        self.has_emitted = false;
         self.group = Committed { offset: Some(self.position), metadata: note };
         self.verdicts.committed();
     }
@@ -314,7 +310,6 @@ impl Input {
             self.blocked_on_schema = None;
         }
         self.position = self.committed;
-        self.has_emitted = false;
         self.ends_worker = false;
         self.verdicts.restart_replay();
         if fault::defect("verdicts_forgotten_on_abort") {
@@ -403,7 +398,6 @@ mod tests {
             verdicts: Verdicts::default(),
             wait: Wait::No,
             blocked_on_schema: None,
-            has_emitted: false,
             ends_worker: false,
             counted: position,
             stall: None,

@@ -213,6 +213,7 @@ impl<B: Broker> Worker<B> {
         let due = match &self.writer.ends_with {
             _ if self.assignment.is_replaying() => worker.transaction_timeout / 2,
             Some(_) => Duration::ZERO,
+            None if self.assignment.holds_new_records => Duration::ZERO,
             None => self.writer.commit_after(worker.commit_interval),
         };
         Some(due.saturating_sub(age))

@@ -1,5 +1,5 @@
 //! Pauses partitions that must not be read for a while. Topics that share a state wait for each other's warm-up. A record waits for its
-//! schema. New records wait for the records that a full transaction must repeat.
+//! schema. New records wait until the records of a full or rejected transaction are repeated and committed.
 //!
 //! Owns the decision which partitions are paused. A record must not be judged by a state that lacks keys of another topic of the space, or
 //! be skipped because its schema is unknown. Must never wait for a record that may not exist: a warm-up also ends at the end of its
@@ -30,7 +30,7 @@ impl<B: Broker> Worker<B> {
         }
         let states: BTreeSet<_> = self.assignment.inputs.values().map(|input| input.state).collect();
         let warming: BTreeSet<_> = states.into_iter().filter(|&state| self.assignment.warms_up(&self.topics, state)).collect();
-        let holding = self.assignment.holds_new_records && self.writer.is_open() && self.assignment.is_replaying();
+        let holding = self.assignment.holds_new_records && self.writer.is_open();
         let (mut waiting, mut going_on) = (Vec::new(), Vec::new());
         for input in self.assignment.inputs.values_mut() {
             input.blocked_on_schema = input.blocked_on_schema.filter(|&schema| self.key_reader.is_awaited(schema));

@@ -276,26 +276,24 @@ impl<B: Broker> RecordLoop<'_, B> {
         self.emit_one(message, keyed, verdict, since)
     }
 
-    /// Forwards a record to the repartition topic, where it will be judged. A record without a key is not forwarded. The verdict of a
-    /// record that passes through is remembered, because the output may reject the record.
+    /// Forwards a record to the repartition topic, where it will be judged. A record without a key is not forwarded. Its verdict is
+    /// remembered, because a topic may reject the record.
     fn process_forwarded(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed) -> Result<(), Stop> {
+        let offset = message.offset();
         let verdict = match (keyed, &self.topic.forward) {
             (Ok(record), Some(to)) => return self.forward(to.target(record.fingerprint), message),
             (Err(NoKey::Awaits(schema)), _) => return Err(Stop::Undecided(VerdictError::Awaits(*schema))),
             (Err(NoKey::Invalid(invalid)), _) => self.topic.config.verdict_without_key(invalid.reason),
-            (Err(NoKey::Passes), _) => {
-                let verdict = match self.input.verdicts().recall(message.offset()) {
-                    Recall::New => Verdict::Passed,
-                    Recall::Decided(verdict) => verdict,
-                    Recall::Gap(decided) => return Err(Stop::Undecided(VerdictError::Gap(decided))),
-                };
-                self.input.remember(message.offset(), &[verdict]);
-                verdict
-            }
+            (Err(NoKey::Passes), _) => Verdict::Passed,
             // Unreachable, because an input without a state forwards its records.
             (Ok(_), None) => Verdict::Unseen,
         };
-        self.input.has_emitted = true;
+        let verdict = match self.input.verdicts().recall(offset) {
+            Recall::New => verdict,
+            Recall::Decided(decided) => decided,
+            Recall::Gap(decided) => return Err(Stop::Undecided(VerdictError::Gap(decided))),
+        };
+        self.input.remember(offset, &[verdict]);
         self.emit_one(message, keyed, verdict, None)
     }
 

@@ -47,6 +47,11 @@ impl InputTopic {
         self.config.key_conflicts.is_some() || !self.compared_with.is_empty()
     }
 
+    /// True if records of this topic are forwarded to the topic `to`.
+    pub(super) fn forwards_to(&self, to: &str) -> bool {
+        self.forward.as_ref().is_some_and(|forward| forward.topic == to)
+    }
+
     /// Returns the id of a state in the checkpoint store.
     pub(super) fn stored_as(&self, partition: i32) -> PartitionId {
         PartitionId { space: self.config.space.clone(), partition }

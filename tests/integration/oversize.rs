@@ -1,8 +1,8 @@
 //! Promise: a record that is too large for its topic becomes invalid. The resulting abort does not change the verdict on another record.
 
 use crate::harness::{
-    News, Oracle, Setup, SplitMix, TestRecord, alter_topic, assert_prefix, assert_same, broker, committed_offset, logged, offset_of,
-    produce, read_committed, topic, topic_with, wait_for_output,
+    News, Oracle, Setup, SplitMix, TestRecord, alter_topic, assert_prefix, assert_same, broker, committed_offset, logged, make_topic_with,
+    offset_of, produce, read_committed, topic, topic_with, wait_for_output,
 };
 use crate::stream::{LIMIT, PARTITIONS, Stream};
 use std::time::Duration;
@@ -102,6 +102,37 @@ fn oversized_records_become_dead_letters() {
     let log = case.check(&topic(broker(), "oversize-dead", 4));
     assert!(logged(&log, "aborts") > 1, "no transaction was aborted, so nothing was tried");
     assert!(log.contains("is more than the output topic accepts"), "the log does not explain why");
+}
+
+/// Without transactions, the offsets of forwarded records are committed when other records are rejected. A record that the repartition
+/// topic itself rejects must not be among them.
+#[test]
+fn record_too_large_for_the_repartition_topic_waits_for_a_larger_limit() {
+    let [input, output] = ["forward-in", "forward-out"].map(|hint| topic_with(broker(), hint, 1, &[("max.message.bytes", "100000")]));
+    let setup = Setup::new(broker(), "forward").worker("delivery = \"at_least_once\"");
+    let repartition = format!("{}-{input}-repartition", setup.group());
+    make_topic_with(broker(), &repartition, 1, &[("max.message.bytes", LIMIT_BYTES), ("retention.ms", "-1")]);
+    let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }\nrepartition = true";
+    let setup = setup.topic(&input, &output, lines);
+    let record = |(id, bytes): (u8, usize)| TestRecord {
+        key: Some(vec![b'0' + id]),
+        value: Some(vec![b'x'; bytes]),
+        timestamp: 1_700_000_000_000,
+        ..TestRecord::default()
+    };
+    let records = [(0, 1), (1, 30_000), (2, 1)].map(record);
+    produce(broker(), &input, &records);
+    let log = setup.start("a").fails(1);
+    let advice = format!("configure the repartition topic {repartition:?} to accept every record that its input topic accepts");
+    assert!(log.contains(&advice), "{log}");
+    alter_topic(broker(), &repartition, "max.message.bytes", "100000");
+    let mut worker = setup.start("a");
+    wait_for_output(broker(), &output, records.len(), 1, LIMIT, &mut worker);
+    worker.drain();
+    let mut emitted = read_committed(broker(), &output, 1).remove(0);
+    emitted.sort_by_key(|record| record.key.clone());
+    emitted.dedup();
+    assert_eq!(emitted, records);
 }
 
 #[test]

@@ -206,6 +206,20 @@ fn records_are_forwarded_once_while_others_are_rejected() {
     assert_eq!(emitted, good);
 }
 
+/// Records without a key of their own are emitted before repartitioning, so the output can reject them there.
+#[test]
+fn rejected_tombstone_is_dropped_before_repartitioning() {
+    let mut case = Case::new(Refusal::NoKey, "exactly_once", "repartition = true\non_invalid = \"drop\"");
+    case.send(20, |_| false);
+    let tombstone = TestRecord { value: None, ..case.record("none", 0, true) };
+    produce(broker(), &case.input, [tombstone]);
+    case.bad.insert(0, vec![String::new()]);
+    let mut worker = case.setup.start("a");
+    case.wait(&mut worker);
+    let log = worker.drain();
+    assert!(log.contains("a topic rejected records; they are now invalid"), "{log}");
+}
+
 #[test]
 fn rejected_record_stops_the_worker_by_default() {
     for (on_invalid, delivery) in [("fail", "exactly_once"), ("emit", "at_least_once")] {

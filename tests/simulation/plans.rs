@@ -516,3 +516,9 @@ fn nothing_is_committed_before_a_rebalance_is_handled() {
 fn rejected_records_are_not_forwarded_without_end() {
     check_kept("forwarded_again", include_str!("seeds/forwarded_and_rejected.txt"));
 }
+
+/// Records that pass through leave before repartitioning, so the offsets of forwarded records next to them cannot be committed early.
+#[test]
+fn copies_of_forwarded_records_wait_until_rejected_ones_are_committed() {
+    check_kept("new_records_join_rejected_ones", include_str!("seeds/forwarded_next_to_passing.txt"));
+}
