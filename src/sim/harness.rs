@@ -288,6 +288,13 @@ impl Simulation {
         world.cluster.groups.get(group)?.offsets.get(of).map(|committed| (committed.offset, committed.metadata.clone()))
     }
 
+    /// True if an open transaction, or one whose end is not known to the group's coordinator, contains offsets of the group.
+    #[must_use]
+    pub fn has_pending_offsets(&self, group: &str) -> bool {
+        let world = self.lock();
+        world.cluster.groups.get(group).is_some_and(|group| group.pending_offsets.values().any(|offsets| !offsets.is_empty()))
+    }
+
     /// Overwrites a committed offset and keeps its metadata. `None` makes the offset expire.
     pub fn set_committed(&self, group: &str, of: &TopicPartition, offset: Option<Offset>) {
         self.change(|world| {

@@ -11,6 +11,7 @@ use super::topics::InputTopic;
 use super::writer::TransactionWriter;
 use super::{Shared, co_partitioning, key_conflicts};
 use crate::broker::{Broker, Outgoing, Record, RecordOf, SinkError, Target};
+use crate::fault;
 use crate::filter::ExactError;
 use crate::format::SchemaId;
 use crate::key::{Fingerprint, NoKey, ValueReader};
@@ -115,6 +116,8 @@ impl<B: Broker> RecordLoop<'_, B> {
     #[inline]
     fn write_judged(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed, verdict: Verdict, since: Option<Timestamp>) -> Result<(), Stop> {
         let topic = self.topic;
+        let emits_all = verdict == Verdict::Duplicate && fault::defect("duplicates_emitted_at_least_once");
+        let verdict = if emits_all && !self.writer.sink.transactional() { Verdict::Unseen } else { verdict };
         if let (Verdict::Unseen, Ok(record)) = (verdict, keyed) {
             let Shared { cross_partition_keys, stats, .. } = self.shared;
             co_partitioning::watch(cross_partition_keys, stats, topic, record.fingerprint, message.partition());
@@ -129,6 +132,9 @@ impl<B: Broker> RecordLoop<'_, B> {
         };
         let Some(target) = topic.outputs.target(destination, message) else { return Ok(()) };
         let offset = message.offset();
+        if destination != Destination::Output && self.input.is_counted(offset) && fault::defect("side_outputs_not_repeated") {
+            return Ok(());
+        }
         let refused = self.input.verdicts().refused(offset);
         let detail = if refused.is_some() { Detail::Brief } else { Detail::Full(since) };
         let invalid = refused.or(match keyed {

@@ -9,7 +9,7 @@ mod news;
 #[path = "../integration/harness/record.rs"]
 mod record;
 
-pub use compare::assert_same;
+pub use compare::{assert_same, show};
 pub use news::{News, SplitMix};
 pub use record::TestRecord;
 

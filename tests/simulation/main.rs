@@ -31,6 +31,9 @@ use std::{env, fs};
 /// The number of failed plans after which the test stops.
 const FAILURES_MAX: usize = 30;
 
+/// Keys of a partition in a window by count that rotates.
+const ROTATING_KEYS: i64 = 20;
+
 /// The number of faults per plan.
 const FAULTS: usize = 10;
 

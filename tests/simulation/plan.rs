@@ -385,6 +385,22 @@ pub const FAILING: [&str; 9] = [
 ];
 
 impl Fault {
+    /// True if the committed offsets do not tell which records the group has read so far.
+    pub const fn changes_the_input(&self) -> bool {
+        matches!(
+            self,
+            Self::RecreateInput
+                | Self::RecreateInputAndDisks
+                | Self::ExpireInput
+                | Self::ExpireUnderWay
+                | Self::ShortLog { .. }
+                | Self::LoseOffsets
+                | Self::ResetOffset { .. }
+                | Self::AddPartitions
+                | Self::Change(Change::When)
+        )
+    }
+
     fn draw(plan: &Plan, members: usize, random: &mut SplitMix) -> Self {
         let killed = random.below(2) == 0;
         let has = |choice| plan.options.has(choice);

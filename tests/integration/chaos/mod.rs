@@ -26,6 +26,8 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 use story::{Counts, Story};
 
+/// Keys of a partition in a window by count that rotates.
+const ROTATING_KEYS: i64 = 1_500;
 /// The size of the plans of `scripts/chaos`.
 const LARGE: Bounds = Bounds { records: 50_000, faults: 9, brokers: 1 };
 /// The size of the plans of `scripts/chaos --brokers 3`.

@@ -160,7 +160,12 @@ impl Options {
 
     /// True if the outcome of each record follows from the input alone, in order.
     pub fn is_ordered(&self) -> bool {
-        self.has("delivery = \"exactly_once\"") && self.has("a space of one topic") && self.has("repartition = false")
+        self.has("delivery = \"exactly_once\"") && self.is_in_order()
+    }
+
+    /// True if the records of a partition are judged and written in their order.
+    pub fn is_in_order(&self) -> bool {
+        self.has("a space of one topic") && self.has("repartition = false")
     }
 
     /// True if each key is unseen exactly once, in any order of the records.
@@ -260,7 +265,7 @@ impl Options {
 
     /// Keys per window by count, in each partition.
     pub fn window_keys(&self) -> Option<i64> {
-        let rotates = self.has("a window by count that rotates").then_some(1_500);
+        let rotates = self.has("a window by count that rotates").then_some(super::ROTATING_KEYS);
         rotates.or_else(|| self.has("a window by count that covers all").then_some(100_000))
     }
 

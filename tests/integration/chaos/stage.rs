@@ -7,7 +7,7 @@ use super::plan::{Conditions, MEMBERS_MAX, Plan};
 use super::server::Server;
 use super::story::Story;
 use super::table::{self, Promise};
-use super::truth::{self, LIMIT_BYTES, MAX_TIMESTAMP};
+use super::truth::{self, LIMIT_BYTES, MAX_TIMESTAMP, Written};
 use crate::harness::{
     Feed, Group, News, Oracle, OwnBroker, RETRACT, Setup, SplitMix, TestRecord, Worker, by_partition, produce, produce_raw, read_committed,
     topic_with, wait_until,
@@ -51,6 +51,8 @@ pub struct Stage<'a> {
     pub story: &'a mut Story,
     /// The other topic of the space, if there is one.
     pub other: Option<String>,
+    /// The topics of dead letters and of duplicates.
+    side_outputs: [String; 2],
     /// The current filter configuration.
     pub memory: Memory,
     /// True if partitions were added to the input.
@@ -58,6 +60,7 @@ pub struct Stage<'a> {
     /// The server alongside the members, if there is a changelog.
     pub server: Option<Server>,
     pub promise: Promise,
+    promise_without_delivery: Promise,
     /// The seeds: keys that occur later in the stream, each once and with the same time.
     pub seeds: Vec<TestRecord>,
     group: Group,
@@ -91,8 +94,9 @@ impl Member {
     }
 }
 
-/// The stream of a plan, including the records from before the group's start, and the other topic of its space, if there is one.
-fn stream(address: &str, conditions: &Conditions, memory: &Memory) -> (Stream, Option<String>) {
+/// The stream of a plan, including the records from before the group's start, the other topic of its space, if there is one, and the topics
+/// of its dead letters and duplicates.
+fn stream(address: &str, conditions: &Conditions, memory: &Memory) -> (Stream, Option<String>, [String; 2]) {
     let options = &conditions.options;
     let hint = format!("chaos-{}", conditions.seed);
     let endless = ("message.timestamp.after.max.ms", "9223372036854775807");
@@ -107,7 +111,8 @@ fn stream(address: &str, conditions: &Conditions, memory: &Memory) -> (Stream, O
     let other = options.has("a space that topics share").then(|| make("other", &[endless]));
     let (session, heartbeat) = (conditions.session_ms, conditions.session_ms / 5);
     let key = format!("{}space = \"news\"", options.key());
-    let lines = options.lines(&make("dead", &[endless]), &make("duplicates", &[endless]));
+    let [dead, duplicates] = ["dead", "duplicates"].map(|what| make(what, &[endless]));
+    let lines = options.lines(&dead, &duplicates);
     let lines = format!("{key}\n{}{lines}", memory.lines());
     let setup = Setup::new(address, &hint)
         .properties("\"fetch.wait.max.ms\" = \"20\"\n\"topic.metadata.refresh.interval.ms\" = \"500\"")
@@ -115,7 +120,7 @@ fn stream(address: &str, conditions: &Conditions, memory: &Memory) -> (Stream, O
     let setup = std::iter::once(&input).chain(&other).fold(setup, |setup, input| setup.topic(input, &output, &lines));
     let (records, oracle) = (records(conditions), Oracle::new(Duration::from_secs(1), 1));
     produce(address, &input, &records[..BEFORE]);
-    (Stream { broker: address.to_owned(), input, output, records, expected: Vec::new(), oracle, setup }, other)
+    (Stream { broker: address.to_owned(), input, output, records, expected: Vec::new(), oracle, setup }, other, [dead, duplicates])
 }
 
 impl<'a> Stage<'a> {
@@ -128,12 +133,13 @@ impl<'a> Stage<'a> {
         }
         let conditions = &plan.conditions;
         let memory = conditions.options.memory(conditions.capacity);
-        let (stream, other) = stream(address, conditions, &memory);
+        let (stream, other, side_outputs) = stream(address, conditions, &memory);
         let group = Group::new(address, stream.setup.group(), &stream.input, PARTITIONS);
         let member = |name| Member { name, worker: None, lives: 0, armed: String::new(), standstill: Duration::ZERO, resume: None };
         let members = ["a", "b", "c"].map(member);
         let members: [Member; MEMBERS_MAX] = members;
         let promise = table::promise(plan.rows());
+        let promise_without_delivery = table::promise_without_delivery(plan.rows());
         let mut stage = Self {
             conditions,
             stream,
@@ -144,10 +150,12 @@ impl<'a> Stage<'a> {
             members: members.into(),
             story,
             other,
+            side_outputs,
             memory,
             has_more_partitions: false,
             server: None,
             promise,
+            promise_without_delivery,
             seeds: Vec::new(),
             group,
             feed: None,
@@ -413,7 +421,10 @@ impl<'a> Stage<'a> {
         self.finish_server();
         let output = self.stream.output();
         self.story.tell(format_args!("{} records were emitted", output.iter().map(Vec::len).sum::<usize>()));
-        truth::check(&self.conditions.options, self.promise, (&self.seeds, &self.stream.records[..BEFORE]), &inputs, &output);
+        let [dead_letters, duplicates] = self.side_outputs.each_ref().map(|topic| read_committed(&self.stream.broker, topic, PARTITIONS));
+        let written = Written { output, duplicates, dead_letters };
+        let promises = (self.promise, self.promise_without_delivery);
+        truth::check(&self.conditions.options, promises, (&self.seeds, &self.stream.records[..BEFORE]), &inputs, &written);
         self.judge_server(&inputs);
         self.delete_topics();
     }

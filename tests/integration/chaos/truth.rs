@@ -2,7 +2,7 @@
 
 use super::options::{ENCODED, EVENT_TIMES, Options, WHEN};
 use super::table::Promise;
-use crate::harness::{RETRACT, SplitMix, TestRecord, assert_same};
+use crate::harness::{RETRACT, SplitMix, TestRecord, assert_same, show};
 use data_encoding::BASE64;
 use flate2::Compression;
 use flate2::read::{GzDecoder, GzEncoder};
@@ -155,12 +155,26 @@ pub fn passes(record: &TestRecord) -> bool {
     (has(SKIP) || record.value.as_ref().is_some_and(is_of_kind)) && !has(WITHOUT_CONDITION)
 }
 
+/// The header that identifies a record.
+fn trace(record: &TestRecord) -> Vec<u8> {
+    let header = record.headers.iter().find(|(name, _)| name == "trace");
+    header.and_then(|(_, value)| value.clone()).unwrap_or_else(|| panic!("no trace in {record:?}"))
+}
+
 /// How often each of the records that pass through is there, by its trace.
 fn passing<'r>(records: impl Iterator<Item = &'r TestRecord>) -> BTreeMap<Vec<u8>, usize> {
-    let trace = |record: &TestRecord| record.headers.iter().find(|(name, _)| name == "trace").and_then(|(_, value)| value.clone());
     let mut times = BTreeMap::new();
-    records.filter(|record| passes(record)).for_each(|record| *times.entry(trace(record).expect("a trace")).or_default() += 1);
+    records.filter(|record| passes(record)).for_each(|record| *times.entry(trace(record)).or_default() += 1);
     times
+}
+
+/// The records of each partition without copies, in the order of their traces.
+fn by_trace(mut output: Vec<Vec<TestRecord>>) -> Vec<Vec<TestRecord>> {
+    for records in &mut output {
+        records.sort_by_key(trace);
+        records.dedup_by_key(|record| trace(record));
+    }
+    output
 }
 
 fn is_broken(record: &TestRecord) -> bool {
@@ -172,6 +186,16 @@ fn is_broken(record: &TestRecord) -> bool {
 pub fn is_refused(options: &Options, record: &TestRecord) -> bool {
     let is_compacted = options.has("records that the output refuses");
     is_compacted && record.key.is_none() || record.value.as_ref().is_some_and(|value| value.len() > LIMIT_BYTES)
+}
+
+/// Where a record is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Destination {
+    Output,
+    /// The output, marked as a duplicate.
+    Marked,
+    Duplicates,
+    DeadLetters,
 }
 
 /// The documented window of one partition: each key with the slice of its last insertion.
@@ -239,46 +263,63 @@ impl<'o> Model<'o> {
         self.keys.insert(id, slice);
     }
 
-    /// True if the record is emitted.
-    fn emits(&mut self, record: &TestRecord) -> bool {
+    /// Returns where a record goes, or `None` if it is dropped.
+    fn judge(&mut self, record: &TestRecord) -> Option<Destination> {
         if passes(record) {
-            return !is_refused(self.options, record);
+            return self.written(record, Destination::Output);
         }
         if record.value.is_none() {
-            return self.options.has("on_tombstone = \"emit\"");
+            return match () {
+                () if self.options.has("on_tombstone = \"emit\"") => self.written(record, Destination::Output),
+                () if self.options.has("on_tombstone = \"drop\"") => None,
+                () => self.invalid(),
+            };
         }
         if is_broken(record) {
-            return false;
+            return self.invalid();
         }
         let (id, time) = (id(record), time(record));
         self.pass(time);
         if self.options.has("retract") && record.headers.iter().any(|(name, _)| name == RETRACT) {
             self.keys.remove(&id);
-            return false;
+            return None;
         }
         if self.remembers(&id) {
             if self.options.has("refresh = true") && self.keys[&id] != self.slice() {
                 self.put(id);
             }
-            return false;
+            return match () {
+                () if self.options.has("on_duplicate = \"mark\"") => self.written(record, Destination::Marked),
+                () if self.options.has("on_duplicate = { topic }") => Some(Destination::Duplicates),
+                () => None,
+            };
         }
         let is_late = match (self.options.window_keys(), self.stream_time, time) {
             (None, Some(now), Some(time)) => now - time > self.options.window_seconds() * 1_000,
             _ => false,
         };
         if is_late && !self.options.has("late = \"emit\"") {
-            return false;
+            return Some(Destination::DeadLetters).filter(|_| self.options.has("late = \"dead_letter\""));
         }
         self.put(id);
-        !is_refused(self.options, record)
+        self.written(record, Destination::Output)
+    }
+
+    fn invalid(&self) -> Option<Destination> {
+        Some(Destination::DeadLetters).filter(|_| self.options.has("on_invalid = { topic }"))
+    }
+
+    /// Where a record goes that is to be written to the output.
+    fn written(&self, record: &TestRecord, to: Destination) -> Option<Destination> {
+        if is_refused(self.options, record) { self.invalid() } else { Some(to) }
     }
 }
 
-/// The output of an undisturbed run for these records, by partition.
-fn expected(options: &Options, seeds: &[TestRecord], input: &[Vec<TestRecord>]) -> Vec<Vec<TestRecord>> {
+/// The records that an undisturbed run writes to one destination for these records, by partition.
+fn expected(options: &Options, seeds: &[TestRecord], input: &[Vec<TestRecord>], to: Destination) -> Vec<Vec<TestRecord>> {
     let of_partition = |(partition, records): (usize, &Vec<TestRecord>)| {
         let mut model = Model::new(options, seeds, partition);
-        records.iter().filter(|record| model.emits(record)).cloned().map(as_written).collect()
+        records.iter().filter(|record| model.judge(record) == Some(to)).cloned().map(as_written).collect()
     };
     input.iter().enumerate().map(of_partition).collect()
 }
@@ -308,12 +349,12 @@ pub fn known(
         if promise.exact && options.is_ordered() {
             let mut model = Model::new(options, seeds, partition);
             for record in early {
-                model.emits(record);
+                model.judge(record);
             }
             let seen: BTreeSet<_> = model.keys.keys().filter(|id| model.remembers(id)).cloned().collect();
             for record in late.iter().filter(|record| is_judged(record)) {
                 let was_seen = model.remembers_when(record);
-                model.emits(record);
+                model.judge(record);
                 // The key was forgotten before, or is forgotten now.
                 if !was_seen || !model.remembers(&id(record)) {
                     known.maybe.insert(id(record));
@@ -348,13 +389,16 @@ fn as_written(mut record: TestRecord) -> TestRecord {
     record
 }
 
+/// True if the record is marked as a duplicate.
+fn is_marked(record: &TestRecord) -> bool {
+    record.headers.iter().any(|(name, value)| name == "unseen-verdict" && value.as_deref() == Some(b"duplicate"))
+}
+
 /// Removes marked duplicates from the output, and the marks from the other records.
 pub fn unmarked(output: &[Vec<TestRecord>]) -> Vec<Vec<TestRecord>> {
     let mut output = output.to_vec();
     for records in &mut output {
-        records.retain(|record| {
-            !record.headers.iter().any(|(name, value)| name == "unseen-verdict" && value.as_deref() == Some(b"duplicate"))
-        });
+        records.retain(|record| !is_marked(record));
         for record in records {
             record.headers.retain(|(name, _)| !name.starts_with("unseen-"));
         }
@@ -379,19 +423,33 @@ pub fn is_judged(record: &TestRecord) -> bool {
     record.value.is_some() && !is_broken(record) && !passes(record)
 }
 
-/// Panics unless the output is as promised. Records from `before` the group's start may be emitted if the group may forget that start.
+/// What the workers wrote, by partition.
+pub struct Written {
+    pub output: Vec<Vec<TestRecord>>,
+    pub duplicates: Vec<Vec<TestRecord>>,
+    pub dead_letters: Vec<Vec<TestRecord>>,
+}
+
+/// Panics unless the workers wrote what is promised. Records from `before` the group's start may be emitted if the group may forget that
+/// start. `undisturbed` is the promise apart from the kind of delivery.
 pub fn check(
     options: &Options,
-    promise: Promise,
+    (promise, undisturbed): (Promise, Promise),
     (seeds, before): (&[TestRecord], &[TestRecord]),
     inputs: &[Vec<Vec<TestRecord>>],
-    output: &[Vec<TestRecord>],
+    written: &Written,
 ) {
-    let output = unmarked(output);
+    let output = unmarked(&written.output);
     if promise.exact && options.is_ordered() {
-        return assert_same(&expected(options, seeds, &inputs[0]), &output);
+        assert_same(&expected(options, seeds, &inputs[0], Destination::Output), &output);
+        return check_others(options, seeds, &inputs[0], written);
     }
     assert!(options.is_judged_by_keys(), "the output of {options:?} cannot be predicted");
+    if undisturbed.exact && options.is_in_order() && !options.has("kind = \"stable\"") {
+        // A record may be emitted again, and after others, but only a record that is unseen.
+        assert_same(&by_trace(expected(options, seeds, &inputs[0], Destination::Output)), &by_trace(output.clone()));
+    }
+    check_content(options, inputs, before, &output);
     let before = || before.iter().filter(|_| !promise.exact);
     let known: BTreeSet<_> = inputs.iter().flatten().flatten().chain(before()).filter(|record| is_judged(record)).map(id).collect();
     let mut times: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
@@ -416,4 +474,38 @@ pub fn check(
     let twice = times.iter().find(|(_, times)| **times > 1).map(|(id, times)| (String::from_utf8_lossy(id), times));
     assert!(!promise.nothing_lost || lost.is_none(), "key {lost:?} was lost");
     assert!(!promise.nothing_twice || twice.is_none(), "{twice:?}: a key was emitted several times");
+}
+
+/// Panics unless each emitted record is one that was read, unchanged.
+fn check_content(options: &Options, inputs: &[Vec<Vec<TestRecord>>], before: &[TestRecord], output: &[Vec<TestRecord>]) {
+    let mut read: BTreeMap<Vec<u8>, Vec<TestRecord>> = BTreeMap::new();
+    for record in inputs.iter().flatten().flatten().chain(before) {
+        read.entry(trace(record)).or_default().push(as_written(record.clone()));
+    }
+    // The output has no partition for records of added ones.
+    let moves = options.has("repartition = true") || inputs[0].len() > output.len();
+    for record in output.iter().flatten() {
+        let candidates = read.get(&trace(record)).map_or(&[][..], Vec::as_slice);
+        let is_same = |candidate: &TestRecord| {
+            *record == TestRecord { partition: if moves { record.partition } else { candidate.partition }, ..candidate.clone() }
+        };
+        let shown = || candidates.iter().map(show).collect::<Vec<_>>().join("\n  ");
+        assert!(candidates.iter().any(is_same), "the output has\n  {}\nbut what was read is\n  {}", show(record), shown());
+    }
+}
+
+/// Panics unless duplicates and dead letters are those of an undisturbed run.
+fn check_others(options: &Options, seeds: &[TestRecord], input: &[Vec<TestRecord>], written: &Written) {
+    let marked: Vec<Vec<_>> =
+        written.output.iter().map(|records| records.iter().filter(|record| is_marked(record)).cloned().collect()).collect();
+    let others =
+        [(Destination::Marked, &marked), (Destination::Duplicates, &written.duplicates), (Destination::DeadLetters, &written.dead_letters)];
+    let traces =
+        |records: &[TestRecord]| records.iter().map(|record| String::from_utf8_lossy(&trace(record)).into_owned()).collect::<Vec<_>>();
+    for (to, written) in others {
+        for (partition, (expected, written)) in expected(options, seeds, input, to).iter().zip(written).enumerate() {
+            let (expected, written) = (traces(expected), traces(written));
+            assert!(expected == written, "{to:?}, partition {partition}: expected {expected:?}, found {written:?}");
+        }
+    }
 }

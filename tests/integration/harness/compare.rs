@@ -53,7 +53,8 @@ fn describe(expected: &[TestRecord], actual: &[TestRecord], at: usize) -> Option
     }
 }
 
-fn show(record: &TestRecord) -> String {
+/// Shows a record in one line.
+pub fn show(record: &TestRecord) -> String {
     let bytes = |bytes: &Option<Vec<u8>>| {
         let Some(bytes) = bytes else { return "null".to_owned() };
         let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned();

@@ -28,7 +28,7 @@ mod worker;
 
 pub use asker::{Asker, Reply, http, wait_until_fresh};
 pub use broker::{OwnBroker, SecureBroker, broker, secure_broker};
-pub use compare::{assert_prefix, assert_same, difference};
+pub use compare::{assert_prefix, assert_same, difference, show};
 pub use front::{Exchange, api, front, limit_api};
 pub use msk::{KEY_ID, Msk, REGION};
 pub use news::{News, SplitMix};

@@ -3,7 +3,7 @@
 use super::members::Member;
 use super::{BEFORE, GROUP, MORE_PARTITIONS, Stage, at};
 use crate::harness::TestRecord;
-use crate::truth;
+use crate::truth::{self, Written};
 use std::sync::Arc;
 use unseen::sim::{Faults, Isolation};
 
@@ -56,10 +56,43 @@ impl Stage<'_> {
         }
         // The election may have been armed for the last rebalance.
         assert!(self.wait_for(self.limit, is_visible), "a part of the output stays above its last stable offset");
-        let before: Vec<_> = self.records[..BEFORE].to_vec();
-        truth::check(&self.plan.options, self.promise, (&[], &before), &inputs, &self.output());
+        self.compare(&inputs);
         self.check_emitted_again();
         self.judge_server(&inputs);
+    }
+
+    /// Compares everything that was written with what an undisturbed run writes for these records.
+    fn compare(&self, inputs: &[Vec<Vec<TestRecord>>]) {
+        let of = |topic| (0..self.plan.partitions).map(|partition| self.read(topic, partition, Isolation::ReadCommitted)).collect();
+        let written = Written { output: self.output(), duplicates: of("duplicates"), dead_letters: of("dead") };
+        let promises = (self.promise, self.promise_without_delivery);
+        truth::check(&self.plan.options, promises, (&[], &self.records[..BEFORE]), inputs, &written);
+    }
+
+    /// Compares what was written so far with what an undisturbed run writes for the committed records, if no transaction is open. A commit
+    /// that is not atomic shows even if no process is killed in the middle of it.
+    pub(super) fn compare_so_far(&mut self) {
+        if !self.promise.exact || !self.plan.options.is_ordered() || self.plan.steps.iter().any(|step| step.fault.changes_the_input()) {
+            return;
+        }
+        let is_open = |topic: &str, partition| {
+            let offsets = self.simulation.offsets(&at(topic, partition));
+            offsets.is_none_or(|[_, last_stable, _, end]| last_stable < end)
+        };
+        let are_open = || ["in", "out", "duplicates", "dead"].iter().any(|topic| (0..self.plan.partitions).any(|at| is_open(topic, at)));
+        if self.simulation.has_pending_offsets(GROUP) || are_open() {
+            return;
+        }
+        let read = self.input_counts(|partition, offset| {
+            self.simulation.committed(GROUP, &at("in", partition)).is_some_and(|(committed, _)| offset < committed)
+        });
+        if read == self.checked {
+            return;
+        }
+        let mut inputs = self.inputs();
+        inputs[0].iter_mut().zip(&read).for_each(|(records, &read)| records.truncate(read));
+        self.compare(&inputs);
+        self.checked = read;
     }
 
     pub(super) fn read(&self, topic: &str, partition: i32, isolation: Isolation) -> Vec<TestRecord> {

@@ -164,6 +164,7 @@ impl Stage<'_> {
             }
         }
         self.tend_server();
+        self.compare_so_far();
     }
 
     pub(super) fn wait_for(&mut self, limit: Duration, ready: impl Fn(&Self) -> bool) -> bool {

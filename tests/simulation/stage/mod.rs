@@ -47,6 +47,9 @@ struct Stage<'p> {
     members: Vec<Member>,
     records: Vec<TestRecord>,
     promise: Promise,
+    promise_without_delivery: Promise,
+    /// The number of records of each partition of the input that were committed at the last comparison.
+    checked: Vec<usize>,
     /// The records of deleted inputs, by partition.
     former: Vec<Vec<TestRecord>>,
     /// The number of records per partition of the input that other producers write in transactions.
@@ -139,6 +142,8 @@ impl<'p> Stage<'p> {
             members,
             records: records::records(plan),
             promise: table::promise(plan.rows()),
+            promise_without_delivery: table::promise_without_delivery(plan.rows()),
+            checked: Vec::new(),
             former: vec![Vec::new(); (count + MORE_PARTITIONS) as usize],
             mixed: vec![0; (count + MORE_PARTITIONS) as usize],
             has_more_partitions: false,

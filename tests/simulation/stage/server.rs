@@ -155,7 +155,7 @@ impl Stage<'_> {
     }
 
     /// The number of input records per partition whose offset matches, in the numbering of [`Stage::inputs`].
-    fn input_counts(&self, is_such: impl Fn(i32, i64) -> bool) -> Vec<usize> {
+    pub(super) fn input_counts(&self, is_such: impl Fn(i32, i64) -> bool) -> Vec<usize> {
         let count = |partition: i32| {
             let place = usize::try_from(partition).expect("a partition");
             let records = self.simulation.read(&at("in", partition), Isolation::ReadCommitted);
