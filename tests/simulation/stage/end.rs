@@ -66,7 +66,7 @@ impl Stage<'_> {
         let of = |topic| (0..self.plan.partitions).map(|partition| self.read(topic, partition, Isolation::ReadCommitted)).collect();
         let written = Written { output: self.output(), duplicates: of("duplicates"), dead_letters: of("dead") };
         let promises = (self.promise, self.promise_without_delivery);
-        truth::check(&self.plan.options, promises, (&[], &self.records[..BEFORE]), inputs, &written);
+        truth::check(&self.plan.options, promises, (&[], &self.before), inputs, &written);
     }
 
     /// Compares what was written so far with what an undisturbed run writes for the committed records, if no transaction is open. A commit

@@ -50,6 +50,8 @@ struct Stage<'p> {
     promise_without_delivery: Promise,
     /// The number of records of each partition of the input that were committed at the last comparison.
     checked: Vec<usize>,
+    /// The records from before the group's start, as they were written.
+    before: Vec<TestRecord>,
     /// The records of deleted inputs, by partition.
     former: Vec<Vec<TestRecord>>,
     /// The number of records per partition of the input that other producers write in transactions.
@@ -144,6 +146,7 @@ impl<'p> Stage<'p> {
             promise: table::promise(plan.rows()),
             promise_without_delivery: table::promise_without_delivery(plan.rows()),
             checked: Vec::new(),
+            before: Vec::new(),
             former: vec![Vec::new(); (count + MORE_PARTITIONS) as usize],
             mixed: vec![0; (count + MORE_PARTITIONS) as usize],
             has_more_partitions: false,
@@ -156,6 +159,7 @@ impl<'p> Stage<'p> {
             configs: RefCell::default(),
         };
         stage.feed_until_exactly(BEFORE);
+        stage.before = (0..plan.partitions).flat_map(|partition| stage.read("in", partition, Isolation::ReadCommitted)).collect();
         if stage.plan.aborted_seed {
             stage.abort_a_seed();
         }
