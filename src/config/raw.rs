@@ -33,7 +33,7 @@ pub(super) struct Raw {
     pub(super) serve: Serve,
     /// The topics to deduplicate, at least one.
     #[schemars(with = "Vec<Topic>", length(min = 1))]
-    // An empty place is a topic whose fault is already known.
+    // `None` is a topic whose error is already reported.
     pub(super) topics: Vec<Option<Topic>>,
 }
 
@@ -291,13 +291,13 @@ pub(super) struct Topic {
     /// Records to deduplicate: those for which this predicate holds, or each predicate of a list. The worker emits all other records in
     /// order, without deduplication. By default, it deduplicates all records.
     #[schemars(schema_with = "predicate::when_schema")]
-    // `resolve` reads it, so that an error has the path of its own predicate.
+    // `resolve` parses it, so that an error has the path of its predicate.
     pub(super) when: Option<Value>,
     /// Key space. Topics with the same space share their seen keys. The input's name by default.
     pub(super) space: Option<String>,
     /// What identifies a record: a part, or a list of parts. Required.
     #[schemars(schema_with = "key::schema")]
-    // Read by `resolve`, so that each part's fault has its own path.
+    // `resolve` parses it, so that an error has the path of its part.
     pub(super) key: Option<Value>,
     /// Format of the record keys, if a part of the key is a field in them. It takes the values of `value_format`.
     pub(super) key_format: FormatOption,
@@ -428,7 +428,7 @@ impl TryFrom<Value> for OnDuplicate {
             (Some("drop"), _) => Ok(Self::Drop),
             (Some("mark"), _) => Ok(Self::Mark),
             (_, Some(topic)) => Ok(Self::Topic(topic)),
-            _ => Err(expected("\"drop\", \"mark\" or { topic = \"name\" }", &value)),
+            _ => Err(expected("\"drop\", \"mark\", or { topic = \"name\" }", &value)),
         }
     }
 }
@@ -442,7 +442,7 @@ impl TryFrom<Value> for OnInvalid {
             (Some("drop"), _) => Ok(Self::Drop),
             (Some("emit"), _) => Ok(Self::Emit),
             (_, Some(topic)) => Ok(Self::Topic(topic)),
-            _ => Err(expected("\"fail\", \"drop\", \"emit\" or { topic = \"name\" }", &value)),
+            _ => Err(expected("\"fail\", \"drop\", \"emit\", or { topic = \"name\" }", &value)),
         }
     }
 }
@@ -455,7 +455,7 @@ fn topic(value: &Value) -> Option<String> {
     }
 }
 
-/// How keys are hashed. Its faults never show the secret.
+/// Parses how keys are hashed. Error messages never show the secret.
 pub(super) fn hashing(value: &Value) -> Result<Hashing, String> {
     if value.as_str() == Some("xxh3") {
         return Ok(Hashing::Xxh3);
@@ -467,7 +467,7 @@ pub(super) fn hashing(value: &Value) -> Result<Hashing, String> {
     }
 }
 
-/// Where a value is that is counted by: `{ header = "name" }` or `{ field = "/pointer" }`.
+/// Parses the location of a value by which records are counted: `{ header = "name" }` or `{ field = "/pointer" }`.
 pub(super) fn count_by(value: &Value) -> Result<CountBy, String> {
     match entry(value) {
         Some(("header", name)) => Ok(CountBy::Header(name.to_owned())),
@@ -476,7 +476,7 @@ pub(super) fn count_by(value: &Value) -> Result<CountBy, String> {
     }
 }
 
-/// `true`, `false` or `{ except = ["/pointer"] }`.
+/// Parses `true`, `false`, or `{ except = ["/pointer"] }`.
 pub(super) fn key_conflicts(value: &Value) -> Result<Option<CompareContent>, String> {
     let except = |table: &Map<String, Value>| {
         let pointers = table.get("except").filter(|_| table.len() == 1)?.as_array()?;
@@ -484,15 +484,15 @@ pub(super) fn key_conflicts(value: &Value) -> Result<Option<CompareContent>, Str
     };
     match value {
         Value::Bool(is_on) => return Ok(is_on.then(CompareContent::default)),
-        // A variable gives text.
+        // A value from a variable is text.
         Value::String(text) if text == "true" || text == "false" => return Ok((text == "true").then(CompareContent::default)),
         _ => {}
     }
-    let except = value.as_object().and_then(except).ok_or_else(|| expected("true, false or { except = [\"/pointer\"] }", value))?;
+    let except = value.as_object().and_then(except).ok_or_else(|| expected("true, false, or { except = [\"/pointer\"] }", value))?;
     CompareContent::new(except).map(Some)
 }
 
-/// A table's only entry, if it is text.
+/// Returns the only entry of a table, if its value is text.
 fn entry(value: &Value) -> Option<(&str, &str)> {
     let table = value.as_object().filter(|table| table.len() == 1)?;
     let (name, value) = table.iter().next()?;
