@@ -639,7 +639,7 @@ fn properties_of_java_clients_are_rejected_with_an_alternative() {
 fn fields_in_other_notations_are_rejected_with_the_correct_pointer() {
     for (field, advice) in [
         ("/data[0]/id", "write `/data/0/id`"),
-        ("/data/*/id", "it has no wildcards; name one element, such as `/data/0/id`"),
+        ("/data/*/id", "wildcards are not supported; name one element, such as `/data/0/id`"),
         ("$.event.id", "write `/event/id`"),
         ("event.id", "write `/event/id`"),
         ("id", "write `/id`"),

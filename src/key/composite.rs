@@ -408,7 +408,7 @@ mod tests {
             ("\"hello\"", ": field `/Message` is not JSON"),
             (r#""{\"id\":1""#, ": field `/Message` is not JSON"),
             ("\"{}\"", ""),
-            (r#""{\"ID\":1}""#, ", but `/ID`: field names are case-sensitive"),
+            (r#""{\"ID\":1}""#, ", but it has `/ID`: field names are case-sensitive"),
             ("17", ": field `/Message` is not a text"),
             ("null", ": field `/Message` is null"),
         ] {

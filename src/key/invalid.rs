@@ -43,7 +43,8 @@ pub(super) fn missing(part: &Part) -> Invalid {
 pub(super) fn missing_header(part: &Part, name: &str, headers: &[(&str, Option<&[u8]>)]) -> Invalid {
     let mut invalid = missing(part);
     if let Some((other, _)) = headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)) {
-        invalid.message = format!("{}, but header `{other}`: header names are case-sensitive without ignore_case = true", invalid.message);
+        invalid.message =
+            format!("{}, but it has header `{other}`: header names are case-sensitive without ignore_case = true", invalid.message);
     }
     invalid
 }
