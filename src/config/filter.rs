@@ -42,7 +42,7 @@ fn stable(memory: u64, rate: f64) -> StableSizing {
 
 impl Filter {
     /// Returns the filter of one of `partitions` partitions, if the kind has a filter in memory. The topic's capacity is divided among
-    /// the partitions. But each partition keeps a window by count in full, because all keys may be in one partition.
+    /// the partitions. But each partition keeps a window by count in full. Otherwise, it could forget keys within the window.
     #[must_use]
     pub fn spec(&self, window: Window, partitions: u32) -> Option<Spec> {
         let partitions = u64::from(partitions.max(1));

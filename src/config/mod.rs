@@ -157,7 +157,7 @@ pub struct Kafka {
     pub instance_id: Option<String>,
     /// The start position of a partition without a committed offset.
     pub start: Start,
-    /// The action if a log ends before the committed offset.
+    /// The action if a log ends before the position up to which it was read.
     pub on_truncation: OnTruncation,
     /// How long to wait for a broker at startup.
     pub connect_timeout: Duration,
@@ -193,7 +193,7 @@ pub enum Start {
     Latest,
 }
 
-/// The action if a log ends before the committed offset.
+/// The action if a log ends before the position up to which it was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnTruncation {
@@ -328,7 +328,7 @@ pub struct Topic {
     pub input: String,
     /// The topic for unseen records. `None` for a shadow topic, for which the worker writes only its state.
     pub output: Option<String>,
-    /// Predicates that all hold for the records to deduplicate. Other records are emitted without a verdict.
+    /// Predicates that all hold for the records to deduplicate. Other records are emitted without deduplication.
     pub when: Vec<Predicate>,
     /// The key space of the topic's keys.
     pub space: String,
