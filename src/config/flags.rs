@@ -58,7 +58,7 @@ pub fn per_time(text: &str) -> Result<(u64, Duration), String> {
         let time = if time.starts_with(|c: char| c.is_ascii_digit()) { duration(time) } else { duration(&format!("1{time}")) };
         Some((count, time.ok().filter(|time| !time.is_zero())?))
     });
-    parsed.ok_or_else(|| expected("a number per time, such as \"5000/s\" or \"2M/h\"", &Value::from(text)))
+    parsed.ok_or_else(|| expected("a rate such as \"5000/s\" or \"2M/h\"", &Value::from(text)))
 }
 
 /// Returns the number of distinct keys in a window at a rate of new keys.
@@ -94,13 +94,13 @@ mod tests {
     #[test]
     fn errors_show_the_expected_and_the_actual_value() {
         for (got, message) in [
-            (keys("ten").unwrap_err(), r#"expected a whole number such as 5000, "200k" or "10M", got "ten""#),
+            (keys("ten").unwrap_err(), r#"expected a whole number such as 5000, "200k", or "10M", got "ten""#),
             (keys("0").unwrap_err(), "expected 1 to 100000000000 keys, got 0"),
             (bytes("2XB").unwrap_err(), r#"expected a size such as "32MiB" or "64kB", got "2XB""#),
             (false_positive_rate("2").unwrap_err(), r#"expected a rate between 0 and 1, such as 1e-4, got "2""#),
             (false_positive_rate("1e-12").unwrap_err(), "expected a rate of at least 1e-9, got 1e-12"),
-            (per_time("5000").unwrap_err(), r#"expected a number per time, such as "5000/s" or "2M/h", got "5000""#),
-            (per_time("5/0s").unwrap_err(), r#"expected a number per time, such as "5000/s" or "2M/h", got "5/0s""#),
+            (per_time("5000").unwrap_err(), r#"expected a rate such as "5000/s" or "2M/h", got "5000""#),
+            (per_time("5/0s").unwrap_err(), r#"expected a rate such as "5000/s" or "2M/h", got "5/0s""#),
             (
                 keys_in((1, Duration::from_secs(3600)), Duration::from_secs(1)).unwrap_err(),
                 "expected 1 to 100000000000 keys, got 0 keys in a window",
