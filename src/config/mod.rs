@@ -259,7 +259,7 @@ impl Delivery {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Delivery {
-    /// Nothing: outputs and offsets are committed in one transaction.
+    /// None: outputs and offsets are committed in one transaction.
     #[default]
     ExactlyOnce,
     /// The records since the last commit.
