@@ -1,18 +1,17 @@
-//! Fault points: places where a test may have the process killed, stopped, or a step of it fail. Defects: wrong behavior that a
-//! simulation can switch on, to show that its tests would notice it.
+//! Fault points: places in the code where a test can kill or stop the process, or make a step fail. Defects: wrong behavior that a
+//! simulation can enable, to prove that its tests would detect it.
 //!
-//! Owns the list of these places, and what happens at one that is armed. Compiled in with the feature
-//! `faults` only, which the tests are built with and nothing that ships has: without it every call here
-//! is empty. Must never do anything that the environment variable `UNSEEN_FAULT` or a simulation does not ask for.
+//! Owns the list of fault points, and their actions. Without the feature `faults`, which only tests use, all functions here are
+//! empty. Must never do anything unless the environment variable `UNSEEN_FAULT` or a simulation requests it.
 //!
-//! `UNSEEN_FAULT=commit.flushed:3:kill` kills the process when it passes that point for the third time;
-//! several are separated by commas. What may happen: `kill` (SIGKILL), `abort`, `stop` (SIGSTOP: it goes on
-//! after SIGCONT), `hang` (the thread waits for ever), and at a [`step`] also `error`.
+//! `UNSEEN_FAULT=commit.flushed:3:kill` kills the process when it passes this point for the third time. Several faults are separated
+//! by commas. The actions are `kill` (SIGKILL), `abort`, `stop` (SIGSTOP, until SIGCONT), `hang` (the thread waits forever), and at a
+//! [`step`] also `error`.
 //!
-//! To add a point, pass it in the code and name it in [`POINTS`]. `tests/simulation/plans.rs` then requires a plan that kills a
-//! process there.
+//! To add a point, call [`point`] or [`step`] in the code, and add the name to [`POINTS`]. `tests/simulation/plans.rs` then requires
+//! a plan that kills a process there.
 
-/// Every point, in the order in which a life may pass them.
+/// All points, in the order in which a process can pass them.
 pub const POINTS: &[&str] = &[
     "connect.begin",
     "connect.ready",
@@ -80,25 +79,25 @@ pub const fn point(_name: &'static str) {}
 /// Passes a point.
 #[cfg(feature = "faults")]
 pub fn point(name: &'static str) {
-    assert!(!armed::pass(name), "UNSEEN_FAULT: there is nothing to fail at {name}");
+    assert!(!armed::pass(name), "UNSEEN_FAULT: {name} is not a step, so the action error is not possible");
 }
 
-/// Passes a point whose step may be made to fail, and says why then.
+/// Passes a point whose step a test can make fail.
 ///
 /// # Errors
-/// When it is to behave as if the step had failed.
+/// An error message, if the caller must behave as if the step had failed.
 #[cfg(not(feature = "faults"))]
 pub const fn step(_name: &'static str) -> Result<(), String> {
     Ok(())
 }
 
-/// Passes a point whose step may be made to fail, and says why then.
+/// Passes a point whose step a test can make fail.
 ///
 /// # Errors
-/// When it is to behave as if the step had failed.
+/// An error message, if the caller must behave as if the step had failed.
 #[cfg(feature = "faults")]
 pub fn step(name: &'static str) -> Result<(), String> {
-    if armed::pass(name) { Err(format!("a test has {name} fail")) } else { Ok(()) }
+    if armed::pass(name) { Err(format!("a test made {name} fail")) } else { Ok(()) }
 }
 
 /// True if the simulation of the calling thread has this defect. `tests/simulation/defects.rs` lists and describes all defects.
@@ -129,7 +128,7 @@ mod armed {
 
     struct Arm {
         point: String,
-        /// Which passing it is that counts, from 1.
+        /// The action happens when the point is passed for this time, starting at 1.
         at: u64,
         action: Action,
         passed: AtomicU64,
@@ -161,7 +160,7 @@ mod armed {
         }
     }
 
-    /// Does what is due at a point. Returns whether its step is to fail.
+    /// Runs the actions for a point. Returns true if its step must fail.
     pub(super) fn pass(name: &'static str) -> bool {
         if let Some(scheduler) = crate::runtime::scheduler() {
             return scheduler.point(name);
@@ -192,6 +191,6 @@ mod armed {
     }
 
     fn send(signal: Signal) {
-        kill_process(getpid(), signal).expect("a process may send itself signals");
+        kill_process(getpid(), signal).expect("a process can send itself signals");
     }
 }

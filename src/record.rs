@@ -1,38 +1,38 @@
-//! What flows: a record as it was read, where it came from, and what was decided of it.
+//! Shared types: records, their positions, and verdicts.
 //!
-//! Owns the vocabulary only. Must never know where records come from or go to.
+//! Must never depend on where records are read from or written to.
 
 use std::fmt;
 
-/// Position of a record within its topic-partition, as Kafka counts it.
+/// The offset of a record in its partition.
 pub type Offset = i64;
 
-/// Milliseconds since the Unix epoch, as Kafka stamps records.
+/// Milliseconds since the Unix epoch.
 pub type Timestamp = i64;
 
-/// Who gave a record its time.
+/// The source of a record's timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimestampType {
-    /// Its producer.
+    /// The producer set it.
     CreateTime,
-    /// The broker, when it wrote the record.
+    /// The broker set it when it appended the record.
     LogAppendTime,
 }
 
-/// Number of a topic among those that a worker reads, in the order of the configuration; internal topics come last.
+/// The index of a topic that a worker reads, in the order of the configuration. Internal topics come last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TopicId(pub usize);
 
-/// Number of a key space, in the order in which the configured topics name spaces.
+/// The index of a key space, in the order of the first topic of each space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SpaceId(pub usize);
 
 /// A partition of a topic.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TopicPartition {
-    /// Name of the topic.
+    /// The name of the topic.
     pub topic: String,
-    /// Number of the partition.
+    /// The partition number.
     pub partition: i32,
 }
 
@@ -50,50 +50,50 @@ pub fn log_name(topic: &str, id: Option<&str>) -> String {
     id.map_or_else(|| topic.to_owned(), |id| format!("{topic}:{id}"))
 }
 
-/// The topic of a log.
+/// Returns the topic of a log.
 #[must_use]
 pub fn log_topic(log: &str) -> &str {
     log.split_once(':').map_or(log, |(topic, _)| topic)
 }
 
-/// The id of a log, if its brokers give one.
+/// Returns the topic id of a log, if brokers have topic ids.
 #[must_use]
 pub fn log_id(log: &str) -> Option<&str> {
     log.split_once(':').map(|(_, id)| id)
 }
 
-/// The parts of a record that a key can be taken from. Borrowed: nothing is copied to judge it.
+/// The parts of a record that a key can contain, borrowed from the client.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Record<'a> {
-    /// The record key; `None` is Kafka's null.
+    /// The record key, or `None` if it is null.
     pub key: Option<&'a [u8]>,
-    /// The record value; `None` is Kafka's null, a tombstone.
+    /// The record value, or `None` for a tombstone.
     pub value: Option<&'a [u8]>,
-    /// Names and values of the headers, in order. Left empty when no key part asks for a header.
+    /// Names and values of the headers, in order. Empty if the configuration does not need headers.
     pub headers: &'a [(&'a str, Option<&'a [u8]>)],
 }
 
-/// What is decided of a record, once, when it is first read. Only a broker that refuses the record changes it.
+/// The verdict on a record. It is decided when the record is first read, and only changes if a broker rejects the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Its key was not emitted within the window: it goes out.
+    /// The key was not seen within the window. The record is emitted.
     Unseen,
-    /// Its key was emitted within the window. The only verdict that drops a record by default.
+    /// The key was seen within the window. By default, only records with this verdict are dropped.
     Duplicate,
-    /// Unseen, but older than the window, and the topic's `late` policy wants such records apart.
+    /// The key is unseen, but the record is older than the window, and `late` is not `"emit"`.
     Late,
-    /// It retracts its key: the next record with that key is unseen. It is not written itself.
+    /// The record retracts its key, so that the next record with the key is unseen. The record itself is not written.
     Retracted,
-    /// Its value is null, and its key is made of the value; `on_tombstone` says whether it goes out or not.
+    /// The value is null, but the key needs the value. `on_tombstone` determines whether the record is emitted.
     Tombstone,
-    /// `when` does not select it: it is emitted without deduplication.
+    /// `when` does not select the record. It is emitted without deduplication.
     Passed,
-    /// No key can be taken from it, or it cannot be written as it is; `on_invalid` decides.
+    /// The record has no key, or the output rejects it. `on_invalid` determines the action.
     Invalid(Reason),
 }
 
 impl Verdict {
-    /// The verdict as a word, the same as in metrics.
+    /// Returns the verdict as a metric label.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -108,37 +108,37 @@ impl Verdict {
     }
 }
 
-/// Why a record is [`Verdict::Invalid`]. The words are those of the metric label `reason`.
+/// The reason for [`Verdict::Invalid`], which is also a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// The value, or the key, is not what its format says, though a key part points into it.
+    /// The key needs a field, but the record key or value does not have the configured format.
     Malformed,
-    /// A key part names something that the record does not have.
+    /// The record does not have a part of the key.
     MissingKey,
-    /// Every key part is null: such records have no identity to distinguish them.
+    /// All parts of the key are null, so the key does not identify the record.
     NullKey,
-    /// The broker refuses the record for its size.
+    /// The broker rejects the record because of its size.
     Oversize,
-    /// The value is null, though the key is made of it.
+    /// The value is null, but the key needs the value.
     Tombstone,
-    /// The broker refuses the record for its time, or for a key that it lacks.
+    /// The broker rejects the record because of its time, or because it has no record key.
     Refused,
-    /// The schema that the record names is not to be had, or cannot be used.
+    /// The schema of the record does not exist, or cannot be used.
     UnknownSchema,
 }
 
 impl Reason {
-    /// All of them, in the order of their numbers.
+    /// All reasons, in the order of their numbers.
     pub const ALL: [Self; 7] =
         [Self::Malformed, Self::MissingKey, Self::NullKey, Self::Oversize, Self::Tombstone, Self::Refused, Self::UnknownSchema];
 
-    /// Whether the broker gave it. Written to the same topic, the record would be refused again.
+    /// True if a broker rejected the record. The same topic would reject it again.
     #[must_use]
     pub const fn is_of_broker(self) -> bool {
         matches!(self, Self::Oversize | Self::Refused)
     }
 
-    /// The reason as a metric label.
+    /// Returns the reason as a metric label.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -157,9 +157,9 @@ impl Reason {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Invalid {
-    /// Which kind of fault it is.
+    /// The kind of error.
     pub reason: Reason,
-    /// What is wrong, naming the part of the key and the place in the value.
+    /// The error message, which names the part of the key and the location in the value.
     pub message: String,
 }
 

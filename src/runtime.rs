@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvError, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// What a simulation decides for its threads. Only one of them runs at a time.
+/// The scheduler of a simulation. It runs one thread at a time.
 #[cfg(feature = "faults")]
 pub trait Scheduler: Send + Sync {
     /// The virtual monotonic time.
@@ -28,12 +28,12 @@ pub trait Scheduler: Send + Sync {
     fn defect(&self) -> Option<&'static str>;
 }
 
-/// A thread that a scheduler knows.
+/// A thread of a simulation.
 #[cfg(feature = "faults")]
 pub trait Registered: Send {
-    /// Called first on the new thread: makes it the simulation's, and waits for its turn.
+    /// Adds the new thread to the simulation, and waits for its turn. The thread calls this first.
     fn begin(&self);
-    /// Called last on the new thread, also when it unwinds: gives its turn away for good.
+    /// Removes the thread from the simulation. The thread calls this last, even if it panics.
     fn end(&self);
 }
 
@@ -42,7 +42,7 @@ thread_local! {
     static SCHEDULER: std::cell::RefCell<Option<Arc<dyn Scheduler>>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Makes the calling thread part of a simulation, or, with `None`, ends that.
+/// Adds the calling thread to a simulation, or removes it if `scheduler` is `None`.
 #[cfg(feature = "faults")]
 pub fn install(scheduler: Option<Arc<dyn Scheduler>>) {
     SCHEDULER.set(scheduler);
@@ -55,7 +55,7 @@ pub fn scheduler() -> Option<Arc<dyn Scheduler>> {
     SCHEDULER.with_borrow(Clone::clone)
 }
 
-/// Without fault points there is no simulation, so the compiler removes every branch that asks for one.
+/// Without the feature `faults`, there is no simulation, so the compiler removes all branches for it.
 #[cfg(not(feature = "faults"))]
 mod none {
     use super::{Duration, Instant, Timestamp};
@@ -123,7 +123,7 @@ pub fn sleep(time: Duration) {
 /// Waits for the next message of a channel.
 ///
 /// # Errors
-/// When all senders are gone.
+/// [`RecvError`] if all senders were dropped.
 pub fn receive<T>(receiver: &Receiver<T>) -> Result<T, RecvError> {
     let Some(scheduler) = scheduler() else { return receiver.recv() };
     let mut message = Err(TryRecvError::Empty);
@@ -214,13 +214,13 @@ impl Task {
         }
     }
 
-    /// Shows when it has ended.
+    /// Returns a handle that shows when the task has ended.
     #[must_use]
     pub fn done(&self) -> Done {
         self.done.clone()
     }
 
-    /// Wraps what the thread does.
+    /// Runs the body of the thread.
     pub fn run<T>(self, body: impl FnOnce() -> T) -> T {
         struct End(Task);
         impl Drop for End {

@@ -83,7 +83,7 @@ fn check_warns_about_a_topic_without_output() {
     let setup = Setup::new("", ID);
     let text = fs::read_to_string(setup.path("unseen.toml")).unwrap();
     fs::write(setup.path("unseen.toml"), text.replace("output = \"out\"\n", "")).unwrap();
-    let sentence = "topics[0]: \"in\" has no output, so it is a shadow: nothing of it is written but its state";
+    let sentence = "topics[0]: \"in\" has no output, so it is a shadow: the worker writes only its state";
     let (code, summary, warning) = setup.run(&["check"]);
     assert_eq!((code, warning), (Some(0), format!("warning: {sentence}\n")));
     assert!(summary.contains("none (shadow)"), "{summary}");
@@ -99,7 +99,7 @@ fn check_warns_about_unprotected_writes() {
     let open = ["check", "--set", "serve.writes=true", "--set", "serve.listen=0.0.0.0:6379"];
     let (code, _, warning) = setup.run(&open);
     assert_eq!(code, Some(0));
-    assert!(warning.starts_with("warning: serve.writes: anybody who can connect to 0.0.0.0:6379 can write"), "{warning}");
+    assert!(warning.starts_with("warning: serve.writes: any client that can connect to 0.0.0.0:6379 can write"), "{warning}");
     let certificates = "serve.tls={ certificate_location = \"a\", key_location = \"b\", client_ca_location = \"c\" }";
     for closed in ["serve.password=secret", certificates, "serve.listen=127.0.0.1:6379", "serve.writes=false"] {
         assert_eq!(setup.run(&[&open[..], &["--set", closed]].concat()).2, "", "{closed}");
@@ -413,7 +413,7 @@ fn misspelled_environment_variables_are_errors() {
     assert_eq!(ended.status.code(), Some(78));
     assert_eq!(
         String::from_utf8_lossy(&ended.stderr).trim_end(),
-        "environment: UNSEEN_WORKER__WORKERS: no setting; UNSEEN__WORKER__WORKERS is one"
+        "environment: UNSEEN_WORKER__WORKERS: not the name of an option; did you mean UNSEEN__WORKER__WORKERS?"
     );
     assert!(Path::new(&setup.path("unseen.toml")).exists());
 }
@@ -730,7 +730,7 @@ fn a_configuration_is_tested() {
         assert!(error.contains(sentence), "{error}");
     };
     refused(&setup, &["test"], "there are no tests next to");
-    refused(&setup, &["test", "elsewhere.toml"], "elsewhere.toml: there is no such file");
+    refused(&setup, &["test", "elsewhere.toml"], "elsewhere.toml: the file does not exist");
     let records = |verdict: &str| {
         format!(
             "tests:\n  - name: an hour\n    records:\n      - value: {{ id: 1 }}\n      - {{ at: +59m, value: {{ id: 1 }}, expect: {verdict} }}\n\

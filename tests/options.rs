@@ -147,7 +147,9 @@ fn topics_of_a_space_must_agree_on_what_they_share() {
         let second = [("input", "\"second\"")].into_iter().chain(topic(&row, other)).collect();
         let loaded = load(&[topic(&row, one), second]);
         match (row.agree, loaded) {
-            (Yes, Err(errors)) => assert!(errors.contains("share the space \"s\" and must agree"), "{}: {errors}", row.option),
+            (Yes, Err(errors)) => {
+                assert!(errors.contains("share the space \"s\" and must have the same value"), "{}: {errors}", row.option);
+            }
             (Yes, Ok(_)) => panic!("{}: add it to rules() in src/config/topics.rs", row.option),
             (No(_), loaded) => assert!(loaded.is_ok(), "{}: {loaded:?}", row.option),
         }

@@ -161,7 +161,7 @@ fn invalid_usage_is_reported_in_one_line() {
     }
     // clap adds a hint about --help, so only the first line is checked.
     for (args, message) in [
-        (&["--keys", "ten"][..], "expected a whole number such as 5000, \"200k\" or \"10M\", got \"ten\""),
+        (&["--keys", "ten"][..], "expected a whole number such as 5000, \"200k\", or \"10M\", got \"ten\""),
         (&["--keys", "0"], "expected 1 to 100000000000 keys, got 0"),
         (&["--keys", "10M", "--false-positive-rate", "2"], "expected a rate between 0 and 1, such as 1e-4, got \"2\""),
         (&["--keys", "10M", "--window", "0s"], "expected at least a millisecond, got 0s"),

@@ -46,11 +46,11 @@ const STRICTER: [&str; 6] = [
     "the record ends ",
     "a number has more than 64 bits",
     "a decimal has more than 128 bits",
-    "a block has not the size that it states",
-    "a block ends behind the record",
+    "a block does not have its declared size",
+    "a block extends past the end of the record",
     DEEP,
 ];
-const DEEP: &str = "more than 64 containers are within each other";
+const DEEP: &str = "more than 64 containers are nested";
 
 struct Case {
     schema: apache_avro::Schema,

@@ -53,14 +53,14 @@ fn walk(message: &MessageDescriptor, seed: u64) -> (Vec<String>, Extractor) {
 fn found(walk: &Extractor, places: &[String], record: &[u8]) -> Option<Vec<Option<Truth>>> {
     let mut found = vec![None; places.len()];
     match find(walk, record, &mut found) {
-        Err(error) if error.what == "too many groups are within each other" => return None,
+        Err(error) if error.what == "too many groups are nested" => return None,
         result => result.expect("prost-reflect takes it for a message"),
     }
     let owned = |scalar: Scalar<'_>| match scalar {
         Scalar::Integer(number) => Truth::Integer(number),
         Scalar::Bool(text) => Truth::Bool(text == b"true"),
         Scalar::String(text) => Truth::Text(text.to_vec()),
-        other => panic!("{other:?} is of no Protobuf message"),
+        other => panic!("{other:?} is not a Protobuf value"),
     };
     Some(found.into_iter().map(|found| found.map(owned)).collect())
 }

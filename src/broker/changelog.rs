@@ -20,11 +20,11 @@ const READ_WAIT: Duration = Duration::from_millis(100);
 
 /// A committed changelog record.
 pub struct Logged<'a> {
-    /// Its offset.
+    /// The offset of the record.
     pub offset: Offset,
-    /// Its timestamp.
+    /// The timestamp of the record.
     pub time: Option<Timestamp>,
-    /// Its value.
+    /// The value of the record.
     pub value: &'a [u8],
 }
 

@@ -72,7 +72,7 @@ pub trait Record {
     fn topic(&self) -> &str;
     /// The partition that the record was read from.
     fn partition(&self) -> i32;
-    /// Its offset.
+    /// The offset of the record.
     fn offset(&self) -> Offset;
     /// The timestamp, even if it is negative, and its type.
     fn stamp(&self) -> Option<(TimestampType, Timestamp)>;

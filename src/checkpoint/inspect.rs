@@ -24,7 +24,7 @@ pub struct Inspection {
 /// The contents of one state directory.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Directory {
-    /// Its path.
+    /// The path of the directory.
     pub dir: String,
     /// The states in the directory, by space and partition.
     pub partitions: Vec<StoredPartition>,
@@ -33,9 +33,9 @@ pub struct Directory {
 /// The state of one partition number of one space, as of its last checkpoint.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct StoredPartition {
-    /// Its key space.
+    /// The key space.
     pub space: String,
-    /// Its partition number.
+    /// The partition number.
     pub partition: i32,
     /// The kind of filter.
     pub filter: String,
@@ -66,7 +66,7 @@ pub struct StoredPartition {
 /// The keys of one slice.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct StoredSlice {
-    /// Its number.
+    /// The number of the slice.
     pub slice: Slice,
     /// The start time of the slice; null in a window by count.
     pub from_ms: Option<Timestamp>,

@@ -9,13 +9,13 @@
 //! instead.
 //!
 //! ```text
-//! DIR/instance                     this directory's own id, made once
+//! DIR/instance                     unique id of this directory
 //! DIR/checkpoints/                 RocksDB
-//!   format                         version of all that follows
+//!   format                         version of the format
 //!   h <space> <partition>          metadata: settings, offsets, metadata of the filter, as JSON
 //!   p <space> <partition> <page>   64 KiB of a filter's bits
-//!   x <space> <partition> <generation> <fingerprint>   nothing: that it is there says all
-//! DIR/drafts/                      checkpoints that are being put together; void after a kill
+//!   x <space> <partition> <generation> <fingerprint>   no value, only the key
+//! DIR/drafts/                      unfinished checkpoints, deleted after a crash
 //! DIR/checkpoints.corrupt-<time>/  quarantined
 //! ```
 

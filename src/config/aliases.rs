@@ -1,34 +1,33 @@
-//! Aliases in YAML: `*name` stands for all that `&name` stands before.
+//! Limits the size of YAML aliases: `*name` repeats the value that is marked with `&name`.
 //!
-//! Owns the bound on what that comes to: aliases of aliases can make a few lines as large as memory. Must never
-//! build what it counts.
+//! A few lines with aliases of aliases can expand to more than fits into memory. Must never build the values that it counts.
 
 use std::collections::BTreeMap;
 use yaml_rust2::parser::{Event, MarkedEventReceiver, Parser};
 use yaml_rust2::scanner::Marker;
 
-/// Most values of a file, counted each time that an alias stands for them.
+/// Maximum number of values in a file after its aliases are expanded.
 const VALUES_MAX: u64 = 100_000;
 
-/// Refuses a text whose aliases stand for too much. What is no YAML is left to the parser that reads it.
+/// Returns an error if the aliases of a text expand to too many values. Accepts text that is not YAML, because the parser rejects it
+/// later.
 pub(super) fn check(text: &str) -> Result<(), String> {
     let mut counter = Counter::default();
-    // What is found up to a fault is all that is read, too.
+    // The count up to a syntax error is enough, because the parser stops there as well.
     let _ = Parser::new_from_str(text).load(&mut counter, true);
     if counter.values > VALUES_MAX {
-        return Err(format!("its aliases (`*name`) stand for more than {VALUES_MAX} values in all; write fewer of them"));
+        return Err(format!("its aliases (`*name`) expand to more than {VALUES_MAX} values; use fewer aliases"));
     }
     Ok(())
 }
 
-/// Counts values.
 #[derive(Default)]
 struct Counter {
-    /// So far, in all.
+    /// Number of values so far.
     values: u64,
-    /// Of each anchor.
+    /// Number of values of each anchor.
     anchors: BTreeMap<usize, u64>,
-    /// Lists and tables that have begun: the anchor of each, and how many values there were before it.
+    /// Open lists and tables: the anchor of each, and the number of values before it.
     open: Vec<(usize, u64)>,
 }
 
@@ -59,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_few_lines_that_stand_for_millions_are_refused() {
+    fn aliases_that_expand_to_millions_of_values_are_refused() {
         let first = "a0: &a0 [x, x, x, x, x, x, x, x, x]".to_owned();
         let line = |depth: usize| format!("a{depth}: &a{depth} [{}]", vec![format!("*a{}", depth - 1); 9].join(", "));
         let bomb = (1..9).fold(first, |text, depth| text + "\n" + &line(depth));
@@ -67,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_aliases_are_taken() {
+    fn ordinary_aliases_are_accepted() {
         let topic = |number: usize| format!("- {{ input: in-{number}, filter: *filter, window: *window }}\n");
         let text = "window: &window 24h\nfilter: &filter { kind: aging, capacity: 10M }\ntopics:\n".to_owned();
         check(&(0..500).fold(text, |text, number| text + &topic(number))).unwrap();

@@ -1,4 +1,4 @@
-//! The configuration in effect: what all layers say, with the defaults of the rest.
+//! The effective configuration: the values of all layers, and the defaults of all other options.
 //!
 //! Must never show a secret.
 
@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 impl Config {
-    /// The configuration in effect, as a tree of the options' names: what the file, the environment and the command line
-    /// say, and the defaults of all else. Secrets are left out.
+    /// Returns the effective configuration as a tree of options: the values from the file, the environment, and the command line, and
+    /// the defaults of all other options. Secrets are hidden.
     ///
     /// # Errors
-    /// As [`Config::load`].
+    /// The errors of [`Config::load`].
     pub fn effective(path: &Path, overrides: &[(String, String)]) -> Result<Value, Errors> {
         Self::load(path, overrides)?;
         let mut diagnostics = Diagnostics::new(path.display().to_string());
@@ -25,7 +25,7 @@ impl Config {
 fn complete(mut tree: Value) -> Value {
     let has_serve = tree.get("serve").is_some();
     fill(&schema(), &mut tree);
-    // A table `[serve]` means that there are servers.
+    // The table `[serve]` enables the servers, so it must not appear because of its defaults.
     if let Some(table) = tree.as_object_mut().filter(|_| !has_serve) {
         table.remove("serve");
     }
@@ -33,7 +33,7 @@ fn complete(mut tree: Value) -> Value {
     tree
 }
 
-/// Adds the defaults of a schema's options where a tree says nothing.
+/// Adds the defaults of a schema for options that a tree does not set.
 fn fill(schema: &Value, tree: &mut Value) {
     match tree {
         Value::Array(items) => {
@@ -46,7 +46,7 @@ fn fill(schema: &Value, tree: &mut Value) {
         Value::Object(table) => {
             for (name, option) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
                 if option.get("required").is_some_and(|required| required != &json!([])) && !table.contains_key(name) {
-                    // A table that says nothing would be refused.
+                    // A table with required options would be invalid if it had only defaults.
                 } else if option.get("properties").is_some() {
                     let mut inner = table.remove(name).unwrap_or_else(|| json!({}));
                     fill(option, &mut inner);
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_effect_is_shown_but_for_secrets() {
+    fn the_effective_configuration_hides_secrets() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("unseen.yaml");
         let text = "kafka: { bootstrap_servers: a, properties: { sasl.password: hunter2, ssl.ca.location: /ca } }\n\

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration: every fault at once, each with its place.
+//! The errors of a configuration, which are all reported at once.
 //!
 //! Must never show the value of a Kafka property.
 
@@ -6,19 +6,19 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// Where a value came from that is not in the file.
+/// The source of values from environment variables.
 pub(super) const ENVIRONMENT: &str = "environment";
-/// Where a value came from that was given on the command line.
+/// The source of values from the command line.
 pub(super) const FLAGS: &str = "flags";
 
-/// One fault of a configuration.
+/// One error of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// The file's name, `environment` or `flags`.
+    /// The name of the file, `environment`, or `flags`.
     pub source: String,
-    /// The place in it, such as `topics[0].window`; empty when the fault is of the whole.
+    /// The path of the option, such as `topics[0].window`. Empty if the error concerns the whole source.
     pub path: String,
-    /// What was expected, and what there is instead.
+    /// The error message, with the expected and the actual value.
     pub message: String,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// All faults of a configuration; at least one. Shown one a line.
+/// All errors of a configuration, at least one. `Display` prints one per line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Errors(pub Vec<Error>);
 
@@ -50,7 +50,7 @@ impl fmt::Display for Errors {
 
 impl std::error::Error for Errors {}
 
-/// Collects faults, and knows which layer each path came from.
+/// Collects errors, and the source of each value.
 #[derive(Debug)]
 pub(super) struct Diagnostics {
     file: String,
@@ -63,28 +63,28 @@ impl Diagnostics {
         Self { file, sources: BTreeMap::new(), errors: Vec::new() }
     }
 
-    /// Remembers that the value at `path` is not the file's.
+    /// Records the source of the value at `path`, if it is not the file.
     pub(super) fn came_from(&mut self, path: &str, source: &'static str) {
         self.sources.insert(path.to_owned(), source);
     }
 
-    /// A fault of the value at `path`.
+    /// Adds an error of the value at `path`.
     pub(super) fn add(&mut self, path: &str, message: impl Into<String>) {
         let source = self.sources.iter().find(|(known, _)| within(known, path)).map_or(&*self.file, |(_, source)| source);
         self.errors.push(Error { source: source.to_owned(), path: path.to_owned(), message: message.into() });
     }
 
-    /// A fault of a layer, or of a value that never made it into the configuration.
+    /// Adds an error of a source, or of a value that is not part of the configuration.
     pub(super) fn add_from(&mut self, source: &str, path: &str, message: impl Into<String>) {
         self.errors.push(Error { source: source.to_owned(), path: path.to_owned(), message: message.into() });
     }
 
-    /// Whether a fault is known at `path`, above or below it: what depends on it need not be said.
+    /// True if there is already an error at `path`, above it, or below it. Errors that follow from that error are not reported.
     pub(super) fn knows(&self, path: &str) -> bool {
         self.errors.iter().any(|error| within(&error.path, path) || within(path, &error.path))
     }
 
-    /// What was made of the configuration if there is no fault, else the faults in the order of their paths.
+    /// Returns the configuration if there is no error, or else the errors in the order of their paths.
     pub(super) fn finish<T>(mut self, made: Option<T>) -> Result<T, Errors> {
         match made {
             Some(made) if self.errors.is_empty() => Ok(made),
@@ -96,12 +96,12 @@ impl Diagnostics {
     }
 }
 
-/// Whether `inner` is `outer` or lies below it.
+/// True if `inner` is `outer`, or is below it.
 fn within(inner: &str, outer: &str) -> bool {
     inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// A required value. That it is missing is said only if it was not taken out for another fault.
+/// Reports that a required value is missing, unless the value was removed because of another error.
 pub(super) fn required<T>(value: Option<T>, path: &str, what: &str, diagnostics: &mut Diagnostics) -> Option<T> {
     if value.is_none() && !diagnostics.knows(path) {
         diagnostics.add(path, format!("required: {what}"));

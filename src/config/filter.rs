@@ -1,4 +1,4 @@
-//! What remembers a topic's keys: kind, size, and what may become of them.
+//! The filter of a topic: its kind, its size, and how it grows.
 
 use super::error::{Diagnostics, integer};
 use super::kind::Kind;
@@ -9,31 +9,31 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// The smallest rate that sizing keeps its promise for.
+/// The lowest false-positive rate for which filters are sized correctly.
 pub(super) const RATE_MIN: f64 = 1e-9;
 
-/// A smaller one would remember next to nothing.
+/// Minimum memory of a `stable` filter. A smaller filter would forget nearly every key at once.
 const MEMORY_MIN: u64 = 1024;
 
-/// What remembers a topic's keys.
+/// The filter of a topic, in which its seen keys are stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Filter {
-    /// Which kind it is.
+    /// The kind of filter.
     pub kind: Kind,
-    /// Distinct keys that the whole topic shows in a window; `None` for windows by count, where it is the
-    /// count, and for kinds without capacity.
+    /// Number of distinct keys of the whole topic in a window. `None` for windows by count, whose count is the capacity, and for
+    /// kinds without a capacity.
     pub capacity: Option<u64>,
-    /// Share of unseen records that may be dropped wrongly, at capacity.
+    /// Maximum share of unseen records that may be dropped wrongly, at capacity.
     pub false_positive_rate: f64,
-    /// Memory of the whole topic in bytes, for the kind that is sized by it.
+    /// Memory for the whole topic in bytes, for kind `stable`.
     pub memory: Option<u64>,
-    /// Whether what it calls seen is looked up exactly before a record is dropped.
+    /// True if a key that the filter reports as seen is looked up in an exact store before the record is dropped.
     pub confirm: bool,
-    /// How its memory follows the stream; sizes are of the whole topic.
+    /// How the memory grows and shrinks. Sizes apply to the whole topic.
     pub growth: Growth,
 }
 
-/// Sizes a stable filter. That takes tens of milliseconds, and every worker asks for the same sizes, so they are kept.
+/// Sizes a stable filter. The result is cached, because it takes tens of milliseconds, and every worker needs the same sizes.
 fn stable(memory: u64, rate: f64) -> StableSizing {
     static SIZED: Mutex<BTreeMap<(u64, u64), StableSizing>> = Mutex::new(BTreeMap::new());
     let mut sized = SIZED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -41,8 +41,8 @@ fn stable(memory: u64, rate: f64) -> StableSizing {
 }
 
 impl Filter {
-    /// The filter of one of `partitions` partitions, if it has one in memory: the topic's capacity is
-    /// shared out over them. A window by count is kept in full by each, or its promise would not hold.
+    /// Returns the filter of one of `partitions` partitions, if the kind has a filter in memory. The topic's capacity is divided among
+    /// the partitions. But each partition keeps a window by count in full. Otherwise, it could forget keys within the window.
     #[must_use]
     pub fn spec(&self, window: Window, partitions: u32) -> Option<Spec> {
         let partitions = u64::from(partitions.max(1));
@@ -63,8 +63,8 @@ impl Filter {
         }
     }
 
-    /// What is wrong with `max_memory` for a topic of so many partitions, if anything: a bound that filters do not even keep at
-    /// capacity is a slip. Each partition has an equal part of the memory, and whole blocks; and a window by count in full.
+    /// Returns an error message if `max_memory` is less than the filters of this number of partitions need at capacity. Each partition
+    /// gets an equal share of the memory, in whole blocks, and keeps a window by count in full.
     #[must_use]
     pub fn memory_problem(&self, window: Window, partitions: u32) -> Option<String> {
         let most = self.growth.max_bytes?;
@@ -73,26 +73,26 @@ impl Filter {
             return None;
         }
         let subject = match (window, partitions) {
-            (_, 0 | 1) => "the filter takes".to_owned(),
-            (Window::Time { .. }, _) => format!("the filters of {partitions} partitions take"),
+            (_, 0 | 1) => "the filter needs".to_owned(),
+            (Window::Time { .. }, _) => format!("the filters of {partitions} partitions need"),
             (Window::Keys { .. }, _) => {
                 return Some(format!(
-                    "the {partitions} partitions each keep a window by count, which takes {needed} bytes in all, got {most}; raise it, or lower the window's keys"
+                    "each of the {partitions} partitions keeps a whole window by count, and together they need {needed} bytes, got {most}; raise max_memory, or lower the window's keys"
                 ));
             }
         };
         Some(format!(
-            "{subject} {needed} bytes at capacity, got {most}; raise it, or lower capacity, or allow a higher false_positive_rate"
+            "{subject} {needed} bytes at capacity, got {most}; raise max_memory, lower capacity, or allow a higher false_positive_rate"
         ))
     }
 
-    /// Whether fingerprints are kept as they are, on disk.
+    /// True if fingerprints are stored on disk.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         self.confirm || self.kind == Kind::Exact
     }
 
-    /// Whether a key can be retracted.
+    /// True if a key can be retracted.
     #[must_use]
     pub fn can_retract(&self) -> bool {
         self.is_exact()
@@ -105,12 +105,13 @@ impl Filter {
 
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Stored state depends on what is shown. A new option does not compile until somebody has said whether it does.
+        // Stored state is only reused if this text is the same. The pattern lists all options, so that a new option does not compile
+        // until this function handles it.
         let Self { kind, capacity: _, false_positive_rate: _, memory, confirm: _, growth: Growth { adapt: _, max_bytes: _, at_max: _ } } =
             self;
         f.write_str(kind.name())?;
         if let Some(memory) = memory {
-            // Its cells cannot be laid out anew, so stored ones are of use to the same size only.
+            // Stored cells cannot be resized, so they are valid only for the same size.
             write!(f, " of {memory} bytes at {:e}", self.false_positive_rate)?;
         }
         if self.confirm { f.write_str(", confirmed") } else { Ok(()) }
@@ -131,7 +132,7 @@ pub(super) fn resolve(
             .add(&at("false_positive_rate"), format!("expected a rate of at least {RATE_MIN:e}, got {:e}", raw.false_positive_rate.0));
     }
     if raw.confirm.0 && raw.kind == Kind::Exact {
-        diagnostics.add(&at("confirm"), "not for kind \"exact\", which is never wrong");
+        diagnostics.add(&at("confirm"), "remove it: kind \"exact\" has no false positives to confirm");
     }
     memory(raw, &at("memory"), diagnostics);
     let filter = Filter {
@@ -148,28 +149,28 @@ pub(super) fn resolve(
 
 fn capacity(raw: &raw::Filter, length: Option<Length>, path: &str, diagnostics: &mut Diagnostics) {
     match (length, raw.capacity) {
-        (_, Some(_)) if !raw.kind.has_capacity() => diagnostics.add(path, format!("not for kind {:?}", raw.kind.name())),
+        (_, Some(_)) if !raw.kind.has_capacity() => diagnostics.add(path, format!("remove it: kind {:?} has no capacity", raw.kind.name())),
         (Some(Length::Time(_)), None) if raw.kind.has_capacity() && !diagnostics.knows(path) => {
             diagnostics.add(path, "required: the number of distinct keys in a window, such as \"10M\"");
         }
-        (Some(Length::Keys(_)), Some(_)) => diagnostics.add(path, "not for a window by count, whose count is the capacity"),
+        (Some(Length::Keys(_)), Some(_)) => diagnostics.add(path, "remove it: the capacity of a window by count is its number of keys"),
         (_, Some(keys)) => integer(keys.0, &KEYS, path, diagnostics),
         _ => {}
     }
 }
 
-/// The kind without capacity is sized by its memory, and no other is.
+/// Checks that kind `stable` has a memory size, and that no other kind has one.
 fn memory(raw: &raw::Filter, path: &str, diagnostics: &mut Diagnostics) {
     match (raw.kind, raw.memory) {
         (Kind::Stable, None) if !diagnostics.knows(path) => {
-            diagnostics.add(path, "required for kind \"stable\": its memory, such as \"64MiB\"");
+            diagnostics.add(path, "required for kind \"stable\": the memory for the whole topic, such as \"64MiB\"");
         }
         (Kind::Stable, Some(bytes)) if bytes.0 < MEMORY_MIN => {
             diagnostics.add(path, format!("expected at least {MEMORY_MIN} bytes, got {}", bytes.0));
         }
-        // Each kind by name: a new one does not compile until somebody has said how it is sized.
+        // Lists all kinds, so that a new kind does not compile until this match handles it.
         (Kind::Aging | Kind::Cuckoo | Kind::Exact, Some(_)) => {
-            diagnostics.add(path, format!("not for kind {:?}, which is sized by its capacity; max_memory bounds that", raw.kind.name()));
+            diagnostics.add(path, format!("remove it: only kind \"stable\" has a fixed memory size, got kind {:?}", raw.kind.name()));
         }
         (Kind::Aging | Kind::Cuckoo | Kind::Exact, None) | (Kind::Stable, _) => {}
     }
@@ -179,15 +180,15 @@ fn max_memory(filter: &Filter, window: Option<Window>, path: &str, diagnostics: 
     let at = |name: &str| format!("{path}.{name}");
     if filter.growth.max_bytes.is_none() {
         if filter.growth.at_max != AtMaxMemory::default() {
-            diagnostics.add(&at("at_max_memory"), "means nothing without max_memory");
+            diagnostics.add(&at("at_max_memory"), "has no effect without max_memory: remove it, or set max_memory");
         }
         return;
     }
     if !filter.kind.grows() {
-        diagnostics.add(&at("max_memory"), format!("not for kind {:?}", filter.kind.name()));
+        diagnostics.add(&at("max_memory"), format!("only kind \"aging\" has this option, got kind {:?}", filter.kind.name()));
     } else if filter.capacity.is_none_or(|keys| KEYS.contains(&keys))
         && filter.false_positive_rate >= RATE_MIN
-        // How many partitions there are is known once brokers have answered.
+        // The number of partitions is not known before the worker has connected to the brokers, so check for one partition.
         && let Some(problem) = window.and_then(|window| filter.memory_problem(window, 1))
     {
         diagnostics.add(&at("max_memory"), problem);

@@ -1,6 +1,6 @@
-//! What keys and values of a topic are, and the files of their schemas.
+//! The formats of a topic's keys and values, and their schema files.
 //!
-//! Must never ask a registry.
+//! Must never connect to a schema registry.
 
 use super::error::Diagnostics;
 use super::units::expected;
@@ -15,10 +15,10 @@ use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Largest file of a schema. Descriptors of a whole repository have a few megabytes.
+/// Maximum size of a schema file. The descriptors of a whole repository have a few megabytes.
 const FILE_MAX: u64 = 16 << 20;
 
-/// A format as it is written: its name, or a table with the schema of all records.
+/// A format option: a name, or a table with the schema of all records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Value")]
 pub(super) struct FormatOption {
@@ -27,7 +27,7 @@ pub(super) struct FormatOption {
     message: Option<String>,
 }
 
-/// The encodings of a value, the outermost first: a name, or a list of names.
+/// The encodings of a value, outermost first: a name, or a list of names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Value")]
 pub(super) struct EncodingOption(Vec<Encoding>);
@@ -36,7 +36,7 @@ impl TryFrom<Value> for EncodingOption {
     type Error = String;
 
     fn try_from(value: Value) -> Result<Self, String> {
-        let what = "\"gzip\", \"base64\" or a list of them, the outermost first";
+        let what = "\"gzip\", \"base64\", or a list of them with the outermost encoding first";
         let list = value.as_array().map_or_else(|| std::slice::from_ref(&value), Vec::as_slice);
         let encoding = |name: &Value| serde_json::from_value(name.clone()).map_err(|_| expected(what, name));
         list.iter().map(encoding).collect::<Result<_, _>>().map(Self)
@@ -54,27 +54,27 @@ impl TryFrom<Value> for FormatOption {
     }
 }
 
-/// A format's name.
+/// Parses the name of a format.
 fn kind(name: &Value) -> Result<Format, String> {
-    let what = "\"json\", \"json_schema\", \"avro\", \"protobuf\" or { kind = \"avro\", schema = \"file.avsc\" }";
+    let what = "\"json\", \"json_schema\", \"avro\", \"protobuf\", or { kind = \"avro\", schema = \"file.avsc\" }";
     serde_json::from_value(name.clone()).map_err(|_| expected(what, name))
 }
 
 impl FormatOption {
     fn of_table(table: &Map<String, Value>) -> Result<Self, String> {
         if let Some(name) = table.keys().find(|name| !matches!(&***name, "kind" | "schema" | "message")) {
-            return Err(format!("unknown option {name:?}, expected kind, schema or message"));
+            return Err(format!("unknown option {name:?}, expected kind, schema, or message"));
         }
         let text = |name: &str| {
             let value = table.get(name);
             value.map(|value| value.as_str().map(str::to_owned).ok_or_else(|| expected(&format!("text for {name}"), value))).transpose()
         };
-        let named = table.get("kind").ok_or("kind is missing, such as kind = \"avro\"")?;
+        let named = table.get("kind").ok_or("kind is missing; set it, such as kind = \"avro\"")?;
         Ok(Self { kind: kind(named)?, schema: text("schema")?, message: text("message")? })
     }
 }
 
-/// The formats of a topic's keys and values. Their schemas must have what the key is made of, and the time.
+/// Resolves the formats of a topic's keys and values. Their schemas must have the fields of the key and of the event time.
 pub(super) fn resolve(
     key: &FormatOption,
     (value, encoding): (&FormatOption, &EncodingOption),
@@ -88,7 +88,7 @@ pub(super) fn resolve(
     Some(Formats::new(key?, RecordFormat { encodings: encoding.0.clone(), ..value? }))
 }
 
-/// A key, and the field of a time.
+/// The key and the event time whose fields a schema must have.
 type Wanted<'w> = (&'w KeySpec, Option<&'w EventTime>);
 
 fn side(option: &FormatOption, wanted: Wanted<'_>, is_key: bool, path: &str, diagnostics: &mut Diagnostics) -> Option<RecordFormat> {
@@ -96,19 +96,19 @@ fn side(option: &FormatOption, wanted: Wanted<'_>, is_key: bool, path: &str, dia
     Some(RecordFormat { format: option.kind, schema: local.map(Arc::new), encodings: Vec::new() })
 }
 
-/// The schema of all records, if one is named.
+/// Reads and checks the schema file of an option, if there is one.
 fn local(option: &FormatOption, wanted: Wanted<'_>, is_key: bool) -> Result<Option<LocalSchema>, String> {
     if !cfg!(feature = "formats") && matches!(option.kind, Format::Avro | Format::Protobuf) {
-        return Err(format!("unseen was built without {}: build it with the feature `formats`", option.kind));
+        return Err(format!("this build of unseen does not support {}; build it with the Cargo feature `formats`", option.kind));
     }
     if option.message.is_some() && (option.kind != Format::Protobuf || option.schema.is_none()) {
-        return Err("message is for kind = \"protobuf\" with a schema: take it away, or set these".to_owned());
+        return Err("message requires kind = \"protobuf\" and a schema: set both, or remove message".to_owned());
     }
     let Some(file) = &option.schema else { return Ok(None) };
     let body = match option.kind {
-        Format::Json | Format::JsonSchema => return Err("a JSON text is read without a schema: leave it out".to_owned()),
+        Format::Json | Format::JsonSchema => return Err("JSON does not need a schema: remove schema".to_owned()),
         Format::Protobuf if !has_extension(file, "proto") => Body::Descriptors(read(file)?),
-        Format::Avro | Format::Protobuf => Body::Text(String::from_utf8(read(file)?).map_err(|_| format!("{file} is not text in UTF-8"))?),
+        Format::Avro | Format::Protobuf => Body::Text(String::from_utf8(read(file)?).map_err(|_| format!("{file} is not UTF-8 text"))?),
     };
     let schema = Schema::new(option.kind, body, Vec::new());
     let local = LocalSchema { schema, message: option.message.clone() };
@@ -123,9 +123,9 @@ fn has_extension(file: &str, extension: &str) -> bool {
 fn read(file: &str) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let read = File::open(file).and_then(|opened| opened.take(FILE_MAX + 1).read_to_end(&mut bytes));
-    read.map_err(|error| format!("cannot read {file}: {error}; a relative path begins where unseen is started"))?;
+    read.map_err(|error| format!("cannot read {file}: {error}; a relative path starts at the working directory of unseen"))?;
     if bytes.len() as u64 > FILE_MAX {
-        return Err(format!("{file} has more than {FILE_MAX} bytes"));
+        return Err(format!("{file} has more than the maximum of {FILE_MAX} bytes"));
     }
     Ok(bytes)
 }
@@ -135,7 +135,7 @@ fn read(file: &str) -> Result<Vec<u8>, String> {
 fn check(local: &LocalSchema, (spec, time): Wanted<'_>, is_key: bool) -> Result<(), String> {
     let is_second_there = || Extractor::compile(&local.schema, Message::Indexes(&[1]), &Places::default()).is_ok();
     if local.schema.format == Format::Protobuf && local.message.is_none() && is_second_there() {
-        return Err("it has more than one message: say which of them a record is, such as message = \"package.Name\"".to_owned());
+        return Err("the schema has more than one message: set the type of the records, such as message = \"package.Name\"".to_owned());
     }
     let side = if is_key { Side::Key } else { Side::Value };
     let mut missing = spec.missing_in(&local.schema, local.message(), side).map_err(|error| error.to_string())?;
@@ -145,7 +145,7 @@ fn check(local: &LocalSchema, (spec, time): Wanted<'_>, is_key: bool) -> Result<
 }
 
 #[cfg(not(feature = "formats"))]
-#[expect(clippy::unnecessary_wraps, reason = "as of the other")]
+#[expect(clippy::unnecessary_wraps, reason = "same signature as with the feature")]
 fn check(_: &LocalSchema, _: Wanted<'_>, _: bool) -> Result<(), String> {
     Ok(())
 }

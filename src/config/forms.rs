@@ -1,6 +1,6 @@
-//! How values that have several forms are written, as JSON schemas.
+//! JSON schemas of options whose values have several forms.
 //!
-//! May take what `resolve` refuses, which sees the whole; must never refuse what is right.
+//! They may accept values that `resolve` rejects, because `resolve` also compares options. They must never reject a valid value.
 
 use super::format::{EncodingOption, FormatOption};
 use super::properties::{OWNED, Properties};
@@ -9,7 +9,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 use std::borrow::Cow;
 
-/// What `vars` will put something in for; of that nothing is known here.
+/// A reference to a variable. The schema cannot check its value, so it accepts any text with a reference.
 pub(super) const VARIABLE: &str = r"\$\{";
 
 const DURATION: &str = r"0|(\s*[0-9][0-9\s]*(\.[0-9\s]+)?(nanos|nsec|ns|usec|us|µs|millis|msec|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|wks?|w|months?|M|years?|yrs?|y)\s*)+";
@@ -29,7 +29,7 @@ fn duration() -> Schema {
     json_schema!({ "type": "string", "pattern": whole(DURATION) })
 }
 
-/// A table of one entry.
+/// A table with a single entry.
 fn entry(name: &str, value: &Schema) -> Schema {
     json_schema!({ "type": "object", "properties": { name: value }, "required": [name], "additionalProperties": false })
 }
@@ -41,8 +41,8 @@ fn format() -> Schema {
         "type": "object",
         "properties": {
             "kind": kinds,
-            "schema": { "description": "The file of the schema of all records: for Avro its JSON, for Protobuf a .proto file or a descriptor set.", "type": "string" },
-            "message": { "description": "Which message of a Protobuf schema a record is, by its full name.", "type": "string" },
+            "schema": { "description": "The schema file of all records: for Avro, a JSON file; for Protobuf, a .proto file or a descriptor set.", "type": "string" },
+            "message": { "description": "The full name of the records' message type in a Protobuf schema.", "type": "string" },
         },
         "required": ["kind"],
         "additionalProperties": false,
@@ -68,14 +68,14 @@ pub(super) fn count_by(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "anyOf": [entry("header", &json_schema!({ "type": "string" })), entry("field", &field)] })
 }
 
-/// `true`, `false` or `{ except = ["/pointer"] }`.
+/// `true`, `false`, or `{ except = ["/pointer"] }`.
 pub(super) fn key_conflicts(_: &mut SchemaGenerator) -> Schema {
     let except = json_schema!({ "type": "array", "items": { "type": "string", "pattern": whole("/.*") } });
     let switch = json_schema!({ "type": ["boolean", "string"], "pattern": whole("true|false") });
     json_schema!({ "anyOf": [switch, entry("except", &except)], "default": false })
 }
 
-/// How a type is written, and what is said of it where an option says nothing itself.
+/// Implements `JsonSchema` for types with several forms.
 macro_rules! written {
     ($($type:ident: $schema:expr;)*) => {$(
         impl JsonSchema for $type {
@@ -104,7 +104,7 @@ written! {
     Properties: json_schema!({
         "type": "object",
         "properties": OWNED.iter().map(|(name, _)| ((*name).to_owned(), Value::Bool(false))).collect::<serde_json::Map<_, _>>(),
-        // A name with dots that stands without quotes is, in TOML, a table.
+        // In TOML, a name with dots is a nested table unless it is in quotes.
         "additionalProperties": { "type": ["string", "number", "boolean", "object", "null"] },
     });
 }

@@ -1,4 +1,4 @@
-//! Keys as they are configured: where their parts are, how parts are normalized, and where a record has its time.
+//! Options for keys and event times: the locations of their fields, and how keys are normalized.
 
 use super::error::Diagnostics;
 use super::forms::{VARIABLE, whole};
@@ -7,10 +7,10 @@ use crate::key::{EmbeddedField, EventTime, KeySpec, Normalizer, Normalizers, Par
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
-/// Names of the normalizers without settings.
+/// The normalizers without parameters.
 const NORMALIZERS: [&str; 7] = ["to_string", "trim", "unquote", "lowercase", "nfc", "timestamp", "url"];
 
-/// A key of one part, or of a list of them.
+/// Resolves a key: a single part, or a list of parts.
 pub(super) fn resolve(raw: &Value, path: &str, diagnostics: &mut Diagnostics) -> Option<KeySpec> {
     let compiled = |raw: &Value, place: &str, diagnostics: &mut Diagnostics| {
         let part = part(raw).and_then(|part| match KeySpec::new(vec![part.clone()]) {
@@ -20,7 +20,7 @@ pub(super) fn resolve(raw: &Value, path: &str, diagnostics: &mut Diagnostics) ->
         part.map_err(|message| diagnostics.add(place, message)).ok()
     };
     let parts: Vec<_> = match raw {
-        // The attributes that identify an event according to the specification.
+        // The attributes that identify an event, according to the CloudEvents specification.
         Value::String(preset) if preset == "cloudevents" => ["source", "id"].map(|name| Some(Part::CloudEvent(name.to_owned()))).into(),
         Value::Array(list) => {
             let parts = list.iter().enumerate();
@@ -32,7 +32,7 @@ pub(super) fn resolve(raw: &Value, path: &str, diagnostics: &mut Diagnostics) ->
     KeySpec::new(parts).map_err(|error| diagnostics.add(path, error.to_string())).ok()
 }
 
-/// One part of a key.
+/// Parses a part of a key.
 fn part(value: &Value) -> Result<Part, String> {
     let Some(table) = value.as_object() else { return Err(unknown_part(value)) };
     let mut place = table.clone();
@@ -44,7 +44,7 @@ fn part(value: &Value) -> Result<Part, String> {
         _ => leaf(place)?,
     };
     if !then.is_empty() && matches!(part, Part::FirstOf(_) | Part::Content { .. } | Part::RecordKey | Part::RecordValue) {
-        return Err(format!("`then` is for a field, key_field, header, or cloudevent, got {value}"));
+        return Err(format!("`then` requires a field, key_field, header, or cloudevent, got {value}"));
     }
     for field in then {
         part = Part::Embedded(Box::new(part), field);
@@ -55,14 +55,14 @@ fn part(value: &Value) -> Result<Part, String> {
     Ok(if is_optional { Part::Optional(Box::new(part)) } else { part })
 }
 
-/// The fields to look for in JSON texts, each in the text that the previous one is: a pointer, or a list of them.
+/// Parses `then`: a JSON pointer, or a list of pointers, each of which leads into the JSON text that the previous pointer found.
 fn embedded(then: &Value) -> Result<Vec<EmbeddedField>, String> {
     let list = match then {
         Value::Array(list) if !list.is_empty() => list.as_slice(),
         single => std::slice::from_ref(single),
     };
     let field = |pointer: &Value| {
-        let text = pointer.as_str().ok_or_else(|| expected("a JSON pointer, or a list of them, for then", pointer))?;
+        let text = pointer.as_str().ok_or_else(|| expected("a JSON pointer, or a list of pointers, for then", pointer))?;
         EmbeddedField::new(text).map_err(|error| error.to_string())
     };
     list.iter().map(field).collect()
@@ -72,12 +72,14 @@ fn first_of(alternatives: &Value) -> Result<Part, String> {
     let list = alternatives.as_array().ok_or_else(|| expected("a list of parts for first_of", alternatives))?;
     let nested = |part: &&Value| part.get("first_of").is_some() || part.get("optional").is_some();
     if let Some(part) = list.iter().find(nested) {
-        return Err(format!("a part of first_of has no first_of or optional of its own: set them next to the outer first_of, got {part}"));
+        return Err(format!(
+            "a part within first_of cannot have first_of or optional: set optional next to the outer first_of, got {part}"
+        ));
     }
     list.iter().map(part).collect::<Result<_, _>>().map(Part::FirstOf)
 }
 
-/// A part that is one place in a record.
+/// Parses a part that is a single location in a record.
 fn leaf(mut place: Map<String, Value>) -> Result<Part, String> {
     if place.contains_key("content") {
         return content(&place).ok_or_else(|| expected("{ content = \"value\", except = [\"/pointer\"] }", &Value::Object(place)));
@@ -100,7 +102,7 @@ fn leaf(mut place: Map<String, Value>) -> Result<Part, String> {
 
 fn unknown_part(value: &Value) -> String {
     expected(
-        "{ field = \"/pointer\" }, { key_field = \"/pointer\" }, { record = \"key\" }, { record = \"value\" }, { header = \"name\" }, { cloudevent = \"attribute\" }, { content = \"value\" } or { first_of = [...] }",
+        "{ field = \"/pointer\" }, { key_field = \"/pointer\" }, { record = \"key\" }, { record = \"value\" }, { header = \"name\" }, { cloudevent = \"attribute\" }, { content = \"value\" }, or { first_of = [...] }",
         value,
     )
 }
@@ -115,7 +117,7 @@ fn content(table: &Map<String, Value>) -> Option<Part> {
     (is_known && table["content"] == "value").then_some(Part::Content { except })
 }
 
-/// Takes a boolean out of a table. A variable gives text.
+/// Removes a boolean from a table. If it was set by a variable, it is text.
 pub(super) fn take_switch(table: &mut Map<String, Value>, name: &str) -> Result<bool, String> {
     match table.remove(name) {
         None => Ok(false),
@@ -138,13 +140,13 @@ fn normalizers(value: &Value) -> Result<Normalizers, String> {
     };
     let is_list = |list: &&Vec<Value>| !list.is_empty();
     let list = value.as_array().filter(is_list).ok_or_else(|| expected(&format!("a list of {names}"), value))?;
-    let steps = list.iter().map(|raw| step(raw).ok_or_else(|| expected(&format!("one of {names}, {{ drop_query = [\"name\"] }}"), raw)));
+    let steps = list.iter().map(|raw| step(raw).ok_or_else(|| expected(&format!("one of {names}, or {{ drop_query = [\"name\"] }}"), raw)));
     steps.collect::<Result<_, _>>().map(Normalizers::new)
 }
 
-/// `{ field = "/pointer" }` or `{ header = "name" }`, perhaps with `unit` and `optional`.
+/// Parses an event time: `{ field = "/pointer" }` or `{ header = "name" }`, optionally with `unit` and `optional`.
 pub(super) fn time(value: &Value) -> Result<EventTime, String> {
-    let unknown = || expected("{ field = \"/pointer\" } or { header = \"name\" }, with unit and optional", value);
+    let unknown = || expected("{ field = \"/pointer\" } or { header = \"name\" }, optionally with unit and optional", value);
     let mut table = value.as_object().ok_or_else(unknown)?.clone();
     let optional = take_switch(&mut table, "optional")?;
     let unit = |unit: Value| {
@@ -161,13 +163,13 @@ pub(super) fn time(value: &Value) -> Result<EventTime, String> {
     Ok(EventTime { place, unit, optional })
 }
 
-/// The JSON schema of a key: a part, a list of parts, or `"cloudevents"`.
+/// Returns the JSON schema of a key: a part, a list of parts, or `"cloudevents"`.
 pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
     let pointer = |description: &str| json!({ "description": description, "type": "string", "pattern": whole("(/.*)?") });
     let switch = |description: &str| json!({ "description": description, "type": ["boolean", "string"], "pattern": whole("true|false") });
-    let optional = switch("True if a record without this part, or with a null, has a key.");
+    let optional = switch("True if a record can have a key without this part, or with a null value for it.");
     let normalize = json!({
-        "description": "The steps that make different texts the same id. Their order does not matter.",
+        "description": "Normalizations, so that different spellings are the same key. Their order does not matter.",
         "type": "array",
         "items": { "anyOf": [
             { "type": "string", "anyOf": [{ "enum": NORMALIZERS }, { "pattern": VARIABLE }] },
@@ -175,7 +177,7 @@ pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
                 "type": "object",
                 "properties": {
                     "drop_query": {
-                        "description": "As `url`, without these query parameters. A name may end in `*`.",
+                        "description": "Normalize a URL like `url`, and remove these query parameters. A name may end in `*`.",
                         "type": "array",
                         "items": { "type": "string" },
                     },
@@ -190,14 +192,14 @@ pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
     let part = json!({
         "type": "object",
         "properties": {
-            "record": { "description": "The record's own key, or the whole value.", "type": "string", "enum": ["key", "value"] },
-            "header": { "description": "The value of the last header of that name.", "type": "string" },
-            "ignore_case": switch("True if the header's name may be in any case."),
-            "field": pointer("A field of the value, as an RFC 6901 pointer."),
-            "key_field": pointer("A field of the record's own key, as an RFC 6901 pointer."),
+            "record": { "description": "The record key, or the whole record value.", "type": "string", "enum": ["key", "value"] },
+            "header": { "description": "The value of the last header with this name.", "type": "string" },
+            "ignore_case": switch("True to ignore case in the name of the header."),
+            "field": pointer("A field of the record value, as an RFC 6901 JSON pointer."),
+            "key_field": pointer("A field of the record key, as an RFC 6901 JSON pointer."),
             "cloudevent": { "description": "An attribute of a CloudEvent, in binary or structured mode.", "type": "string", "pattern": whole("[a-zA-Z0-9]+") },
             "then": {
-                "description": "A field of the JSON in that text, as an RFC 6901 pointer. In a list, each pointer leads into the JSON in the previous text.",
+                "description": "A field of the JSON text in the string, as an RFC 6901 JSON pointer. In a list, each pointer leads into the JSON text that the previous pointer found.",
                 "anyOf": [
                     { "type": "string", "pattern": whole("(/.*)?") },
                     { "type": "array", "items": { "type": "string", "pattern": whole("(/.*)?") }, "minItems": 1 },
@@ -212,9 +214,9 @@ pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
     let content = json!({
         "type": "object",
         "properties": {
-            "content": { "description": "Everything in the value, regardless of white space and the order of members.", "type": "string", "const": "value" },
+            "content": { "description": "The content of the value, regardless of white space and the order of members.", "type": "string", "const": "value" },
             "except": {
-                "description": "Fields that do not count, as RFC 6901 pointers.",
+                "description": "Fields to ignore, as RFC 6901 JSON pointers.",
                 "type": "array",
                 "items": { "type": "string", "pattern": whole("/.*") },
             },
@@ -227,7 +229,7 @@ pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
         "type": "object",
         "properties": {
             "first_of": {
-                "description": "The first of these parts that a record has counts.",
+                "description": "Alternative parts. The key contains the first part that the record has.",
                 "type": "array",
                 "items": { "anyOf": [part, content] },
                 "minItems": 2,
@@ -238,25 +240,25 @@ pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
         "required": ["first_of"],
         "additionalProperties": false,
     });
-    let preset = json!({ "description": "Source and id of a CloudEvent.", "const": "cloudevents" });
+    let preset = json!({ "description": "The source and the ID of a CloudEvent.", "const": "cloudevents" });
     let list = json!({ "type": "array", "items": { "anyOf": [part, content, first_of] }, "minItems": 1 });
     json_schema!({ "anyOf": [preset, part, content, first_of, list] })
 }
 
-/// The JSON schema of where a record has its time.
+/// Returns the JSON schema of an event time.
 pub(super) fn time_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
         "properties": {
-            "field": { "description": "A field of the value, as an RFC 6901 pointer.", "type": "string", "pattern": whole("(/.*)?") },
-            "header": { "description": "The last header of that name.", "type": "string" },
+            "field": { "description": "A field of the record value, as an RFC 6901 JSON pointer.", "type": "string", "pattern": whole("(/.*)?") },
+            "header": { "description": "The last header with this name.", "type": "string" },
             "unit": {
-                "description": "How the time is written. Without it, numbers are in the unit that their magnitude suggests, and other texts in RFC 3339.",
+                "description": "Unit or format of the time. By default, the unit of a number follows from its magnitude, and other text is in RFC 3339.",
                 "type": "string",
                 "anyOf": [{ "enum": TimeUnit::NAMES }, { "pattern": VARIABLE }],
             },
             "optional": {
-                "description": "True if a record without a usable time has Kafka's timestamp instead of being invalid.",
+                "description": "True to use Kafka's timestamp for records without a usable time, instead of treating them as invalid.",
                 "type": ["boolean", "string"],
                 "pattern": whole("true|false"),
             },

@@ -1,26 +1,26 @@
-//! The kinds of filter and of rates, as the configuration names them.
+//! The kinds of filters, as options name them.
 //!
-//! Owns their names. Must never know how a filter is sized: `filter` does.
+//! Must never know how a filter is sized, because `filter` does.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How keys are remembered.
+/// Kind of filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Generations of Bloom filters.
+    /// One Bloom filter per slice of the window.
     Aging,
-    /// Fingerprints with the slice that they were inserted in. They can be deleted.
+    /// Fingerprints in a cuckoo filter, each with its slice of the window. Keys can be retracted.
     Cuckoo,
-    /// Cells that forget at random.
+    /// A stable Bloom filter, which forgets keys at random.
     Stable,
-    /// The fingerprints themselves, on disk.
+    /// A set of fingerprints on disk, without false positives.
     Exact,
 }
 
 impl Kind {
-    /// Its name, as it is written.
+    /// Returns the name of the option's value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -31,7 +31,7 @@ impl Kind {
         }
     }
 
-    /// Whether it is sized by the number of keys.
+    /// True if the filter is sized by a number of keys.
     pub(super) const fn has_capacity(self) -> bool {
         match self {
             Self::Aging | Self::Cuckoo => true,
@@ -39,7 +39,7 @@ impl Kind {
         }
     }
 
-    /// Whether it follows the stream within `max_memory`.
+    /// True if the filter grows and shrinks with the number of keys, up to `max_memory`.
     pub(super) const fn grows(self) -> bool {
         match self {
             Self::Aging => true,

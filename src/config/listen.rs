@@ -1,9 +1,9 @@
-//! Where to listen for connections.
+//! Addresses to listen on.
 
 use super::error::Diagnostics;
 use std::net::SocketAddr;
 
-/// Where to listen, or nowhere. What is wrong is reported.
+/// Parses an address to listen on. Returns `None` for `off`, and reports other values.
 pub(super) fn listen(raw: &str, path: &str, example: &str, diagnostics: &mut Diagnostics) -> Result<Option<SocketAddr>, ()> {
     if raw == "off" {
         return Ok(None);

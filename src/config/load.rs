@@ -1,6 +1,6 @@
-//! Puts the layers together: file < environment < flags; the defaults are `raw`'s.
+//! Merges the layers: flags override the environment, which overrides the file. `raw` has the defaults.
 //!
-//! Owns how a value is found and where it came from; what it means is not known here.
+//! Owns where values come from. Must never depend on what an option means.
 
 use super::aliases;
 use super::error::{Diagnostics, ENVIRONMENT, FLAGS};
@@ -15,18 +15,17 @@ use std::io::ErrorKind;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
-/// What a variable must begin with to be a setting.
+/// The prefix of variables that set an option.
 const PREFIX: &str = "UNSEEN";
-/// What stands between the names of a setting's path in a variable.
+/// The separator between the names of an option's path in a variable.
 const SEPARATOR: &str = "__";
-/// What is said of a file that is not there.
-const NO_FILE: &str = "there is no such file";
-/// Most bytes of a file.
+const NO_FILE: &str = "the file does not exist";
+/// Maximum number of bytes in a file.
 const FILE_BYTES_MAX: usize = 1 << 20;
-/// Most faults of form that are looked for.
+/// Maximum number of errors that are reported for the types and names of options.
 const FAULTS_MAX: usize = 100;
 
-/// Reads all layers. Faults go to the diagnostics; `None` when there is nothing left to look at.
+/// Reads all layers. Errors go to the diagnostics. Returns `None` if nothing is left to validate.
 pub(super) fn load(path: &Path, environment: &Environment, overrides: &[(String, String)], diagnostics: &mut Diagnostics) -> Option<Raw> {
     let mut tree = tree(path, environment, overrides, diagnostics)?;
     refuse_lists(&mut tree, diagnostics);
@@ -36,7 +35,7 @@ pub(super) fn load(path: &Path, environment: &Environment, overrides: &[(String,
     Some(raw)
 }
 
-/// What all layers say together, without defaults.
+/// Merges all layers, without defaults.
 pub(super) fn tree(path: &Path, environment: &Environment, overrides: &[(String, String)], diagnostics: &mut Diagnostics) -> Option<Json> {
     let tree = layers(path, environment, overrides, diagnostics)?;
     Some(to_json("", tree, environment, diagnostics))
@@ -46,7 +45,7 @@ type File = config::File<FileSourceString, FileFormat>;
 
 fn layers(path: &Path, environment: &Environment, overrides: &[(String, String)], diagnostics: &mut Diagnostics) -> Option<Value> {
     let advise = |message: String| match &*message {
-        NO_FILE => format!("{NO_FILE}; name one with --config, or write one: config/example.toml has every option"),
+        NO_FILE => format!("{NO_FILE}; set --config, or create the file: config/example.toml shows every option"),
         _ => message,
     };
     let file = read(path).map_err(|message| diagnostics.add("", advise(message))).ok()?;
@@ -63,14 +62,14 @@ fn layers(path: &Path, environment: &Environment, overrides: &[(String, String)]
     Some(layered.cache)
 }
 
-/// A path in which places of lists are in brackets: `topics.0.window` is `topics[0].window`.
+/// Converts indexes in a path to brackets: `topics.0.window` becomes `topics[0].window`.
 fn with_brackets(path: &str) -> String {
     let is_index = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let parts = path.split('.').map(|part| if is_index(&part) { format!("[{part}]") } else { format!(".{part}") });
     parts.collect::<String>().trim_start_matches('.').to_owned()
 }
 
-/// A table or list as a flag has it, in TOML.
+/// Parses a flag's value as an inline table or an array of TOML, if it is one.
 fn inline(text: &str) -> Option<Value> {
     let is_inline = text.starts_with(['{', '[']);
     let parse = || File::from_str(&format!("value = {text}"), FileFormat::Toml).collect().ok()?.remove("value");
@@ -78,10 +77,10 @@ fn inline(text: &str) -> Option<Value> {
     Some(Value::new(Some(&FLAGS.to_owned()), value.kind))
 }
 
-/// What a file says, TOML or YAML by its ending, without any meaning.
+/// Reads a TOML or YAML file, by its extension, without the environment and without validation.
 ///
 /// # Errors
-/// A sentence about what cannot be read.
+/// An error message, if the file cannot be read or parsed.
 pub fn document(path: &Path) -> Result<Json, String> {
     let tree = read(path)?.collect().map_err(|error| one_line(&error.to_string()))?;
     Ok(tree.into_iter().map(|(name, value)| (name, as_it_is(value.kind))).collect())
@@ -106,15 +105,15 @@ fn read(path: &Path) -> Result<File, String> {
     let format = match path.extension().and_then(|ending| ending.to_str()) {
         Some("toml") => FileFormat::Toml,
         Some("yaml" | "yml") => FileFormat::Yaml,
-        _ => return Err("expected a file that ends in .toml, .yaml or .yml".to_owned()),
+        _ => return Err("expected a file name that ends in .toml, .yaml, or .yml".to_owned()),
     };
     let text = std::fs::read_to_string(path).map_err(|error| match error.kind() {
         ErrorKind::NotFound => NO_FILE.to_owned(),
-        ErrorKind::InvalidData => "the file is no text in UTF-8".to_owned(),
+        ErrorKind::InvalidData => "the file is not UTF-8 text".to_owned(),
         _ => format!("cannot read the file: {error}"),
     })?;
     if text.len() > FILE_BYTES_MAX {
-        return Err(format!("the file has {} bytes; at most {FILE_BYTES_MAX} are taken", text.len()));
+        return Err(format!("the file has {} bytes, more than the maximum of {FILE_BYTES_MAX}", text.len()));
     }
     if format == FileFormat::Yaml {
         aliases::check(&text)?;
@@ -125,12 +124,12 @@ fn read(path: &Path) -> Result<File, String> {
         None => one_line(&error.to_string()),
     })?;
     match tree.keys().find(|key| !indices_are_small(key)) {
-        Some(key) => Err(format!("`{key}` is no name of a setting")),
+        Some(key) => Err(format!("`{key}` is not the name of an option")),
         None => Ok(file),
     }
 }
 
-/// Returns the path of the first number in TOML that is too large to be read. The parser's message has neither path nor line.
+/// Returns the path of the first number in a TOML file that is too large. The parser's own message has neither a path nor a line.
 fn large_number(text: &str) -> Option<String> {
     let table = DeTable::parse(text).ok()?.into_inner();
     large_number_in("", &DeValue::Table(table))
@@ -153,30 +152,30 @@ fn large_number_in(path: &str, value: &DeValue<'_>) -> Option<String> {
     is_large.then(|| path.to_owned())
 }
 
-/// A parser's message without the excerpt of the file, which may hold a secret.
+/// Returns a parser's message on one line, without the excerpt of the file, which may contain a secret.
 fn one_line(message: &str) -> String {
-    // `  |`, `3 | text of the line`, `  | ^^^`.
+    // An excerpt looks like this: `  |`, `3 | text of the line`, `  | ^^^`.
     let is_excerpt = |line: &&str| line.split_once('|').is_some_and(|(number, _)| number.chars().all(|c| c == ' ' || c.is_ascii_digit()));
     let mut message = message.lines().filter(|line| !is_excerpt(line)).map(str::trim).collect::<Vec<_>>().join(": ");
-    // Most often, that is text in hexadecimal digits.
+    // Usually, the value is text in hexadecimal digits.
     if ["leading zero", "invalid float", "invalid integer"].iter().any(|fault| message.contains(fault)) {
         message += "; if this is text, put it in quotes";
     }
     message
 }
 
-/// The settings in the environment. In variables, places in a list are numbers between separators.
+/// Collects the options in the environment. In the name of a variable, an index of a list is a number between separators.
 fn settings(environment: &Environment, diagnostics: &mut Diagnostics) -> config::Environment {
     let mut settings = config::Map::new();
     for (name, value) in environment {
         if let Some(meant) = meant(name) {
-            diagnostics.add_from(ENVIRONMENT, name, format!("no setting; {meant} is one"));
+            diagnostics.add_from(ENVIRONMENT, name, format!("not the name of an option; did you mean {meant}?"));
             continue;
         }
         let Some(path) = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix(SEPARATOR)) else {
             let upper = name.to_ascii_uppercase();
             if upper.strip_prefix(PREFIX).is_some_and(|rest| rest.starts_with(SEPARATOR)) {
-                diagnostics.add_from(ENVIRONMENT, name, format!("no setting; {upper} is one"));
+                diagnostics.add_from(ENVIRONMENT, name, format!("not the name of an option; did you mean {upper}?"));
             }
             continue;
         };
@@ -191,11 +190,11 @@ fn settings(environment: &Environment, diagnostics: &mut Diagnostics) -> config:
             diagnostics.add_from(ENVIRONMENT, name, "expected a name such as UNSEEN__WORKER__WORKERS or UNSEEN__TOPICS__0__WINDOW");
         }
     }
-    // Values stay text, and each option reads its own: a password of digits must keep its zeros.
+    // Values stay text, and each option parses its own value: a password of digits must keep its leading zeros.
     config::Environment::with_prefix(PREFIX).separator(SEPARATOR).source(Some(settings))
 }
 
-/// The setting that a variable means which is not written as one: with other separators than settings have.
+/// Returns the correct name if a variable names an option with wrong separators.
 fn meant(name: &str) -> Option<String> {
     let words: Vec<_> = name.strip_prefix(PREFIX)?.strip_prefix('_')?.split('_').filter(|word| !word.is_empty()).collect();
     let path = match words[..] {
@@ -216,14 +215,14 @@ fn meant(name: &str) -> Option<String> {
     Some([PREFIX, &path].join(SEPARATOR)).filter(|meant| meant != name)
 }
 
-/// The option of these words, if the part of the schema has it.
+/// Returns the name of the option that consists of these words, if that part of the schema has it.
 fn known(part: &str, words: &[&str]) -> Option<String> {
     let option = words.join("_");
     let place = format!("/properties{part}/properties/{}", option.to_ascii_lowercase());
     super::schema().pointer(&place).map(|_| option)
 }
 
-/// A list is made as long as the largest index in a path asks for, so it must be small.
+/// True if all indexes in a path are small. The list becomes as long as the largest index.
 fn indices_are_small(path: &str) -> bool {
     path.split('[').skip(1).all(|part| {
         let index = part.split_once(']').map_or(part, |(index, _)| index);
@@ -231,7 +230,7 @@ fn indices_are_small(path: &str) -> bool {
     })
 }
 
-/// The tree without its layers: variables put in, sources noted, empty entries left out.
+/// Substitutes variables, records the source of each value, and removes empty entries.
 fn to_json(path: &str, value: Value, environment: &Environment, diagnostics: &mut Diagnostics) -> Json {
     let source = value.origin().map(|origin| if origin == FLAGS { FLAGS } else { ENVIRONMENT });
     if let Some(source) = source {
@@ -239,7 +238,7 @@ fn to_json(path: &str, value: Value, environment: &Environment, diagnostics: &mu
     }
     match value.kind {
         ValueKind::Float(value) if !value.is_finite() => value.to_string().into(),
-        // Only the file is written by hand; the other layers were expanded by whoever set them.
+        // Only the file can refer to variables. A shell or an orchestrator has already expanded the values of the other layers.
         ValueKind::String(text) if source.is_none() => match substitute(&text, environment) {
             Ok(text) => text.into(),
             Err(message) => {
@@ -259,7 +258,7 @@ fn to_json(path: &str, value: Value, environment: &Environment, diagnostics: &mu
                 .map(|(name, item)| {
                     let place = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
                     if lacks_space(&name, &item) {
-                        // Left out as empty, the option would keep its default: a server would ask for no password.
+                        // If it were removed as empty, the option would keep its default: a server would not require a password.
                         diagnostics.add(path, "expected a space after the colon: write `name: value`");
                     }
                     (name, to_json(&place, item, environment, diagnostics))
@@ -271,13 +270,13 @@ fn to_json(path: &str, value: Value, environment: &Environment, diagnostics: &mu
     }
 }
 
-/// True for `{name:value}` in YAML, which is a name without a value.
+/// True for `{name:value}` in YAML. It is a single name, `name:value`, without a value.
 fn lacks_space(name: &str, value: &Value) -> bool {
     name.contains(':') && matches!(value.kind, ValueKind::Nil)
 }
 
-/// Names with dots are tables within tables to TOML, if not quoted, and to the environment and flags.
-/// The file's come first, so that the layers above prevail.
+/// Flattens nested tables into names with dots: an unquoted name with dots is a nested table in TOML, in the environment, and in
+/// flags. Returns the entries of the file first, so that the other layers override them.
 fn flatten(table: config::Map<String, Value>) -> Vec<(String, Value)> {
     let mut entries = Vec::new();
     for (name, value) in table {
@@ -296,7 +295,7 @@ fn flatten(table: config::Map<String, Value>) -> Vec<(String, Value)> {
     entries
 }
 
-/// Serde would take a list for a table, one option after the other.
+/// Reports lists where tables are expected, because Serde would accept a list of the options' values.
 fn refuse_lists(tree: &mut Json, diagnostics: &mut Diagnostics) {
     let topics = tree.get("topics").and_then(Json::as_array).map_or(0, Vec::len);
     let sections =
@@ -313,7 +312,7 @@ fn refuse_lists(tree: &mut Json, diagnostics: &mut Diagnostics) {
     }
 }
 
-/// Reads the tree. Reports each fault, takes it out, and reads again.
+/// Deserializes the tree. After an error, it reports the error, removes the value, and tries again.
 fn deserialize(mut tree: Json, diagnostics: &mut Diagnostics) -> Option<Raw> {
     for _ in 0..FAULTS_MAX {
         let error = match serde_path_to_error::deserialize::<_, Raw>(&tree) {
@@ -331,11 +330,11 @@ fn deserialize(mut tree: Json, diagnostics: &mut Diagnostics) -> Option<Raw> {
     None
 }
 
-/// Serde's message in the words of the others.
+/// Rewords a message of Serde like our own messages.
 fn plain(message: &str) -> String {
     let reworded = ["invalid type: ", "unknown variant "].iter().find_map(|prefix| {
         let (got, wanted) = message.strip_prefix(prefix)?.split_once(", expected ")?;
-        // Text in place of a section may hold a secret: an address with a password, or `password:…` without a space in YAML.
+        // Text instead of a table may contain a secret: an address with a password, or `password:…` without a space in YAML.
         let got = if wanted == "a table" && got.starts_with("string ") { "a string" } else { got };
         Some(format!("expected {wanted}, got {got}"))
     });
@@ -343,7 +342,7 @@ fn plain(message: &str) -> String {
     message.replace("a sequence", "a list").replace("got sequence", "got a list").replace("got map", "got a table")
 }
 
-/// Takes the deepest value on the path out. A place in a list is emptied, so that the others keep their numbers.
+/// Removes the deepest value on the path. An element of a list becomes null, so that the other elements keep their indexes.
 fn remove(tree: &mut Json, path: &[Segment]) -> bool {
     match (path.split_first(), tree) {
         (Some((Segment::Map { key }, rest)), Json::Object(table)) => {

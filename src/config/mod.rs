@@ -1,10 +1,10 @@
-//! From files, environment and flags to types that cannot be wrong.
+//! Loads the configuration, and validates it.
 //!
-//! Built-in defaults < file (TOML or YAML) < environment `UNSEEN__A__B` < flags. Two steps, and
-//! never back: `raw` is what a file may say, the types here are what it means. All errors are found
-//! at once, and each names the file, the path in it and what was expected.
+//! Each layer overrides the previous layers: built-in defaults, the file (TOML or YAML), environment variables `UNSEEN__A__B`,
+//! and flags. `raw` has the options as written, and `resolve` converts them to the types of this module, which are always valid.
+//! All errors are reported at once. Each error names the file, the path of the option, and the expected value.
 //!
-//! Must never talk to a broker or touch the state directory.
+//! Must never connect to a broker or touch the state directory.
 
 mod aliases;
 mod effective;
@@ -64,37 +64,37 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vars::Environment;
 
-/// A configuration that was checked as a whole.
+/// A valid configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How to reach Kafka.
+    /// The connection to Kafka.
     pub kafka: Kafka,
-    /// How the worker threads work.
+    /// The worker threads.
     pub worker: Worker,
-    /// What is kept on disk.
+    /// The state on disk and in the changelog.
     pub state: State,
-    /// Where it can be watched.
+    /// The HTTP server of the worker.
     pub http: Http,
-    /// What is logged.
+    /// The log of the process.
     pub log: Log,
-    /// Where schemas are, if there is a registry.
+    /// The schema registry, if there is one.
     pub schema_registry: Option<SchemaRegistry>,
-    /// What `unseen serve` answers, and where.
+    /// The servers of `unseen serve`.
     pub serve: Serve,
-    /// The topics to deduplicate; at least one.
+    /// The topics to deduplicate, at least one.
     pub topics: Vec<Topic>,
 }
 
 impl Config {
-    /// Reads the file, the environment, and what was given on the command line as `path=value`.
+    /// Reads the file, the environment, and the `path=value` overrides of the command line.
     ///
     /// # Errors
-    /// [`Errors`] with everything that is wrong.
+    /// [`Errors`] with all errors of the configuration.
     pub fn load(path: &Path, overrides: &[(String, String)]) -> Result<Self, Errors> {
         Self::load_with(path, &Self::environment(), overrides)
     }
 
-    /// What is not Unicode is taken with replacement characters, so that it is refused and not overlooked.
+    /// Returns the environment. Text that is not Unicode gets replacement characters, so that it is rejected instead of ignored.
     fn environment() -> Environment {
         let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect()
@@ -109,61 +109,61 @@ impl Config {
 }
 
 impl Config {
-    /// The topic in which a space's state is logged, if it is.
+    /// Returns the name of a space's changelog topic, if there is a changelog.
     #[must_use]
     pub fn changelog(&self, space: &str) -> Option<String> {
         self.state.changelog.then(|| format!("{}-{space}-changelog", self.kafka.group_id))
     }
 
-    /// The topic in which a topic's records come in the partitions that their keys ask for, if there is one.
+    /// Returns the name of a topic's repartition topic, if it has one.
     #[must_use]
     pub fn repartitioned(&self, topic: &Topic) -> Option<String> {
         topic.repartition.then(|| format!("{}-{}-repartition", self.kafka.group_id, topic.input))
     }
 
-    /// The topic whose input has that name.
+    /// Returns the topic with this input.
     ///
     /// # Errors
-    /// A sentence with the inputs that there are.
+    /// An error message with all inputs, if none has this name.
     pub fn topic(&self, input: &str) -> Result<TopicId, String> {
         let found = self.topics.iter().position(|topic| topic.input == input);
         found.map(TopicId).ok_or_else(|| format!("expected one of {}, got `{input}`", self.inputs()))
     }
 
-    /// The inputs of all topics, as a sentence lists them.
+    /// Returns the inputs of all topics, separated by commas.
     #[must_use]
     pub fn inputs(&self) -> String {
         self.topics.iter().map(|topic| topic.input.as_str()).collect::<Vec<_>>().join(", ")
     }
 
-    /// A sentence about each topic that is a shadow: whoever forgot an output must hear of it.
+    /// Returns a warning for each shadow topic, because its output may have been forgotten.
     pub fn shadows(&self) -> impl Iterator<Item = String> {
         let shadows = self.topics.iter().enumerate().filter(|(_, topic)| topic.is_shadow());
         shadows.map(|(at, topic)| {
-            format!("topics[{at}]: {:?} has no output, so it is a shadow: nothing of it is written but its state", topic.input)
+            format!("topics[{at}]: {:?} has no output, so it is a shadow: the worker writes only its state", topic.input)
         })
     }
 }
 
-/// How to reach Kafka. Its `Debug` shows no secret.
+/// The connection to Kafka, and the consumer group. Its `Debug` output contains no secret.
 #[derive(Clone)]
 pub struct Kafka {
-    /// `host:port`, separated by commas.
+    /// The initial brokers: `host:port`, separated by commas.
     pub bootstrap_servers: String,
-    /// The consumer group; also the beginning of every transactional id.
+    /// The consumer group, and the prefix of every transactional id.
     pub group_id: String,
-    /// A name for this process that outlives it: makes the group membership static, so that a restart
-    /// is no rebalance. Without it, the state directory's own id makes the transactional ids.
+    /// A static name of this process. It makes the group membership static, so that a restart does not trigger a rebalance.
+    /// Without it, transactional ids contain the id of the state directory.
     pub instance_id: Option<String>,
-    /// Where a partition without committed offset starts.
+    /// The start position of a partition without a committed offset.
     pub start: Start,
-    /// What to do where a log ends before the place up to which it was read.
+    /// The action if a log ends before the position up to which it was read.
     pub on_truncation: OnTruncation,
-    /// How long to wait for a broker at start.
+    /// How long to wait for a broker at startup.
     pub connect_timeout: Duration,
-    /// Any other librdkafka property.
+    /// Other librdkafka properties, by their primary names.
     pub properties: BTreeMap<String, String>,
-    /// The login of the SASL mechanism OAUTHBEARER.
+    /// The login with the SASL mechanism OAUTHBEARER.
     pub oauth: Option<OAuth>,
 }
 
@@ -182,22 +182,22 @@ impl std::fmt::Debug for Kafka {
     }
 }
 
-/// Where a partition without committed offset starts.
+/// The start position of a partition without a committed offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Start {
-    /// At the oldest record.
+    /// Start at the oldest record.
     #[default]
     Earliest,
-    /// At the next new record.
+    /// Start at the next new record.
     Latest,
 }
 
-/// What to do where a log ends before the place up to which it was read.
+/// The action if a log ends before the position up to which it was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnTruncation {
-    /// Stop with an error. Otherwise, records written below the old position would be skipped.
+    /// Stop with an error, because records that are written below the old position would be skipped.
     #[default]
     Fail,
     /// Continue at the end of the log.
@@ -207,44 +207,45 @@ pub enum OnTruncation {
 /// Bounds of [`Delivery::linger`].
 const LINGER: Duration = Duration::from_millis(5);
 const LINGER_MAX: Duration = Duration::from_millis(250);
-/// The most that it is for each partition.
+/// The linger time per partition, up to the maximum.
 const LINGER_EACH: Duration = Duration::from_millis(1);
 
-/// How the worker threads work.
+/// The worker threads and their transactions.
 #[derive(Clone, Debug)]
 pub struct Worker {
     /// Number of worker threads.
     pub workers: u16,
-    /// What a crash may repeat.
+    /// The delivery guarantee.
     pub delivery: Delivery,
-    /// Time between commits while records flow.
+    /// Time between commits while records arrive.
     pub commit_interval: Duration,
     /// Time between the checkpoints of a partition.
     pub checkpoint_interval: Duration,
-    /// After it, the broker gives up a transaction: bounds how long a lost process blocks readers.
+    /// Time after which the broker aborts an open transaction. It limits how long a lost process can block readers.
     pub transaction_timeout: Duration,
-    /// Most records in one transaction.
+    /// Maximum number of records in a transaction.
     pub max_transaction_records: usize,
-    /// How long the last commit and checkpoint may take after SIGTERM, and the last answers of `unseen serve`.
+    /// Time limit for the last commit and checkpoint after SIGTERM, and for the last replies of `unseen serve`.
     pub shutdown_timeout: Duration,
 }
 
 impl Delivery {
-    /// How long records of a partition are gathered before they are sent, unless `linger.ms` says it. librdkafka sends each
-    /// partition in a request of its own, and brokers answer the requests of a connection one after the other: so that
-    /// `partitions` make no more than a thousand of them a second, or five a commit each, however their records trickle in;
-    /// four a second where commits are rarer. What lingers takes memory, so few partitions gather for less long. A commit
-    /// waits for none of it.
+    /// Returns the default of `linger.ms`: how long the producer waits for more records of a partition before it sends them.
+    ///
+    /// librdkafka sends one request per partition, and a broker processes the requests of a connection one at a time. With this
+    /// default, all `partitions` together send at most a thousand requests per second, or each sends at most five per commit. If
+    /// commits are rare, each partition sends four per second. Lingering records take memory, so the time is shorter for few
+    /// partitions. A commit does not wait for it, because it flushes the producer.
     #[must_use]
     pub fn linger(self, commit_interval: Duration, partitions: u32) -> Duration {
         match self {
             Self::ExactlyOnce => (commit_interval / 4).min(LINGER_EACH * partitions).clamp(LINGER, LINGER_MAX),
-            // What was written can be read before the commit.
+            // Consumers can read records before the commit, so a longer wait would only delay them.
             Self::AtLeastOnce => LINGER,
         }
     }
 
-    /// Its name, as it is written.
+    /// Returns the name of the option's value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -254,60 +255,60 @@ impl Delivery {
     }
 }
 
-/// What a crash may repeat.
+/// The delivery guarantee: what a crash may cause to be emitted again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Delivery {
-    /// Nothing. Outputs and offsets are committed in one transaction.
+    /// None: outputs and offsets are committed in one transaction.
     #[default]
     ExactlyOnce,
-    /// Records written since the last commit.
+    /// The records since the last commit.
     AtLeastOnce,
 }
 
-/// What is kept on disk.
+/// The state of the partitions, on disk and in the changelog.
 #[derive(Clone, Debug)]
 pub struct State {
     /// Directory of the checkpoints.
     pub dir: PathBuf,
-    /// Whether what is remembered is also logged to a topic, from which a partition's state can be rebuilt.
+    /// True if seen keys are also written to a changelog topic, from which the state of a partition can be rebuilt.
     pub changelog: bool,
-    /// What to do for a partition of which neither a usable checkpoint nor a changelog is there.
+    /// The action for a partition that has neither a usable checkpoint nor a changelog.
     pub cold_start: ColdStart,
-    /// Bytes a second that checkpoints may write on average; larger ones are written less often.
+    /// Average number of bytes per second that checkpoints may write. Large checkpoints are written less often.
     pub max_write_rate: u64,
 }
 
-/// What to do for a partition of which neither a usable checkpoint nor a changelog is there.
+/// The action for a partition that has neither a usable checkpoint nor a changelog.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ColdStart {
     /// Read one window of the input again, without emitting. The result is approximate.
     #[default]
     Rebuild,
-    /// Start without seen keys. Records of a whole window may be emitted again.
+    /// Start without seen keys. Records of the last window may be emitted again.
     Empty,
     /// Stop with an error.
     Fail,
 }
 
-/// Where the worker can be watched: the dashboard, metrics and probes.
+/// The dashboard, the metrics, and the probes of a worker.
 #[derive(Clone, Debug)]
 pub struct Http {
-    /// The address and port to listen on; none to listen nowhere. It serves whoever can connect, and changes nothing.
+    /// The address to listen on, if any. Any client that can connect can read the endpoints, but cannot change anything.
     pub listen: Option<SocketAddr>,
 }
 
-/// What is logged.
+/// The log of the process.
 #[derive(Clone, Debug)]
 pub struct Log {
-    /// Levels, such as `info` or `info,unseen=debug`.
+    /// Minimum log level, such as `warn` or `info,unseen=debug`.
     pub level: String,
-    /// How a line is written.
+    /// Format of the log lines.
     pub format: LogFormat,
 }
 
-/// How a log line is written.
+/// Format of the log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
@@ -323,47 +324,47 @@ pub enum LogFormat {
 /// A topic to deduplicate.
 #[derive(Clone, Debug)]
 pub struct Topic {
-    /// Topic that is read.
+    /// The topic to read.
     pub input: String,
-    /// Topic that unseen records go to; none of a shadow, of which nothing is written but its state.
+    /// The topic for unseen records. `None` for a shadow topic, for which the worker writes only its state.
     pub output: Option<String>,
-    /// The predicates that all hold for the records that are deduplicated. Other records pass through.
+    /// Predicates that all hold for the records to deduplicate. Other records are emitted without deduplication.
     pub when: Vec<Predicate>,
-    /// Key space that its ids belong to.
+    /// The key space of the topic's keys.
     pub space: String,
-    /// Where the key is.
+    /// The parts of the key.
     pub key: KeySpec,
-    /// What its records' keys and values are.
+    /// The formats of record keys and values.
     pub formats: Formats,
-    /// Whether its records are first brought to the partition that their key asks for.
+    /// True if records are first written to a repartition topic, in a partition that is chosen by key.
     pub repartition: bool,
     /// How long a key stays seen.
     pub window: Window,
-    /// What remembers keys.
+    /// The filter that stores seen keys.
     pub filter: Filter,
-    /// The predicate that holds for a record that retracts its key, if there is one.
+    /// The predicate of records that retract their key, if there is one.
     pub retract: Option<Predicate>,
-    /// Whether a duplicate renews its key's window.
+    /// True if a duplicate restarts the window of its key.
     pub refresh: bool,
-    /// The place of the event time in its records, or `None` for Kafka's timestamps.
+    /// The location of the event time in a record, or `None` for Kafka's timestamp.
     pub time: Option<EventTime>,
-    /// How far ahead of this machine's clock a record may be and still advance stream time.
+    /// How far a record's time may be ahead of the local clock and still advance stream time.
     pub max_future: Duration,
-    /// What becomes of records older than the window.
+    /// The action for records that are older than the window.
     pub late: Late,
-    /// What becomes of duplicates.
+    /// The action for duplicates.
     pub on_duplicate: OnDuplicate,
-    /// What becomes of records without a value, where the key is made of it.
+    /// The action for tombstones if the key needs the value.
     pub on_tombstone: OnTombstone,
-    /// What becomes of records without a key.
+    /// The action for records without a key.
     pub on_invalid: OnInvalid,
-    /// Where the value is that records and duplicates are counted by, if they are.
+    /// The location of the value by which records and duplicates are counted, if they are.
     pub count_by: Option<CountBy>,
-    /// What duplicates are compared in with the record that they repeat, if they are.
+    /// How to compare the content of duplicates with the records that they duplicate, if it is compared.
     pub key_conflicts: Option<CompareContent>,
 }
 
-/// What becomes of duplicates.
+/// The action for duplicates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "serde_json::Value", rename_all = "snake_case")]
 #[schemars(!try_from)]
@@ -373,11 +374,11 @@ pub enum OnDuplicate {
     Drop,
     /// Write them to another topic.
     Topic(String),
-    /// Emit them, too. Every record of the output has its verdict in a header.
+    /// Emit them as well. Each output record then has its verdict in a header.
     Mark,
 }
 
-/// What becomes of records without a value, where the key is made of it.
+/// The action for tombstones if the key needs the value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnTombstone {
@@ -386,11 +387,11 @@ pub enum OnTombstone {
     Emit,
     /// Drop them.
     Drop,
-    /// Treat them as invalid: `on_invalid` decides.
+    /// Treat them as invalid, as `on_invalid` configures.
     Invalid,
 }
 
-/// What becomes of records without a key.
+/// The action for records without a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "serde_json::Value", rename_all = "snake_case")]
 #[schemars(!try_from)]
@@ -407,14 +408,14 @@ pub enum OnInvalid {
 }
 
 impl Topic {
-    /// Whether nothing of it is written but its state.
+    /// True if the worker writes nothing of this topic except its state.
     #[must_use]
     #[inline]
     pub const fn is_shadow(&self) -> bool {
         self.output.is_none()
     }
 
-    /// The latest record time that moves the window, of what is read now; both in milliseconds since the epoch.
+    /// Returns the latest record time that advances stream time for a record that is read `now`.
     #[must_use]
     pub fn max_timestamp(&self, now: Timestamp) -> Timestamp {
         now.saturating_add(i64::try_from(self.max_future.as_millis()).unwrap_or(i64::MAX))
@@ -426,7 +427,7 @@ impl Topic {
         self.window.length_ms().is_some() && (self.filter.is_exact() || self.filter.kind != Kind::Stable)
     }
 
-    /// Returns everything that a verdict depends on, and where its records have it.
+    /// Returns the locations of all fields and headers that a verdict depends on.
     #[must_use]
     #[inline]
     pub const fn record_spec(&self) -> RecordSpec<'_> {
@@ -439,7 +440,7 @@ impl Topic {
         }
     }
 
-    /// Whether the headers of its records are to be read.
+    /// True if the worker needs the headers of records.
     #[must_use]
     pub fn reads_headers(&self) -> bool {
         self.when.iter().chain(&self.retract).any(Predicate::reads_headers)
@@ -448,7 +449,7 @@ impl Topic {
             || self.formats.reads_headers()
     }
 
-    /// The verdict of a record that no key can be taken from, for this reason.
+    /// Returns the verdict of a record that has no key, for this reason.
     #[must_use]
     pub fn verdict_without_key(&self, reason: Reason) -> Verdict {
         match reason {
@@ -457,7 +458,7 @@ impl Topic {
         }
     }
 
-    /// The rules of one of `partitions` partitions.
+    /// Returns the rules for one of `partitions` partitions.
     #[must_use]
     pub fn rules(&self, partitions: u32) -> Rules {
         Rules {

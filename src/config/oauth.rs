@@ -1,6 +1,6 @@
 //! Sources of bearer tokens, for SASL logins to brokers and for schema registries.
 //!
-//! The names of the properties are those of librdkafka. A URL of a file is what Kafka's Java clients take for a token in a file.
+//! Properties have the names of librdkafka. As in Kafka's Java clients, a `file` URL names a file with a token.
 //! Must never show a secret.
 
 use super::error::Diagnostics;
@@ -17,9 +17,9 @@ pub enum TokenSource {
     Endpoint(TokenEndpoint),
     /// A file that another process renews.
     File(PathBuf),
-    /// AWS credentials, which sign a token for the brokers of a region; without one, of `AWS_REGION`.
+    /// AWS credentials, which sign tokens for the brokers of a region. `AWS_REGION` by default.
     Aws {
-        /// The region.
+        /// The AWS region of the brokers.
         region: Option<String>,
     },
 }
@@ -27,11 +27,11 @@ pub enum TokenSource {
 /// A token endpoint of an OAuth 2.0 or `OpenID` Connect provider.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TokenEndpoint {
-    /// The URL.
+    /// The URL of the endpoint.
     pub url: String,
-    /// The client's ID.
+    /// The client ID.
     pub client_id: String,
-    /// The client's secret.
+    /// The client secret.
     pub client_secret: String,
     /// The requested scopes, separated by spaces.
     pub scope: Option<String>,
@@ -55,24 +55,24 @@ impl fmt::Display for TokenSource {
     }
 }
 
-/// A login to the brokers by bearer token.
+/// A login to the brokers with bearer tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OAuth {
-    /// The source of its tokens.
+    /// The source of the tokens.
     pub source: TokenSource,
     /// SASL extensions, by name.
     pub extensions: Vec<(String, String)>,
 }
 
-/// The mechanism of Amazon MSK, as its Java library names it: OAUTHBEARER with tokens that AWS credentials sign.
+/// The SASL mechanism of Amazon MSK, as its Java library names it. On the wire, it is OAUTHBEARER with tokens that AWS credentials sign.
 const AWS: &str = "AWS_MSK_IAM";
 
 const PREFIX: &str = "sasl.oauthbearer.";
 const CA: &str = "https.ca.location";
 const URL: &str = "sasl.oauthbearer.token.endpoint.url";
-const EXPECTED_URL: &str = "expected the URL of a token endpoint, such as \"https://idp.example/oauth2/token\", or of a file with a token, such as \"file:///var/run/secrets/tokens/kafka\"";
+const EXPECTED_URL: &str = "expected the URL of a token endpoint, such as \"https://idp.example/oauth2/token\", or of a token file, such as \"file:///var/run/secrets/tokens/kafka\"";
 
-/// Takes the properties of OAUTHBEARER out of `properties`: librdkafka gets its tokens from unseen.
+/// Removes the properties of OAUTHBEARER from `properties`, because unseen itself gets the tokens and passes them to librdkafka.
 pub(super) fn resolve(properties: &mut BTreeMap<String, String>, servers: Option<&str>, diagnostics: &mut Diagnostics) -> Option<OAuth> {
     let is_own = |name: &str| name.starts_with(PREFIX) || name.starts_with("https.ca.");
     let all = std::mem::take(properties).into_iter();
@@ -82,13 +82,13 @@ pub(super) fn resolve(properties: &mut BTreeMap<String, String>, servers: Option
     if let Some(mechanism) = properties.get_mut("sasl.mechanisms").filter(|mechanism| *mechanism == AWS) {
         "OAUTHBEARER".clone_into(mechanism);
         for name in own.keys() {
-            report(name, "would not be used: AWS credentials sign the token");
+            report(name, "has no effect with AWS credentials, which sign the token: remove it");
         }
         return Some(OAuth { source: TokenSource::Aws { region: servers.and_then(region) }, extensions: Vec::new() });
     }
     if properties.get("sasl.mechanisms").is_none_or(|mechanism| mechanism != "OAUTHBEARER") {
         for name in own.keys() {
-            report(name, "would not be used: set sasl.mechanism to OAUTHBEARER");
+            report(name, "has no effect without OAUTHBEARER: set sasl.mechanism to OAUTHBEARER, or remove it");
         }
         return None;
     }
@@ -107,14 +107,14 @@ pub(super) fn resolve(properties: &mut BTreeMap<String, String>, servers: Option
     let names = [URL, "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret", "sasl.oauthbearer.scope", CA];
     let values = names.map(&mut take);
     for name in own.keys() {
-        report(name, "unseen does not support it: it gets tokens from a token endpoint by client credentials, or from a file");
+        report(name, "unseen does not support this property: it gets tokens from a file, or from a token endpoint with client credentials");
     }
     let source = source(values, names, &mut report)?;
     Some(OAuth { source, extensions })
 }
 
-/// The source of tokens that these values stand for: a URL, client ID and secret, a scope, and a file of CA certificates. `names`
-/// are the names of their options.
+/// Resolves the source of tokens from a URL, a client ID, a client secret, a scope, and a file of CA certificates. `names` are the
+/// names of these options.
 fn source(values: [Option<String>; 5], names: [&str; 5], report: &mut dyn FnMut(&str, &str)) -> Option<TokenSource> {
     let [url, client_id, client_secret, scope, ca_location] = values;
     let Some(url) = url else {
@@ -127,7 +127,7 @@ fn source(values: [Option<String>; 5], names: [&str; 5], report: &mut dyn FnMut(
         }
         for (name, value) in names.iter().zip([&None, &client_id, &client_secret, &scope, &ca_location]) {
             if value.is_some() {
-                report(name, "would not be used: the token comes from a file");
+                report(name, "has no effect with a token from a file: remove it");
             }
         }
         return Some(TokenSource::File(path.into()));
@@ -136,12 +136,14 @@ fn source(values: [Option<String>; 5], names: [&str; 5], report: &mut dyn FnMut(
     // The error does not show the value, because it may contain a password.
     match host.map(|rest| rest.split(['/', '?']).next().unwrap_or_default()) {
         None | Some("") => report(names[0], EXPECTED_URL),
-        Some(host) if host.contains('@') => report(names[0], "must have no user or password: set the client's ID and secret"),
+        Some(host) if host.contains('@') => {
+            report(names[0], "must not contain a user or password: set the client ID and the client secret instead")
+        }
         Some(_) => {}
     }
     for (name, value) in [(names[1], &client_id), (names[2], &client_secret)] {
         if value.is_none() {
-            report(name, "required with the URL of a token endpoint");
+            report(name, "required for a token endpoint");
         }
     }
     let ca_location = ca_location.map(PathBuf::from);
@@ -151,7 +153,7 @@ fn source(values: [Option<String>; 5], names: [&str; 5], report: &mut dyn FnMut(
     Some(TokenSource::Endpoint(TokenEndpoint { url, client_id: client_id?, client_secret: client_secret?, scope, ca_location }))
 }
 
-/// The region in the name of a broker of Amazon MSK, such as `b-1.news.abc123.c2.kafka.us-east-1.amazonaws.com:9098`.
+/// Returns the region in the host name of an Amazon MSK broker, such as `b-1.news.abc123.c2.kafka.us-east-1.amazonaws.com:9098`.
 fn region(servers: &str) -> Option<String> {
     servers.split(',').find_map(|server| {
         let (host, _) = server.trim().rsplit_once(':')?;
@@ -161,10 +163,9 @@ fn region(servers: &str) -> Option<String> {
     })
 }
 
-/// Extensions as librdkafka takes them: `name=value,name=value`. RFC 7628 limits their characters.
+/// Parses SASL extensions in the syntax of librdkafka, `name=value,name=value`. RFC 7628 limits their characters.
 fn extensions_of(text: &str) -> Result<Vec<(String, String)>, &'static str> {
-    let expected =
-        "expected name=value, separated by commas, with names of letters, such as \"logicalCluster=lkc-1,identityPoolId=pool-1\"";
+    let expected = "expected name=value pairs, separated by commas, with only letters in the names, such as \"logicalCluster=lkc-1,identityPoolId=pool-1\"";
     let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
     pairs
         .map(|pair| {
@@ -176,12 +177,12 @@ fn extensions_of(text: &str) -> Result<Vec<(String, String)>, &'static str> {
         .collect()
 }
 
-/// A login to a schema registry by bearer token, and the headers that go with it.
+/// A login to a schema registry with bearer tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegistryOAuth {
-    /// The source of its tokens.
+    /// The source of the tokens.
     pub source: TokenSource,
-    /// Further headers of each request.
+    /// Additional headers of each request.
     pub headers: Vec<(&'static str, String)>,
 }
 
@@ -199,7 +200,7 @@ pub(super) fn resolve_registry(raw: raw::RegistryOAuth, diagnostics: &mut Diagno
 mod tests {
     use super::*;
 
-    /// The login, and the errors as `name: message`.
+    /// Returns the login, and the errors as `name: message`.
     fn resolved(properties: &[(&str, &str)]) -> (Option<OAuth>, Vec<String>) {
         let mut properties = properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let mut diagnostics = Diagnostics::new("x.toml".to_owned());
@@ -239,21 +240,21 @@ mod tests {
     }
 
     #[test]
-    fn the_url_of_a_file_needs_nothing_else() {
+    fn a_token_file_needs_no_client_credentials() {
         let (oauth, errors) = resolved(&[LOGIN[0], (URL, "file:///var/run/token")]);
         assert_eq!((oauth.map(|oauth| oauth.source), errors), (Some(TokenSource::File("/var/run/token".into())), Vec::new()));
         let (_, errors) = resolved(&[LOGIN[0], LOGIN[3], (URL, "file://token")]);
-        assert_eq!(errors[0], "sasl.oauthbearer.client.id: would not be used: the token comes from a file");
+        assert_eq!(errors[0], "sasl.oauthbearer.client.id: has no effect with a token from a file: remove it");
         assert_eq!(errors[1], format!("{URL}: expected an absolute path, such as file:///var/run/secrets/tokens/kafka"));
     }
 
     #[test]
-    fn the_region_of_msk_is_in_the_names_of_its_brokers() {
+    fn the_region_comes_from_the_host_names_of_msk_brokers() {
         let (oauth, errors) = resolved(&[("sasl.mechanisms", AWS)]);
         assert_eq!(errors, [""; 0]);
         assert_eq!(oauth.unwrap().source, TokenSource::Aws { region: Some("eu-west-1".to_owned()) });
         let (_, errors) = resolved(&[("sasl.mechanisms", AWS), LOGIN[3]]);
-        assert_eq!(errors, ["sasl.oauthbearer.client.id: would not be used: AWS credentials sign the token"]);
+        assert_eq!(errors, ["sasl.oauthbearer.client.id: has no effect with AWS credentials, which sign the token: remove it"]);
         for (servers, wanted) in [
             ("boot-1.c1.kafka-serverless.us-east-1.amazonaws.com:9098", Some("us-east-1")),
             ("other:9098, b-2.news.abc.c2.kafka.cn-north-1.amazonaws.com.cn:9098", Some("cn-north-1")),
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_login_is_reported_without_its_secrets() {
+    fn errors_of_a_login_do_not_show_secrets() {
         let changed = |name: &str, value: &'static str| {
             let mut properties: Vec<_> = LOGIN.iter().copied().filter(|(known, _)| *known != name).collect();
             properties.push((name.to_owned().leak(), value));
@@ -274,17 +275,17 @@ mod tests {
         for (name, value, message) in [
             (URL, "", "required: the URL of a token endpoint, such as"),
             (URL, "idp/token", "expected the URL of a token endpoint, such as"),
-            (URL, "https://ann:hunter2@idp/token", "must have no user or password: set the client's ID and secret"),
-            ("sasl.oauthbearer.client.id", "", "required with the URL of a token endpoint"),
-            ("sasl.oauthbearer.client.secret", "", "required with the URL of a token endpoint"),
+            (URL, "https://ann:hunter2@idp/token", "must not contain a user or password: set the client ID and the client secret instead"),
+            ("sasl.oauthbearer.client.id", "", "required for a token endpoint"),
+            ("sasl.oauthbearer.client.secret", "", "required for a token endpoint"),
             ("sasl.oauthbearer.method", "default", "expected \"oidc\""),
             ("sasl.oauthbearer.grant.type", "urn:ietf:params:oauth:grant-type:jwt-bearer", "expected \"client_credentials\""),
-            ("sasl.oauthbearer.extensions", "auth=hunter2", "expected name=value, separated by commas"),
-            ("sasl.oauthbearer.config", "principal=hunter2", "unseen does not support it"),
-            ("sasl.oauthbearer.assertion.file", "hunter2", "unseen does not support it"),
-            ("https.ca.pem", "hunter2", "unseen does not support it"),
+            ("sasl.oauthbearer.extensions", "auth=hunter2", "expected name=value pairs, separated by commas"),
+            ("sasl.oauthbearer.config", "principal=hunter2", "unseen does not support this property"),
+            ("sasl.oauthbearer.assertion.file", "hunter2", "unseen does not support this property"),
+            ("https.ca.pem", "hunter2", "unseen does not support this property"),
             (CA, "/no/such/file", "cannot read the file: No such file"),
-            ("sasl.mechanisms", "PLAIN", "would not be used: set sasl.mechanism to OAUTHBEARER"),
+            ("sasl.mechanisms", "PLAIN", "has no effect without OAUTHBEARER: set sasl.mechanism to OAUTHBEARER, or remove it"),
         ] {
             let errors = changed(name, value);
             assert!(errors.contains(message) && !errors.contains("hunter2"), "{name} = {value:?}: {errors}");

@@ -1,4 +1,4 @@
-//! How producers choose partitions, by the names that the configuration has for it.
+//! How producers choose partitions, as options name it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Predicates as they are configured: which records are deduplicated, and which retract their key.
+//! Options for predicates: the records to deduplicate, and the records that retract their key.
 
 use super::error::Diagnostics;
 use super::forms::whole;
@@ -9,10 +9,10 @@ use crate::key::Predicate;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
-/// The expected form of a predicate, for messages.
-const PREDICATE: &str = "a field, key_field, header, or record = \"key\", with equals, one_of, or exists, such as { field = \"/type\", equals = \"order\" }, or { not = { … } } around that";
+/// The expected form of a predicate, for error messages.
+const PREDICATE: &str = "a field, key_field, header, or record = \"key\", with equals, one_of, or exists, such as { field = \"/type\", equals = \"order\" }, or { not = { … } } around such a predicate";
 
-/// One predicate, or a list of them that all hold.
+/// Parses a predicate, or a list of predicates that must all hold.
 pub(super) fn when(raw: &Value, path: &str, diagnostics: &mut Diagnostics) -> Option<Vec<Predicate>> {
     let compiled = |raw: &Value, place: &str, diagnostics: &mut Diagnostics| {
         predicate(raw, false).map_err(|message| diagnostics.add(place, message)).ok()
@@ -22,7 +22,7 @@ pub(super) fn when(raw: &Value, path: &str, diagnostics: &mut Diagnostics) -> Op
             diagnostics.add(path, expected("at least one predicate", raw));
             None
         }
-        // Each fault has its own path.
+        // Each predicate is parsed separately, so that an error has its path.
         Value::Array(list) => {
             let all: Vec<_> = list.iter().enumerate().map(|(index, raw)| compiled(raw, &format!("{path}[{index}]"), diagnostics)).collect();
             all.into_iter().collect()
@@ -31,12 +31,12 @@ pub(super) fn when(raw: &Value, path: &str, diagnostics: &mut Diagnostics) -> Op
     }
 }
 
-/// A predicate, or `{ header = "name" }`.
+/// Parses a predicate, or `{ header = "name" }`.
 pub(super) fn retract(value: &Value) -> Result<Predicate, String> {
     predicate(value, true)
 }
 
-/// One predicate. Without a test, a header `may_just_exist`.
+/// Parses a predicate. If `may_just_exist`, a header without a test is a predicate, too.
 fn predicate(value: &Value, may_just_exist: bool) -> Result<Predicate, String> {
     let what = if may_just_exist { format!("{{ header = \"name\" }}, or {PREDICATE}") } else { PREDICATE.to_owned() };
     let unknown = || expected(&what, value);
@@ -49,7 +49,7 @@ fn predicate(value: &Value, may_just_exist: bool) -> Result<Predicate, String> {
     let is_there = take_switch(&mut table, "exists")?;
     let values = match (table.remove("equals"), table.remove("one_of")) {
         (None, None) => None,
-        (Some(value), None) => Some(vec![text(&value).ok_or_else(|| expected("a text, number, or boolean for equals", &value))?]),
+        (Some(value), None) => Some(vec![text(&value).ok_or_else(|| expected("a string, number, or boolean for equals", &value))?]),
         (None, Some(Value::Array(list))) if !list.is_empty() => Some(list.iter().map(text).collect::<Option<_>>().ok_or_else(unknown)?),
         _ => return Err(unknown()),
     };
@@ -63,7 +63,7 @@ fn predicate(value: &Value, may_just_exist: bool) -> Result<Predicate, String> {
     }
 }
 
-/// The place of a predicate, if the table is one.
+/// Parses the location that a predicate tests, if the table has nothing else.
 fn place(table: &Map<String, Value>) -> Result<Option<Predicate>, String> {
     let entry = table.iter().next().filter(|_| table.len() == 1).and_then(|(name, value)| Some((&**name, value.as_str()?)));
     let field = |side, pointer| Predicate::field(side, pointer).map(Some).map_err(|error| error.to_string());
@@ -84,21 +84,21 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-/// The JSON schema of a predicate, and of its places.
+/// Returns the JSON schemas of a predicate, and of a negated predicate.
 fn predicate_schema() -> (Value, Value) {
     let pointer = |description: &str| json!({ "description": description, "type": "string", "pattern": whole("(/.*)?") });
     let places = json!({
-        "field": pointer("A field of the value, as an RFC 6901 pointer."),
-        "key_field": pointer("A field of the record's own key, as an RFC 6901 pointer."),
-        "header": { "description": "The last header of that name.", "type": "string" },
-        "record": { "description": "The record's own key.", "type": "string", "const": "key" },
+        "field": pointer("A field of the record value, as an RFC 6901 JSON pointer."),
+        "key_field": pointer("A field of the record key, as an RFC 6901 JSON pointer."),
+        "header": { "description": "The last header with this name.", "type": "string" },
+        "record": { "description": "The record key.", "type": "string", "const": "key" },
     });
     let value = json!({ "type": ["string", "number", "boolean"] });
     let tests = json!({
         "equals": { "description": "The value, compared as written.", "type": value["type"] },
         "one_of": { "description": "The values, compared as written.", "type": "array", "items": value, "minItems": 1 },
         "exists": {
-            "description": "True if the place must be there, false if it must not.",
+            "description": "True if the field or header must exist, false if it must not exist.",
             "type": ["boolean", "string"],
             "pattern": whole("true|false"),
         },
@@ -121,7 +121,7 @@ fn predicate_schema() -> (Value, Value) {
     (plain, not)
 }
 
-/// The JSON schema of `when`.
+/// Returns the JSON schema of `when`.
 pub(super) fn when_schema(_: &mut SchemaGenerator) -> Schema {
     let (plain, not) = predicate_schema();
     let list = json!({
@@ -133,12 +133,12 @@ pub(super) fn when_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "anyOf": [plain, not, list] })
 }
 
-/// The JSON schema of `retract`.
+/// Returns the JSON schema of `retract`.
 pub(super) fn retract_schema(_: &mut SchemaGenerator) -> Schema {
     let (plain, not) = predicate_schema();
     let header = json!({
         "type": "object",
-        "properties": { "header": { "description": "A header of that name, with any value.", "type": "string" } },
+        "properties": { "header": { "description": "A header with this name and any value.", "type": "string" } },
         "required": ["header"],
         "additionalProperties": false,
     });

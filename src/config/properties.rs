@@ -1,13 +1,13 @@
-//! librdkafka's own properties: passed through, but for those that unseen depends on.
+//! librdkafka properties. They are passed to librdkafka, except for the properties that unseen sets itself.
 //!
-//! Must never let a value into a message: it may be a secret.
+//! Must never show a value in an error message, because it may be a secret.
 
 use super::error::Diagnostics;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// librdkafka's properties as they are written. Its faults never show a value.
+/// librdkafka properties as written. Error messages never show a value.
 #[derive(Debug, Default, Deserialize)]
 #[serde(try_from = "Value")]
 pub(super) struct Properties(pub(super) BTreeMap<String, Value>);
@@ -23,38 +23,38 @@ impl TryFrom<Value> for Properties {
     }
 }
 
-/// Properties that unseen sets itself, and what to do instead. Taking them from a file would break a promise.
+/// Properties that unseen sets itself, and what to do instead. Other values would break its guarantees.
 pub(super) const OWNED: [(&str, &str); 27] = [
-    ("acks", "unseen always waits for all replicas in sync"),
-    ("auto.commit.enable", "unseen commits offsets with its outputs; see worker.commit_interval"),
+    ("acks", "remove it: unseen always waits for all in-sync replicas"),
+    ("auto.commit.enable", "remove it: unseen commits offsets together with its outputs, every worker.commit_interval"),
     ("auto.commit.interval.ms", "use worker.commit_interval"),
     ("auto.offset.reset", "use kafka.start"),
-    ("batch.size", "unseen sizes batches by what the output topics take"),
+    ("batch.size", "remove it: unseen derives the batch size from the output topics' max.message.bytes"),
     ("bootstrap.servers", "use kafka.bootstrap_servers"),
-    ("delivery.diagnostics.only.error", "unseen counts every delivery"),
-    ("enable.auto.commit", "unseen commits offsets with its outputs; see worker.commit_interval"),
-    ("enable.auto.offset.store", "unseen commits offsets with its outputs"),
-    ("enable.idempotence", "unseen always writes idempotently"),
-    ("enable.partition.eof", "unseen depends on its default"),
+    ("delivery.diagnostics.only.error", "remove it: unseen counts all deliveries"),
+    ("enable.auto.commit", "remove it: unseen commits offsets together with its outputs, every worker.commit_interval"),
+    ("enable.auto.offset.store", "remove it: unseen commits offsets together with its outputs"),
+    ("enable.idempotence", "remove it: unseen always uses an idempotent producer"),
+    ("enable.partition.eof", "remove it: unseen requires the default"),
     ("group.id", "use kafka.group_id"),
     ("group.instance.id", "use kafka.instance_id"),
     ("group.protocol", CLASSIC),
     ("group.remote.assignor", CLASSIC),
-    ("isolation.level", "unseen reads only what was committed"),
-    ("max.in.flight", "unseen depends on the order of records"),
-    ("max.in.flight.requests.per.connection", "unseen depends on the order of records"),
-    ("message.max.bytes", "unseen takes the output topic's own limit"),
-    ("message.send.max.retries", "unseen never gives up a record"),
+    ("isolation.level", "remove it: unseen reads only committed records"),
+    ("max.in.flight", "remove it: unseen requires records in order"),
+    ("max.in.flight.requests.per.connection", "remove it: unseen requires records in order"),
+    ("message.max.bytes", "remove it: unseen uses the output topics' max.message.bytes"),
+    ("message.send.max.retries", "remove it: unseen retries until a record is written"),
     ("metadata.broker.list", "use kafka.bootstrap_servers"),
-    ("partition.assignment.strategy", "unseen chooses it by the topics' key spaces"),
-    ("partitioner", "unseen keeps a record's partition, or places it by its key as Java clients do"),
-    ("request.required.acks", "unseen always waits for all replicas in sync"),
-    ("retries", "unseen never gives up a record"),
+    ("partition.assignment.strategy", "remove it: unseen chooses the strategy, depending on the topics' key spaces"),
+    ("partitioner", "remove it: unseen keeps a record's partition, or chooses it by key like Java clients"),
+    ("request.required.acks", "remove it: unseen always waits for all in-sync replicas"),
+    ("retries", "remove it: unseen retries until a record is written"),
     ("transaction.timeout.ms", "use worker.transaction_timeout"),
-    ("transactional.id", "unseen makes it from kafka.group_id and kafka.instance_id"),
+    ("transactional.id", "remove it: unseen derives the id from kafka.group_id and kafka.instance_id"),
 ];
 
-const CLASSIC: &str = "unseen uses the classic protocol; it will support \"consumer\" (KIP-848) after its crash tests pass with librdkafka 2.15 or newer, which fixes errors in that protocol";
+const CLASSIC: &str = "remove it: unseen uses the classic protocol, and will support \"consumer\" (KIP-848) after its crash tests pass with librdkafka 2.15 or newer, which fixes errors in that protocol";
 
 /// Properties that only Kafka's Java clients have, and what to do instead.
 const JAVA: [(&str, &str); 40] = [
@@ -67,14 +67,14 @@ const JAVA: [(&str, &str); 40] = [
     ("key.deserializer", BYTES),
     ("key.serializer", BYTES),
     ("max.block.ms", NOT_NEEDED),
-    ("max.poll.records", "leave it out; worker.max_transaction_records limits what a transaction carries"),
-    ("max.request.size", "leave it out; unseen takes the output topic's own limit, max.message.bytes"),
+    ("max.poll.records", "remove it: worker.max_transaction_records limits the size of a transaction"),
+    ("max.request.size", "remove it: unseen uses the output topics' max.message.bytes"),
     ("metadata.max.idle.ms", NOT_NEEDED),
     ("metric.reporters", METRICS),
     ("metrics.num.samples", METRICS),
     ("metrics.recording.level", METRICS),
     ("metrics.sample.window.ms", METRICS),
-    ("partitioner.class", "leave it out; unseen keeps a record's partition, or places it by its key as Java clients do"),
+    ("partitioner.class", "remove it: unseen keeps a record's partition, or chooses it by key like Java clients"),
     ("receive.buffer.bytes", "use socket.receive.buffer.bytes"),
     ("sasl.client.callback.handler.class", LOGIN),
     ("sasl.jaas.config", LOGIN),
@@ -89,26 +89,26 @@ const JAVA: [(&str, &str); 40] = [
     ("ssl.keystore.key", "use ssl.key.pem"),
     (
         "ssl.keystore.type",
-        "leave it out; ssl.keystore.location takes PKCS #12, which `keytool -importkeystore -deststoretype PKCS12` makes of a JKS keystore",
+        "remove it: ssl.keystore.location must be in PKCS #12, and `keytool -importkeystore -deststoretype PKCS12` converts a JKS keystore",
     ),
     ("ssl.protocol", OPENSSL),
     ("ssl.provider", OPENSSL),
     ("ssl.secure.random.implementation", OPENSSL),
     ("ssl.trustmanager.algorithm", OPENSSL),
     ("ssl.truststore.certificates", "use ssl.ca.pem"),
-    ("ssl.truststore.location", "use ssl.ca.location, with the CA's certificate in PEM, as `keytool -exportcert -rfc` prints it"),
-    ("ssl.truststore.password", "leave it out; the file of ssl.ca.location has no password"),
-    ("ssl.truststore.type", "leave it out; the file of ssl.ca.location is in PEM"),
+    ("ssl.truststore.location", "use ssl.ca.location with the CA certificate in PEM, which `keytool -exportcert -rfc` prints"),
+    ("ssl.truststore.password", "remove it: the file in ssl.ca.location has no password"),
+    ("ssl.truststore.type", "remove it: the file in ssl.ca.location is in PEM"),
     ("value.deserializer", BYTES),
     ("value.serializer", BYTES),
 ];
-const NOT_NEEDED: &str = "leave it out";
-const BYTES: &str = "leave it out; unseen copies keys and values byte for byte";
-const LOGIN: &str = "use sasl.mechanism with sasl.username and sasl.password, with sasl.oauthbearer.*, or sasl.mechanism AWS_MSK_IAM";
-const METRICS: &str = "leave it out; http.listen serves metrics";
-const OPENSSL: &str = "leave it out; unseen uses OpenSSL";
+const NOT_NEEDED: &str = "remove it";
+const BYTES: &str = "remove it: unseen copies keys and values byte for byte";
+const LOGIN: &str = "use sasl.mechanism with sasl.username and sasl.password, sasl.mechanism OAUTHBEARER with sasl.oauthbearer.*, or sasl.mechanism AWS_MSK_IAM";
+const METRICS: &str = "remove it: the server at http.listen has the metrics";
+const OPENSSL: &str = "remove it: unseen uses OpenSSL";
 
-/// librdkafka's second names of its properties, each with the first.
+/// librdkafka's aliases of properties, each with its primary name.
 const ALIASES: [(&str, &str); 12] = [
     ("acks", "request.required.acks"),
     ("bootstrap.servers", "metadata.broker.list"),
@@ -124,45 +124,45 @@ const ALIASES: [(&str, &str); 12] = [
     ("sasl.oauthbearer.client.credentials.client.secret", "sasl.oauthbearer.client.secret"),
 ];
 
-/// What stands before the name of a property that is of topics.
+/// The prefix of topic properties.
 const OF_TOPICS: &str = "topic.";
 
-/// The first name of a property that may be named by its second one.
+/// Returns the primary name of a property.
 pub(crate) fn first_name(name: &str) -> &str {
     ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, first)| first)
 }
 
-/// What a property sets: the same for all of its names.
+/// Returns the primary name without the prefix of topic properties, which identifies what a property sets.
 fn target(name: &str) -> &str {
     first_name(name.strip_prefix(OF_TOPICS).unwrap_or(name))
 }
 
-/// Whether a property is text even where it looks like a number: names, passwords and the like.
+/// True if a property is text even if it looks like a number, such as a name or a password.
 fn is_text(name: &str) -> bool {
     let of_clients = ["sasl.", "ssl.", "client."].iter().any(|prefix| name.starts_with(prefix));
-    // The only number among them.
+    // The only number among these properties.
     of_clients && name != "sasl.kerberos.min.time.before.relogin"
 }
 
-/// Path of the properties in the configuration.
+/// Path of the librdkafka properties in the configuration.
 pub(super) const PATH: &str = "kafka.properties";
 
-/// Takes text, numbers and booleans as librdkafka would read them, and refuses what is unseen's own or the Java clients'. Each
-/// property gets its first name, so that none is set twice: librdkafka takes the last, and clients set theirs in no order.
+/// Converts values to text for librdkafka, and rejects the properties that unseen sets itself or that only Java clients have. Renames
+/// each property to its primary name, so that none is set twice: librdkafka uses the last value, and the order is not defined.
 pub(super) fn resolve(raw: &BTreeMap<String, Value>, diagnostics: &mut Diagnostics) -> BTreeMap<String, String> {
     let mut properties = BTreeMap::new();
     for (name, value) in raw {
         let path = format!("{PATH}.{name}");
         if let Some((_, instead)) = OWNED.iter().find(|(owned, _)| target(owned) == target(name)) {
-            diagnostics.add(&path, format!("set by unseen and not to be changed: {instead}"));
+            diagnostics.add(&path, format!("unseen sets this property itself; {instead}"));
             continue;
         }
         if let Some((_, instead)) = JAVA.iter().find(|(java, _)| *java == target(name)) {
-            diagnostics.add(&path, format!("only Kafka's Java clients have this property: {instead}"));
+            diagnostics.add(&path, format!("only Kafka's Java clients have this property; {instead}"));
             continue;
         }
         if let Some(other) = raw.keys().take_while(|other| *other != name).find(|other| target(other) == target(name)) {
-            diagnostics.add(&path, format!("sets the same as {other:?}; keep one of them"));
+            diagnostics.add(&path, format!("sets the same property as {other:?}; remove one of the two"));
             continue;
         }
         let first = match name.strip_prefix(OF_TOPICS) {
@@ -171,14 +171,14 @@ pub(super) fn resolve(raw: &BTreeMap<String, Value>, diagnostics: &mut Diagnosti
         };
         match value {
             Value::Number(_) | Value::Bool(_) if is_text(name) => {
-                diagnostics.add(&path, "expected text in quotes: without them, 0123 becomes 123 and yes becomes true");
+                diagnostics.add(&path, "expected text in quotes, because YAML reads 0123 as 123, and yes as true");
                 None
             }
             Value::String(text) => properties.insert(first, text.clone()),
             Value::Number(number) => properties.insert(first, number.to_string()),
             Value::Bool(switch) => properties.insert(first, switch.to_string()),
             _ => {
-                diagnostics.add(&path, "expected text, a number, true or false");
+                diagnostics.add(&path, "expected text, a number, true, or false");
                 None
             }
         };

@@ -33,7 +33,7 @@ pub(super) struct Raw {
     pub(super) serve: Serve,
     /// The topics to deduplicate, at least one.
     #[schemars(with = "Vec<Topic>", length(min = 1))]
-    // An empty place is a topic whose fault is already known.
+    // `None` is a topic whose error is already reported.
     pub(super) topics: Vec<Option<Topic>>,
 }
 
@@ -50,13 +50,13 @@ pub(super) struct Kafka {
     /// Static name of this process, such as the name of its pod. With it, a restart does not trigger a rebalance. Set it for all
     /// processes of a group, or for none.
     pub(super) instance_id: Option<String>,
-    /// Where to start in a partition without a committed offset.
+    /// Start position in a partition without a committed offset.
     pub(super) start: Start,
     /// What to do if a log ends before the position up to which it was read, for example after an unclean leader election.
     pub(super) on_truncation: OnTruncation,
     /// How long to wait for a broker at startup.
     pub(super) connect_timeout: Span,
-    /// Any other librdkafka property, for all clients. unseen refuses the properties that it sets itself.
+    /// Any other librdkafka property, for all clients. unseen rejects the properties that it sets itself.
     pub(super) properties: Properties,
 }
 
@@ -80,7 +80,7 @@ impl Default for Kafka {
 pub(super) struct Worker {
     /// Number of worker threads, each with its own consumer, producer, and partitions: 1 to 64.
     pub(super) workers: Count,
-    /// What a crash may cause to be emitted again.
+    /// Delivery guarantee: the records that a crash may cause to be emitted again.
     pub(super) delivery: Delivery,
     /// Time between commits while records arrive: 10ms to half of `transaction_timeout`.
     pub(super) commit_interval: Span,
@@ -114,8 +114,8 @@ impl Default for Worker {
 pub(super) struct State {
     /// Directory of the checkpoints.
     pub(super) dir: String,
-    /// Whether to also write the seen keys to a topic, `<group_id>-<space>-changelog`. The worker rebuilds the state of a partition
-    /// from it if the disk is lost, or if the partition comes from another machine. The worker creates the topic if it is missing.
+    /// Also write the seen keys to a topic, `<group_id>-<space>-changelog`. The worker rebuilds the state of a partition from it if the
+    /// disk is lost, or if the partition moves to another machine. The worker creates the topic if it is missing.
     pub(super) changelog: Switch,
     /// What to do for a partition that has neither a checkpoint nor a changelog.
     pub(super) cold_start: ColdStart,
@@ -175,7 +175,7 @@ pub(super) struct SchemaRegistry {
     pub(super) oauth: Option<RegistryOAuth>,
     /// PEM file with the CA certificates that sign the registry's certificate. The system's CAs by default.
     pub(super) ca_location: Option<String>,
-    /// Maximum time for an answer.
+    /// Maximum time for a response.
     pub(super) timeout: Span,
 }
 
@@ -232,7 +232,7 @@ pub(super) struct Serve {
     /// How producers choose the partition of a record by its record key. If the record key is part of the key, lookups then use
     /// only that partition. A wrong value causes wrong answers.
     pub(super) partitioner: Option<Partitioner>,
-    /// Whether clients can write. `BF.ADD` and similar commands then write a record for the key to the space's input.
+    /// Allow clients to write. `BF.ADD` and similar commands then write a record for the key to the space's input.
     pub(super) writes: Switch,
     /// Maximum time since the last contact with the brokers. Without it, a server without brokers keeps answering from its last
     /// state.
@@ -291,13 +291,13 @@ pub(super) struct Topic {
     /// Records to deduplicate: those for which this predicate holds, or each predicate of a list. The worker emits all other records in
     /// order, without deduplication. By default, it deduplicates all records.
     #[schemars(schema_with = "predicate::when_schema")]
-    // `resolve` reads it, so that an error has the path of its own predicate.
+    // `resolve` parses it, so that an error has the path of its predicate.
     pub(super) when: Option<Value>,
     /// Key space. Topics with the same space share their seen keys. The input's name by default.
     pub(super) space: Option<String>,
     /// What identifies a record: a part, or a list of parts. Required.
     #[schemars(schema_with = "key::schema")]
-    // Read by `resolve`, so that each part's fault has its own path.
+    // `resolve` parses it, so that an error has the path of its part.
     pub(super) key: Option<Value>,
     /// Format of the record keys, if a part of the key is a field in them. It takes the values of `value_format`.
     pub(super) key_format: FormatOption,
@@ -307,30 +307,30 @@ pub(super) struct Topic {
     /// Encodings of the whole value, outermost first: `gzip` and `base64`. The worker decodes at most 32 MiB to read a value, and emits the
     /// value unchanged.
     pub(super) value_encoding: EncodingOption,
-    /// How keys are hashed: `"xxh3"`, or, if untrusted parties choose the keys, `{ siphash = "32 hex digits" }` with a secret.
+    /// Hash function for keys: `"xxh3"`, or, if untrusted parties choose the keys, `{ siphash = "32 hex digits" }` with a secret.
     #[schemars(schema_with = "forms::hash")]
     pub(super) hash: Option<Value>,
     /// Records that retract their key, so that the next record with the key is emitted: those with a header, or with one of some
     /// values in a header or a field. Requires kind `cuckoo` or `exact`, or `filter.confirm`.
     #[schemars(schema_with = "predicate::retract_schema")]
     pub(super) retract: Option<Value>,
-    /// Whether to first write each record to an internal topic, `<group_id>-<input>-repartition`, in a partition that is chosen by
-    /// key. Use it for inputs that are not partitioned by this key. Each record is then written twice.
+    /// First write each record to an internal topic, `<group_id>-<input>-repartition`, in a partition that is chosen by key. Use it for
+    /// inputs that are not partitioned by this key. Each record is then written twice.
     pub(super) repartition: Switch,
     /// How long a key stays seen, by record time or by count: `{ keys = 1000000 }`. Required.
     #[schemars(required)]
     pub(super) window: Option<Length>,
-    /// How keys are remembered.
+    /// The filter that stores seen keys.
     pub(super) filter: Filter,
-    /// Whether a duplicate restarts the window of its key. A key that keeps occurring is then never emitted again.
+    /// Let each duplicate restart the window of its key. A key that keeps occurring is then never emitted again.
     pub(super) refresh: Switch,
-    /// Where a record has the time of its event, by which the window moves: `{ field = "/ts" }` or `{ header = "ts" }`, with its
-    /// `unit`, and `optional = true` to use Kafka's timestamp for records without a usable time. Kafka's timestamp by default.
+    /// Location of the event time, which moves the window: `{ field = "/ts" }` or `{ header = "ts" }`, with its `unit`, and
+    /// `optional = true` to use Kafka's timestamp for records without a usable time. Kafka's timestamp by default.
     #[schemars(schema_with = "key::time_schema")]
     pub(super) time: Option<Value>,
     /// How far a record's time may be ahead of the local clock and still move the window.
     pub(super) max_future: Span,
-    /// What to do with records that are older than the window and not seen in it.
+    /// What to do with records that are older than the window and whose keys are unseen.
     pub(super) late: Late,
     /// What to do with duplicates.
     pub(super) on_duplicate: OnDuplicate,
@@ -343,8 +343,8 @@ pub(super) struct Topic {
     /// counts one record in 32, for up to 64 frequent values, and for all others together.
     #[schemars(schema_with = "forms::count_by")]
     pub(super) count_by: Option<Value>,
-    /// Whether to compare a sample of duplicates with the records that they duplicate: `true`, `false`, or `{ except = ["/pointer"]
-    /// }` with fields that may differ. If the content differs, the key may lack a part.
+    /// Compare a sample of duplicates with the records that they duplicate: `true`, `false`, or `{ except = ["/pointer"] }` with
+    /// fields that may differ. If the content differs, the key may lack a part.
     #[schemars(schema_with = "forms::key_conflicts")]
     pub(super) key_conflicts: Option<Value>,
 }
@@ -378,7 +378,7 @@ impl Default for Topic {
     }
 }
 
-/// How keys are remembered.
+/// The filter that stores seen keys.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct Filter {
@@ -390,14 +390,14 @@ pub(super) struct Filter {
     pub(super) false_positive_rate: Rate,
     /// Number of slices of a window: 1 to 64. A key stays seen for at most one slice longer than the window.
     pub(super) slices: Count,
-    /// Memory for the whole topic. Required for kind `stable`, and refused for all others.
+    /// Memory for the whole topic. Required for kind `stable`, and invalid for all other kinds.
     pub(super) memory: Option<Bytes>,
-    /// Whether to look up the keys that the filter reports as seen in an exact store on disk. No unseen record is then dropped.
+    /// Look up keys that the filter reports as seen in an exact store on disk. No unseen record is then dropped.
     pub(super) confirm: Switch,
-    /// For `aging` with a window by time: whether to size the next slice for the fullest recent slice plus an eighth. It shrinks
-    /// only after a whole window, at most to 1/64.
+    /// For `aging` with a window by time: size the next slice for the fullest recent slice plus an eighth. It shrinks only after a
+    /// whole window, at most to 1/64.
     pub(super) adapt: Switch,
-    /// For `aging`: maximum memory for the topic's filters, divided evenly among its partitions. unseen refuses a limit that is too
+    /// For `aging`: maximum memory for the topic's filters, divided evenly among its partitions. unseen rejects a limit that is too
     /// small for `capacity`.
     pub(super) max_memory: Option<Bytes>,
     /// What to do if `max_memory` is not enough.
@@ -428,7 +428,7 @@ impl TryFrom<Value> for OnDuplicate {
             (Some("drop"), _) => Ok(Self::Drop),
             (Some("mark"), _) => Ok(Self::Mark),
             (_, Some(topic)) => Ok(Self::Topic(topic)),
-            _ => Err(expected("\"drop\", \"mark\" or { topic = \"name\" }", &value)),
+            _ => Err(expected("\"drop\", \"mark\", or { topic = \"name\" }", &value)),
         }
     }
 }
@@ -442,7 +442,7 @@ impl TryFrom<Value> for OnInvalid {
             (Some("drop"), _) => Ok(Self::Drop),
             (Some("emit"), _) => Ok(Self::Emit),
             (_, Some(topic)) => Ok(Self::Topic(topic)),
-            _ => Err(expected("\"fail\", \"drop\", \"emit\" or { topic = \"name\" }", &value)),
+            _ => Err(expected("\"fail\", \"drop\", \"emit\", or { topic = \"name\" }", &value)),
         }
     }
 }
@@ -455,7 +455,7 @@ fn topic(value: &Value) -> Option<String> {
     }
 }
 
-/// How keys are hashed. Its faults never show the secret.
+/// Parses how keys are hashed. Error messages never show the secret.
 pub(super) fn hashing(value: &Value) -> Result<Hashing, String> {
     if value.as_str() == Some("xxh3") {
         return Ok(Hashing::Xxh3);
@@ -467,7 +467,7 @@ pub(super) fn hashing(value: &Value) -> Result<Hashing, String> {
     }
 }
 
-/// Where a value is that is counted by: `{ header = "name" }` or `{ field = "/pointer" }`.
+/// Parses the location of a value by which records are counted: `{ header = "name" }` or `{ field = "/pointer" }`.
 pub(super) fn count_by(value: &Value) -> Result<CountBy, String> {
     match entry(value) {
         Some(("header", name)) => Ok(CountBy::Header(name.to_owned())),
@@ -476,7 +476,7 @@ pub(super) fn count_by(value: &Value) -> Result<CountBy, String> {
     }
 }
 
-/// `true`, `false` or `{ except = ["/pointer"] }`.
+/// Parses `true`, `false`, or `{ except = ["/pointer"] }`.
 pub(super) fn key_conflicts(value: &Value) -> Result<Option<CompareContent>, String> {
     let except = |table: &Map<String, Value>| {
         let pointers = table.get("except").filter(|_| table.len() == 1)?.as_array()?;
@@ -484,15 +484,15 @@ pub(super) fn key_conflicts(value: &Value) -> Result<Option<CompareContent>, Str
     };
     match value {
         Value::Bool(is_on) => return Ok(is_on.then(CompareContent::default)),
-        // A variable gives text.
+        // A value from a variable is text.
         Value::String(text) if text == "true" || text == "false" => return Ok((text == "true").then(CompareContent::default)),
         _ => {}
     }
-    let except = value.as_object().and_then(except).ok_or_else(|| expected("true, false or { except = [\"/pointer\"] }", value))?;
+    let except = value.as_object().and_then(except).ok_or_else(|| expected("true, false, or { except = [\"/pointer\"] }", value))?;
     CompareContent::new(except).map(Some)
 }
 
-/// A table's only entry, if it is text.
+/// Returns the only entry of a table, if its value is text.
 fn entry(value: &Value) -> Option<(&str, &str)> {
     let table = value.as_object().filter(|table| table.len() == 1)?;
     let (name, value) = table.iter().next()?;

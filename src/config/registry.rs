@@ -1,4 +1,4 @@
-//! Where schemas are.
+//! The connection to a schema registry.
 //!
 //! Must never show a password.
 
@@ -9,18 +9,18 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A schema registry. Its `Debug` shows no secret.
+/// A schema registry. Its `Debug` output contains no secret.
 #[derive(Clone)]
 pub struct SchemaRegistry {
-    /// Its addresses, without a slash at the end; at least one.
+    /// The addresses of the registry, at least one, without a trailing slash.
     pub urls: Vec<String>,
     /// User and password, for basic authentication.
     pub credentials: Option<(String, String)>,
     /// Bearer tokens, instead of basic authentication.
     pub oauth: Option<RegistryOAuth>,
-    /// A file of certificates in PEM that its own is signed by.
+    /// PEM file with the CA certificates that sign the registry's certificate.
     pub ca_location: Option<PathBuf>,
-    /// How long an answer may take.
+    /// Maximum time for a response.
     pub timeout: Duration,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Debug for SchemaRegistry {
     }
 }
 
-/// The registry, if its address is given.
+/// Resolves the registry, if it has an address.
 pub(super) fn resolve(mut raw: raw::SchemaRegistry, diagnostics: &mut Diagnostics) -> Option<SchemaRegistry> {
     let oauth = raw.oauth.take().map(|oauth| oauth::resolve_registry(oauth, diagnostics));
     let is_known = ["username", "password"].iter().any(|name| diagnostics.knows(&format!("schema_registry.{name}")));
@@ -55,20 +55,23 @@ pub(super) fn resolve(mut raw: raw::SchemaRegistry, diagnostics: &mut Diagnostic
         // The error does not show the value, because it may contain a password.
         match host {
             Some(rest) if rest.contains(['@', '?', '#']) => {
-                report("url", "must have no user, password or parameters: set schema_registry.username and .password");
+                report(
+                    "url",
+                    "must not contain a user, a password, or parameters: set schema_registry.username and schema_registry.password instead",
+                );
             }
             Some(rest) if !rest.is_empty() && !rest.starts_with('/') => {}
-            _ => report("url", "expected an address such as \"http://localhost:8081\", or several of them with commas between"),
+            _ => report("url", "expected an address such as \"http://localhost:8081\", or several addresses separated by commas"),
         }
     }
     if raw.timeout.0 < Duration::from_millis(100) {
         report("timeout", "expected a duration of at least 100ms");
     }
     if raw.username.is_some() != raw.password.is_some() && !is_known {
-        report("password", "username and password go together");
+        report("password", "username and password must be set together: set both, or remove both");
     }
     if oauth.is_some() && (raw.username.is_some() || raw.password.is_some()) {
-        report("oauth", "a bearer token goes without username and password");
+        report("oauth", "cannot be combined with username and password: remove either oauth, or username and password");
     }
     let ca_location = raw.ca_location.map(PathBuf::from);
     if let Some((raw_ca, Err(error))) = ca_location.as_ref().map(|file| (file, std::fs::File::open(file))) {

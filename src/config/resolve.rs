@@ -1,6 +1,6 @@
-//! From what a configuration says to what it means: bounds, and what must fit together.
+//! Validates the options, and converts them to a configuration.
 //!
-//! Looks at everything before it gives up, and keeps silent on what follows from a known fault.
+//! Reports all errors at once, except for errors that follow from other errors.
 
 use super::error::{Diagnostics, integer, required};
 use super::listen::listen;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 
-/// The typed configuration; it holds only if nothing was reported.
+/// Resolves the configuration, which is valid only if no error was reported.
 pub(super) fn resolve(raw: Raw, diagnostics: &mut Diagnostics) -> Option<Config> {
     let kafka = kafka(raw.kafka, diagnostics);
     let worker = worker(&raw.worker, diagnostics);
@@ -26,33 +26,37 @@ pub(super) fn resolve(raw: Raw, diagnostics: &mut Diagnostics) -> Option<Config>
     Some(config)
 }
 
-/// Frames that name schemas need a registry that has them.
+/// Checks that there is a registry if a format needs one.
 fn schemas(config: &Config, diagnostics: &mut Diagnostics) {
     for (at, topic) in config.topics.iter().enumerate() {
         for (side, format) in [("key_format", topic.formats.key()), ("value_format", topic.formats.value())] {
             let path = format!("topics[{at}].{side}");
             if format.needs_registry() && config.schema_registry.is_none() && !diagnostics.knows("schema_registry") {
                 let kind = serde_json::json!(format.format);
-                let message =
-                    format!("needs schema_registry.url, or, for records without a frame, a schema: {{ kind = {kind}, schema = \"file\" }}");
+                let message = format!(
+                    "requires schema_registry.url; for records without a registry's frame, set {{ kind = {kind}, schema = \"file\" }} instead"
+                );
                 diagnostics.add(&path, message);
             }
         }
     }
 }
 
-/// The names of the topics that are made here are made of others.
+/// Checks the names of internal topics, which consist of other names.
 fn made_topics(config: &Config, diagnostics: &mut Diagnostics) {
     for (at, topic) in config.topics.iter().enumerate() {
         if let Some(name) = config.repartitioned(topic) {
             let path = format!("topics[{at}].repartition");
             if !config.state.changelog {
-                diagnostics.add(&path, "needs state.changelog: what is brought together is not kept once it is read");
+                diagnostics.add(
+                    &path,
+                    "requires state.changelog = true, because records are deleted from the repartition topic after they are read",
+                );
             }
             if !topics::is_topic_name(&name) {
                 diagnostics.add(
                     &path,
-                    format!("{name:?} must be a topic's name: at most 249 letters, digits, '.', '_' and '-'; change kafka.group_id"),
+                    format!("the repartition topic {name:?} is not a valid topic name (at most 249 letters, digits, '.', '_', and '-'); change kafka.group_id"),
                 );
             }
         }
@@ -61,7 +65,7 @@ fn made_topics(config: &Config, diagnostics: &mut Diagnostics) {
         let Some(name) = config.changelog(&topic.space) else { return };
         if !topics::is_topic_name(&name) {
             let message = format!(
-                "with state.changelog, {name:?} must be a topic's name: at most 249 letters, digits, '.', '_' and '-'; change the space or kafka.group_id, or set state.changelog to false"
+                "the changelog topic {name:?} is not a valid topic name (at most 249 letters, digits, '.', '_', and '-'); change the space or kafka.group_id, or set state.changelog to false"
             );
             diagnostics.add(&format!("topics[{at}].space"), message);
         }
@@ -69,7 +73,7 @@ fn made_topics(config: &Config, diagnostics: &mut Diagnostics) {
 }
 
 fn kafka(raw: raw::Kafka, diagnostics: &mut Diagnostics) -> Option<Kafka> {
-    let what = "the brokers to begin with, such as \"localhost:9092\"";
+    let what = "the initial brokers, such as \"localhost:9092\"";
     let bootstrap_servers = required(raw.bootstrap_servers, "kafka.bootstrap_servers", what, diagnostics);
     let texts = [
         ("kafka.bootstrap_servers", &bootstrap_servers),
@@ -98,14 +102,14 @@ fn kafka(raw: raw::Kafka, diagnostics: &mut Diagnostics) -> Option<Kafka> {
     })
 }
 
-/// Returns why a list of servers is not one of `host:port`, without showing a password in it.
+/// Returns an error message if an entry of a list of servers is not `host:port`. The message does not show a password.
 fn not_an_address(servers: &str) -> Option<String> {
-    let leave_out = "leave out what is before the host: security.protocol in kafka.properties says how to connect";
+    let advice = "remove the part before the host: security.protocol in kafka.properties sets the protocol";
     if servers.contains('@') {
-        return Some(format!("expected host:port; {leave_out}, and sasl.username and sasl.password identify the user"));
+        return Some(format!("expected host:port; {advice}, and sasl.username and sasl.password set the user"));
     }
     let server = servers.split(',').map(str::trim).find(|server| server.contains("://"))?;
-    Some(format!("expected host:port, got {server:?}; {leave_out}"))
+    Some(format!("expected host:port, got {server:?}; {advice}"))
 }
 
 fn worker(raw: &raw::Worker, diagnostics: &mut Diagnostics) -> Option<Worker> {
@@ -121,7 +125,7 @@ fn worker(raw: &raw::Worker, diagnostics: &mut Diagnostics) -> Option<Worker> {
         diagnostics.add("worker.commit_interval", format!("expected a duration of at least 10ms, got {}", text(interval)));
     } else if interval > timeout / 2 && !diagnostics.knows("worker.transaction_timeout") {
         let message = format!(
-            "expected at most half of worker.transaction_timeout, {}, got {}; a slow commit would be aborted",
+            "expected at most half of worker.transaction_timeout, which is {}, got {}; otherwise, the broker could abort a slow commit",
             text(timeout / 2),
             text(interval)
         );
@@ -148,7 +152,7 @@ fn state(raw: raw::State, diagnostics: &mut Diagnostics) -> State {
         diagnostics.add("state.dir", "must not be empty");
     }
     if raw.max_write_rate.0 == 0 {
-        diagnostics.add("state.max_write_rate", "must not be 0: nothing could be kept");
+        diagnostics.add("state.max_write_rate", "must not be 0, because no checkpoint could be written");
     }
     State { dir: PathBuf::from(raw.dir), changelog: raw.changelog.0, cold_start: raw.cold_start, max_write_rate: raw.max_write_rate.0 }
 }
@@ -158,12 +162,12 @@ fn http(raw: &str, diagnostics: &mut Diagnostics) -> Option<Http> {
 }
 
 fn log(raw: raw::Log, diagnostics: &mut Diagnostics) -> Log {
-    // The filter's syntax takes a lone word for the name of a module, so a misspelt level would silence the rest.
-    let misspelt = |part: &&str| {
+    // The log filter would take a misspelled level for the name of a module, and then log nothing else.
+    let misspelled = |part: &&str| {
         let (module, level) = part.trim().rsplit_once('=').unwrap_or(("all", part.trim()));
         module.trim().is_empty() || module.contains('[') || level.trim().parse::<LevelFilter>().is_err()
     };
-    if let Some(part) = raw.level.split(',').find(misspelt) {
+    if let Some(part) = raw.level.split(',').find(misspelled) {
         diagnostics.add("log.level", format!("expected a level such as \"info\", or \"info,unseen=debug\"; got {part:?}"));
     }
     Log { level: raw.level, format: raw.format }

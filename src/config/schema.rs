@@ -1,6 +1,6 @@
 //! The JSON schema of a configuration, for editors and for the Helm chart.
 //!
-//! It follows from the types of `raw`, and from `forms`. Must never refuse what is right.
+//! It is generated from the types of `raw` and from `forms`. Must never reject a valid configuration.
 
 use super::forms::VARIABLE;
 use super::raw::Raw;
@@ -9,14 +9,14 @@ use schemars::generate::SchemaSettings;
 use schemars::transform::transform_subschemas;
 use serde_json::{Value, json};
 
-/// The schema of a configuration, in the draft that editors and Helm know: 7.
+/// Returns the schema of a configuration, in draft 7, which editors and Helm support.
 #[must_use]
 pub fn schema() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true).with_transform(tidy);
     settings.into_generator().into_root_schema_for::<Raw>().to_value()
 }
 
-/// Variables in the place of names, sentences on one line, tables that may be empty, and no defaults that are none.
+/// Allows variables instead of fixed values, puts each description on one line, allows empty tables, and removes null defaults.
 fn tidy(schema: &mut Schema) {
     transform_subschemas(&mut tidy, schema);
     if let Some(names) = schema.remove("enum") {
@@ -24,7 +24,7 @@ fn tidy(schema: &mut Schema) {
         schema.insert("oneOf".to_owned(), json!([{ "enum": names }]));
     }
     if let Some(Value::Array(forms)) = schema.get_mut("oneOf") {
-        forms.push(json!({ "description": "A variable.", "type": "string", "pattern": VARIABLE }));
+        forms.push(json!({ "description": "A reference to a variable.", "type": "string", "pattern": VARIABLE }));
     }
     if let Some(Value::String(text)) = schema.get_mut("description") {
         *text = text.replace('\n', " ");
@@ -37,7 +37,7 @@ fn tidy(schema: &mut Schema) {
         if option.get("default").is_some_and(Value::is_null) {
             option.remove("default");
         }
-        // In YAML, a table of which every line is a comment.
+        // In YAML, a table whose lines are all comments is null.
         if !is_required(name) && option.get("type").is_some_and(|kind| kind == "object") {
             option.insert("type".to_owned(), json!(["object", "null"]));
         }
@@ -51,7 +51,7 @@ mod tests {
     use schemars::JsonSchema;
     use serde::de::DeserializeOwned;
 
-    /// Whether the type takes the value, and whether its schema does.
+    /// Returns whether the type accepts the value, and whether its schema does.
     fn verdicts<T: JsonSchema + DeserializeOwned>(value: &Value) -> (bool, bool) {
         let mut generator = SchemaSettings::draft07().with_transform(tidy).into_generator();
         let schema = generator.root_schema_for::<T>().to_value();
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_takes_what_the_types_take() {
+    fn schemas_accept_the_same_values_as_the_types() {
         let values = [
             json!("24h"),
             json!("1h 30m"),
@@ -112,14 +112,14 @@ mod tests {
             ] {
                 assert_eq!(taken, valid, "{value}");
             }
-            // That a number is too large, a pattern does not see in a text.
+            // A pattern cannot check the size of a number in text.
             let (taken, valid) = verdicts::<Rate>(value);
             assert!(taken == valid || valid && value.is_string(), "{value}");
         }
     }
 
     #[test]
-    fn a_default_is_written_as_it_is_read() {
+    fn defaults_are_in_the_syntax_of_options() {
         for (pointer, default) in [
             ("/kafka/properties/group_id", json!("unseen")),
             ("/kafka/properties/start", json!("earliest")),

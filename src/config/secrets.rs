@@ -1,14 +1,13 @@
-//! Which settings are secrets.
+//! Recognizes options that contain secrets, and hides their values.
 //!
-//! Owns the list of their names, and hides their values. Nobody else must list them; the Helm chart alone has a copy
-//! (`_checks.tpl`), for it cannot ask here.
+//! Owns the only list of their names, except for a copy in the Helm chart (`_checks.tpl`), which cannot call Rust.
 
 use serde_json::{Value, json};
 
-/// Stands for a secret.
+/// The replacement for a secret.
 const HIDDEN: &str = "(hidden)";
 
-/// Parts of the paths whose values are secrets: of librdkafka's properties, of a schema registry, and of a hash.
+/// Parts of the paths of secrets: librdkafka properties, and options of the schema registry, the servers, and the hash.
 const SECRETS: [&str; 7] = ["password", "passphrase", "secret", "key.pem", "sasl.oauthbearer.config", "sasl.jaas.config", "siphash"];
 
 /// True if the value at a path, such as `kafka.properties.sasl.password`, is a secret.
@@ -17,28 +16,28 @@ pub(crate) fn is_secret(path: &str) -> bool {
     SECRETS.iter().any(|part| path.contains(part))
 }
 
-/// What to say of a text with a `${...}` that stands for nothing, in place of `message`, which names what stands there.
-/// A text that is one reference and nothing else is named: no password looks so.
+/// Returns an error message for text with an invalid `${...}`. `message` may show a part of the text. So if the text is a secret,
+/// another message replaces it, unless the whole text is a single reference, which is not a password.
 pub(super) fn withhold(path: &str, text: &str, message: String) -> String {
     let inner = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
     if !is_secret(path) || inner.is_some_and(|inner| !inner.contains(['$', '{', '}'])) {
         return message;
     }
-    "a `${...}` in it stands for nothing; it is not shown, for it may be part of the secret; write `$$` for a dollar sign".to_owned()
+    "it has an invalid `${...}`, which is not shown because it may be part of the secret; for a dollar sign, write `$$`".to_owned()
 }
 
-/// Returns what is wrong with a value, without showing it if it is a secret.
+/// Returns an error message for a value, which does not show the value if it is a secret.
 pub(super) fn withhold_value(path: &str, message: String) -> String {
     if !is_secret(path) {
         return message;
     }
-    "expected text in quotes; what is there is not shown, because it may be the secret".to_owned()
+    "expected text in quotes; the value is not shown because it may be a secret".to_owned()
 }
 
-/// Hides the secrets below a path of a tree; the path of the whole is empty.
+/// Hides the secrets below a path of a tree. The path of the whole tree is empty.
 pub(super) fn hide(path: &str, tree: &mut Value) {
     match tree {
-        // None was set where an option has no default.
+        // An option that is not set has no secret to hide.
         Value::Null => {}
         value if is_secret(path) => *value = json!(HIDDEN),
         Value::Array(items) => items.iter_mut().for_each(|item| hide(path, item)),
@@ -52,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_secrets_are_known_wherever_they_stand() {
+    fn secrets_are_recognized_by_their_paths() {
         for path in [
             "kafka.properties.sasl.password",
             "kafka.properties.SASL.Password",
@@ -75,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_hidden_wherever_they_stand() {
+    fn secrets_are_hidden_at_any_depth() {
         let mut tree = json!({ "kafka": { "properties": { "sasl.jaas.config": "hunter2", "client.id": "a" } }, "topics": [{ "hash": { "siphash": 7 } }] });
         hide("", &mut tree);
         let wanted = json!({ "kafka": { "properties": { "sasl.jaas.config": HIDDEN, "client.id": "a" } }, "topics": [{ "hash": { "siphash": HIDDEN } }] });

@@ -1,4 +1,4 @@
-//! What `unseen serve` answers, and where.
+//! The servers of `unseen serve`.
 //!
 //! Must never show the password.
 
@@ -15,32 +15,32 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where and what to serve. Its `Debug` shows no secret.
+/// The servers of `unseen serve`. Its `Debug` output contains no secret.
 #[derive(Clone)]
 pub struct Serve {
-    /// True if the configuration has a table `[serve]`, so that `unseen serve` is to run with it.
+    /// True if the configuration has a table `[serve]`.
     pub is_set: bool,
-    /// Where clients of Redis ask.
+    /// The address for Redis clients.
     pub listen: SocketAddr,
-    /// Where metrics, probes and the look-up over HTTP are, if anywhere.
+    /// The address of the metrics, the probes, and HTTP lookups, if any.
     pub http_listen: Option<SocketAddr>,
-    /// Threads that answer; as many as there are processors if none is given.
+    /// Number of threads. The number of CPUs by default.
     pub threads: Option<u16>,
-    /// Most connections at a time.
+    /// Maximum number of connections.
     pub max_connections: usize,
-    /// What clients must give with AUTH.
+    /// The password that clients must send with AUTH, if any.
     pub password: Option<String>,
-    /// What encrypts connections; none are encrypted without it.
+    /// The TLS files. Without them, connections are not encrypted.
     pub tls: Option<Tls>,
-    /// The partitions that are followed; all if none is given.
+    /// The partitions to follow. All partitions by default.
     pub partitions: Option<Partitions>,
-    /// How producers choose the partition of a record by its key, if that is known.
+    /// How producers choose the partition of a record by its record key, if known.
     pub partitioner: Option<Partitioner>,
-    /// Whether clients may write, to input topics.
+    /// True if clients can write to input topics.
     pub writes: bool,
-    /// How long ago the brokers may have been heard of.
+    /// Maximum time since the last contact with the brokers.
     pub max_staleness: Option<Duration>,
-    /// Filters that are others than the worker's, by space.
+    /// Filters that differ from the worker's filters, by space.
     pub filters: BTreeMap<String, Filter>,
 }
 
@@ -77,43 +77,43 @@ impl fmt::Debug for Serve {
 }
 
 impl Serve {
-    /// Returns a warning if anybody who can connect from another machine can write.
+    /// Returns a warning if any client on another machine can write.
     #[must_use]
     pub fn open_writes(&self) -> Option<String> {
         let wants_certificates = self.tls.as_ref().is_some_and(|tls| tls.client_ca_location.is_some());
         let is_open = self.writes && self.password.is_none() && !wants_certificates && !self.listen.ip().is_loopback();
         is_open.then(|| {
             format!(
-                "serve.writes: anybody who can connect to {} can write to the input topics; set serve.password, or require client certificates with serve.tls.client_ca_location",
+                "serve.writes: any client that can connect to {} can write to the input topics; set serve.password, or require client certificates with serve.tls.client_ca_location",
                 self.listen
             )
         })
     }
 }
 
-/// Files in PEM by which connections are encrypted.
+/// PEM files for TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    /// The certificate, and those between it and the root.
+    /// The server's certificate, followed by any intermediate certificates.
     pub certificate_location: PathBuf,
-    /// Its private key.
+    /// The private key of the server's certificate.
     pub key_location: PathBuf,
-    /// Certificates that those of clients must be signed by; clients need none without it.
+    /// CA certificates that sign the certificates of clients. Without them, clients do not need a certificate.
     pub client_ca_location: Option<PathBuf>,
 }
 
-/// Some partitions, by number.
+/// A set of partitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partitions(Vec<RangeInclusive<i32>>);
 
 impl Partitions {
-    /// Whether a partition is one of them.
+    /// True if the set contains a partition.
     #[must_use]
     pub fn contains(&self, partition: i32) -> bool {
         self.0.iter().any(|range| range.contains(&partition))
     }
 
-    /// From `0-31`, `7`, or several of these with commas between.
+    /// Parses `0-31`, `7`, or several ranges and numbers separated by commas.
     fn parse(text: &str) -> Option<Self> {
         let number = |text: &str| text.trim().parse::<i32>().ok().filter(|&number| number >= 0);
         let range = |part: &str| match part.split_once('-') {
@@ -124,11 +124,11 @@ impl Partitions {
     }
 }
 
-/// What the options mean. Spaces are those of the topics.
+/// Resolves the options of the servers.
 pub(super) fn resolve(raw: raw::Serve, topics: &[Topic], diagnostics: &mut Diagnostics) -> Option<Serve> {
     let address = match listen(&raw.listen, "serve.listen", "127.0.0.1:6379", diagnostics) {
         Ok(None) => {
-            diagnostics.add("serve.listen", "must be an address: without it there is nothing to serve");
+            diagnostics.add("serve.listen", "must be an address, because `unseen serve` cannot run without this server");
             None
         }
         address => address.ok().flatten(),
@@ -139,19 +139,19 @@ pub(super) fn resolve(raw: raw::Serve, topics: &[Topic], diagnostics: &mut Diagn
     }
     integer(raw.max_connections.0, &(1..=1_000_000), "serve.max_connections", diagnostics);
     if raw.password.as_ref().is_some_and(String::is_empty) {
-        diagnostics.add("serve.password", "must not be empty; leave it out to let anybody ask");
+        diagnostics.add("serve.password", "must not be empty; to allow clients without a password, remove it");
     }
     let tls = raw.tls.and_then(|raw| tls(raw, diagnostics));
     let partitions = raw.partitions.and_then(|text| {
         let partitions = Partitions::parse(&text);
         if partitions.is_none() {
-            diagnostics.add("serve.partitions", format!("expected numbers such as \"0-31\" or \"0,2,4\", got {text:?}"));
+            diagnostics.add("serve.partitions", format!("expected partition numbers, such as \"0-31\" or \"0,2,4\", got {text:?}"));
         }
         partitions
     });
     if raw.max_staleness.as_ref().is_some_and(|most| most.0 < Duration::from_secs(2)) {
-        // The brokers are asked once a second.
-        diagnostics.add("serve.max_staleness", "expected a duration of at least 2s");
+        diagnostics
+            .add("serve.max_staleness", "expected a duration of at least 2s, because the server contacts the brokers once per second");
     }
     let filters = raw.filters.iter().filter_map(|(space, raw)| Some((space.clone(), own_filter(space, raw, topics, diagnostics)?)));
     let filters = filters.collect();
@@ -171,11 +171,11 @@ pub(super) fn resolve(raw: raw::Serve, topics: &[Topic], diagnostics: &mut Diagn
     })
 }
 
-/// Not read yet: a worker that has the same file need not have these.
+/// Resolves the TLS files without reading them, because a worker with the same configuration may not have them.
 fn tls(raw: raw::Tls, diagnostics: &mut Diagnostics) -> Option<Tls> {
     let mut required = |location: Option<String>, name: &str, what: &str| {
         if location.is_none() {
-            diagnostics.add(&format!("serve.tls.{name}"), format!("required: a file with the server's {what} in PEM"));
+            diagnostics.add(&format!("serve.tls.{name}"), format!("required: the PEM file with the server's {what}"));
         }
         location.map(PathBuf::from)
     };
@@ -188,14 +188,14 @@ fn tls(raw: raw::Tls, diagnostics: &mut Diagnostics) -> Option<Tls> {
     })
 }
 
-/// A filter for a space that is another one than the worker's.
+/// Resolves a filter that differs from the worker's filter for a space.
 fn own_filter(space: &str, raw: &raw::Filter, topics: &[Topic], diagnostics: &mut Diagnostics) -> Option<Filter> {
     let path = format!("serve.filters.{space}");
     let of_space = || topics.iter().filter(|topic| topic.space == space);
     let Some(topic) = of_space().next() else {
         if !diagnostics.knows("topics") {
             let spaces: Vec<_> = topics.iter().map(|topic| &topic.space).collect();
-            diagnostics.add(&path, format!("no topic has the space {space:?}; spaces are {spaces:?}"));
+            diagnostics.add(&path, format!("no topic has the space {space:?}; the spaces are {spaces:?}"));
         }
         return None;
     };
@@ -205,23 +205,27 @@ fn own_filter(space: &str, raw: &raw::Filter, topics: &[Topic], diagnostics: &mu
     };
     let filter = filter::resolve(raw, length, Some(topic.window), &path, diagnostics);
     if filter.is_exact() {
-        diagnostics
-            .add(&path, "kind \"exact\" and confirm keep keys on disk, and a server keeps all in memory; choose \"cuckoo\" or \"aging\"");
-    } else if filter.kind == Kind::Stable && topic.filter.kind != Kind::Stable {
-        diagnostics
-            .add(&path, "kind \"stable\" forgets at random, and would call keys unseen that were seen; choose \"aging\" or \"cuckoo\"");
-    } else if filter.growth.at_max == AtMaxMemory::EvictOldest && topic.filter.growth.at_max != AtMaxMemory::EvictOldest {
         diagnostics.add(
-            &format!("{path}.at_max_memory"),
-            "\"evict_oldest\" forgets keys before their time, which the worker does not; choose \"stop\" or \"saturate\"",
+            &path,
+            "kind \"exact\" and confirm store keys on disk, but a server stores all keys in memory; use kind \"cuckoo\" or \"aging\"",
         );
-    } else if of_space().any(|topic| topic.retract.is_some()) && !filter.can_retract() {
+    } else if filter.kind == Kind::Stable && topic.filter.kind != Kind::Stable {
+        diagnostics.add(
+            &path,
+            "kind \"stable\" forgets keys at random, so the server would report seen keys as unseen; use kind \"aging\" or \"cuckoo\"",
+        );
+    } else if filter.growth.at_max == AtMaxMemory::EvictOldest && topic.filter.growth.at_max != AtMaxMemory::EvictOldest {
         diagnostics
-            .add(&path, format!("kind {:?} cannot retract a key, and topics of {space:?} do; choose \"cuckoo\"", filter.kind.name()));
+            .add(&format!("{path}.at_max_memory"), "\"evict_oldest\" forgets keys that the worker still has; use \"stop\" or \"saturate\"");
+    } else if of_space().any(|topic| topic.retract.is_some()) && !filter.can_retract() {
+        diagnostics.add(
+            &path,
+            format!("kind {:?} cannot retract keys, but topics of the space {space:?} do; use kind \"cuckoo\"", filter.kind.name()),
+        );
     }
     let slices = u64::from(topic.window.slices());
     if raw.slices.0 != slices && raw.slices.0 != raw::Filter::default().slices.0 {
-        diagnostics.add(&format!("{path}.slices"), format!("the slices are the worker's, {slices}; leave it out"));
+        diagnostics.add(&format!("{path}.slices"), format!("must be {slices}, like the worker's filter; set it to {slices}, or remove it"));
     }
     Some(filter)
 }

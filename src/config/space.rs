@@ -1,22 +1,22 @@
-//! Key spaces: which topics share what was seen.
+//! Key spaces: groups of topics that share their seen keys.
 //!
-//! Owns the one answer to that question. Must never depend on anything but the names of spaces.
+//! Must never depend on anything except the names of spaces.
 
 use super::{Config, Topic};
 use crate::record::SpaceId;
 
-/// A key space, and the configured topics that are of it.
+/// A key space and its topics.
 #[derive(Clone, Debug)]
 pub struct KeySpace<'c> {
-    /// Its number, in the order in which the topics name spaces.
+    /// The index of the space, in the order of the first topic of each space.
     pub id: SpaceId,
-    /// Its name.
+    /// The name of the space.
     pub name: &'c str,
-    /// Its topics; at least one. What they must agree on, the first one says for all.
+    /// The topics of the space, at least one. The settings that must be equal can be read from the first topic.
     pub topics: Vec<&'c Topic>,
 }
 
-/// The key spaces of topics.
+/// Groups topics by their key spaces.
 pub(super) fn group<'c>(topics: impl Iterator<Item = &'c Topic>) -> Vec<KeySpace<'c>> {
     let mut spaces: Vec<KeySpace<'c>> = Vec::new();
     for topic in topics {
@@ -29,7 +29,7 @@ pub(super) fn group<'c>(topics: impl Iterator<Item = &'c Topic>) -> Vec<KeySpace
 }
 
 impl KeySpace<'_> {
-    /// The topic that says for all of the space what they agree on.
+    /// Returns a topic with the settings that are equal for all topics of the space.
     #[must_use]
     pub fn first(&self) -> &Topic {
         self.topics[0]
@@ -37,13 +37,13 @@ impl KeySpace<'_> {
 }
 
 impl Config {
-    /// The key spaces, in the order of their numbers.
+    /// Returns the key spaces, in the order of their ids.
     #[must_use]
     pub fn spaces(&self) -> Vec<KeySpace<'_>> {
         group(self.topics.iter())
     }
 
-    /// The key space of a topic: the configured topics that name the same space.
+    /// Returns the key space of a topic.
     #[must_use]
     pub fn space_of<'c>(&'c self, topic: &'c Topic) -> KeySpace<'c> {
         let spaces = self.spaces();
@@ -51,7 +51,7 @@ impl Config {
         spaces.iter().find(|space| space.name == topic.space).cloned().unwrap_or_else(alone)
     }
 
-    /// Whether topics share a key space, so that equal partition numbers must go to one worker.
+    /// True if topics share a key space. Then the partitions with the same number must be assigned to the same worker.
     #[must_use]
     pub fn shares_spaces(&self) -> bool {
         self.spaces().iter().any(|space| space.topics.len() > 1)

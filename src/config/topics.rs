@@ -1,4 +1,4 @@
-//! The topics to deduplicate, each by itself and all together.
+//! The topics to deduplicate: validates each topic, and compares them with each other.
 
 use super::error::{Diagnostics, integer, required};
 use super::space::{self, KeySpace};
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use std::ops::RangeInclusive;
 
 const SLICES: RangeInclusive<u64> = 1..=64;
-/// What Kafka takes for a topic's name.
+/// Maximum length of a topic name in Kafka.
 const NAME_MAX: usize = 249;
 
-/// The topics that are right by themselves.
+/// Resolves the topics that have no errors of their own.
 pub(super) fn resolve(raw: Vec<Option<raw::Topic>>, diagnostics: &mut Diagnostics) -> Vec<Topic> {
     if raw.is_empty() && !diagnostics.knows("topics") {
         diagnostics.add("topics", "required: at least one topic to deduplicate");
@@ -39,7 +39,7 @@ fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<T
     let at = |name: &str| format!("{path}.{name}");
     let input = required(raw.input, &at("input"), "the topic to read", diagnostics);
     let when = raw.when.as_ref().map_or_else(|| Some(Vec::new()), |raw| predicate::when(raw, &at("when"), diagnostics));
-    let spec = match required(raw.key, &at("key"), "where the key is, such as { record = \"key\" }", diagnostics) {
+    let spec = match required(raw.key, &at("key"), "the parts of the key, such as { record = \"key\" }", diagnostics) {
         Some(raw) => key::resolve(&raw, &at("key"), diagnostics),
         None => None,
     };
@@ -66,7 +66,8 @@ fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<T
     }
     for (field, name) in names {
         if let Some(name) = name.filter(|name| !is_topic_name(name)) {
-            let message = format!("expected 1 to {NAME_MAX} characters of a-z, A-Z, 0-9, '.', '_' and '-', got {name:?}");
+            let message =
+                format!("expected a topic name of 1 to {NAME_MAX} characters from a-z, A-Z, 0-9, '.', '_', and '-', got {name:?}");
             diagnostics.add(&at(field), message);
         }
     }
@@ -103,7 +104,7 @@ fn window(length: Length, slices: u64, path: &str, diagnostics: &mut Diagnostics
         Length::Time(length) => {
             let length = i64::try_from(length.as_millis()).ok()?;
             if length < i64::from(slices) {
-                diagnostics.add(&place, format!("expected at least a millisecond a slice, got {length}ms for {slices} slices"));
+                diagnostics.add(&place, format!("expected at least one millisecond per slice, got {length}ms for {slices} slices"));
             }
             Some(Window::time(length, slices))
         }
@@ -114,36 +115,39 @@ fn window(length: Length, slices: u64, path: &str, diagnostics: &mut Diagnostics
     }
 }
 
-/// Returns the predicate of records that retract their key.
+/// Resolves the predicate of records that retract their key.
 fn retract(raw: Option<&Value>, filter: &Filter, path: &str, diagnostics: &mut Diagnostics) -> Option<Predicate> {
     let retract = predicate::retract(raw?).map_err(|message| diagnostics.add(path, message)).ok()?;
     if !filter.can_retract() {
-        let message = format!("kind {:?} cannot retract a key; choose \"cuckoo\" or \"exact\", or set filter.confirm", filter.kind.name());
+        let message = format!(
+            "filter kind {:?} cannot retract keys; use kind \"cuckoo\" or \"exact\", or set filter.confirm = true",
+            filter.kind.name()
+        );
         diagnostics.add(path, message);
     }
     Some(retract)
 }
 
-/// Returns where records have the time of their events.
+/// Resolves the location of the event time.
 fn time(raw: Option<&Value>, path: &str, diagnostics: &mut Diagnostics) -> Option<EventTime> {
     key::time(raw?).map_err(|message| diagnostics.add(path, message)).ok()
 }
 
-/// Returns the location of the value that records are counted by.
+/// Resolves the location of the value by which records are counted.
 fn count_by(raw: Option<&Value>, path: &str, diagnostics: &mut Diagnostics) -> Option<CountBy> {
     raw::count_by(raw?).map_err(|message| diagnostics.add(path, message)).ok()
 }
 
-/// Returns the fields that may differ in duplicates, if duplicates are compared.
+/// Resolves how to compare the content of duplicates, if it is compared.
 fn key_conflicts(raw: Option<&Value>, path: &str, diagnostics: &mut Diagnostics) -> Option<CompareContent> {
     raw::key_conflicts(raw?).map_err(|message| diagnostics.add(path, message)).ok()?
 }
 
 fn late(late: Late, length: Option<Length>, on_invalid: &OnInvalid, path: &str, diagnostics: &mut Diagnostics) {
     if late != Late::Emit && matches!(length, Some(Length::Keys(_))) {
-        diagnostics.add(path, "only \"emit\" goes with a window by count, which knows no time");
+        diagnostics.add(path, "a window by count has no late records: use \"emit\", or remove it");
     } else if late == Late::DeadLetter && !matches!(on_invalid, OnInvalid::Topic(_)) {
-        diagnostics.add(path, "\"dead_letter\" needs a topic for dead letters: on_invalid = { topic = \"name\" }");
+        diagnostics.add(path, "\"dead_letter\" requires a dead-letter topic: set on_invalid = { topic = \"name\" }");
     }
 }
 
@@ -152,12 +156,12 @@ pub(super) fn is_topic_name(name: &str) -> bool {
     (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(allowed) && name != "." && name != ".."
 }
 
-/// No topic may be read twice, nor be written by a worker that reads it.
+/// Checks that no topic is read twice, and that no input is also written.
 fn check_loops(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
     for (index, (path, topic)) in topics.iter().enumerate() {
         if let Some((other, _)) = topics[..index].iter().find(|(_, other)| other.input == topic.input) {
             let message = format!(
-                "{:?} is the input of {other} too: a topic has one key and one window. For records that need another key, use a second configuration with its own group_id that reads the output of {other}, and set `when` in both",
+                "{:?} is already the input of {other}, and a topic can have only one key and one window; to deduplicate some records by another key, run a second configuration with its own group_id that reads the output of {other}, and set `when` in both",
                 topic.input
             );
             diagnostics.add(&format!("{path}.input"), message);
@@ -171,13 +175,16 @@ fn check_loops(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
         }
         for (field, name) in written {
             if let Some((reader, _)) = topics.iter().find(|(_, reader)| reader.input == *name) {
-                diagnostics.add(&format!("{path}.{field}"), format!("{name:?} is the input of {reader}: records would go round"));
+                diagnostics.add(
+                    &format!("{path}.{field}"),
+                    format!("{name:?} is the input of {reader}, so records would be read again forever; use another topic"),
+                );
             }
         }
     }
 }
 
-/// Topics of one space share its filters, so they must want the same ones.
+/// Checks that topics of a space have equal settings, because they share its filters.
 fn check_spaces(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
     let spaces = space::group(topics.iter().map(|(_, topic)| topic));
     for (path, topic) in topics {
@@ -186,7 +193,7 @@ fn check_spaces(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
         let other_path = topics.iter().find(|(_, first)| std::ptr::eq(first, other)).map_or("", |(path, _)| path);
         if other.is_shadow() != topic.is_shadow() {
             let message = format!(
-                "{:?} and {:?} share the space {:?}: give both an output or none, for what only a shadow has seen would come out nowhere",
+                "{:?} and {:?} share the space {:?}: set an output for both or for none, because records whose keys only the shadow topic has seen would be lost",
                 other.input, topic.input, topic.space
             );
             diagnostics.add(&format!("{path}.output"), message);
@@ -194,7 +201,7 @@ fn check_spaces(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
         let differences = rules(other).into_iter().zip(rules(topic)).filter(|(a, b)| a != b);
         for ((field, theirs), (_, ours)) in differences {
             let message = format!(
-                "{:?} and {:?} share the space {:?} and must agree: {other_path} has {theirs}, here it is {ours}",
+                "{:?} and {:?} share the space {:?} and must have the same value: {other_path} has {theirs}, but this topic has {ours}",
                 other.input, topic.input, topic.space
             );
             diagnostics.add(&format!("{path}.{field}"), message);
@@ -207,23 +214,23 @@ fn growth_text(growth: Growth) -> String {
     format!("adapt = {}, max_memory = {most}, at_max_memory = {}", growth.adapt, json!(growth.at_max))
 }
 
-/// What the topics of a space must agree on, as it is shown.
+/// Returns the settings that must be equal for all topics of a space, as text.
 fn rules(topic: &Topic) -> [(&'static str, String); 12] {
-    // Each option by name: a new one does not compile until somebody has said whether a space must agree on it.
+    // Lists all options, so that a new option does not compile until it is decided whether it must be equal.
     let Topic {
         input: _,
-        output: _, // All of them have one, or none: see check_spaces.
+        output: _, // All topics have an output, or none: see check_spaces.
         when: _,   // Each topic selects its own records.
         space: _,
-        key: _,     // Each topic has its own; how keys are hashed is below.
-        formats: _, // A text or a number is the same id in each of them.
+        key: _,     // Each topic has its own key. The hash must be equal, see below.
+        formats: _, // Equal values are the same key in all formats.
         repartition: _,
         window: _,
         filter:
             Filter { kind: _, capacity: _, false_positive_rate: _, memory: _, confirm: _, growth: Growth { adapt: _, max_bytes: _, at_max: _ } },
-        retract: _, // A record that another topic does not take for a retraction is one more key.
+        retract: _, // Each topic decides which of its records are retractions.
         refresh: _,
-        time: _, // The time of an event is the same instant in each of them.
+        time: _, // Each topic has its own location of the event time.
         max_future: _,
         late: _,
         on_duplicate: _,

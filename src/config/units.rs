@@ -1,6 +1,4 @@
-//! Values with a unit: durations, sizes, counts, rates, and how they are written.
-//!
-//! Each is refused with what was expected and what there is instead.
+//! Values with units: durations, sizes, counts, and rates.
 
 use crate::filter::Window;
 use serde::{Deserialize, Serialize, Serializer};
@@ -8,18 +6,18 @@ use serde_json::Value;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Longest duration that is taken: ten years. Beyond it a number is a slip, and arithmetic would overflow.
+/// Maximum duration: ten years. A longer duration is most likely a mistake, and could overflow.
 const DURATION_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
-/// What a filter may be sized for. Beyond it a number is a slip: the memory would be measured in terabytes.
+/// Range of capacities. A larger capacity is most likely a mistake, because its filter would need more than a terabyte of memory.
 pub(super) const KEYS: RangeInclusive<u64> = 1..=100_000_000_000;
 
-/// A unit as it is written, and how many it stands for.
+/// A unit and its factor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unit {
     name: &'static str,
     scale: u64,
-    /// Whether it may be written in small and in capital letters alike.
+    /// True if uppercase and lowercase letters are both accepted.
     any_case: bool,
 }
 
@@ -28,14 +26,14 @@ impl Unit {
         Self { name, scale, any_case: true }
     }
 
-    /// A million. A small `m` is a thousandth elsewhere.
+    /// A million. A lowercase `m` usually means a thousandth, so it is not accepted.
     const MILLION: Self = Self { name: "M", scale: 1_000_000, any_case: false };
 
     fn is(self, text: &str) -> bool {
         if self.any_case { self.name.eq_ignore_ascii_case(text) } else { self.name == text }
     }
 
-    /// The ways to write it, as a regular expression.
+    /// Returns a regular expression for the spellings of the unit.
     pub(super) fn pattern(self) -> String {
         let cases = |letter: char| format!("[{}{}]", letter.to_ascii_uppercase(), letter.to_ascii_lowercase());
         if self.any_case { self.name.chars().map(cases).collect() } else { self.name.to_owned() }
@@ -55,7 +53,7 @@ pub(super) const BYTE_UNITS: [Unit; 8] = [
     Unit::new("GiB", 1 << 30),
 ];
 
-/// The message for a value of the wrong form.
+/// Returns the error message for a value of the wrong form.
 pub(super) fn expected(what: &str, got: &Value) -> String {
     format!("expected {what}, got {got}")
 }
@@ -73,7 +71,7 @@ impl TryFrom<Value> for Span {
     }
 }
 
-/// How long a key stays seen, as it is written: `"24h"` or `{ keys = 1000000 }`.
+/// The length of a window as written: `"24h"` or `{ keys = 1000000 }`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Value")]
 pub(super) enum Length {
@@ -97,7 +95,7 @@ impl TryFrom<Value> for Length {
     }
 }
 
-/// A number of things, such as `5000`, `"1_000_000"` or `"10M"`.
+/// A number, such as `5000`, `"1_000_000"`, or `"10M"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Value")]
 pub(super) struct Count(pub(super) u64);
@@ -108,8 +106,8 @@ impl TryFrom<Value> for Count {
     fn try_from(value: Value) -> Result<Self, String> {
         count(&value).map(Self).ok_or_else(|| {
             let million = value.as_str().is_some_and(|text| text.ends_with('m'));
-            let advice = if million { "; a million is written M, for m is a thousandth" } else { "" };
-            expected("a whole number such as 5000, \"200k\" or \"10M\"", &value) + advice
+            let advice = if million { "; for millions, write M instead of m" } else { "" };
+            expected("a whole number such as 5000, \"200k\", or \"10M\"", &value) + advice
         })
     }
 }
@@ -127,7 +125,7 @@ impl TryFrom<Value> for Bytes {
     }
 }
 
-/// A share strictly between 0 and 1, such as `1e-4`.
+/// A rate between 0 and 1, both excluded, such as `1e-4`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Value")]
 pub(super) struct Rate(pub(super) f64);
@@ -145,7 +143,7 @@ impl TryFrom<Value> for Rate {
     }
 }
 
-/// `true` or `false`; the environment has only text for it.
+/// `true` or `false`, as a boolean or as text, because values from the environment are text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Value")]
 pub(super) struct Switch(pub(super) bool);
@@ -171,7 +169,7 @@ fn count(value: &Value) -> Option<u64> {
     quantity(value, &COUNT_UNITS)
 }
 
-/// A whole number, alone or as text with a unit. Digits may be grouped by `_`.
+/// Parses a whole number, or text with a number and a unit. Underscores between digits are ignored.
 fn quantity(value: &Value, units: &[Unit]) -> Option<u64> {
     let Some(text) = value.as_str() else { return value.as_u64() };
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
@@ -180,7 +178,7 @@ fn quantity(value: &Value, units: &[Unit]) -> Option<u64> {
     digits.replace('_', "").parse::<u64>().ok()?.checked_mul(unit.scale)
 }
 
-/// The shortest way to write a whole number with a unit.
+/// Returns the shortest text for a whole number with a unit.
 fn written(number: u64, units: &[Unit]) -> Value {
     match units.iter().rev().find(|unit| number > 0 && number.is_multiple_of(unit.scale)) {
         Some(unit) if unit.scale > 1 => format!("{}{}", number / unit.scale, unit.name).into(),
@@ -206,7 +204,7 @@ impl Serialize for Bytes {
     }
 }
 
-/// A window as a person would write it.
+/// Formats the length of a window for people.
 #[must_use]
 pub fn window_text(window: Window) -> String {
     match window {

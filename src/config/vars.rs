@@ -1,14 +1,14 @@
-//! `${VAR}` within a value of the file.
+//! Substitutes `${VAR}` in values of the file.
 //!
-//! Values are substituted after the file is parsed, so nothing that a variable holds can become
-//! structure, and what was put in is not looked at again.
+//! Variables are substituted after the file is parsed, so their values cannot change its structure. References in the value of a
+//! variable are not substituted.
 
 use std::collections::BTreeMap;
 
-/// The environment as it was at start.
+/// The environment variables, by name.
 pub(super) type Environment = BTreeMap<String, String>;
 
-/// Puts in `${VAR}`, `${VAR:-default}`, `${VAR:?message}` and `${file:/path}`; `$$` is a dollar sign.
+/// Substitutes `${VAR}`, `${VAR:-default}`, `${VAR:?message}`, and `${file:/path}`. `$$` becomes a dollar sign.
 pub(super) fn substitute(text: &str, environment: &Environment) -> Result<String, String> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -18,7 +18,7 @@ pub(super) fn substitute(text: &str, environment: &Environment) -> Result<String
             out.push('$');
             after
         } else if let Some(after) = after.strip_prefix('{') {
-            let (expression, after) = after.split_once('}').ok_or("`${` without `}`; write `$$` for a dollar sign")?;
+            let (expression, after) = after.split_once('}').ok_or("`${` has no closing `}`; for a dollar sign, write `$$`")?;
             out.push_str(&look_up(expression, environment)?);
             after
         } else {
@@ -38,16 +38,16 @@ fn look_up(expression: &str, environment: &Environment) -> Result<String, String
     }
     let (name, otherwise) = expression.split_once(':').map_or((expression, None), |(name, rest)| (name, Some(rest)));
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
-        // What stands there is not shown: it may be part of a password.
-        return Err("`${` is not followed by the name of an environment variable; write `$$` for a dollar sign".to_owned());
+        // The error message does not show the text, because it may be part of a password.
+        return Err("`${` is not followed by the name of an environment variable; for a dollar sign, write `$$`".to_owned());
     }
     let value = environment.get(name);
-    // As in a shell, the forms with a colon take an empty variable for an unset one.
+    // As in a shell, the forms with a colon treat an empty variable as unset.
     let filled = value.filter(|value| !value.is_empty());
     match otherwise {
         None => value.cloned().ok_or_else(|| format!("environment variable {name} is not set")),
         Some(rest) => match (filled, rest.strip_prefix('-'), rest.strip_prefix('?')) {
-            (_, None, None) => Err("expected ${NAME}, ${NAME:-default} or ${NAME:?message}".to_owned()),
+            (_, None, None) => Err("expected ${NAME}, ${NAME:-default}, or ${NAME:?message}".to_owned()),
             (Some(value), ..) => Ok(value.clone()),
             (None, Some(default), _) => Ok(default.to_owned()),
             (None, None, Some("")) => Err(format!("environment variable {name} is not set")),

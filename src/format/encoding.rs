@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use std::io::Read as _;
 use std::sync::OnceLock;
 
-/// Maximum size of a decoded value, after each of its encodings. A small gzip stream can contain a thousand times its size.
+/// Maximum size of a value after each decoding step. A gzip stream can expand to a thousand times its size.
 pub const DECODED_MAX: usize = 32 << 20;
 
-/// Memory that is kept between values.
+/// Maximum size of the buffer that is kept between values.
 const KEPT: usize = 1 << 20;
 
 /// An encoding of a value.
@@ -32,10 +32,10 @@ pub(crate) struct Decoded {
 }
 
 impl Decoded {
-    /// Removes encodings from a value, the outermost first.
+    /// Decodes a value, starting with the outermost encoding.
     ///
     /// # Errors
-    /// A sentence without its subject, if the value is not encoded like this, or larger than [`DECODED_MAX`].
+    /// An error message without a subject, if the value does not have these encodings, or is larger than [`DECODED_MAX`].
     pub(crate) fn decode(&mut self, encodings: &[Encoding], value: &[u8]) -> Result<&[u8], String> {
         let Self { bytes, input } = self;
         for (number, encoding) in encodings.iter().enumerate() {
@@ -62,7 +62,7 @@ fn gunzip(encoded: &[u8], bytes: &mut Vec<u8>) -> Result<(), String> {
             if length > DECODED_MAX {
                 return Err(too_large("gzip"));
             }
-            // Grows to the limit, but not past it.
+            // Double the buffer up to the limit, to allocate no more than the limit.
             let room = (2 * length).max(4 * encoded.len()).clamp(1 << 12, DECODED_MAX + 1);
             bytes.reserve_exact(room - length);
             bytes.resize(room, 0);
@@ -83,7 +83,7 @@ fn gunzip(encoded: &[u8], bytes: &mut Vec<u8>) -> Result<(), String> {
 }
 
 fn from_base64(encoded: &[u8], bytes: &mut Vec<u8>) -> Result<(), String> {
-    /// Both alphabets.
+    /// The decoder for both alphabets.
     static BASE64: OnceLock<Alphabet> = OnceLock::new();
     let base64 = BASE64.get_or_init(|| {
         let mut base64 = BASE64_NOPAD.specification();
@@ -112,7 +112,7 @@ fn not_base64(error: &data_encoding::DecodeError) -> String {
 }
 
 fn too_large(encoding: &str) -> String {
-    format!("is larger than {} MiB when {encoding} is decoded", DECODED_MAX >> 20)
+    format!("is larger than {} MiB after decoding {encoding}", DECODED_MAX >> 20)
 }
 
 /// Compresses a value, for tests.
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn encodings_are_removed_from_the_outside_in() {
+    fn the_outermost_encoding_is_decoded_first() {
         let (gzip_only, text) = (gzip(b"{\"id\":1}"), b"{\"id\":1}".to_vec());
         assert_eq!(decoded(&[Encoding::Gzip], &gzip_only), Ok(text.clone()));
         let base64 = data_encoding::BASE64.encode(&gzip_only);
@@ -140,12 +140,12 @@ mod tests {
         assert_eq!(decoded(&[Encoding::Gzip, Encoding::Base64], &gzip(base64.as_bytes())), Ok(gzip_only.clone()));
         assert_eq!(decoded(&[Encoding::Gzip, Encoding::Base64, Encoding::Gzip], &gzip(base64.as_bytes())), Ok(text));
         assert_eq!(decoded(&[], b"x"), Ok(Vec::new()), "without an encoding, nothing is decoded");
-        // Members are decoded one after the other.
+        // A stream can have several members.
         assert_eq!(decoded(&[Encoding::Gzip], &[gzip(b"a"), gzip(b""), gzip(b"b")].concat()), Ok(b"ab".to_vec()));
     }
 
     #[test]
-    fn base64_is_read_in_all_usual_forms() {
+    fn base64_is_decoded_in_all_common_forms() {
         let bytes = [0xfb, 0xff, 0xbf, 0x00, 0x3e];
         for text in ["+/+/AD4=", "-_-_AD4=", "+/+/AD4", "\"+/+/AD4=\"", "  +/+/\r\nAD4=\n", "\"-_-_AD4\"\n"] {
             assert_eq!(decoded(&[Encoding::Base64], text.as_bytes()), Ok(bytes.to_vec()), "{text}");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn torn_and_foreign_streams_are_errors() {
+    fn truncated_and_invalid_streams_are_rejected() {
         let whole = gzip(b"{\"id\":1}");
         for end in 2..whole.len() {
             assert!(decoded(&[Encoding::Gzip], &whole[..end]).unwrap_err().starts_with("is broken gzip: "), "{end} bytes");
@@ -166,19 +166,19 @@ mod tests {
         let mut wrong = whole.clone();
         *wrong.last_mut().unwrap() ^= 1;
         assert!(decoded(&[Encoding::Gzip], &wrong).is_err(), "the length is wrong");
-        assert!(decoded(&[Encoding::Gzip], &[&whole[..], b"{}"].concat()).is_err(), "there is more behind the stream");
+        assert!(decoded(&[Encoding::Gzip], &[&whole[..], b"{}"].concat()).is_err(), "there are bytes after the stream");
         assert_eq!(decoded(&[Encoding::Gzip], b""), Err("is not gzip: it is empty".to_owned()));
         assert_eq!(decoded(&[Encoding::Gzip], b"{}"), Err("is not gzip: it does not begin with 0x1f 0x8b".to_owned()));
     }
 
     #[test]
-    fn a_bomb_is_decoded_only_up_to_the_limit() {
+    fn a_gzip_bomb_is_decoded_only_up_to_the_limit() {
         let most = gzip(&vec![b' '; DECODED_MAX]);
         let mut room = Decoded::default();
         assert_eq!(room.decode(&[Encoding::Gzip], &most).map(<[u8]>::len), Ok(DECODED_MAX));
-        // Ten members are within the input limit of a record, and decode to ten times the limit.
+        // Ten members fit into a record, and expand to ten times the limit.
         let bomb = most.repeat(10);
-        assert_eq!(room.decode(&[Encoding::Gzip], &bomb), Err("is larger than 32 MiB when gzip is decoded".to_owned()));
+        assert_eq!(room.decode(&[Encoding::Gzip], &bomb), Err("is larger than 32 MiB after decoding gzip".to_owned()));
         assert!(room.bytes.capacity() <= DECODED_MAX + 1, "{}", room.bytes.capacity());
         assert_eq!(room.decode(&[Encoding::Gzip], &gzip(b"a")), Ok(&b"a"[..]));
         room.decode(&[Encoding::Gzip], &gzip(b"a")).unwrap();

@@ -1,33 +1,32 @@
-//! The frame around a record that names its schema: the wire format of Confluent's serializers.
+//! The frame with the schema id of a record, in the wire format of Confluent's serializers.
 //!
-//! Owns where the schema's name is and where the record begins. Must never take an unframed record for a framed one:
-//! what does not begin as a frame does is invalid.
+//! Must never accept a record without a frame as a record with a frame.
 //!
 //! ```text
-//! 0x00 | id, 4 bytes, big endian | record        the first form
-//! 0x01 | GUID, 16 bytes          | record        the newer form, which also comes in a header, without the record
+//! 0x00 | id, 4 bytes, big endian | record        the original format
+//! 0x01 | GUID, 16 bytes          | record        the newer format, which can also be in a header, without the record
 //! ```
 //!
-//! Before a Protobuf record, the frame also has the place of its message in the schema: how many numbers follow, and these
-//! numbers, each as a zigzag varint. A single byte 0 is short for one number, 0.
+//! For Protobuf, the frame also contains the message indexes, which are the path to the message type in the schema: the number of
+//! indexes and the indexes, each as a zigzag varint. A single byte 0 is short for the index list `[0]`.
 
 use super::Format;
 use std::fmt;
 
-/// Most numbers that say which message of a schema a record is: messages are rarely within more than two others.
+/// Maximum number of message indexes. Message types are rarely nested more than three levels deep.
 const INDEXES_MAX: usize = 16;
 
-/// The header that has the frame of a record's value, where the value has none.
+/// The header with the frame of the record value, if the value itself has no frame.
 pub const VALUE_HEADER: &str = "__value_schema_id";
-/// The same for its key.
+/// The header with the frame of the record key, if the key itself has no frame.
 pub const KEY_HEADER: &str = "__key_schema_id";
 
-/// How a registry calls a schema.
+/// The id of a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SchemaId {
-    /// By a number that is its own within the registry.
+    /// A number that is unique within the registry.
     Number(u32),
-    /// By one that is its own everywhere.
+    /// A GUID that is unique across registries.
     Guid([u8; 16]),
 }
 
@@ -46,29 +45,29 @@ impl fmt::Display for SchemaId {
     }
 }
 
-/// A frame, and what it is around.
+/// A record that is split into its frame and its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// The frame's bytes: equal ones name the same message of the same schema.
+    /// The bytes of the frame. Equal bytes identify the same message type of the same schema.
     pub head: &'a [u8],
-    /// The record itself.
+    /// The record without its frame.
     pub body: &'a [u8],
 }
 
-/// What a frame names.
+/// A parsed frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The schema.
+    /// The id of the schema.
     pub schema: SchemaId,
-    /// Which message of it, for Protobuf.
+    /// The message indexes, for Protobuf.
     pub indexes: Vec<usize>,
 }
 
 impl<'a> Frame<'a> {
-    /// Parts a record from its frame, which is in the `header` if there is one.
+    /// Splits a record into its frame and its body. If there is a `header`, it contains the frame.
     ///
     /// # Errors
-    /// A sentence, without its subject, that says what is wrong.
+    /// An error message without a subject, if the frame is invalid.
     pub fn split(format: Format, record: &'a [u8], header: Option<&'a [u8]>) -> Result<Self, &'static str> {
         match header {
             None => {
@@ -76,18 +75,18 @@ impl<'a> Frame<'a> {
                 Ok(Self { head, body })
             }
             Some(head) if head.first() == Some(&1) && length(format, head)? == head.len() => Ok(Self { head, body: record }),
-            Some(_) => Err("has a header for the id of its schema that is not 0x01 and a GUID"),
+            Some(_) => Err("has a header with a schema id that is not 0x01 and a GUID"),
         }
     }
 }
 
-/// Whether a record may be a framed one.
+/// True if a record probably has a frame.
 pub(crate) fn is_likely(record: &[u8]) -> bool {
     matches!((record.first(), record.len()), (Some(0), 5..) | (Some(1), 17..))
 }
 
 impl Head {
-    /// Reads a frame that [`Frame::split`] has found.
+    /// Parses a frame from [`Frame::split`].
     #[must_use]
     pub fn of(format: Format, head: &[u8]) -> Option<Self> {
         let (schema, mut rest) = match *head.first()? {
@@ -106,7 +105,7 @@ impl Head {
     }
 }
 
-/// The length of the frame that some bytes begin with.
+/// Returns the length of the frame at the start of some bytes.
 #[inline]
 fn length(format: Format, bytes: &[u8]) -> Result<usize, &'static str> {
     let id = match bytes.first() {
@@ -114,16 +113,16 @@ fn length(format: Format, bytes: &[u8]) -> Result<usize, &'static str> {
         Some(1) => 17,
         Some(_) => {
             return Err(
-                "does not begin with the frame of a schema registry, 0x00 or 0x01; for records without a frame, set its format to \"json\", or to { kind = \"…\", schema = \"file\" }",
+                "does not begin with the frame of a schema registry (0x00 or 0x01); for records without a frame, set the format to \"json\" or { kind = \"…\", schema = \"file\" }",
             );
         }
-        None => return Err("is empty, where the frame of a schema registry should be"),
+        None => return Err("is empty, but must begin with the frame of a schema registry"),
     };
     let Some(mut rest) = bytes.get(id..) else { return Err("ends within the frame of a schema registry") };
     if format == Format::Protobuf {
         let count = zigzag(&mut rest)?;
         if count > INDEXES_MAX {
-            return Err("names a message within more than 15 others");
+            return Err("has a frame with more than 16 message indexes");
         }
         for _ in 0..count {
             zigzag(&mut rest)?;
@@ -132,16 +131,16 @@ fn length(format: Format, bytes: &[u8]) -> Result<usize, &'static str> {
     Ok(bytes.len() - rest.len())
 }
 
-/// Takes a number of which no large one makes sense.
+/// Parses a message index, or their number.
 fn zigzag(rest: &mut &[u8]) -> Result<usize, &'static str> {
-    const BROKEN: &str = "has a frame whose message indexes are broken";
+    const BROKEN: &str = "has a frame with invalid message indexes";
     let mut number = 0_usize;
     for shift in (0..21).step_by(7) {
         let (&byte, after) = rest.split_first().ok_or("ends within the frame of a schema registry")?;
         *rest = after;
         number |= usize::from(byte & 0x7f) << shift;
         if byte & 0x80 == 0 {
-            // Nobody writes a number longer than it is. So a message has one frame, or two if it is the first.
+            // Serializers always use the shortest form. So each message type has one frame, or two if all of its indexes are 0.
             let is_shortest = byte != 0 || shift == 0;
             return if is_shortest && number & 1 == 0 { Ok(number / 2) } else { Err(BROKEN) };
         }
@@ -155,12 +154,12 @@ mod tests {
 
     fn head(format: Format, record: &[u8]) -> Result<(SchemaId, Vec<usize>, &[u8]), &'static str> {
         let frame = Frame::split(format, record, None)?;
-        let head = Head::of(format, frame.head).expect("what was split can be read");
+        let head = Head::of(format, frame.head).expect("a valid frame");
         Ok((head.schema, head.indexes, frame.body))
     }
 
     #[test]
-    fn a_frame_names_a_schema() {
+    fn a_frame_has_a_schema_id() {
         assert_eq!(head(Format::Avro, &[0, 0, 0, 1, 2, 7, 8]), Ok((SchemaId::Number(258), vec![], &[7, 8][..])));
         let guid: Vec<u8> = std::iter::once(1).chain(0..16).chain([9]).collect();
         let (schema, indexes, body) = head(Format::JsonSchema, &guid).unwrap();
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_names_a_message() {
+    fn a_protobuf_frame_has_message_indexes() {
         for (bytes, indexes) in
             [(&[0][..], vec![0]), (&[2, 0], vec![0]), (&[2, 4], vec![2]), (&[4, 2, 6], vec![1, 3]), (&[2, 0x80, 2], vec![128])]
         {
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_refused() {
+    fn invalid_frames_are_rejected() {
         for format in [Format::Avro, Format::Protobuf, Format::JsonSchema] {
             for bytes in [&b""[..], b"{}", &[0], &[0, 0, 0, 0], &[1; 16], &[2, 0, 0, 0, 1, 0]] {
                 assert!(head(format, bytes).is_err(), "{format:?} {bytes:?}");
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_has_the_frame_where_it_is_there() {
+    fn a_frame_can_be_in_a_header() {
         let guid: Vec<u8> = std::iter::once(1).chain(0..16).collect();
         let split = |format, header: &'static [u8]| Frame::split(format, b"x", Some(header));
         assert_eq!(Frame::split(Format::Avro, b"x", Some(&guid)), Ok(Frame { head: &guid, body: b"x" }));
@@ -198,6 +197,6 @@ mod tests {
         for wrong in [&b""[..], b"x", &[0, 0, 0, 0, 1], &[1, 2]] {
             assert!(split(Format::Avro, wrong.to_vec().leak()).is_err(), "{wrong:?}");
         }
-        assert!(Frame::split(Format::Avro, b"x", Some(&[&guid[..], &[7]].concat())).is_err(), "a byte too many");
+        assert!(Frame::split(Format::Avro, b"x", Some(&[&guid[..], &[7]].concat())).is_err(), "an extra byte");
     }
 }

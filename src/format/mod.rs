@@ -1,10 +1,10 @@
-//! Formats of records: from the bytes of a record's key or value to the values at some places, or to everything in it.
+//! Record formats: extracts fields from the bytes of record keys and values, or visits everything in them.
 //!
-//! Owns the meaning of a place in each format, and which values of different formats are the same. Must never fetch a schema, know
-//! of keys, or read past what a schema allows: a torn record is invalid.
+//! Owns how a JSON pointer is resolved in each format, and which values of different formats are equal. Must never fetch a schema,
+//! depend on keys, or accept a truncated record.
 //!
-//! An [`Extractor`] is compiled once for a format, its schema if it has one, and a list of [`Places`]. It passes over everything
-//! else without building a value, and allocates nothing.
+//! An [`Extractor`] is compiled once for a format, a schema if the format has schemas, and a list of [`Places`]. It skips everything
+//! else without building values, and does not allocate.
 
 #[cfg(feature = "formats")]
 mod avro;
@@ -38,17 +38,17 @@ use std::fmt;
 /// Maximum number of nested containers that are read.
 pub const DEPTH_MAX: usize = 64;
 
-/// Bytes of memory per byte of a Protobuf schema after it is linked.
+/// Estimated memory in bytes per byte of a linked Protobuf schema.
 const LINKED_BYTES: usize = 64;
 
-/// What a record's key, or its value, is.
+/// The format of record keys or values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
-    /// A JSON text.
+    /// JSON text.
     #[default]
     Json,
-    /// A JSON text behind a frame that names its schema.
+    /// JSON text after a frame with the id of its schema.
     JsonSchema,
     /// Avro's binary encoding.
     Avro,
@@ -67,22 +67,22 @@ impl fmt::Display for Format {
     }
 }
 
-/// A schema, as a registry or a file has it.
+/// A schema from a registry or a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schema {
-    /// What it describes.
+    /// The format of the records.
     pub format: Format,
     /// The schema itself.
     pub body: Body,
-    /// Other schemas that it names, each behind those that it needs itself.
+    /// The schemas that this schema refers to. Each one comes after its own references.
     pub references: Vec<Reference>,
-    /// What Protobuf links once, however many messages of it are compiled: frames may name any.
+    /// The linked Protobuf schema. It is linked only once, because frames can name any of its messages.
     #[cfg(feature = "formats")]
     linked: protobuf::Once,
 }
 
 impl Schema {
-    /// A schema with those that it names.
+    /// Combines a schema with its references.
     #[must_use]
     pub fn new(format: Format, body: Body, references: Vec<Reference>) -> Self {
         Self {
@@ -94,7 +94,7 @@ impl Schema {
         }
     }
 
-    /// The memory that it takes, in bytes, more or less: as it is written with those that it names, and what is linked of it.
+    /// Estimates the memory of the schema, its references, and the linked schema, in bytes.
     #[must_use]
     pub fn memory(&self) -> usize {
         let size = self.body.size() + self.references.iter().map(|reference| reference.body.size()).sum::<usize>();
@@ -103,19 +103,19 @@ impl Schema {
     }
 }
 
-/// A schema that another one names.
+/// A schema that another schema refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// How it is named: a file to import in Protobuf, a full name in Avro.
+    /// The name of the reference: the path of an import in Protobuf, a full name in Avro.
     pub name: String,
     /// The schema itself.
     pub body: Body,
 }
 
-/// How a schema is written.
+/// The source of a schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// As text: JSON for Avro; a `.proto` file, or a `FileDescriptorProto` in base64, for Protobuf.
+    /// Text: JSON for Avro, and a `.proto` file or a `FileDescriptorProto` in base64 for Protobuf.
     Text(String),
     /// A `FileDescriptorSet`, as `protoc --include_imports --descriptor_set_out` writes it.
     Descriptors(Vec<u8>),
@@ -130,33 +130,33 @@ impl Body {
     }
 }
 
-/// Which message of a Protobuf schema a record is.
+/// The message type of a record in a Protobuf schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Message<'a> {
-    /// By its place: the number of a message in the file, then of one within that, and so on.
+    /// The path to the type: the index of a message in the file, then of a message nested in it, and so on.
     Indexes(&'a [usize]),
-    /// By its full name.
+    /// The full name of the type.
     Named(&'a str),
-    /// The only one, or the first, of the file. Other formats have no more.
+    /// The first message in the file. Other formats have only one type per schema.
     First,
 }
 
-/// Why a schema cannot be used: one sentence, without the schema's name, which the caller knows.
+/// An error message about a schema, without the name of the schema, which the caller adds.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SchemaError(pub String);
 
-/// Why a record is not of its schema.
+/// A record that does not match its schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at byte {offset}: {what}")]
 pub struct Malformed {
-    /// Where in the record, behind its frame.
+    /// The offset in the record, without its frame.
     pub offset: usize,
-    /// What is wrong there, such as "the record ends within a string".
+    /// The problem at this offset, such as "the record ends within a string".
     pub what: &'static str,
 }
 
-/// Why a text cannot be read: a sentence without its subject.
+/// A key or value that cannot be read. The caller adds the subject of the error message.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unreadable {
@@ -164,14 +164,14 @@ pub enum Unreadable {
     #[error("is not JSON: {0}")]
     Json(#[from] serde_json::Error),
     /// The text has more than [`DEPTH_MAX`] nested containers.
-    #[error("has more than {DEPTH_MAX} JSON containers within each other")]
+    #[error("has more than {DEPTH_MAX} nested JSON containers")]
     Deep,
-    /// The record is not of its schema.
-    #[error("is not what its schema says: {0}")]
+    /// The record does not match its schema.
+    #[error("does not match its schema: {0}")]
     Schema(#[from] Malformed),
 }
 
-/// Which of a record's two texts is read.
+/// The part of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The record key.
@@ -189,22 +189,22 @@ impl fmt::Display for Side {
     }
 }
 
-/// A value that has others in it.
+/// A value that contains other values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Container {
-    /// Members with names: a JSON object, a record, a message, or a map.
+    /// Named members: a JSON object, a record, a message, or a map.
     Object,
     /// Elements in order.
     Array,
 }
 
-/// Receives everything in a record, in the order in which it is written.
+/// Receives everything in a record, in the order of the record.
 pub trait Visit {
-    /// Takes a value that has no others in it. Strings have no escapes.
+    /// Receives a value that is not a container. Strings have no escapes.
     fn scalar(&mut self, value: Scalar<'_>);
-    /// Begins a container.
+    /// Starts a container.
     fn open(&mut self, container: Container);
-    /// Takes the name of the next member of an object.
+    /// Receives the name of the next member of an object.
     fn name(&mut self, name: &[u8]);
     /// Ends the innermost container.
     fn close(&mut self);
@@ -212,16 +212,17 @@ pub trait Visit {
 
 /// Reads the records of one format, and of one schema if the format has schemas.
 pub trait Extract {
-    /// Finds the values at the places, in their order. The others stay as they are. The whole text is checked.
+    /// Finds the values at the places, in the order of the places. Leaves the slots of missing values unchanged. Validates the whole
+    /// text.
     ///
     /// # Errors
-    /// [`Unreadable`] if the text is not of the format.
+    /// [`Unreadable`] if the text does not have the format.
     fn find<'a>(&'a self, text: &'a [u8], buffers: &mut Buffers, found: &mut [Option<Scalar<'a>>]) -> Result<(), Box<Unreadable>>;
 
-    /// Visits everything in a text. If that fails, what was visited means nothing.
+    /// Visits everything in a text. If it returns an error, the caller must discard the visited values.
     ///
     /// # Errors
-    /// [`Unreadable`] if the text is not of the format.
+    /// [`Unreadable`] if the text does not have the format.
     fn visit(&self, text: &[u8], buffers: &mut Buffers, visitor: &mut impl Visit) -> Result<(), Box<Unreadable>>;
 }
 
@@ -254,26 +255,26 @@ impl Extractor {
     /// Compiles a schema for these places.
     ///
     /// # Errors
-    /// [`SchemaError`] if the schema is wrong, or a place has something that no key can be made of.
+    /// [`SchemaError`] if the schema is invalid, or if the value at a place cannot be part of a key.
     #[cfg(feature = "formats")]
     pub fn compile(schema: &Schema, message: Message<'_>, places: &Places) -> Result<Self, SchemaError> {
         Ok(Self(match schema.format {
             Format::Avro => Of::Avro(avro::AvroExtractor::compile(schema, places)?),
             Format::Protobuf => Of::Protobuf(protobuf::ProtobufExtractor::compile(schema, message, places)?),
-            Format::Json | Format::JsonSchema => return Err(SchemaError("it is a schema for JSON".to_owned())),
+            Format::Json | Format::JsonSchema => return Err(SchemaError("JSON records are read without a schema".to_owned())),
         }))
     }
 
     /// Compiles a schema for these places.
     ///
     /// # Errors
-    /// Always, because unseen was built without the other formats.
+    /// Always, because this build does not support other formats than JSON.
     #[cfg(not(feature = "formats"))]
     pub fn compile(_: &Schema, _: Message<'_>, _: &Places) -> Result<Self, SchemaError> {
-        Err(SchemaError("unseen was built without the feature `formats`".to_owned()))
+        Err(SchemaError("this build of unseen supports only JSON; build it with the Cargo feature `formats`".to_owned()))
     }
 
-    /// True if no record of the schema can have the place with this number.
+    /// True if no record of the schema can have a value at the place with this index.
     #[must_use]
     pub fn lacks(&self, place: usize) -> bool {
         let _ = place;

@@ -1,16 +1,16 @@
-//! The places that are looked for in a record's key or value.
+//! The locations of fields in a record key or value.
 //!
-//! Owns the meaning of a pointer. Must never look for anything itself.
+//! Owns the syntax of JSON pointers. Must never read a record.
 
 use super::DEPTH_MAX;
 use super::scalar::Scalar;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// A pointer that leads nowhere.
+/// An invalid JSON pointer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PointerError {
-    /// A pointer that RFC 6901 does not allow, or that means another place than its spelling suggests.
+    /// A pointer that is invalid according to RFC 6901, or that is most likely in another notation, such as `JSONPath`.
     #[error("`{pointer}` is not a JSON pointer: {advice}")]
     Malformed {
         /// The pointer as it was given.
@@ -18,17 +18,17 @@ pub enum PointerError {
         /// How to write the pointer.
         advice: String,
     },
-    /// A pointer that is deeper than values are read.
-    #[error("a JSON pointer has at most {0} steps")]
+    /// A pointer that is deeper than the maximum nesting of values.
+    #[error("a JSON pointer can have at most {0} steps")]
     Deep(usize),
 }
 
-/// Places in a text, in order. The values that an extractor finds have the same order.
+/// Locations of fields in a text. An extractor returns values in the order of these places.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Places {
     root: Node,
     count: usize,
-    /// A hash of the pointers, which identifies them.
+    /// A hash that identifies the list of pointers.
     id: u128,
     reads_everything: bool,
 }
@@ -55,7 +55,7 @@ impl Places {
         Ok(())
     }
 
-    /// Makes extractors for these places able to visit everything in a text. Those for JSON always are.
+    /// Lets extractors for these places visit everything in a text. JSON extractors can always do so.
     #[must_use]
     pub fn and_everything(self) -> Self {
         Self { reads_everything: true, ..self }
@@ -74,7 +74,7 @@ impl Places {
         self.count == 0
     }
 
-    /// True if a text is not read for these places.
+    /// True if a text need not be read for these places.
     pub(crate) const fn reads_nothing(&self) -> bool {
         self.is_empty() && !self.reads_everything
     }
@@ -94,23 +94,23 @@ impl Places {
     }
 }
 
-/// A place at which a pointer ends, or through which it leads.
+/// A node in the tree of pointers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Node {
-    /// The numbers of the pointers that end here. A pointer may be given more than once.
+    /// The indexes of the pointers that end here. There can be more than one, because a pointer can be in the list twice.
     pub(crate) slots: Vec<usize>,
-    /// The next step of the pointers that lead further: the name of a field, the key of a map, or the index of an element.
+    /// The next steps of longer pointers: the name of a field, the key of a map, or the index of an element.
     pub(crate) children: Vec<(String, Node)>,
 }
 
 impl Node {
-    /// Adds the place of an RFC 6901 pointer, whose value gets this slot.
+    /// Adds an RFC 6901 pointer with this slot.
     fn add(&mut self, pointer: &str, slot: usize) -> Result<(), PointerError> {
         let malformed = |advice| PointerError::Malformed { pointer: pointer.to_owned(), advice };
         if let Some(advice) = spelling_advice(pointer) {
             return Err(malformed(advice));
         }
-        // As deep as the shortcut goes, and half as deep as the parser: both find the same.
+        // The scan supports this depth, and the parser twice this depth, so both find the same values.
         if pointer.split('/').count() > DEPTH_MAX {
             return Err(PointerError::Deep(DEPTH_MAX - 1));
         }
@@ -132,7 +132,7 @@ impl Node {
         Ok(())
     }
 
-    /// Discards what was found below this node, because an equal field follows, and the last counts.
+    /// Discards the values at and below this node, because the same field occurs again, and the last occurrence counts.
     pub(super) fn forget(&self, found: &mut [Option<Scalar<'_>>]) {
         for &slot in &self.slots {
             found[slot] = None;
@@ -142,29 +142,29 @@ impl Node {
         }
     }
 
-    /// True if anything was found below this node.
+    /// True if a value was found at or below this node.
     pub(super) fn is_found(&self, found: &[Option<Scalar<'_>>]) -> bool {
         self.slots.iter().any(|&slot| found[slot].is_some()) || self.children.iter().any(|(_, child)| child.is_found(found))
     }
 }
 
-/// Returns what to write instead of a path that is spelled as in `JSONPath`, jq, or a programming language.
+/// Returns advice for a path in the notation of `JSONPath`, jq, or a programming language.
 fn spelling_advice(path: &str) -> Option<String> {
     let is_pointer = path.is_empty() || path.starts_with('/');
     if path.split(['/', '.']).any(|step| step == "*" || step.ends_with("[*]") || step.ends_with("[]")) {
-        return Some(format!("it has no wildcards; name one element, such as `{}`", respelled(path)));
+        return Some(format!("wildcards are not supported; name one element, such as `{}`", respelled(path)));
     }
     let is_bracketed = |step: &str| step.ends_with(']') && step.split_once('[').is_some_and(|(_, inner)| is_index(inner));
     (!is_pointer || path.split('/').any(is_bracketed)).then(|| format!("write `{}`", respelled(path)))
 }
 
-/// True if the text behind the first opening bracket is a number or a name in quotes, perhaps with more brackets behind it.
+/// True if the text after the first opening bracket is a number or a quoted name, optionally followed by more brackets.
 fn is_index(inner: &str) -> bool {
     let mut indexes = inner.trim_end_matches(']').split("][");
     indexes.all(|index| index.starts_with(['\'', '"']) || !index.is_empty() && index.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Returns the JSON pointer to the place that a path in another notation most likely means.
+/// Converts a path in another notation to the most likely JSON pointer.
 fn respelled(path: &str) -> String {
     let is_pointer = path.starts_with('/') || path.starts_with("#/");
     let mut rest = path.strip_prefix(['$', '#']).unwrap_or(path).chars();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_in_another_notation_are_refused_with_the_pointer_to_write() {
+    fn paths_in_other_notations_are_rejected_with_the_correct_pointer() {
         for (path, pointer) in [
             ("id", "/id"),
             (".id", "/id"),
@@ -214,7 +214,7 @@ mod tests {
             assert_eq!(refused(path), Some(format!("`{path}` is not a JSON pointer: write `{pointer}`")));
         }
         for path in ["/data/*/id", "/data[*]/id", "/data[]/id", "$.data[*].id"] {
-            let message = format!("`{path}` is not a JSON pointer: it has no wildcards; name one element, such as `/data/0/id`");
+            let message = format!("`{path}` is not a JSON pointer: wildcards are not supported; name one element, such as `/data/0/id`");
             assert_eq!(refused(path), Some(message));
         }
         for path in ["", "/", "/a.b", "/a b", "/$ref", "/a[b]", "/[", "/]", "/a*", "/a~1[x]"] {

@@ -11,7 +11,7 @@ pub trait Schemas: fmt::Debug + Send + Sync {
     /// Looks a schema up. Must not block for long, because the worker asks for every record whose schema is new.
     fn get(&self, id: SchemaId) -> Lookup;
 
-    /// Why schemas are still being asked for, as a sentence.
+    /// Returns an error message if pending requests for schemas fail.
     fn trouble(&self) -> Option<String> {
         None
     }
@@ -20,21 +20,21 @@ pub trait Schemas: fmt::Debug + Send + Sync {
 /// The result of a schema lookup.
 #[derive(Clone, Debug)]
 pub enum Lookup {
-    /// This is it.
+    /// The schema.
     Known(Arc<Schema>),
     /// The schema does not exist or cannot be used, with an error message.
     Unknown(Arc<str>),
-    /// It is being asked for.
+    /// The schema was requested, and has not arrived yet.
     Awaited,
 }
 
-/// Without a registry: has no schemas.
+/// An empty source of schemas, for configurations without a registry.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoSchemas;
 
 impl Schemas for NoSchemas {
-    fn get(&self, id: SchemaId) -> Lookup {
-        Lookup::Unknown(format!("there is no schema registry to ask for schema {id}: set schema_registry.url").into())
+    fn get(&self, _: SchemaId) -> Lookup {
+        Lookup::Unknown("the configuration has no schema registry; set schema_registry.url".into())
     }
 }
 
@@ -43,23 +43,23 @@ impl Schemas for NoSchemas {
 pub struct RecordFormat {
     /// The format.
     pub format: Format,
-    /// The schema of all of them, which have no frame then. Without it, each names one.
+    /// The schema of all records, which then have no frame. Without it, the frame of each record has the id of its schema.
     pub schema: Option<Arc<LocalSchema>>,
-    /// The encodings of the whole value, the outermost first. Record keys have none.
+    /// The encodings of the whole value, outermost first. Record keys have no encodings.
     pub encodings: Vec<Encoding>,
 }
 
-/// A schema out of a file.
+/// A schema from a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalSchema {
     /// The content of the file.
     pub schema: Schema,
-    /// Which message of it a record is, for Protobuf.
+    /// The message type of the records, for Protobuf.
     pub message: Option<String>,
 }
 
 impl LocalSchema {
-    /// Which message of it a record is.
+    /// Returns the message type of the records.
     #[must_use]
     pub fn message(&self) -> Message<'_> {
         self.message.as_deref().map_or(Message::First, Message::Named)
@@ -71,7 +71,7 @@ impl LocalSchema {
 pub struct Formats {
     key: RecordFormat,
     value: RecordFormat,
-    /// Looked up for every record, so it is computed once.
+    /// Precomputed, because it is needed for every record.
     is_plain_json: bool,
 }
 
@@ -101,20 +101,20 @@ impl Formats {
         &self.value
     }
 
-    /// True if neither key nor value needs more than a JSON parser.
+    /// True if keys and values are both JSON without an encoding.
     #[must_use]
     #[inline]
     pub const fn is_plain_json(&self) -> bool {
         self.is_plain_json
     }
 
-    /// Whether schemas of a registry are needed.
+    /// True if records need schemas from a registry.
     #[must_use]
     pub fn needs_registry(&self) -> bool {
         [&self.key, &self.value].into_iter().any(RecordFormat::needs_registry)
     }
 
-    /// Whether a record's headers may have a frame.
+    /// True if a record can have a frame in a header.
     #[must_use]
     pub fn reads_headers(&self) -> bool {
         [&self.key, &self.value].into_iter().any(RecordFormat::is_framed)
@@ -122,13 +122,13 @@ impl Formats {
 }
 
 impl RecordFormat {
-    /// Whether records are within a frame.
+    /// True if records have a frame.
     #[must_use]
     pub const fn is_framed(&self) -> bool {
         !matches!(self.format, Format::Json) && self.schema.is_none()
     }
 
-    /// Whether the schemas that frames name are needed. The schema of a JSON text says nothing that its text does not.
+    /// True if records need schemas from a registry. JSON with a frame does not, because JSON can be read without its schema.
     #[must_use]
     pub const fn needs_registry(&self) -> bool {
         self.is_framed() && !matches!(self.format, Format::JsonSchema)

@@ -1,38 +1,38 @@
-//! A value of a field, in the form that keys use.
+//! A scalar value of a field.
 //!
-//! Owns the text of numbers and ids, which makes values of different formats the same id. Must never allocate.
+//! Owns the text form of numbers and UUIDs, so that equal values of different formats are the same key. Must never allocate.
 
 use std::fmt::{self, Write as _};
 
-/// A value that is borrowed from its record.
+/// A scalar that borrows from its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scalar<'a> {
-    /// No value.
+    /// Null.
     Null,
     /// `true` or `false`.
     Bool(&'a [u8]),
     /// A number as written: `1`, `1.0`, and `1e0` are three different keys.
     Number(&'a [u8]),
-    /// A whole number, equal to a number that is written like it.
+    /// An integer, equal to a `Number` with the same text.
     Integer(i128),
-    /// `unscaled` / 10^`scale`, equal to a number that is written with `scale` digits after the decimal point.
+    /// `unscaled` / 10^`scale`, equal to a `Number` with the same text, which has `scale` digits after the decimal point.
     Decimal {
         /// The number without its decimal point.
         unscaled: i128,
         /// Number of digits after the decimal point, at most [`Scalar::SCALE_MAX`].
         scale: u32,
     },
-    /// A text in UTF-8, or bytes, without anything to decode.
+    /// UTF-8 text or bytes, without escapes.
     String(&'a [u8]),
-    /// A JSON string as written, with quotes and escapes, which can be decoded.
+    /// A JSON string as written, with quotes and valid escapes.
     Escaped(&'a [u8]),
-    /// A UUID, equal to its text with hyphens, in lowercase.
+    /// A UUID, equal to its lowercase text with hyphens.
     Uuid([u8; 16]),
     /// A JSON object or array as written, including white space and the order of fields.
     Container(&'a [u8]),
 }
 
-/// The text of a number or a UUID.
+/// A buffer with the text of a number or a UUID.
 pub(crate) struct Written {
     bytes: [u8; Self::MAX],
     length: usize,
@@ -69,13 +69,13 @@ impl Scalar<'_> {
     /// Formats a number or a UUID.
     pub(crate) fn written(&self) -> Written {
         let mut room = Written { bytes: [0; Written::MAX], length: 0 };
-        self.write(&mut room).expect("there is room for any number and any id");
+        self.write(&mut room).expect("the buffer is large enough for any number and UUID");
         room
     }
 
     fn write(&self, room: &mut Written) -> fmt::Result {
         match *self {
-            // Formatting wider numbers takes several times as long.
+            // Formatting an `i128` takes several times as long.
             Self::Integer(number) => match i64::try_from(number) {
                 Ok(number) => write!(room, "{number}"),
                 Err(_) => write!(room, "{number}"),
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_ids_are_written_as_json_has_them() {
+    fn numbers_and_uuids_have_the_same_text_as_in_json() {
         assert_eq!(written(Scalar::Integer(-17)), "-17");
         assert_eq!(written(Scalar::Integer(i128::MIN)), i128::MIN.to_string());
         let decimal = |unscaled, scale| written(Scalar::Decimal { unscaled, scale });

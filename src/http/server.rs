@@ -22,14 +22,14 @@ use tokio::sync::oneshot::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-/// How many connections there may be, and for how long.
+/// Limits on connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// The option with the address, for the log.
     pub(crate) setting: &'static str,
-    /// Most connections at a time. One more ends the oldest.
+    /// Maximum number of connections. A new connection beyond it ends the oldest one.
     pub(crate) connections: usize,
-    /// How long a connection takes requests. If not set, it takes one request only, so that none is idle.
+    /// Time for which a connection can be idle. If not set, a connection ends after one request.
     pub(crate) idle: Option<Duration>,
 }
 
@@ -39,7 +39,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// Minimum time between two log lines about too many connections.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
-/// For this number of allowed connections, one more may still be sending its last answer.
+/// In addition to the limit, one connection per this number of allowed connections can still be sending its last response.
 const ENDING_SHARE: usize = 4;
 
 /// Serves requests until `stop` completes, encrypted if `tls` is set. Then finishes the requests in progress.
@@ -66,9 +66,9 @@ pub(crate) async fn serve(listener: TcpListener, tls: Option<Arc<Tls>>, router: 
 /// The connections of a listener.
 struct Connections {
     limits: Limits,
-    /// Connections that take requests, the oldest first. Dropping its sender tells a connection to end.
+    /// Connections that accept requests, oldest first. To end a connection, drop its sender.
     open: VecDeque<(JoinHandle<()>, Sender<Infallible>)>,
-    /// Connections that send their last answer.
+    /// Connections that are sending their last response.
     ending: VecDeque<JoinHandle<()>>,
     reported: Option<Instant>,
 }
@@ -128,7 +128,7 @@ async fn connection(stream: TcpStream, tls: Option<Arc<Tls>>, router: Router, id
     }
 }
 
-/// Answers one request, or all that come while the connection is kept.
+/// Serves one request, or all requests of a persistent connection.
 async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, idle: Option<Duration>, end: Receiver<Infallible>) {
     let mut http = http1::Builder::new();
     http.keep_alive(idle.is_some()).timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
@@ -145,7 +145,7 @@ async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, idl
         _ = end => None,
     };
     let ended = match ended {
-        // A connection without a whole request has nothing to lose.
+        // A connection without a complete request can be closed at once.
         None if was_asked.load(Ordering::Relaxed) => {
             connection.as_mut().graceful_shutdown();
             let limit = if idle.is_some() { Instant::now() } else { begin } + REQUEST_TIMEOUT;

@@ -21,7 +21,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// Longest wait for one answer. The first transaction of a cluster takes the brokers some seconds.
+/// Timeout of a request. The first transaction of a cluster takes the brokers some seconds.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Interval between two attempts to see a new topic.
@@ -34,7 +34,7 @@ const COMMITTED: &str = "committed";
 /// The header of each record.
 const HEADER: (&str, &str) = ("unseen-check", "1");
 
-/// The records are so much older than the check.
+/// Age of the test records, to find out whether brokers keep timestamps.
 const AGE_MS: Timestamp = 3_600_000;
 
 /// The findings of `unseen check --connect`.
@@ -201,7 +201,7 @@ struct Trial<'c> {
     producer: LoggedIn<ThreadedProducer<Observer>>,
 }
 
-/// What a reader of committed records gets.
+/// The records that a `read_committed` consumer received.
 #[derive(Default)]
 struct Seen {
     aborted: bool,
@@ -216,16 +216,16 @@ impl Seen {
         outcome.producer = Some(Ok(()));
         if is_transactional {
             outcome.transactions = Some(Ok(()));
-            outcome.read_committed = supported(!self.aborted, "a record of an aborted transaction reaches readers of committed records");
+            outcome.read_committed = supported(!self.aborted, "a read_committed consumer received a record of an aborted transaction");
         }
         outcome.headers = supported(self.has_header, "a record lost its header");
-        outcome.timestamps = supported(self.time == Some(time), "a record has another time than it was written with");
+        outcome.timestamps = supported(self.time == Some(time), "a record does not have its original timestamp");
     }
 }
 
 impl<'c> Trial<'c> {
     fn new(config: &'c Config) -> Result<Self, KafkaError> {
-        // Starts as the names for which a worker needs permissions, and is new: an existing topic is never touched.
+        // The name has a prefix for which a worker needs permissions, and is unique, so that no existing topic is affected.
         let name = format!("{}-check-{:x}-{:x}", config.kafka.group_id, runtime::wall_clock(), std::process::id());
         let (admin, options) = admin(config)?;
         let kafka = &config.kafka;
@@ -290,19 +290,19 @@ impl<'c> Trial<'c> {
         let started = Instant::now();
         while partitions(&self.reader, &self.name)? == 0 {
             if started.elapsed() > TIMEOUT {
-                return Err("the brokers do not show a new topic".into());
+                return Err("the brokers do not list a new topic".into());
             }
             std::thread::sleep(PAUSE);
         }
         Ok(())
     }
 
-    /// Passes on what was read, if the record that must be there is.
+    /// Returns the received records, or an error if the committed record is missing.
     fn arrived(&self, seen: Seen) -> Result<Seen, Failure> {
         let complaint = self.producer.context().complaint();
         match (seen.committed, &*complaint.reason) {
             (true, _) => Ok(seen),
-            (false, "") => Err("a record that was committed does not reach readers".into()),
+            (false, "") => Err("consumers did not receive a committed record".into()),
             (false, reason) => Err(reason.into()),
         }
     }

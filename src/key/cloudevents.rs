@@ -1,20 +1,20 @@
-//! What CloudEvents are in Kafka: which mode a record is in, and how an attribute is called there.
+//! CloudEvents in Kafka: the mode of a record, and the names of attributes.
 //!
-//! Owns the words of the "Kafka Protocol Binding for CloudEvents", version 1.0.2. Must never take one mode for the
-//! other: a record says by its header `content-type` that its value is the whole event.
+//! Implements the "Kafka Protocol Binding for CloudEvents", version 1.0.2. Must never confuse the modes: if the header `content-type`
+//! is that of a CloudEvent, the value is the whole event.
 
 use crate::record::{Invalid, Reason};
 
-/// Before the name of an attribute, where it is a header.
+/// The prefix of headers that are attributes.
 pub(super) const PREFIX: &str = "ce_";
 
-/// What the content type of a whole event begins with.
+/// The prefix of the content type in structured mode.
 const STRUCTURED: &[u8] = b"application/cloudevents";
 
-/// Whether the value is the whole event, in JSON (structured mode). If not, its attributes are headers (binary mode).
+/// True if the value is the whole event in JSON (structured mode). Otherwise, attributes are headers (binary mode).
 ///
 /// # Errors
-/// [`Invalid`] when it is the whole event in another format, or many events.
+/// [`Invalid`] if the value is the whole event in another format, or a batch of events.
 pub(super) fn is_structured(headers: &[(&str, Option<&[u8]>)]) -> Result<bool, Box<Invalid>> {
     let header = headers.iter().rev().find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
     let Some(content_type) = header.and_then(|(_, value)| *value) else { return Ok(false) };
@@ -25,14 +25,16 @@ pub(super) fn is_structured(headers: &[(&str, Option<&[u8]>)]) -> Result<bool, B
     if format.1[..end].eq_ignore_ascii_case(b"+json") {
         return Ok(true);
     }
-    let message =
-        format!("the record is a CloudEvent as {:?}, and only application/cloudevents+json is read", String::from_utf8_lossy(content_type));
+    let message = format!(
+        "the record has content type {:?}, but the only supported type of CloudEvents is application/cloudevents+json",
+        String::from_utf8_lossy(content_type)
+    );
     Err(Box::new(Invalid { reason: Reason::MissingKey, message }))
 }
 
-/// An event in JSON, where the value has another format.
+/// A JSON event whose topic has another `value_format`.
 pub(super) fn not_json() -> Invalid {
-    let message = "the record value is a CloudEvent in JSON, and value_format says that it is something else".to_owned();
+    let message = "the record value is a CloudEvent in JSON, but value_format is another format; set value_format = \"json\"".to_owned();
     Invalid { reason: Reason::Malformed, message }
 }
 
@@ -41,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_content_type_says_the_mode() {
+    fn the_content_type_determines_the_mode() {
         let of = |value: &str| is_structured(&[("Content-Type", Some(value.as_bytes()))]).map_err(|invalid| invalid.message);
         for structured in ["application/cloudevents+json", "application/cloudevents+json; charset=UTF-8", "Application/CloudEvents+JSON"] {
             assert_eq!(of(structured), Ok(true), "{structured}");

@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(id(&parts, "{").unwrap_err().0, Reason::Malformed);
         let header = optional(Part::Header("h".to_owned()));
         assert_ne!(of(vec![Part::RecordKey, header.clone()], None, &[]), of(vec![Part::RecordKey, header], None, &[("h", "")]));
-        // Nothing is left that identifies the record.
+        // All parts are missing, so the key does not identify the record.
         assert_eq!(id(&[optional(field("a")), optional(field("b"))], "{}").unwrap_err().0, Reason::NullKey);
         assert_eq!(of(vec![optional(field("a"))], None, &[]).unwrap_err().0, Reason::Tombstone);
         // A compacted topic would keep what a dropped tombstone was to delete.
@@ -408,8 +408,8 @@ mod tests {
             ("\"hello\"", ": field `/Message` is not JSON"),
             (r#""{\"id\":1""#, ": field `/Message` is not JSON"),
             ("\"{}\"", ""),
-            (r#""{\"ID\":1}""#, ", but `/ID`: field names are case-sensitive"),
-            ("17", ": field `/Message` is not a text"),
+            (r#""{\"ID\":1}""#, ", but it has `/ID`: field names are case-sensitive"),
+            ("17", ": field `/Message` is not a string"),
             ("null", ": field `/Message` is null"),
         ] {
             let value = format!("{{\"Message\":{message},\"n\":1}}");
@@ -475,7 +475,7 @@ mod tests {
         assert!(is_found(["a@b", "null", "1"], r#"{"email":"a@b","a":"\"1\""}"#, &[]));
         assert!(is_found(["a@b", "null", r#"{"n":2}"#], r#"{"n":2,"email":"a@b"}"#, &[]));
         assert!(!is_found(["a@b", "x", "1"], r#"{"email":"a@b","a":"1"}"#, &[]));
-        // What is shown of a key finds it.
+        // The printed parts of a key find the key.
         let (mut scratch, value) = (Scratch::default(), br#"{"email":" A@B","a":"true"}"#);
         let shown = spec.fingerprint(&Record { value: Some(value), ..Record::default() }, &mut scratch).unwrap();
         let texts = scratch.texts();

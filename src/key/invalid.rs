@@ -1,7 +1,6 @@
-//! Messages about records that have no key.
+//! Error messages for records without a key.
 //!
-//! Owns the messages, which tell a person what to fix. Must never decide that a record is invalid, or put a value of a record into
-//! a message.
+//! Must never decide that a record is invalid, or put a value of a record into a message.
 
 use super::encoding::Tag;
 use super::{EmbeddedField, Part};
@@ -9,24 +8,24 @@ use crate::format::{Side, Unreadable, disguise, is_likely_framed, missing_field_
 use crate::record::{Invalid, Reason};
 use serde::de::IgnoredAny;
 
-/// A record whose key or value cannot be read. A framed one has been taken out of its frame.
+/// A record whose key or value cannot be read. `text` is without its frame.
 #[cold]
 pub(super) fn unreadable(side: Side, is_framed: bool, text: &[u8], error: &Unreadable) -> Invalid {
     let (disguise, is_json) = (disguise(side, text), matches!(error, Unreadable::Json(_)));
-    let begins = "it begins like a record that names its schema";
+    let begins = "it begins like a record with a schema id";
     let what = match disguise.filter(|_| !is_framed) {
         Some(disguise) if is_json => format!("is not JSON: {disguise}"),
         Some(disguise) => format!("{error}; {disguise}"),
         None if is_framed || !is_likely_framed(text) => error.to_string(),
-        None if is_json => format!("{error}; {begins}: set {side}_format to \"avro\", \"protobuf\" or \"json_schema\""),
-        None => format!("{error}; {begins}: leave out `schema` of the format to ask the registry for it"),
+        None if is_json => format!("{error}; {begins}: set {side}_format to \"avro\", \"protobuf\", or \"json_schema\""),
+        None => format!("{error}; {begins}: remove `schema` from the format to use the registry's schema"),
     };
     Invalid { reason: Reason::Malformed, message: format!("the record {side} {what}") }
 }
 
-/// A record without the value that the key is made of.
+/// A tombstone whose key needs the value.
 pub(super) fn tombstone() -> Invalid {
-    Invalid { reason: Reason::Tombstone, message: "the record value is null, and the key is made of it".to_owned() }
+    Invalid { reason: Reason::Tombstone, message: "the record value is null, but the key needs it".to_owned() }
 }
 
 /// A record without a part of its key.
@@ -39,16 +38,17 @@ pub(super) fn missing(part: &Part) -> Invalid {
     Invalid { reason: Reason::MissingKey, message }
 }
 
-/// A record without a header. Gateways change the case of header names.
+/// A record without a header. Names the header in another case, because gateways can change the case of header names.
 pub(super) fn missing_header(part: &Part, name: &str, headers: &[(&str, Option<&[u8]>)]) -> Invalid {
     let mut invalid = missing(part);
     if let Some((other, _)) = headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)) {
-        invalid.message = format!("{}, but header `{other}`: header names are case-sensitive without ignore_case = true", invalid.message);
+        invalid.message =
+            format!("{}, but it has header `{other}`: header names are case-sensitive without ignore_case = true", invalid.message);
     }
     invalid
 }
 
-/// A record without a field in its key or value. `json` is the text, if it is JSON.
+/// A record without a field in its key or value. `json` is the key or value, if it is JSON.
 pub(super) fn missing_field(part: &Part, json: Option<&[u8]>) -> Invalid {
     let mut invalid = missing(part);
     let hint = json.and_then(|json| match part {
@@ -60,13 +60,13 @@ pub(super) fn missing_field(part: &Part, json: Option<&[u8]>) -> Invalid {
     invalid
 }
 
-/// A record without a field of the JSON in a part that it has.
+/// A record without a field in the JSON text of a part.
 #[cold]
 pub(super) fn missing_embedded(part: &Part, field: &EmbeddedField, tag: Tag, text: &[u8]) -> Invalid {
     let mut invalid = missing(&Part::Embedded(Box::new(part.clone()), field.clone()));
     let why = match tag {
         Tag::Null => format!(": {part} is null"),
-        Tag::Number | Tag::Bool => format!(": {part} is not a text"),
+        Tag::Number | Tag::Bool => format!(": {part} is not a string"),
         _ if serde_json::from_slice::<IgnoredAny>(text).is_err() => format!(": {part} is not JSON"),
         _ => missing_field_in_json(Side::Value, None, field.pointer(), text).unwrap_or_default(),
     };
@@ -77,11 +77,11 @@ pub(super) fn missing_embedded(part: &Part, field: &EmbeddedField, tag: Tag, tex
 /// A record without a usable time, for this reason.
 #[cold]
 pub(super) fn no_time(what: &str) -> Invalid {
-    let message = format!("no event time: {what}; `time` can have optional = true, to use Kafka's timestamp instead");
+    let message = format!("no event time: {what}; to use Kafka's timestamp instead, set optional = true in `time`");
     Invalid { reason: Reason::Malformed, message }
 }
 
-/// A record without the field that its time is read from. `json` is the value, if it is JSON.
+/// A record without the field of its event time. `json` is the value, if it is JSON.
 #[cold]
 pub(super) fn no_time_field(pointer: &str, json: Option<&[u8]>) -> Invalid {
     let hint = json.and_then(|json| missing_field_in_json(Side::Value, None, pointer, json)).unwrap_or_default();

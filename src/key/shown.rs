@@ -1,13 +1,12 @@
-//! The parts of a key as texts, for people.
+//! Formats the parts of a key for people.
 //!
-//! Owns how a part is shown. Must never be what a key is compared by: that is its fingerprint.
+//! Must never be used to compare keys. Only fingerprints are compared.
 
 use super::Scratch;
 use super::encoding::Tag;
 
 impl Scratch {
-    /// The parts of the key that was taken last, in order: bytes as text, a JSON value as it is written, and the content of a
-    /// value by its digest.
+    /// Returns the parts of the last key, in order: bytes as text, JSON values as written, and the content of a value as its digest.
     #[must_use]
     pub fn texts(&self) -> Vec<String> {
         let (mut texts, mut rest) = (Vec::new(), &*self.encoded);
@@ -31,7 +30,7 @@ fn text(tag: u8, bytes: &[u8]) -> String {
             let digest = bytes.try_into().map_or(0, u128::from_le_bytes);
             format!("(digest {digest:032x})")
         }
-        // So that a text is distinguished from a number of the same digits, as in `--key`.
+        // As in `--key`, quotes distinguish text from a number with the same digits.
         tag if tag == Tag::Bytes as u8 => serde_json::Value::String(text()).to_string(),
         _ => text(),
     }
@@ -44,7 +43,7 @@ mod tests {
     use crate::record::Record;
 
     #[test]
-    fn parts_are_shown_as_they_are_asked_for() {
+    fn printed_parts_are_accepted_in_lookups() {
         let field = |name: &str| Part::Field(format!("/{name}"));
         let spec = KeySpec::new(vec![Part::RecordKey, field("a"), field("b"), field("c"), field("d")]).unwrap();
         let value = br#"{"a": 4711, "b": "47\"11", "c": null, "d": true}"#;
@@ -52,7 +51,7 @@ mod tests {
         let fingerprint = spec.fingerprint(&Record { key: Some(b"k"), value: Some(value), headers: &[] }, &mut scratch).unwrap();
         let texts = scratch.texts();
         assert_eq!(texts, ["\"k\"", "4711", "\"47\\\"11\"", "null", "true"]);
-        // A record key is bytes, and asked for without quotes.
+        // A record key is bytes, which lookups take without quotes.
         let asked = ["k", &texts[1], &texts[2], &texts[3], &texts[4]].map(str::as_bytes);
         let mut found = Vec::new();
         spec.fingerprints_of_texts(asked.into_iter(), &mut scratch, &mut found).unwrap();

@@ -160,12 +160,9 @@ fn values_in_another_encoding_are_named() {
             (b"\xff\xfe{\0}\0", "it is in UTF-16; make the producer write UTF-8"),
             (
                 b"\x1f\x8b\x08\x00\x00",
-                "it is compressed with gzip; set value_encoding = \"gzip\", or send it as it is, and let the producer compress (compression.type = gzip)",
+                "it is compressed with gzip; set value_encoding = \"gzip\", or send it uncompressed, and set compression.type = gzip on the producer",
             ),
-            (
-                b"\x28\xb5\x2f\xfd\x24",
-                "it is compressed with zstd; send it as it is, and let the producer compress (compression.type = zstd)",
-            ),
+            (b"\x28\xb5\x2f\xfd\x24", "it is compressed with zstd; send it uncompressed, and set compression.type = zstd on the producer"),
         ] {
             let message = message(&spec, value, &[]);
             assert!(message.starts_with(&format!("the record value is not JSON: {words}")), "{message}");
@@ -179,18 +176,18 @@ fn a_missing_field_says_where_its_pointer_ends() {
         (
             "/Message/Records/0/s3/object/key",
             r#"{"Type": "Notification", "Message": "{\"Records\": [{\"s3\": {\"object\": {\"key\": \"a.csv\"}}}]}"}"#,
-            ": `/Message` is a string with JSON in it; write { field = \"/Message\", then = \"/Records/0/s3/object/key\" }",
+            ": `/Message` is a string that contains JSON; write { field = \"/Message\", then = \"/Records/0/s3/object/key\" }",
         ),
         (
             "/id",
             r#""{\"id\": 1}""#,
-            ": the record value is a JSON string with JSON in it; the producer encodes it twice, and should send the object itself, or write { field = \"\", then = \"/id\" }",
+            ": the record value is a JSON string that contains JSON; fix the producer, which encodes it twice, or write { field = \"\", then = \"/id\" }",
         ),
         ("/user/id", r#"{"user": "ann"}"#, ": `/user` is a string"),
         ("/user/id", r#"{"user": null}"#, ": `/user` is null"),
         ("/a~1b/0/id", r#"{"a/b": [7]}"#, ": `/a~1b/0` is a number"),
         ("/user/id", r#"{"user": [{"id": 1}]}"#, ": `/user` is a list"),
-        ("/user/id", r#"{"user": {"ID": 1}}"#, ", but `/user/ID`: field names are case-sensitive"),
+        ("/user/id", r#"{"user": {"ID": 1}}"#, ", but it has `/user/ID`: field names are case-sensitive"),
         ("/id", r#"{"key": "id"}"#, ""),
         ("/id", r#""id""#, ""),
         ("/user/id", r#"{"user": {}}"#, ""),
@@ -208,7 +205,7 @@ fn a_header_in_another_case_is_named() {
     let header = [("x-shopify-event-id", Some(&b"e-1"[..]))];
     assert_eq!(
         message(&spec, b"x", &header),
-        "the record has no header `X-Shopify-Event-Id`, but header `x-shopify-event-id`: header names are case-sensitive without ignore_case = true"
+        "the record has no header `X-Shopify-Event-Id`, but it has header `x-shopify-event-id`: header names are case-sensitive without ignore_case = true"
     );
     assert_eq!(message(&spec, b"x", &[("x", None)]), "the record has no header `X-Shopify-Event-Id`");
 }

@@ -1,6 +1,6 @@
-//! The time of an event, from the field or header that has it.
+//! Event times, read from a field or a header.
 //!
-//! Owns which texts and numbers are times. Must never look at a clock.
+//! Owns which texts and numbers are times. Must never read a clock.
 
 use super::field::Field;
 use super::normalize::instant;
@@ -10,8 +10,8 @@ use crate::format::{PointerError, Scalar, unescape};
 use crate::record::Timestamp;
 use std::fmt;
 
-/// The smallest numbers that are taken to be in each unit, if none is configured. All of them are in March 1973, and the number before
-/// the next one is in the year 5138.
+/// The smallest number in each unit, if no unit is configured. Each of these numbers is a time in March 1973, and the largest number
+/// in each unit is a time in the year 5138.
 const LEAST: [(i128, TimeUnit); 3] = [
     (100_000_000_000_000_000, TimeUnit::Nanoseconds),
     (100_000_000_000_000, TimeUnit::Microseconds),
@@ -26,7 +26,7 @@ const MANTISSA_MAX: i128 = 10_i128.pow(30);
 pub struct EventTime {
     /// The field or header.
     pub place: TimePlace,
-    /// How the time is written, or `None` to detect it.
+    /// The unit or format of the time, or `None` to detect it.
     pub unit: Option<TimeUnit>,
     /// True if a record without a usable time has Kafka's timestamp instead.
     pub optional: bool,
@@ -41,7 +41,7 @@ pub enum TimePlace {
     Field {
         /// The field.
         field: Field,
-        /// Its RFC 6901 pointer.
+        /// The RFC 6901 pointer to the field.
         pointer: String,
     },
 }
@@ -65,7 +65,7 @@ impl fmt::Display for TimePlace {
     }
 }
 
-/// How a time is written.
+/// The unit or format of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeUnit {
     /// Seconds since 1970.

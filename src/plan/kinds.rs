@@ -114,7 +114,7 @@ fn unchained(ask: &Ask, rate: f64) -> Candidate {
     Candidate::new(move |load| sizing.rate_unchained(window, load), k, reads, "rate rises (aging without chaining)")
 }
 
-/// What a lookup reads in all generations: the number of bits, and a description.
+/// Returns the number of bits that a lookup reads in all generations, and a description.
 fn generations(sizing: &filter::AgingSizing, window: Window) -> (u32, String) {
     let blocks = sizing.layout.blocks_per_key * (window.slices() + 1);
     let bits = sizing.layout.k * blocks;
@@ -143,7 +143,7 @@ fn stable(ask: &Ask, rate: f64) -> Candidate {
     Candidate {
         forgets: Some(sizing.unseen_after(keys(ask))),
         elastic: true,
-        // Its rate rises to the peak once, and stays there.
+        // The rate rises to its peak, and then stays constant.
         mean: Some(sizing.predict(f64::INFINITY).rate),
         configuration: Some(format!("filter = {{ kind = \"stable\", memory = \"{memory}\", false_positive_rate = {rate:e} }}")),
         // The filter's own load is the number of keys inserted, relative to its key lifetime.

@@ -29,7 +29,8 @@ const REQUESTS_MAX: usize = 1024;
 /// no schemas for a while (Karapace, for example), and a follower registry learns about new schemas late.
 const MISSING_AFTER: Duration = Duration::from_secs(10);
 
-/// The same time after records have waited for [`WAITED_MAX`] in vain. Random bytes contain a new schema id in every record.
+/// The replacement for [`MISSING_AFTER`] after records have waited for missing schemas for [`WAITED_MAX`] in total. If records are random
+/// bytes, every record contains a new schema id.
 const MISSING_AFTER_LONG_WAIT: Duration = Duration::from_secs(1);
 
 /// The total time for which records may wait for schemas that turn out to be missing. It is restored at a tenth of the elapsed time, and

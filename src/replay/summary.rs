@@ -1,4 +1,4 @@
-//! What a replay has counted.
+//! The counts of a replay.
 
 use super::truth::Counts;
 use crate::content::Conflicts;

@@ -164,5 +164,5 @@ fn brokers_that_show_records_of_aborted_transactions_are_reported() {
     broker.way().lead_to(&behind);
     let (code, report) = check(&stream.setup, &[]);
     assert_eq!((code, features(&report)["read_committed"], features(&report)["transactions"]), (Some(78), "no", "yes"), "{report}");
-    assert!(messages(&report).contains("a record of an aborted transaction reaches readers of committed records"), "{report}");
+    assert!(messages(&report).contains("a read_committed consumer received a record of an aborted transaction"), "{report}");
 }

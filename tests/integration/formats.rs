@@ -232,7 +232,7 @@ fn records_that_fit_no_schema_become_dead_letters() {
     let mut records = orders(4_000, |number, _| number % 3);
     let bad: [(&[u8], &str, &str); 4] = [
         (&[0, 0, 0, 0, 9, 2, b'a'], "unseen.unknown_schema", "the record value has schema 9, but "),
-        (&[0, 0, 0, 0, 1, 8, b'o'], "unseen.malformed", "the record value is not what its schema says: at byte 1: "),
+        (&[0, 0, 0, 0, 1, 8, b'o'], "unseen.malformed", "the record value does not match its schema: at byte 1: "),
         (br#"{"id":"o-1"}"#, "unseen.malformed", "the record value does not begin with the frame of a schema registry"),
         (&[0, 0, 0, 0, 3, 0, 2], "unseen.null_key", "field `/id` is null"),
     ];

@@ -29,7 +29,7 @@ const BAD: [(Option<&[u8]>, &str, &str); 8] = [
     ),
     (Some(br#"{"user_id":1,"news":"n-1"}"#), "unseen.missing_key", "the record has no field `/news_id`"),
     (Some(br#"[1,"n-1"]"#), "unseen.missing_key", "the record has no field `/user_id`"),
-    (None, "unseen.tombstone", "the record value is null, and the key is made of it"),
+    (None, "unseen.tombstone", "the record value is null, but the key needs it"),
     (
         Some(b"{\"user_id\":1,\"news_id\":\"n-\xff\xfe\"}"),
         "unseen.malformed",

@@ -31,7 +31,7 @@ fn shadow_writes_nothing_and_its_keys_stay_seen() {
         });
     }
     let log = shadow.drain();
-    assert!(log.contains("has no output, so it is a shadow: nothing of it is written but its state"), "{log}");
+    assert!(log.contains("has no output, so it is a shadow: the worker writes only its state"), "{log}");
     for name in [&stream.output, &again, &dead] {
         assert_same(&vec![Vec::new(); PARTITIONS], &read_committed(broker(), name, PARTITIONS));
     }

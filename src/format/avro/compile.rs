@@ -1,8 +1,8 @@
-//! From a schema and the places of a key to a program.
+//! Compiles a schema and the places of a key to a program.
 //!
-//! Owns which places can be in records of a schema, and which of them no key can be made of. Must never follow a name
-//! while it compiles what the name was found in: schemas name themselves. Each record is compiled once for each set of
-//! places that leads to it, so a program has at most as many records as the schema has records, times steps.
+//! Owns which places the records of a schema can have, and which types can be part of a key. Must never compile a record type while
+//! it compiles another one, because a type can contain itself. Each record type is compiled once per tree node that leads to it. So
+//! the size of a program is limited by the number of record types times the number of steps.
 
 use super::{AvroExtractor, Entry, Kind, Op, parse};
 use crate::format::{Node, Scalar, SchemaError};
@@ -10,9 +10,9 @@ use apache_avro::schema::{DecimalSchema, InnerDecimalSchema, RecordSchema, Schem
 use std::collections::{BTreeMap, HashMap};
 use std::ptr;
 
-/// What the last of the record's fields has, for all `places`; the others are what it names.
+/// Compiles the type of the wrapper's last field for all `places`. The other fields define types that it refers to.
 pub(super) fn compile(wrapper: &RecordSchema, places: &Node) -> Result<AvroExtractor, SchemaError> {
-    let (root, _) = wrapper.fields.split_last().ok_or_else(|| SchemaError("it is empty".to_owned()))?;
+    let (root, _) = wrapper.fields.split_last().ok_or_else(|| SchemaError("the schema is empty".to_owned()))?;
     let mut compiler = Compiler::default();
     for field in &wrapper.fields {
         compiler.define(&field.schema)?;
@@ -27,38 +27,40 @@ pub(super) fn compile(wrapper: &RecordSchema, places: &Node) -> Result<AvroExtra
     Ok(AvroExtractor { root, records, lacking, whole: None })
 }
 
-/// What the place of a slot can end in, besides null.
+/// The possible types at the place of a slot, except null.
 #[derive(Clone, Copy, Default)]
 struct End {
-    /// A value that a key can be made of.
+    /// True if a type can be part of a key.
     is_usable: bool,
     refused: Option<Refused>,
 }
 
-/// Something that no key can be made of.
+/// The error messages for a type that cannot be part of a key.
 #[derive(Clone, Copy)]
 pub(super) struct Refused {
-    /// "is …", for whoever named the place.
+    /// The error message for a schema, without its subject.
     is: &'static str,
-    /// The same of a record.
+    /// The error message for a record.
     has: &'static str,
 }
 
 const FLOAT: Refused = Refused {
-    is: "is a floating-point number, which has no one written form: no key can be made of it",
-    has: "the key has a floating-point number, which has no one written form",
+    is: "is a floating-point number, which has several text forms and cannot be part of a key; use another field",
+    has: "the key has a floating-point number, which has several text forms",
 };
 const BIG_DECIMAL: Refused = Refused {
-    is: "is a big-decimal, whose scale is not the schema's: no key can be made of it",
-    has: "the key has a big-decimal, whose scale is not the schema's",
+    is: "is a big-decimal, whose scale varies between records, and cannot be part of a key; use another field",
+    has: "the key has a big-decimal, whose scale varies between records",
 };
-const SCALE: Refused =
-    Refused { is: "is a decimal of a scale above 38: no key can be made of it", has: "the key has a decimal of a scale above 38" };
-const RECORD: Refused = Refused { is: "is a record: name a field in it", has: "the key has a record where it needs a value" };
-const ARRAY: Refused = Refused { is: "is an array: name an element of it", has: "the key has an array where it needs a value" };
-const MAP: Refused = Refused { is: "is a map: name a key of it", has: "the key has a map where it needs a value" };
+const SCALE: Refused = Refused {
+    is: "is a decimal with a scale above 38, and cannot be part of a key; use another field",
+    has: "the key has a decimal with a scale above 38",
+};
+const RECORD: Refused = Refused { is: "is a record; use one of its fields", has: "the key has a record instead of a single value" };
+const ARRAY: Refused = Refused { is: "is an array; use one of its elements", has: "the key has an array instead of a single value" };
+const MAP: Refused = Refused { is: "is a map; use one of its keys", has: "the key has a map instead of a single value" };
 
-/// Finds what is wrong with any of the places below a node, and those that no record has.
+/// Checks the places at and below a node, and collects the slots that no record has.
 fn check(node: &Node, pointer: &mut String, ends: &BTreeMap<usize, End>, lacking: &mut Vec<usize>) -> Result<(), SchemaError> {
     for slot in &node.slots {
         match ends.get(slot) {
@@ -82,23 +84,23 @@ fn check(node: &Node, pointer: &mut String, ends: &BTreeMap<usize, End>, lacking
 
 #[derive(Default)]
 struct Compiler<'s> {
-    /// What names stand for.
+    /// The types by name.
     names: HashMap<String, &'s Schema>,
-    /// What has been named in passing, to be compiled in this order.
+    /// The record types to compile, in order.
     records: Vec<(&'s RecordSchema, Option<&'s Node>)>,
-    /// Where each of them is.
+    /// The index of each record type in `records`.
     numbers: HashMap<(*const RecordSchema, Option<*const Node>), usize>,
     ends: BTreeMap<usize, End>,
 }
 
 impl<'s> Compiler<'s> {
-    /// Notes the names that a schema defines.
+    /// Collects the names that a schema defines.
     fn define(&mut self, schema: &'s Schema) -> Result<(), SchemaError> {
         if let Some(name) = schema.name()
             && !matches!(schema, Schema::Ref { .. })
             && self.names.insert(name.fullname(None), schema).is_some_and(|other| defines(other, name.as_ref()))
         {
-            return Err(SchemaError(format!("it defines `{name}` twice")));
+            return Err(SchemaError(format!("the schema defines `{name}` twice")));
         }
         for alias in schema.aliases().into_iter().flatten() {
             self.names.entry(alias.fullname(None)).or_insert(schema);
@@ -121,7 +123,7 @@ impl<'s> Compiler<'s> {
         Ok(match schema {
             Schema::Ref { name } => {
                 let named = self.names.get(name.as_ref()).copied();
-                self.op(named.ok_or_else(|| SchemaError(format!("nothing defines `{name}`")))?, node)?
+                self.op(named.ok_or_else(|| SchemaError(format!("neither the schema nor its references define the type `{name}`")))?, node)?
             }
             Schema::Union(union) => Op::Union(union.variants().iter().map(|branch| self.op(branch, node)).collect::<Result<_, _>>()?),
             Schema::Record(record) => Op::Record(self.number(record, node)),
@@ -156,7 +158,7 @@ impl<'s> Compiler<'s> {
     fn array(&mut self, items: &'s Schema, node: Option<&'s Node>) -> Result<Op, SchemaError> {
         let mut wanted = Vec::new();
         for (step, child) in steps(node) {
-            // As in JSON, an index has no other written form.
+            // As in JSON, an index must not have a sign or leading zeros.
             if let Some(index) = step.parse::<usize>().ok().filter(|index| index.to_string() == *step) {
                 wanted.push((index, self.op(items, Some(child))?));
             }
@@ -172,7 +174,7 @@ impl<'s> Compiler<'s> {
         Ok(Op::Map { values: Box::new(self.op(values, None)?), wanted })
     }
 
-    /// The number of a record's program, which is compiled later.
+    /// Returns the index of a record type, which is compiled later.
     fn number(&mut self, record: &'s RecordSchema, node: Option<&'s Node>) -> usize {
         *self.numbers.entry((ptr::from_ref(record), node.map(ptr::from_ref))).or_insert_with(|| {
             self.records.push((record, node));
@@ -200,7 +202,7 @@ impl<'s> Compiler<'s> {
         Ok(ops)
     }
 
-    /// Keeps a value for a node that ends here.
+    /// Compiles an operation that stores the value for the pointers that end at a node.
     fn take(&mut self, schema: &'s Schema, node: &'s Node) -> Op {
         let kind = kind(schema);
         for &slot in &node.slots {
@@ -226,7 +228,7 @@ fn defines(schema: &Schema, name: &str) -> bool {
     schema.name().is_some_and(|own| own.as_ref() == name)
 }
 
-/// Adds an operation, which may be one with the last.
+/// Adds an operation. Merges it with the previous operation if both skip a fixed number of bytes.
 fn push(ops: &mut Vec<Op>, op: Op) {
     match (ops.last_mut(), &op) {
         (_, Op::Fixed(0)) => {}
@@ -235,14 +237,14 @@ fn push(ops: &mut Vec<Op>, op: Op) {
     }
 }
 
-/// What a key has of a value.
+/// Returns the kind of a type that can be part of a key.
 pub(super) fn kind(schema: &Schema) -> Result<Kind, Refused> {
     Ok(match schema {
         Schema::Null => Kind::Null,
         Schema::Boolean => Kind::Boolean,
         Schema::Int | Schema::Date | Schema::TimeMillis => Kind::Int,
         Schema::String | Schema::Uuid(UuidSchema::String) => Kind::Text,
-        // Only a text or 16 fixed bytes are an id in the specification.
+        // According to the specification, a UUID is a string or 16 fixed bytes.
         Schema::Bytes | Schema::Uuid(UuidSchema::Bytes) => Kind::Bytes,
         Schema::Fixed(fixed) | Schema::Duration(fixed) => Kind::Fixed(fixed.size),
         Schema::Uuid(UuidSchema::Fixed(_)) => Kind::Uuid,
@@ -254,7 +256,7 @@ pub(super) fn kind(schema: &Schema) -> Result<Kind, Refused> {
         }
         Schema::Float | Schema::Double => return Err(FLOAT),
         Schema::BigDecimal => return Err(BIG_DECIMAL),
-        // A name and a union are followed to what they stand for.
+        // The caller resolves names and unions.
         Schema::Record(_) | Schema::Ref { .. } | Schema::Union(_) => return Err(RECORD),
         Schema::Array(_) => return Err(ARRAY),
         Schema::Map(_) => return Err(MAP),

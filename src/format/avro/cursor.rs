@@ -1,10 +1,10 @@
-//! Where a walk is in a record.
+//! The position in a record.
 //!
-//! Owns how numbers, lengths and blocks are written. Must never move past the record's end.
+//! Owns the encoding of numbers, lengths, and blocks. Must never move past the end of the record.
 
 use crate::format::Malformed;
 
-/// Bytes of the longest number: 64 bits, seven in a byte.
+/// Maximum number of bytes of a number: 64 bits, seven bits per byte.
 const NUMBER_MAX: usize = 10;
 
 pub(super) struct Cursor<'a> {
@@ -12,11 +12,11 @@ pub(super) struct Cursor<'a> {
     at: usize,
 }
 
-/// A run of an array's elements, or of a map's entries.
+/// A block of array elements or map entries.
 #[derive(Clone, Copy)]
 pub(super) struct Block {
     pub count: usize,
-    /// Where it ends, if it states its size. That is within the record.
+    /// The end of the block, if its size is declared. It is within the record.
     pub end: Option<usize>,
 }
 
@@ -29,7 +29,7 @@ impl<'a> Cursor<'a> {
         self.at
     }
 
-    /// Goes back to where it was before.
+    /// Moves back to an earlier position.
     pub fn rewind(&mut self, at: usize) {
         self.at = self.at.min(at);
     }
@@ -38,14 +38,14 @@ impl<'a> Cursor<'a> {
         Malformed { offset: self.at, what }
     }
 
-    /// The next `length` bytes, if the record has them; else `what` is wrong.
+    /// Takes the next `length` bytes. If the record has fewer bytes, the error message is `what`.
     pub fn take(&mut self, length: usize, what: &'static str) -> Result<&'a [u8], Malformed> {
         let bytes = self.record[self.at..].get(..length).ok_or_else(|| self.malformed(what))?;
         self.at += length;
         Ok(bytes)
     }
 
-    /// The bytes behind their length.
+    /// Takes a length, and then this number of bytes.
     pub fn sized(&mut self, what: &'static str) -> Result<&'a [u8], Malformed> {
         let start = self.at;
         let length = self.long()?;
@@ -53,7 +53,7 @@ impl<'a> Cursor<'a> {
         self.take(length, what)
     }
 
-    /// A number of 64 bits: seven in a byte, the lowest first, in zigzag.
+    /// Takes a 64-bit number: zigzag, in seven bits per byte, lowest bits first.
     #[inline]
     pub fn long(&mut self) -> Result<i64, Malformed> {
         let mut number = 0_u64;
@@ -87,14 +87,14 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A number that is below `count`; else `what` is wrong.
+    /// Takes an index below `count`. If it is larger, the error message is `what`.
     pub fn index(&mut self, count: usize, what: &'static str) -> Result<usize, Malformed> {
         let offset = self.at;
         let index = usize::try_from(self.int()?).ok().filter(|&index| index < count);
         index.ok_or(Malformed { offset, what })
     }
 
-    /// The head of an array's or a map's next block; none at its end.
+    /// Takes the head of the next block of an array or a map, or returns `None` at the end.
     pub fn block(&mut self) -> Result<Option<Block>, Malformed> {
         let offset = self.at;
         let count = self.long()?;
@@ -103,7 +103,7 @@ impl<'a> Cursor<'a> {
         }
         let end = if count < 0 {
             let size = usize::try_from(self.long()?).ok().filter(|&size| size <= self.record.len() - self.at);
-            Some(self.at + size.ok_or(Malformed { offset, what: "a block ends behind the record" })?)
+            Some(self.at + size.ok_or(Malformed { offset, what: "a block extends past the end of the record" })?)
         } else {
             None
         };
@@ -111,11 +111,11 @@ impl<'a> Cursor<'a> {
         Ok(Some(Block { count, end }))
     }
 
-    /// Goes to the end of a block that states its size; false if it states none.
+    /// Moves to the end of a block with a declared size. Returns false if its size is not declared.
     pub fn skip(&mut self, block: Block) -> Result<bool, Malformed> {
         match block.end {
             None => Ok(false),
-            Some(end) if end < self.at => Err(self.malformed("a block has not the size that it states")),
+            Some(end) if end < self.at => Err(self.malformed("a block does not have its declared size")),
             Some(end) => {
                 self.at = end;
                 Ok(true)
@@ -123,18 +123,18 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Checks that a block, all of which was read, has the size that it states.
+    /// Checks that a block ends at the current position, if its size is declared.
     pub fn end_block(&self, block: Block) -> Result<(), Malformed> {
         if block.end.is_some_and(|end| end != self.at) {
-            return Err(self.malformed("a block has not the size that it states"));
+            return Err(self.malformed("a block does not have its declared size"));
         }
         Ok(())
     }
 
-    /// Checks that nothing is left.
+    /// Checks that the record ends at the current position.
     pub fn end(&self) -> Result<(), Malformed> {
         if self.at < self.record.len() {
-            return Err(self.malformed("bytes are left behind the record"));
+            return Err(self.malformed("there are extra bytes after the record"));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Schemas, values and their encodings, drawn from bytes, for tests.
+//! Test strategies: generates schemas, values, and encodings from bytes.
 
 use apache_avro::schema::{NamesRef, Schema};
 use apache_avro::types::Value;
@@ -7,21 +7,21 @@ use apache_avro::{Days, Decimal, Duration, Millis, Months, Uuid};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeSet;
 
-/// Digits behind the point of all decimals.
+/// Digits after the decimal point of all decimals.
 pub const SCALE: u32 = 2;
 
-/// Keys of maps, some of which a pointer has to escape.
+/// Keys of maps. Some of them must be escaped in a pointer.
 const KEYS: [&str; 4] = ["a", "~1/", "", "ключ"];
 const TEXTS: [&str; 4] = ["", "a", "Käse", "a text of more than sixty-four bytes, whose length is a number of two bytes"];
-/// How deep values nest at most: less than the walk allows.
+/// Maximum nesting of values, which is less than the walk allows.
 const NESTED: usize = 8;
 
-/// Choices, taken from bytes. When none are left, each choice is the first.
+/// Makes choices based on bytes. After the last byte, it always makes the first choice.
 pub struct Draw<'a> {
     bytes: &'a [u8],
-    /// How many types have a name.
+    /// Number of named types so far.
     names: usize,
-    /// The records that can be named.
+    /// Names of the record types so far.
     records: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Draw<'a> {
         format!("{of}{}", self.names)
     }
 
-    /// A schema, as JSON. Each field of a record has an alias: `old_` and its name.
+    /// Generates a schema as JSON. Each field of a record has an alias with the prefix `old_`.
     pub fn schema(&mut self, depth: usize) -> Json {
         match self.below(if depth > 3 { 15 } else { 24 }) {
             0..=10 => self.primitive(),
@@ -88,7 +88,7 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// A record within itself, or another one again: where it may also be absent.
+    /// Generates a type that refers to an earlier record type, and does not require a value of it, because records must be finite.
     fn recursion(&mut self) -> Json {
         let Some(last) = self.records.len().checked_sub(1) else { return json!("int") };
         let index = last - self.below(last + 1);
@@ -164,7 +164,7 @@ impl<'a> Draw<'a> {
                 let branch = if depth > NESTED { 0 } else { self.below(union.variants().len()) };
                 Value::Union(u32::try_from(branch).unwrap(), Box::new(self.value(&union.variants()[branch], names, depth)))
             }
-            other => panic!("{other:?} is not drawn"),
+            other => panic!("{other:?} is not generated"),
         }
     }
 
@@ -176,7 +176,8 @@ impl<'a> Draw<'a> {
         [0, 1, -1, 64, -65, i64::MAX, i64::MIN, 1_000_000][self.below(8)]
     }
 
-    /// The same as the crate's encoder, but that arrays and maps are in blocks of any length, some of which state their size.
+    /// Encodes a value like the crate's encoder, except that arrays and maps have blocks of any length, and some blocks declare their
+    /// size.
     pub fn encode(&mut self, value: &Value, schema: &Schema, names: &NamesRef<'_>, out: &mut Vec<u8>) {
         match (value, schema) {
             (_, Schema::Ref { name }) => self.encode(value, names[name], names, out),
@@ -230,7 +231,7 @@ impl<'a> Draw<'a> {
     }
 }
 
-/// Writes a number as Avro does.
+/// Encodes a number.
 pub fn number(number: i64, out: &mut Vec<u8>) {
     let mut zigzag = (number << 1 ^ number >> 63).cast_unsigned();
     while zigzag > 0x7f {

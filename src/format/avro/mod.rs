@@ -1,20 +1,19 @@
 //! Avro's binary encoding.
 //!
-//! Owns how a schema and the places of a key become a program, and what that program finds in a record. Must never build a
-//! value, allocate for a record, or trust a length or a count that a record states.
+//! A schema and the places of a key are compiled to a program, which finds the values in a record. Must never build a value,
+//! allocate memory for a record, or trust a length or a count in a record.
 //!
-//! `parse` reads a schema, `compile` makes the program, `walk` runs it, `visit` visits everything in a record, and `cursor` reads
-//! numbers, lengths, and blocks.
+//! `parse` parses a schema, `compile` compiles the program, `walk` runs it, `visit` visits everything in a record, and `cursor`
+//! reads numbers, lengths, and blocks.
 //!
-//! - **A step** is the name of a record's field, the key of a map, or the index of an array's element. A field that was
-//!   renamed is also found under its aliases; a field of the very name goes first.
-//! - **A union** is no step of its own: the walk follows the branch that the record has. A branch without the place leaves
-//!   the place's slot empty. Null at the end of a place is a value.
-//! - **A place that can only end in what no key can be made of** is refused when it is compiled: a floating-point number, a
-//!   record, an array, a map, a big-decimal. If it can also end in something else, because of a union, then a record that has
-//!   the former there is malformed.
-//! - **What is skipped is checked** for its lengths, counts, indexes and booleans. Two things are not: whether a text that
-//!   no key asks for is UTF-8, and what is in a block that states its size, if nothing in the block is asked for.
+//! - **A step of a pointer** is the name of a record's field, the key of a map, or the index of an array element. A renamed field is
+//!   also found by its aliases, unless another field has that name.
+//! - **A union** is not a step: the walk follows the branch of the record. If the branch does not have the place, the value is
+//!   missing. Null is a value.
+//! - **Some types cannot be part of a key:** floating-point numbers, records, arrays, maps, and big-decimals. If a place can only have
+//!   such a type, the schema is rejected. If a union also allows other types, a record is malformed if it has such a type there.
+//! - **Skipped values are validated:** their lengths, counts, indexes, and booleans. There are two exceptions: skipped strings are
+//!   not checked for valid UTF-8, and a block with a declared size is skipped as a whole if it has no requested values.
 
 mod compile;
 mod cursor;
@@ -38,55 +37,55 @@ use visit::Whole;
 #[derive(Clone, Debug)]
 pub struct AvroExtractor {
     root: Op,
-    /// The fields of each record that the program passes through, by the number in [`Op::Record`].
+    /// The operations for the fields of each record type, by the index in [`Op::Record`].
     records: Vec<Vec<Op>>,
-    /// Slots whose places no record of the schema can have.
+    /// The slots of places that no record of the schema can have.
     lacking: Vec<usize>,
-    /// Set if records are visited.
+    /// The schema for visiting whole records, if the places include everything.
     whole: Option<Box<Whole>>,
 }
 
-/// One thing to do at one point of a record.
+/// An operation on the next value of a record.
 #[derive(Clone, Debug)]
 enum Op {
-    /// Skips so many bytes.
+    /// Skips this number of bytes.
     Fixed(usize),
     /// Skips a boolean.
     Boolean,
-    /// Skips a number of 32 bits.
+    /// Skips a 32-bit number.
     Int,
-    /// Skips a number of 64 bits.
+    /// Skips a 64-bit number.
     Long,
-    /// Skips a text, or bytes, behind their length.
+    /// Skips a length, and a string or bytes of this length.
     Sized,
-    /// Skips the index of one of so many symbols.
+    /// Skips the index of a symbol of an enum with this number of symbols.
     Index(usize),
-    /// Does what the branch is that the record has.
+    /// Runs the operation of the record's branch.
     Union(Vec<Op>),
-    /// Does the fields of a record, one after the other: by its number, for a record may be within itself.
+    /// Runs the operations of a record's fields. Refers to them by an index, because a record type can contain itself.
     Record(usize),
-    /// Does what `wanted` says for the elements with these indexes, and `items` for all others.
+    /// Runs an operation of `wanted` for the elements with these indexes, and `items` for all other elements.
     Array { items: Box<Op>, wanted: Vec<(usize, Op)> },
-    /// Does what `wanted` says for the values of these keys, and `values` for all others.
+    /// Runs an operation of `wanted` for the values of these keys, and `values` for all other values.
     Map { values: Box<Op>, wanted: Vec<Entry> },
-    /// Keeps a value.
+    /// Stores a value in its slots.
     Take { kind: Kind, slots: Vec<usize> },
-    /// Does two things at the same point: two places lead here, one by a name and one by an alias.
+    /// Runs two operations on the same value, because one pointer leads here by the name of a field, and one by an alias.
     Twice(Box<[Op; 2]>),
-    /// Refuses the record: it has something here that no key can be made of.
+    /// Rejects the record with an error message, because its value cannot be part of a key.
     Refuse(&'static str),
 }
 
-/// A key of a map that is asked for.
+/// A requested key of a map.
 #[derive(Clone, Debug)]
 struct Entry {
     key: String,
-    /// What is forgotten if the key comes again.
+    /// The node whose values are discarded if the key occurs again.
     node: Node,
     op: Op,
 }
 
-/// How a value is written, and what is found when it is.
+/// The type of a requested value, which determines its encoding and its scalar.
 #[derive(Clone, Debug)]
 enum Kind {
     Null,
@@ -98,7 +97,7 @@ enum Kind {
     Fixed(usize),
     Uuid,
     Enum(Vec<String>),
-    /// A decimal behind its length, or of a fixed size.
+    /// A decimal, after its length or with a fixed size.
     Decimal {
         size: Option<usize>,
         scale: u32,
@@ -129,7 +128,7 @@ impl Extract for AvroExtractor {
     }
 
     fn visit(&self, text: &[u8], _: &mut Buffers, visitor: &mut impl Visit) -> Result<(), Box<Unreadable>> {
-        let whole = self.whole.as_ref().expect("it was compiled for places that include everything");
+        let whole = self.whole.as_ref().expect("the extractor was compiled for visits");
         whole.visit(text, visitor).map_err(|malformed| Box::new(malformed.into()))
     }
 }

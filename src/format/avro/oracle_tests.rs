@@ -1,4 +1,4 @@
-//! What a walk finds is what the decoder of `apache-avro` has, for schemas, values and places that are drawn.
+//! Property test: a walk finds the same values as the decoder of `apache-avro`.
 
 use super::drawn::{Draw, SCALE};
 use super::parse::allow_all_names;
@@ -13,7 +13,7 @@ use apache_avro::types::Value;
 use apache_avro::writer::datum::GenericDatumWriter;
 use proptest::prelude::*;
 
-/// The value at a place, as the words in the documents have it.
+/// Returns the value at a place, as documented.
 fn look<'v>(value: &'v Value, place: &str) -> Option<&'v Value> {
     let value = if let Value::Union(_, value) = value { value } else { value };
     let Some(rest) = place.strip_prefix('/') else { return Some(value) };
@@ -31,7 +31,7 @@ fn look<'v>(value: &'v Value, place: &str) -> Option<&'v Value> {
     look(inner, rest)
 }
 
-/// Every place of a value, those of containers too.
+/// Collects all places in a value, including those of containers.
 fn places(value: &Value, place: &str, all: &mut Vec<String>) {
     match value {
         Value::Union(_, value) => return places(value, place, all),
@@ -52,7 +52,7 @@ fn places(value: &Value, place: &str, all: &mut Vec<String>) {
     all.push(place.to_owned());
 }
 
-/// Whether a key can be made of a value, null included.
+/// True if a value can be part of a key, including null.
 fn is_usable(value: &Value) -> bool {
     !matches!(value, Value::Float(_) | Value::Double(_) | Value::Array(_) | Value::Map(_) | Value::Record(_))
 }
@@ -73,7 +73,7 @@ fn is_same(found: &Scalar<'_>, value: &Value) -> bool {
     }
 }
 
-/// Checks what a walk finds in one encoding of a value, and that nothing less is a record.
+/// Checks the values that a walk finds in an encoding of a value, and that every truncated encoding is rejected.
 fn check(walk: &AvroExtractor, places: &[String], value: &Value, record: &[u8]) {
     let mut found = vec![None; places.len()];
     let walked = walk.walk(record, &mut found);
@@ -103,7 +103,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4096, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_a_walk_finds_is_what_a_decoder_has(
+    fn a_walk_finds_the_same_values_as_a_decoder(
         bytes in prop::collection::vec(any::<u8>(), 0..400),
         of_values in prop::collection::vec(any::<u8>(), 0..400),
         choices in prop::collection::vec((any::<prop::sample::Index>(), 0..4), 1..6),
@@ -129,10 +129,10 @@ proptest! {
         chosen.retain(|place| {
             let usable = look(&value, place).is_some_and(|value| is_usable(value) && *value != Value::Null);
             let walk = compile(&text, std::slice::from_ref(place));
-            assert!(walk.is_ok() || !usable, "{place} of {text} is refused: {walk:?}");
+            assert!(walk.is_ok() || !usable, "{place} of {text} is rejected: {walk:?}");
             walk.is_ok()
         });
-        // A key needs a part.
+        // A key needs at least one part.
         if chosen.is_empty() {
             return Ok(());
         }

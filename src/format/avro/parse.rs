@@ -1,6 +1,6 @@
-//! From the text of a schema to the schema.
+//! Parses a schema and its references.
 //!
-//! Owns how a schema and its references become one, and which names are allowed. Must never know of places.
+//! Owns how a schema and its references are combined, and which names are allowed. Must never depend on places.
 
 use crate::format::{Body, Schema, SchemaError};
 use apache_avro::error::{Details, Error};
@@ -12,48 +12,48 @@ use apache_avro::validator::{
 use serde_json::{Map, Value, json};
 use std::sync::Once;
 
-/// The attribute of a field that has its aliases.
+/// The attribute in which the aliases of a field are stored.
 const ALIASES: &str = "unseen_aliases";
 
-/// A schema behind those that it names, as the fields of a record that nobody writes: so all are parsed as one, and a
-/// name is known from where it is defined.
+/// Parses the references and the schema as the fields of an artificial record, so that later fields can use the names that earlier
+/// fields define. The schema is the last field.
 pub(super) fn parse(schema: &Schema) -> Result<RecordSchema, SchemaError> {
     allow_all_names();
     let references = schema.references.iter().map(|reference| {
         let body = json(&reference.body);
-        body.map_err(|SchemaError(error)| SchemaError(format!("what it refers to as `{}`: {error}", reference.name)))
+        body.map_err(|SchemaError(error)| SchemaError(format!("in its reference `{}`, {error}", reference.name)))
     });
     let bodies = references.chain([json(&schema.body)]).collect::<Result<Vec<_>, _>>()?;
     let field = |(number, body)| json!({ "name": format!("schema_{number}"), "type": body });
     let fields = bodies.into_iter().enumerate().map(field).collect::<Vec<_>>();
     match Parsed::parse(&json!({ "type": "record", "name": "unseen_schema_and_references", "fields": fields })) {
         Ok(Parsed::Record(record)) => Ok(record),
-        Ok(_) => Err(SchemaError("it is no Avro schema".to_owned())),
+        Ok(_) => Err(SchemaError("the schema is not valid Avro".to_owned())),
         Err(error) => Err(SchemaError(match error.details() {
             Details::ParsePrimitive(name) => {
-                format!("it names a type `{}` that neither it nor its references define", name.trim_end_matches(MARK))
+                format!("neither the schema nor its references define the type `{}`", name.trim_end_matches(MARK))
             }
-            error => format!("it is no Avro schema: {error}"),
+            error => format!("the schema is not valid Avro: {error}"),
         })),
     }
 }
 
 fn json(body: &Body) -> Result<Value, SchemaError> {
     let Body::Text(text) = body else {
-        return Err(SchemaError("it is a Protobuf descriptor, and an Avro schema is JSON".to_owned()));
+        return Err(SchemaError("the schema is a Protobuf descriptor, but an Avro schema is JSON".to_owned()));
     };
-    bare(serde_json::from_str(text).map_err(|error| SchemaError(format!("it is not JSON: {error}")))?)
+    bare(serde_json::from_str(text).map_err(|error| SchemaError(format!("the schema is not JSON: {error}")))?)
 }
 
-/// The kinds of types, and what each must say. What does not say it names a type.
+/// The kinds of types, and the required attribute of each kind. Without this attribute, the word is the name of a user-defined type.
 const KINDS: [(&str, &str); 6] =
     [("record", "fields"), ("error", "fields"), ("enum", "symbols"), ("fixed", "size"), ("array", "items"), ("map", "values")];
 
-/// Stands behind the name of a type that is called after a kind: the parser would take one for the other.
+/// A suffix for types that are named like a kind, because the parser would confuse the two.
 const MARK: char = '\'';
 
-/// Leaves of a schema what says where values are. Anything else may stand beside that: defaults from before they were
-/// checked, and whatever a tool notes for itself. A type has no other names: the parser would copy it for each.
+/// Removes everything from a schema that does not affect the encoding: invalid defaults of old schemas, attributes of tools, and the
+/// aliases of types, because the parser copies a type for each alias.
 fn bare(json: Value) -> Result<Value, SchemaError> {
     match json {
         Value::String(name) => Ok(Value::String(marked(name))),
@@ -67,21 +67,22 @@ fn bare(json: Value) -> Result<Value, SchemaError> {
                 }
             }
             Some(other) => Ok(kept(&mut members, &LOGICAL, [("type", bare(other)?)])),
-            None => Err(SchemaError("it is no Avro schema: a type is an object without `type`".to_owned())),
+            None => Err(SchemaError("the schema is not valid Avro: a type has no attribute `type`".to_owned())),
         },
-        other => Err(SchemaError(format!("it is no Avro schema: `{other}` is not a type"))),
+        other => Err(SchemaError(format!("the schema is not valid Avro: `{other}` is not a type"))),
     }
 }
 
-/// What says more of a type that is there without it.
+/// The attributes of logical types.
 const LOGICAL: [&str; 3] = ["logicalType", "precision", "scale"];
 
-/// A type by its name. Only a primitive one can mean more by an annotation, and only without one is it not copied.
+/// Converts an object that only names a type. Only a primitive type can have a logical type. Without one, the plain name is enough,
+/// and the parser does not copy the type.
 fn annotated(members: &mut Map<String, Value>, name: String) -> Value {
     if members.contains_key("logicalType") { kept(members, &LOGICAL, [("type", name.into())]) } else { name.into() }
 }
 
-/// A type that says of what it is made.
+/// Converts the definition of a type.
 fn of_kind(kind: &str, mut members: Map<String, Value>) -> Result<Value, SchemaError> {
     let mut take = |member: &str| members.remove(member).unwrap_or_default();
     let made_of = match kind {
@@ -105,29 +106,30 @@ fn of_kind(kind: &str, mut members: Map<String, Value>) -> Result<Value, SchemaE
 
 fn fields(json: Value) -> Result<Value, SchemaError> {
     let Value::Array(fields) = json else {
-        return Err(SchemaError("it is no Avro schema: the `fields` of a record are not a list".to_owned()));
+        return Err(SchemaError("the schema is not valid Avro: the `fields` of a record are not a list".to_owned()));
     };
     fields.into_iter().map(field).collect::<Result<_, _>>().map(Value::Array)
 }
 
-/// A field. What it was called before is kept by another name: the parser refuses an alias that is another field's name.
+/// Converts a field. Stores its aliases in another attribute, because the parser rejects an alias that is the name of another field.
 fn field(json: Value) -> Result<Value, SchemaError> {
     let Value::Object(mut members) = json else {
-        // The parser would pass over it, and the walk over everything behind it would go astray.
-        return Err(SchemaError(format!("it is no Avro schema: `{json}` is not a field")));
+        // The parser would skip this field, and the walk would then read the wrong bytes.
+        return Err(SchemaError(format!("the schema is not valid Avro: `{json}` is not a field")));
     };
-    let of = members.remove("type").ok_or_else(|| SchemaError("it is no Avro schema: a field has no `type`".to_owned()))?;
+    let of =
+        members.remove("type").ok_or_else(|| SchemaError("the schema is not valid Avro: a field has no attribute `type`".to_owned()))?;
     let aliases = members.remove("aliases").unwrap_or_default();
     Ok(kept(&mut members, &["name"], [("type", bare(of)?), (ALIASES, aliases)]))
 }
 
-/// Some of the members, and others.
+/// Returns an object with some of the members, and with other members.
 fn kept<const N: usize>(members: &mut Map<String, Value>, names: &[&str], others: [(&str, Value); N]) -> Value {
     let kept = names.iter().filter_map(|&name| Some((name, members.remove(name)?)));
     Value::Object(kept.chain(others).map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
-/// A name that is told from the kinds.
+/// Marks a name that is equal to the name of a kind.
 fn marked(mut name: String) -> String {
     let last = name.rsplit('.').next().unwrap_or_default();
     if KINDS.iter().any(|(kind, _)| *kind == last) {
@@ -136,14 +138,14 @@ fn marked(mut name: String) -> String {
     name
 }
 
-/// Whether a field was once called so.
+/// True if a field has this alias.
 pub(super) fn is_alias(field: &RecordField, name: &str) -> bool {
     let aliases = field.custom_attributes.get(ALIASES).and_then(Value::as_array);
     aliases.is_some_and(|aliases| aliases.iter().any(|alias| alias == name))
 }
 
-/// Any name that can be told from others. Java's library, which most schemas come from, allows letters of all alphabets, and
-/// anything in a namespace. The parser has one such setting in a process; whoever sets it first wins.
+/// Makes the parser accept all names. Java's library, which writes most schemas, allows letters of all alphabets, and anything in a
+/// namespace. The setting is global, and only its first value counts.
 pub(super) fn allow_all_names() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -160,7 +162,7 @@ impl SchemaNameValidator for AnyName {
     fn validate(&self, name: &str) -> Result<usize, Error> {
         let start = name.rfind('.').map_or(0, |dot| dot + 1);
         if start == name.len() {
-            return Err(Details::InvalidSchemaName(name.to_owned(), "a name behind the last point").into());
+            return Err(Details::InvalidSchemaName(name.to_owned(), "a name after the last dot").into());
         }
         Ok(start)
     }

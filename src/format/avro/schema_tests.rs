@@ -1,4 +1,4 @@
-//! Which schemas and places are taken, and how schemas change.
+//! Tests of valid and invalid schemas and places, and of schema evolution.
 
 use super::tests::{compile, finds, integer, key, schema, text};
 use super::{AvroExtractor, Malformed, Schema};
@@ -15,42 +15,42 @@ fn with_references(body: &str, references: &[&str]) -> Schema {
 }
 
 #[test]
-fn what_no_key_can_be_made_of_is_refused() {
-    let float = "is a floating-point number, which has no one written form: no key can be made of it";
+fn places_of_types_that_cannot_be_in_a_key_are_rejected() {
+    let float = "is a floating-point number, which has several text forms and cannot be part of a key; use another field";
     let record = |of: &str| format!(r#"{{"type": "record", "name": "r", "fields": [{{"name": "a/b", "type": {of}}}]}}"#);
     assert_eq!(refused(&record(r#""float""#), "/a~1b"), format!("field `/a~1b` {float}"));
     assert_eq!(refused(r#""double""#, ""), format!("the whole record {float}"));
     assert_eq!(refused(r#"["null", "double"]"#, ""), format!("the whole record {float}"));
-    assert_eq!(refused(&record(r#""float""#), ""), "the whole record is a record: name a field in it");
+    assert_eq!(refused(&record(r#""float""#), ""), "the whole record is a record; use one of its fields");
     let array = r#"{"type": "array", "items": {"type": "map", "values": "long"}}"#;
-    assert_eq!(refused(array, ""), "the whole record is an array: name an element of it");
-    assert_eq!(refused(array, "/0"), "field `/0` is a map: name a key of it");
+    assert_eq!(refused(array, ""), "the whole record is an array; use one of its elements");
+    assert_eq!(refused(array, "/0"), "field `/0` is a map; use one of its keys");
     assert!(compile(array, &["/0/0"]).is_ok());
     let big = r#"{"type": "bytes", "logicalType": "big-decimal"}"#;
-    let error = "the whole record is a big-decimal, whose scale is not the schema's: no key can be made of it";
+    let error = "the whole record is a big-decimal, whose scale varies between records, and cannot be part of a key; use another field";
     assert_eq!(refused(big, ""), error);
     let scale = r#"{"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 39}"#;
-    assert_eq!(refused(scale, ""), "the whole record is a decimal of a scale above 38: no key can be made of it");
+    assert_eq!(refused(scale, ""), "the whole record is a decimal with a scale above 38, and cannot be part of a key; use another field");
 }
 
 #[test]
-fn a_union_may_have_a_branch_that_no_key_can_be_made_of() {
+fn a_union_can_have_a_branch_that_cannot_be_in_a_key() {
     let union = r#"["null", "string", "double", {"type": "map", "values": "string"}]"#;
     finds(union, &[""], &[0], &[Some(Scalar::Null)]);
     finds(union, &[""], b"\x02\x02a", &[text("a")]);
-    // What is below the other branch can never be in a record that has the place itself.
+    // The places in another branch do not exist in a record with a value at the place itself.
     let walk = compile(union, &["", "/a"]).unwrap();
     assert!(!walk.lacks(0) && walk.lacks(1));
-    let what = "the key has a map where it needs a value";
+    let what = "the key has a map instead of a single value";
     assert_eq!(walk.walk(&[6, 0], &mut [None, None]), Err(Malformed { offset: 1, what }));
-    let what = "the key has a floating-point number, which has no one written form";
+    let what = "the key has a floating-point number, which has several text forms";
     assert_eq!(walk.walk(&[4, 0, 0, 0, 0, 0, 0, 0, 0], &mut [None, None]), Err(Malformed { offset: 1, what }));
     finds(union, &["/a"], b"\x06\x02\x02a\x02b\x00", &[text("b")]);
     finds(union, &["/a"], b"\x02\x02a", &[None]);
 }
 
 #[test]
-fn what_no_record_can_have_is_known() {
+fn places_that_no_record_can_have_are_known() {
     let text = r#"{"type": "record", "name": "r", "fields": [
         {"name": "a", "type": ["null", "string", {"type": "array", "items": "long"}]},
         {"name": "m", "type": {"type": "map", "values": "r"}},
@@ -62,7 +62,7 @@ fn what_no_record_can_have_is_known() {
 }
 
 #[test]
-fn a_field_is_found_under_its_aliases() {
+fn a_field_is_found_by_its_aliases() {
     let text_of = r#"{"type": "record", "name": "r", "fields": [
         {"name": "id", "type": {"type": "record", "name": "s", "fields": [{"name": "a", "type": "long"}]}, "aliases": ["key", "old"]},
         {"name": "key", "type": "string"}]}"#;
@@ -74,7 +74,7 @@ fn a_field_is_found_under_its_aliases() {
 }
 
 #[test]
-fn a_schema_may_change() {
+fn places_survive_schema_evolution() {
     let places = ["/user/id", "/at"];
     let expected = [integer(7), integer(-1)];
     let user = |fields: &str| format!(r#"{{"type": "record", "name": "User", "fields": [{fields}]}}"#);
@@ -82,7 +82,7 @@ fn a_schema_may_change() {
     let id = r#"{"name": "id", "type": "long"}"#;
     let at = r#"{"name": "at", "type": "int"}"#;
     let named = |name: &str, fields: &str| format!(r#"{{"name": "{name}", "type": {}}}"#, user(fields));
-    // As it was; its fields in another order; with more of them; renamed, and each perhaps absent.
+    // The original schema, and schemas with reordered, additional, and renamed optional fields.
     finds(&event(&format!("{}, {at}", named("user", id))), &places, &[14, 1], &expected);
     finds(&event(&format!("{at}, {}", named("user", id))), &places, &[1, 14], &expected);
     let name = r#"{"name": "name", "type": ["null", "string"], "default": null}"#;
@@ -98,7 +98,7 @@ fn a_schema_may_change() {
 }
 
 #[test]
-fn a_schema_may_name_others() {
+fn a_schema_can_refer_to_other_schemas() {
     let id = r#"{"type": "fixed", "name": "acme.Id", "size": 2}"#;
     let user = r#"{"type": "record", "name": "User", "namespace": "acme", "fields": [
         {"name": "id", "type": "Id"}, {"name": "key", "type": ["null", "acme.Id"]},
@@ -115,14 +115,14 @@ fn a_schema_may_name_others() {
         AvroExtractor::compile(&with_references(r#"["null", {"type": "array", "items": "acme.User"}]"#, &[id, user]), &spec).unwrap();
     assert_eq!(union.walk(b"\x02\x02id\x00\x00\x00", &mut found), Ok(()));
     assert_eq!(found[0], text("id"));
-    // A name that stands for the whole.
+    // The schema is only the name of a referenced type.
     let whole = AvroExtractor::compile(&with_references(r#""acme.Id""#, &[id]), &key(&[""])).unwrap();
     assert_eq!(whole.walk(b"id", &mut found), Ok(()));
     assert_eq!(found[0], text("id"));
 }
 
 #[test]
-fn a_name_may_have_any_letters() {
+fn names_can_have_any_letters() {
     let record = r#"{"type": "record", "name": "Größe", "namespace": "my-server.1", "doc": 7, "fields": [
         {"name": "straße-1", "type": {"type": "enum", "name": "e", "symbols": ["größer", "1"], "default": "none"}, "default": 17},
         {"name": "next", "type": ["null", "my-server.1.Größe"]}]}"#;
@@ -130,14 +130,14 @@ fn a_name_may_have_any_letters() {
 }
 
 #[test]
-fn a_null_namespace_stays_one() {
+fn an_empty_namespace_is_not_inherited() {
     let record = r#"{"type": "record", "name": "a.A", "fields": [
         {"name": "b", "type": {"type": "record", "name": "B", "namespace": "", "fields": [{"name": "n", "type": ["null", "B"]}, {"name": "i", "type": "int"}]}}]}"#;
     finds(record, &["/b/n/i"], &[2, 0, 4, 2], &[integer(2)]);
 }
 
 #[test]
-fn a_type_may_be_called_after_a_kind_of_type() {
+fn a_type_can_be_named_like_a_kind_of_type() {
     for kind in ["record", "error", "enum", "fixed", "array", "map"] {
         let text_of = format!(
             r#"{{"type": "record", "name": "r", "namespace": "n", "fields": [
@@ -154,13 +154,13 @@ fn a_type_may_be_called_after_a_kind_of_type() {
     }
     assert_eq!(
         refused(r#"{"type": "record"}"#, "/a"),
-        "it names a type `record` that neither it nor its references define",
-        "a kind that says not of what it is made"
+        "neither the schema nor its references define the type `record`",
+        "a record without fields is a type name"
     );
 }
 
 #[test]
-fn whatever_stands_beside_a_type_does_not_count() {
+fn additional_attributes_are_ignored() {
     let text_of = r#"{"type": "record", "name": "r", "primaryKey": {"fields": ["id"]}, "ui": {"type": "enum"}, "fields": [
         {"name": "a", "connect.parameters": {"type": "record"}, "size": 1, "type": {"type": "string", "fields": [1], "symbols": {"type": 1}}},
         {"name": "error", "size": 20, "type": {"type": "error", "name": "Error", "fields": [{"name": "id", "type": "int"}]}}]}"#;
@@ -168,8 +168,8 @@ fn whatever_stands_beside_a_type_does_not_count() {
 }
 
 #[test]
-fn other_names_of_a_type_take_no_memory() {
-    // Each would be a copy of all fields.
+fn aliases_of_a_type_need_no_memory() {
+    // The parser would copy all fields for each alias.
     let aliases: Vec<_> = (0..20_000).map(|number| format!("\"a{number}\"")).collect();
     let fields: Vec<_> = (0..20_000).map(|number| format!(r#"{{"name": "f{number}", "type": "int"}}"#)).collect();
     let text_of = format!(r#"{{"type": "record", "name": "r", "aliases": [{}], "fields": [{}]}}"#, aliases.join(","), fields.join(","));
@@ -179,23 +179,23 @@ fn other_names_of_a_type_take_no_memory() {
 }
 
 #[test]
-fn a_schema_that_is_none_is_refused() {
-    assert!(refused("{", "/a").starts_with("it is not JSON: EOF"));
-    assert!(refused("17", "/a").starts_with("it is no Avro schema: "));
-    assert_eq!(refused(r#""acme.User""#, "/a"), "it names a type `acme.User` that neither it nor its references define");
-    assert!(refused(r#"{"type": "record", "name": "r.", "fields": []}"#, "/a").starts_with("it is no Avro schema: "));
+fn invalid_schemas_are_rejected() {
+    assert!(refused("{", "/a").starts_with("the schema is not JSON: EOF"));
+    assert!(refused("17", "/a").starts_with("the schema is not valid Avro: "));
+    assert_eq!(refused(r#""acme.User""#, "/a"), "neither the schema nor its references define the type `acme.User`");
+    assert!(refused(r#"{"type": "record", "name": "r.", "fields": []}"#, "/a").starts_with("the schema is not valid Avro: "));
     let twice = r#"{"type": "record", "name": "r", "fields": [
         {"name": "a", "type": {"type": "fixed", "name": "f", "size": 1}}, {"name": "b", "type": {"type": "fixed", "name": "f", "size": 2}}]}"#;
-    assert_eq!(refused(twice, "/a"), "it defines `f` twice");
+    assert_eq!(refused(twice, "/a"), "the schema defines `f` twice");
     assert!(refused(r#"{"type": "record", "name": "r", "fields": ["a"]}"#, "/a").ends_with(r#"`"a"` is not a field"#));
     let descriptors = Schema::new(Format::Avro, Body::Descriptors(vec![1]), Vec::new());
     let error = AvroExtractor::compile(&descriptors, &key(&["/a"])).unwrap_err();
-    assert_eq!(error.to_string(), "it is a Protobuf descriptor, and an Avro schema is JSON");
+    assert_eq!(error.to_string(), "the schema is a Protobuf descriptor, but an Avro schema is JSON");
     let error = AvroExtractor::compile(&with_references(r#""string""#, &["{"]), &key(&["/a"])).unwrap_err();
-    assert!(error.to_string().starts_with("what it refers to as `a.subject`: it is not JSON"));
-    // As deep as a JSON text may be.
+    assert!(error.to_string().starts_with("in its reference `a.subject`, the schema is not JSON"));
+    // The JSON parser limits the nesting.
     assert!(
         refused(&(r#"{"type": "array", "items": "#.repeat(1000) + r#""int""# + &"}".repeat(1000)), "")
-            .starts_with("it is not JSON: recursion")
+            .starts_with("the schema is not JSON: recursion")
     );
 }

@@ -1,4 +1,4 @@
-//! What is found of each type, and what is refused, in bytes that were written by hand.
+//! Tests of each type, with handwritten bytes.
 
 use super::drawn::number;
 use super::*;
@@ -16,7 +16,7 @@ pub(super) fn compile(text: &str, places: &[impl AsRef<str>]) -> Result<AvroExtr
     AvroExtractor::compile(&schema(text), &key(places))
 }
 
-/// Checks what is found at each of the places.
+/// Checks the values at the places, and that every truncated or extended record is rejected.
 pub(super) fn finds(text: &str, places: &[&str], record: &[u8], expected: &[Option<Scalar<'_>>]) {
     let walk = compile(text, places).unwrap();
     let mut found = vec![None; places.len()];
@@ -26,11 +26,11 @@ pub(super) fn finds(text: &str, places: &[&str], record: &[u8], expected: &[Opti
         assert!(walk.walk(&record[..end], &mut vec![None; places.len()]).is_err(), "{text} {end} of {record:x?}");
     }
     let longer = [record, &[0]].concat();
-    let left = Malformed { offset: record.len(), what: "bytes are left behind the record" };
+    let left = Malformed { offset: record.len(), what: "there are extra bytes after the record" };
     assert_eq!(walk.walk(&longer, &mut vec![None; places.len()]), Err(left), "{text}");
 }
 
-/// Checks what is wrong with a record, whether a place in it is asked for or not.
+/// Checks the error for a malformed record, with a requested value in it and without.
 fn malformed(text: &str, place: &str, record: &[u8], offset: usize, what: &str) {
     for places in [&[place][..], &["/not there"]] {
         let error = compile(text, places).unwrap().walk(record, &mut [None]).unwrap_err();
@@ -38,18 +38,18 @@ fn malformed(text: &str, place: &str, record: &[u8], offset: usize, what: &str) 
     }
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "what is found at a place may be nothing")]
+#[expect(clippy::unnecessary_wraps, reason = "an expected value is optional")]
 pub(super) const fn text(text: &str) -> Option<Scalar<'_>> {
     Some(Scalar::String(text.as_bytes()))
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "what is found at a place may be nothing")]
+#[expect(clippy::unnecessary_wraps, reason = "an expected value is optional")]
 pub(super) const fn integer(number: i128) -> Option<Scalar<'static>> {
     Some(Scalar::Integer(number))
 }
 
 #[test]
-fn the_examples_of_the_specification() {
+fn examples_of_the_specification_are_read() {
     let record = r#"{"type": "record", "name": "test", "fields": [{"name": "a", "type": "long"}, {"name": "b", "type": "string"}]}"#;
     finds(record, &["/a", "/b", "/c"], b"\x36\x06foo", &[integer(27), text("foo"), None]);
     finds(r#"{"type": "array", "items": "long"}"#, &["/0", "/1", "/2"], &[4, 6, 0x36, 0], &[integer(3), integer(27), None]);
@@ -65,7 +65,7 @@ fn the_examples_of_the_specification() {
 }
 
 #[test]
-fn each_type_is_the_same_as_in_json() {
+fn each_type_has_the_same_value_as_in_json() {
     finds(r#""null""#, &[""], &[], &[Some(Scalar::Null)]);
     finds(r#""boolean""#, &[""], &[0], &[Some(Scalar::bool(false))]);
     finds(r#""boolean""#, &[""], &[1], &[Some(Scalar::bool(true))]);
@@ -92,7 +92,7 @@ fn each_type_is_the_same_as_in_json() {
 }
 
 #[test]
-fn decimals_have_their_scale() {
+fn decimals_have_the_scale_of_the_schema() {
     let decimal = |unscaled, scale| [Some(Scalar::Decimal { unscaled, scale })];
     let bytes = r#"{"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}"#;
     finds(bytes, &[""], &[4, 0x30, 0x39], &decimal(12345, 2));
@@ -107,7 +107,7 @@ fn decimals_have_their_scale() {
         let error = compile(fixed, &[""]).unwrap().walk(&torn, &mut [None]).unwrap_err();
         assert_eq!((error.offset, error.what), (0, "a decimal has more than 128 bits"));
     }
-    // What the specification calls invalid is what it is without: bytes.
+    // According to the specification, an invalid logical type is ignored, so this type is bytes.
     finds(r#"{"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 3}"#, &[""], b"\x02a", &[text("a")]);
 }
 
@@ -126,7 +126,7 @@ const OF_ALL: &str = r#"{"type": "record", "name": "r", "fields": [
     {"name": "last", "type": "string"}]}"#;
 
 #[test]
-fn a_walk_passes_over_each_type() {
+fn a_value_after_all_types_is_found() {
     let record = b"\x01\x02floadouble__fix\x02\x08\x02b\x03\x04\x00\x02\x02\x00\x00\x02\x02kval\x00\x04bd\x08last";
     finds(OF_ALL, &["/last"], record, &[text("last")]);
     let places = ["/last", "/null", "/map/k", "/array/2", "/array/3", "/union", "/fixed", "/array/03", "/array/-1"];
@@ -135,7 +135,7 @@ fn a_walk_passes_over_each_type() {
 }
 
 #[test]
-fn a_record_that_is_not_of_its_schema_says_where() {
+fn errors_of_malformed_records_have_an_offset() {
     malformed(r#""boolean""#, "", &[2], 0, "a boolean is neither 0 nor 1");
     malformed(r#""boolean""#, "", &[], 0, "the record ends before a boolean");
     malformed(r#""long""#, "", &[0x80; 9], 0, "the record ends within a number");
@@ -144,16 +144,16 @@ fn a_record_that_is_not_of_its_schema_says_where() {
     malformed(r#""long""#, "", &wide, 0, "a number has more than 64 bits");
     malformed(r#""int""#, "", &[0x80, 0x80, 0x80, 0x80, 0x10], 0, "an int has more than 32 bits");
     malformed(r#""bytes""#, "", &[1], 0, "a length is negative");
-    malformed(r#"["null", "boolean"]"#, "", &[4], 0, "a union has no such branch");
-    malformed(r#"["null", "boolean"]"#, "", &[1], 0, "a union has no such branch");
-    malformed(r#"{"type": "enum", "name": "e", "symbols": ["A"]}"#, "", &[2], 0, "an enum has no such symbol");
-    malformed(r#"{"type": "enum", "name": "e", "symbols": ["A"]}"#, "", &[1], 0, "an enum has no such symbol");
+    malformed(r#"["null", "boolean"]"#, "", &[4], 0, "a union has no branch with this index");
+    malformed(r#"["null", "boolean"]"#, "", &[1], 0, "a union has no branch with this index");
+    malformed(r#"{"type": "enum", "name": "e", "symbols": ["A"]}"#, "", &[2], 0, "an enum has no symbol with this index");
+    malformed(r#"{"type": "enum", "name": "e", "symbols": ["A"]}"#, "", &[1], 0, "an enum has no symbol with this index");
     let fixed = r#"{"type": "fixed", "name": "f", "size": 2}"#;
     malformed(fixed, "", b"a", 0, "the record ends within a value of a fixed size");
-    malformed(r#""string""#, "", b"\x02ab", 2, "bytes are left behind the record");
+    malformed(r#""string""#, "", b"\x02ab", 2, "there are extra bytes after the record");
     let array = r#"{"type": "array", "items": "int"}"#;
-    malformed(array, "/1", &[3, 6, 0, 0], 0, "a block ends behind the record");
-    malformed(array, "/1", &[3, 1, 0, 0], 0, "a block ends behind the record");
+    malformed(array, "/1", &[3, 6, 0, 0], 0, "a block extends past the end of the record");
+    malformed(array, "/1", &[3, 1, 0, 0], 0, "a block extends past the end of the record");
     malformed(array, "/1", &[2, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 0], 13, "the record ends within a number");
     let map = r#"{"type": "map", "values": "int"}"#;
     malformed(map, "/a", b"\x02\x04a", 2, "the record ends within the key of a map");
@@ -161,13 +161,13 @@ fn a_record_that_is_not_of_its_schema_says_where() {
 }
 
 #[test]
-fn texts_that_are_asked_for_are_utf_8() {
+fn requested_strings_must_be_utf_8() {
     let walk = compile(r#"["null", "string"]"#, &[""]).unwrap();
-    assert_eq!(walk.walk(&[2, 4, 0xc3, 0x28], &mut [None]), Err(Malformed { offset: 1, what: "a text is not UTF-8" }));
+    assert_eq!(walk.walk(&[2, 4, 0xc3, 0x28], &mut [None]), Err(Malformed { offset: 1, what: "a string is not UTF-8" }));
 }
 
 #[test]
-fn blocks_may_state_their_size() {
+fn blocks_can_declare_their_size() {
     let array = r#"{"type": "array", "items": "long"}"#;
     let places = ["/0", "/1", "/2", "/3"];
     let expected = [integer(1), integer(2), integer(3), None];
@@ -179,19 +179,19 @@ fn blocks_may_state_their_size() {
     let map = r#"{"type": "map", "values": "long"}"#;
     finds(map, &["/a", "/b"], b"\x03\x0c\x02a\x02\x02b\x04\x00", &[integer(1), integer(2)]);
     finds(map, &["/a/b"], b"\x03\x0c\x02a\x02\x02b\x04\x00", &[None]);
-    // What is asked for is read, and the size must be true.
-    let lies = "a block has not the size that it states";
+    // If a value in a block is requested, the declared size must be correct.
+    let what = "a block does not have its declared size";
     for (record, offset) in [(&[5, 4, 2, 4, 6, 0][..], 5), (&[5, 8, 2, 4, 6, 0, 0], 5)] {
         let found = compile(array, &["/0"]).unwrap().walk(record, &mut [None]);
-        assert_eq!(found, Err(Malformed { offset, what: lies }));
+        assert_eq!(found, Err(Malformed { offset, what }));
     }
 }
 
 #[test]
-fn the_last_of_equal_keys_counts() {
+fn the_last_of_equal_keys_wins() {
     let map = r#"{"type": "map", "values": ["null", "long", {"type": "map", "values": "long"}]}"#;
     finds(map, &["/a"], b"\x04\x02a\x02\x04\x02a\x02\x06\x00", &[integer(3)]);
-    // The last has not what the one before it had.
+    // The last value does not have the field of the previous value.
     finds(map, &["/a/b"], b"\x04\x02a\x04\x02\x02b\x02\x00\x02a\x00\x00", &[None]);
     finds(map, &["/a/b"], b"\x02\x02a\x00\x02\x02a\x04\x02\x02b\x02\x00\x00", &[integer(1)]);
 }
@@ -200,17 +200,17 @@ const LIST: &str = r#"{"type": "record", "name": "List", "fields": [
     {"name": "value", "type": "long"}, {"name": "next", "type": ["null", "List"]}]}"#;
 
 #[test]
-fn a_record_may_be_within_itself() {
+fn a_record_can_contain_itself() {
     let places = ["/value", "/next/value", "/next/next/value", "/next/next/next/value"];
     let expected = [integer(1), integer(2), integer(3), None];
     finds(LIST, &places, &[2, 2, 4, 2, 6, 0], &expected);
 
     let list = |length| [[2].repeat(length * 2 - 1), vec![0]].concat();
     finds(LIST, &["/value"], &list(DEPTH_MAX), &[integer(1)]);
-    let deep = "more than 64 containers are within each other";
+    let deep = "more than 64 containers are nested";
     malformed(LIST, "/value", &list(DEPTH_MAX + 1), 2 * DEPTH_MAX, deep);
     malformed(LIST, "/value", &list(1_000_000), 2 * DEPTH_MAX, deep);
-    // Nobody can write it, but a schema may say so.
+    // A schema can define this type, although no finite record has it.
     let endless = r#"{"type": "record", "name": "E", "fields": [{"name": "a", "type": "E"}, {"name": "b", "type": "E"}]}"#;
     malformed(endless, "/a/x", &[], 0, deep);
 }
@@ -222,8 +222,8 @@ fn count(elements: i64) -> Vec<u8> {
 }
 
 #[test]
-fn what_takes_no_bytes_takes_no_time() {
-    let idle = "more than 65536 values take no bytes";
+fn values_without_bytes_are_limited() {
+    let idle = "more than 65536 values have no bytes";
     let nothing = r#"{"type": "record", "name": "n", "fields": []}"#;
     for (items, place) in [(r#""null""#, "/5"), (nothing, "/5/a"), (r#"{"type": "fixed", "name": "f", "size": 0}"#, "/5")] {
         let array = format!(r#"{{"type": "array", "items": {items}}}"#);
@@ -233,7 +233,7 @@ fn what_takes_no_bytes_takes_no_time() {
     let of_doubles = r#"{"type": "array", "items": "double"}"#;
     malformed(of_doubles, "/a", &[count(1 << 62), vec![0; 100]].concat(), 10, "the record ends within an array");
 
-    // 100^30 records of nothing.
+    // 100^30 empty records.
     let record = |depth: usize| {
         let inner = if depth == 0 { "null".to_owned() } else { format!("r{}", depth - 1) };
         let fields = (0..100).map(|field| format!(r#"{{"name": "f{field}", "type": "{inner}"}}"#));

@@ -1,6 +1,6 @@
 //! Visits everything in a record.
 //!
-//! Must never trust a length or a count that a record states, or follow a schema that contains itself without reading a byte.
+//! Must never trust a length or a count in a record, or recurse without limit in a type that contains itself.
 
 use super::compile::kind;
 use super::cursor::Cursor;
@@ -10,7 +10,7 @@ use apache_avro::schema::{RecordSchema, Schema};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-/// A schema, and the types that it names.
+/// A schema and its named types.
 #[derive(Clone, Debug)]
 pub(super) struct Whole {
     root: Schema,
@@ -18,7 +18,7 @@ pub(super) struct Whole {
 }
 
 impl Whole {
-    /// Takes the last field of a record of schemas. The other fields define types for it.
+    /// Uses the type of the wrapper's last field. The other fields define types that it refers to.
     pub(super) fn new(mut wrapper: RecordSchema) -> Self {
         let mut names = HashMap::new();
         wrapper.fields.iter().for_each(|field| define(&field.schema, &mut names));
@@ -54,9 +54,9 @@ fn define(schema: &Schema, names: &mut HashMap<String, Schema>) {
 struct Walker<'a, 'v, V> {
     names: &'a HashMap<String, Schema>,
     cursor: Cursor<'a>,
-    /// Number of values that may still take no bytes.
+    /// Remaining number of values that can have no bytes.
     idle: usize,
-    /// Text of a floating-point number.
+    /// Buffer for the text of a floating-point number.
     text: String,
     visitor: &'v mut V,
 }
@@ -67,14 +67,14 @@ impl<'a, V: Visit> Walker<'a, '_, V> {
         match schema {
             Schema::Ref { name } => {
                 let named = self.names.get(name.as_ref());
-                return self.value(named.ok_or_else(|| self.cursor.malformed("nothing defines its type"))?, depth);
+                return self.value(named.ok_or_else(|| self.cursor.malformed("the schema does not define the type of a value"))?, depth);
             }
             Schema::Union(union) => {
-                let branch = self.cursor.index(union.variants().len(), "a union has no such branch")?;
+                let branch = self.cursor.index(union.variants().len(), "a union has no branch with this index")?;
                 return self.value(&union.variants()[branch], depth);
             }
             Schema::Record(_) | Schema::Array(_) | Schema::Map(_) if depth == DEPTH_MAX => {
-                return Err(self.cursor.malformed("more than 64 containers are within each other"));
+                return Err(self.cursor.malformed("more than 64 containers are nested"));
             }
             Schema::Record(record) => {
                 self.visitor.open(Container::Object);
@@ -99,7 +99,7 @@ impl<'a, V: Visit> Walker<'a, '_, V> {
                 self.visitor.close();
             }
             Schema::Enum(symbols) => {
-                let index = self.cursor.index(symbols.symbols.len(), "an enum has no such symbol")?;
+                let index = self.cursor.index(symbols.symbols.len(), "an enum has no symbol with this index")?;
                 self.visitor.scalar(Scalar::String(symbols.symbols[index].as_bytes()));
             }
             Schema::Float => {
@@ -113,15 +113,15 @@ impl<'a, V: Visit> Walker<'a, '_, V> {
             schema => {
                 let value = match kind(schema) {
                     Ok(kind) => scalar(&mut self.cursor, &kind)?,
-                    // A decimal without a fixed scale, or with too large a one.
+                    // A decimal without a fixed scale, or with a scale that is too large.
                     Err(_) => Scalar::String(self.cursor.sized("the record ends within a decimal")?),
                 };
                 self.visitor.scalar(value);
             }
         }
-        // A few bytes can state any number of values without any.
+        // A few bytes can declare any number of values that have no bytes, such as an array of nulls.
         if self.cursor.at() == start {
-            self.idle = self.idle.checked_sub(1).ok_or_else(|| self.cursor.malformed("more than 65536 values take no bytes"))?;
+            self.idle = self.idle.checked_sub(1).ok_or_else(|| self.cursor.malformed("more than 65536 values have no bytes"))?;
         }
         Ok(())
     }
@@ -140,7 +140,7 @@ impl<'a, V: Visit> Walker<'a, '_, V> {
         Ok(bytes)
     }
 
-    /// Passes on a floating-point number as its shortest text.
+    /// Visits a floating-point number as its shortest text.
     fn number(&mut self, number: impl std::fmt::Debug) {
         self.text.clear();
         let _ = write!(self.text, "{number:?}");

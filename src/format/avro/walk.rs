@@ -1,14 +1,12 @@
-//! The walk through one record.
+//! Runs a program on a record.
 //!
-//! Owns what each step of a program does. Must never allocate, and never take more steps than a record has bytes, but for
-//! [`IDLE_MAX`].
+//! Must never allocate. Its running time is limited by the size of the record plus [`IDLE_MAX`].
 
 use super::cursor::{Block, Cursor};
 use super::{Entry, Kind, Op};
 use crate::format::{DEPTH_MAX, Malformed, Scalar};
 
-/// Most elements and records of one record that take no bytes, such as nulls in an array: a few bytes can state any number
-/// of them.
+/// Maximum number of values of a record that have no bytes, such as nulls in an array: a few bytes can declare any number of them.
 pub(super) const IDLE_MAX: usize = 1 << 16;
 
 const UUID_SIZE: usize = 16;
@@ -24,7 +22,7 @@ pub(super) fn walk<'a>(root: &'a Op, records: &'a [Vec<Op>], record: &'a [u8], f
 struct Walker<'a, 'f> {
     records: &'a [Vec<Op>],
     cursor: Cursor<'a>,
-    /// How many elements and records may yet take no bytes.
+    /// Remaining number of values that can have no bytes.
     idle: usize,
     found: &'f mut [Option<Scalar<'a>>],
 }
@@ -36,10 +34,10 @@ impl<'a> Walker<'a, '_> {
             Op::Boolean => self.cursor.boolean().map(|_| ())?,
             Op::Int => self.cursor.int().map(|_| ())?,
             Op::Long => self.cursor.long().map(|_| ())?,
-            Op::Sized => self.cursor.sized("the record ends within a text or bytes").map(|_| ())?,
-            Op::Index(symbols) => self.cursor.index(*symbols, "an enum has no such symbol").map(|_| ())?,
+            Op::Sized => self.cursor.sized("the record ends within a string or bytes").map(|_| ())?,
+            Op::Index(symbols) => self.cursor.index(*symbols, "an enum has no symbol with this index").map(|_| ())?,
             Op::Union(branches) => {
-                let branch = self.cursor.index(branches.len(), "a union has no such branch")?;
+                let branch = self.cursor.index(branches.len(), "a union has no branch with this index")?;
                 self.walk(&branches[branch], depth)?;
             }
             Op::Record(number) => {
@@ -76,12 +74,12 @@ impl<'a> Walker<'a, '_> {
 
     fn deeper(&self, depth: usize) -> Result<usize, Malformed> {
         if depth == DEPTH_MAX {
-            return Err(self.cursor.malformed("more than 64 containers are within each other"));
+            return Err(self.cursor.malformed("more than 64 containers are nested"));
         }
         Ok(depth + 1)
     }
 
-    /// Counts what began at `start`, if it took no bytes.
+    /// Counts the value that starts at `start`, if it has no bytes.
     fn busy(&mut self, start: usize) -> Result<(), Malformed> {
         if self.cursor.at() == start { self.idle(1) } else { Ok(()) }
     }
@@ -94,7 +92,7 @@ impl<'a> Walker<'a, '_> {
 
     fn idle(&mut self, count: usize) -> Result<(), Malformed> {
         let left = self.idle.checked_sub(count);
-        self.idle = left.ok_or_else(|| self.cursor.malformed("more than 65536 values take no bytes"))?;
+        self.idle = left.ok_or_else(|| self.cursor.malformed("more than 65536 values have no bytes"))?;
         Ok(())
     }
 
@@ -117,7 +115,7 @@ impl<'a> Walker<'a, '_> {
         Ok(())
     }
 
-    /// Skips the elements of a block, all at once if that can be.
+    /// Skips the elements of a block, all at once if possible.
     fn skip(&mut self, items: &'a Op, block: Block, depth: usize) -> Result<(), Malformed> {
         if self.cursor.skip(block)? {
             return Ok(());
@@ -125,7 +123,7 @@ impl<'a> Walker<'a, '_> {
         match items {
             Op::Fixed(0) => self.idle(block.count),
             Op::Fixed(size) => {
-                // What does not fit in a number does not fit in the record either.
+                // A size that overflows is larger than the record, too.
                 let size = size.saturating_mul(block.count);
                 self.cursor.take(size, "the record ends within an array").map(|_| ())
             }
@@ -156,7 +154,7 @@ impl<'a> Walker<'a, '_> {
     fn value(&mut self, kind: &'a Kind) -> Result<Scalar<'a>, Malformed> {
         match kind {
             Kind::Enum(symbols) => {
-                let index = self.cursor.index(symbols.len(), "an enum has no such symbol")?;
+                let index = self.cursor.index(symbols.len(), "an enum has no symbol with this index")?;
                 Ok(Scalar::String(symbols[index].as_bytes()))
             }
             kind => scalar(&mut self.cursor, kind),
@@ -168,7 +166,7 @@ impl<'a> Walker<'a, '_> {
     }
 }
 
-/// Reads a value that is not of an enum.
+/// Reads a value that is not an enum.
 #[inline]
 pub(super) fn scalar<'a>(cursor: &mut Cursor<'a>, kind: &Kind) -> Result<Scalar<'a>, Malformed> {
     Ok(match kind {
@@ -178,8 +176,8 @@ pub(super) fn scalar<'a>(cursor: &mut Cursor<'a>, kind: &Kind) -> Result<Scalar<
         Kind::Long => Scalar::Integer(cursor.long()?.into()),
         Kind::Text => {
             let offset = cursor.at();
-            let text = cursor.sized("the record ends within a text")?;
-            str::from_utf8(text).map_err(|_| Malformed { offset, what: "a text is not UTF-8" })?;
+            let text = cursor.sized("the record ends within a string")?;
+            str::from_utf8(text).map_err(|_| Malformed { offset, what: "a string is not UTF-8" })?;
             Scalar::String(text)
         }
         Kind::Bytes => Scalar::String(cursor.sized("the record ends within bytes")?),
@@ -189,8 +187,8 @@ pub(super) fn scalar<'a>(cursor: &mut Cursor<'a>, kind: &Kind) -> Result<Scalar<
             id.copy_from_slice(fixed(cursor, UUID_SIZE)?);
             Scalar::Uuid(id)
         }
-        // Symbols are borrowed from the schema.
-        Kind::Enum(_) => return Err(cursor.malformed("an enum is not read here")),
+        // Callers handle enums, because symbols are borrowed from the schema.
+        Kind::Enum(_) => return Err(cursor.malformed("an enum is not expected here")),
         Kind::Decimal { size, scale } => {
             let offset = cursor.at();
             let digits = match size {
@@ -207,7 +205,7 @@ fn fixed<'a>(cursor: &mut Cursor<'a>, size: usize) -> Result<&'a [u8], Malformed
     cursor.take(size, "the record ends within a value of a fixed size")
 }
 
-/// A number in two's complement, the highest byte first; without bytes it is zero. None if it needs more than 128 bits.
+/// Decodes a big-endian number in two's complement, which is 0 without bytes. Returns `None` if it needs more than 128 bits.
 fn number(bytes: &[u8]) -> Option<i128> {
     let is_negative = bytes.first().is_some_and(|byte| byte & NEGATIVE != 0);
     let extension = if is_negative { 0xff } else { 0 };

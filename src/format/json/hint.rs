@@ -1,6 +1,6 @@
-//! Hints for people about fields that a JSON text does not have.
+//! Explains in an error message why a JSON text does not have a field.
 //!
-//! Called for invalid records only, so it may parse a text again. Must never put a value of a record into a hint.
+//! It runs only for invalid records, so it can parse a text again. Must never put a value of a record into a message.
 
 use super::unescape;
 use crate::format::Side;
@@ -9,13 +9,13 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Returns why a pointer finds nothing in a text, as the end of a sentence, unless it is obvious. `option` is the option with the
-/// pointer, if it can be followed by `then`.
+/// Returns the end of an error message for a pointer that finds nothing in a text, unless the reason is obvious. `option` is the
+/// name of the option with the pointer, if the option can be combined with `then`.
 pub(crate) fn missing_field(side: Side, option: Option<&str>, pointer: &str, json: &[u8]) -> Option<String> {
     dead_end(side, option, pointer, str::from_utf8(json).ok()?)
 }
 
-/// Follows a pointer as far as it leads, and returns why it does not lead further.
+/// Follows a pointer as far as possible, and explains why it ends there.
 fn dead_end(side: Side, option: Option<&str>, pointer: &str, json: &str) -> Option<String> {
     let (mut text, mut at) = (json.trim(), String::new());
     for token in pointer.split('/').skip(1) {
@@ -40,7 +40,7 @@ fn child<'j>(text: &'j str, step: &str) -> Option<&'j str> {
     found.map(RawValue::get)
 }
 
-/// Explains why there is no `step` in the value at `at`. `then` is the part of a key that would lead into a string there.
+/// Explains why the value at `at` has no `step`. `then` is the part of a key that would lead into a string at `at`.
 fn explain(side: Side, then: Option<&str>, at: &str, step: &str, text: &str) -> Option<String> {
     let kind = match text.as_bytes().first()? {
         b'"' => {
@@ -48,12 +48,12 @@ fn explain(side: Side, then: Option<&str>, at: &str, step: &str, text: &str) -> 
             let is_json = inner.trim_start().starts_with(['{', '[']) && serde_json::from_str::<IgnoredAny>(&inner).is_ok();
             return match (is_json, at) {
                 (true, "") => Some(format!(
-                    ": the record {side} is a JSON string with JSON in it; the producer encodes it twice, and should send the object itself{}",
+                    ": the record {side} is a JSON string that contains JSON; fix the producer, which encodes it twice{}",
                     then.map_or_else(String::new, |then| format!(", or write {then}"))
                 )),
                 (true, at) => Some(match then {
-                    Some(then) => format!(": `{at}` is a string with JSON in it; write {then}"),
-                    None => format!(": `{at}` is a string with JSON in it, and a pointer does not lead into a string"),
+                    Some(then) => format!(": `{at}` is a string that contains JSON; write {then}"),
+                    None => format!(": `{at}` is a string that contains JSON, and a pointer cannot lead into a string"),
                 }),
                 (false, "") => None,
                 (false, at) => Some(format!(": `{at}` is a string")),
@@ -63,7 +63,7 @@ fn explain(side: Side, then: Option<&str>, at: &str, step: &str, text: &str) -> 
             let members = serde_json::from_str::<BTreeMap<Cow<'_, str>, &RawValue>>(text).ok()?;
             let other = members.keys().find(|name| name.eq_ignore_ascii_case(step))?;
             let other = other.replace('~', "~0").replace('/', "~1");
-            return Some(format!(", but `{at}/{other}`: field names are case-sensitive"));
+            return Some(format!(", but it has `{at}/{other}`: field names are case-sensitive"));
         }
         b'[' => "a list",
         b'n' => "null",

@@ -1,10 +1,10 @@
 //! JSON texts.
 //!
-//! Owns the ways to read a text: by a template of earlier texts (`template`), by a scan of typical texts (`scan`), or by a
-//! parser. All find the same values. `visit` visits a whole text, and `hint` explains to a person why a field is missing.
+//! There are three ways to read a text, and all find the same values: with a template of earlier texts (`template`), with a scan
+//! for typical texts (`scan`), and with a parser. `visit` visits a whole text, and `hint` explains why a field is missing.
 //!
-//! The whole text is checked for syntax, so that a torn record is not taken for a whole one. The bytes of strings at other places
-//! are not checked to be UTF-8.
+//! The syntax of the whole text is validated, so that a truncated record is not accepted. But strings at other places are not
+//! checked for valid UTF-8.
 
 mod hint;
 mod scan;
@@ -63,7 +63,7 @@ impl JsonExtractor {
         &self.places
     }
 
-    /// Finds the same values in any text.
+    /// Finds the values in any text, with a parser.
     fn parse<'a>(&self, json: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Result<(), serde_json::Error> {
         let mut deserializer = serde_json::Deserializer::from_slice(json);
         FieldSeed { node: self.places.root(), found }.deserialize(&mut deserializer).and_then(|()| deserializer.end())
@@ -71,7 +71,7 @@ impl JsonExtractor {
 }
 
 impl Extract for JsonExtractor {
-    // Not inlined into each caller: it is the largest part of what is done for a record.
+    // Must not be inlined into each caller, because it is the largest part of the code that runs per record.
     fn find<'a>(&'a self, text: &'a [u8], buffers: &mut Buffers, found: &mut [Option<Scalar<'a>>]) -> Result<(), Box<Unreadable>> {
         let (scan, template) = buffers.scan_and_template(text, &self.places);
         if template.find(&scan, found).is_some() {
@@ -91,7 +91,7 @@ impl Extract for JsonExtractor {
     }
 }
 
-/// Deserializes one value, and descends only where a pointer leads.
+/// Deserializes a value, and descends only along the pointers.
 struct FieldSeed<'w, 'a> {
     node: &'w Node,
     found: &'w mut [Option<Scalar<'a>>],
@@ -110,7 +110,7 @@ impl<'a> DeserializeSeed<'a> for FieldSeed<'_, 'a> {
             self.found[slot] = Some(scalar);
         }
         if !self.node.children.is_empty() && matches!(scalar, Scalar::Container(_)) {
-            // One pointer is the beginning of another: read this value a second time, for the longer one.
+            // A pointer is the prefix of another pointer. Parse this value again for the longer one.
             let mut inner = serde_json::Deserializer::from_str(raw.get());
             let beyond = FieldSeed { node: self.node, found: &mut *self.found };
             inner.deserialize_any(beyond).map_err(serde::de::Error::custom)?;
@@ -201,7 +201,7 @@ impl Visitor<'_> for Segment<'_> {
     }
 }
 
-/// Classifies a text that is known to be one JSON value.
+/// Classifies the text of a valid JSON value.
 fn scalar(text: &[u8]) -> Result<Scalar<'_>, serde_json::Error> {
     Ok(match text.first() {
         Some(b'"') if text.contains(&b'\\') => unescape(text).map(|_| Scalar::Escaped(text))?,

@@ -1,13 +1,12 @@
 //! Reads a few fields of typical JSON, several times as fast as a full parser.
 //!
-//! Owns a shortcut: it either finds the same values as [`super::JsonExtractor`], or gives up if the text is malformed or
-//! merely unusual. Must never decide that a record is invalid, or accept a text that is not JSON: the whole text is checked for
-//! syntax.
+//! It either finds the same values as the parser in [`super::JsonExtractor`], or gives up if the text is malformed or unusual. Must
+//! never decide that a record is invalid, or accept a text that is not JSON: it validates the syntax of the whole text.
 //!
 //! Strings are skipped with the marks of [`StructuralBitmap`], without reading their bytes. The position in the text is passed
 //! from step to step instead of being stored, so that it stays in a register.
 
-#![expect(clippy::inline_always, reason = "small steps of one loop, each in several places of it")]
+#![expect(clippy::inline_always, reason = "small steps of one loop")]
 
 use super::scalar;
 use super::structural::StructuralBitmap;
@@ -73,7 +72,7 @@ impl<'a> Scan<'a, '_> {
             return match self.byte(at)? {
                 b'{' => self.walk_object(at, node, found, depth),
                 b'n' | b't' | b'f' => self.skip(at, depth),
-                // Lists, and values that only a parser checks fully.
+                // Only the parser supports lists here, and it validates other values more strictly.
                 _ => None,
             };
         }
@@ -352,7 +351,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4096))]
         #[test]
-        fn what_it_finds_is_what_a_parser_finds(json in text()) {
+        fn the_scan_finds_the_same_values_as_a_parser(json in text()) {
             for all in [&["/a", "/b"][..], &["/a/b", "/c", "/c"], &["/a/0", "/b/a/a"], &["/a", "/a/b"], &[""]] {
                 let extractor = extractor(all);
                 let (mut short, mut long) = (vec![None; all.len()], vec![None; all.len()]);
@@ -366,7 +365,7 @@ mod tests {
         }
     }
 
-    /// Values that the shortcut finds in a text, if it does not give up, and values that a parser finds.
+    /// Values that the scan finds in a text, if it does not give up, and values that a parser finds.
     fn both<'a>(pointer: &str, json: &'a [u8]) -> [Option<[Option<Scalar<'a>>; 1]>; 2] {
         let extractor = extractor(&[pointer]);
         let (mut short, mut long) = ([None], [None]);
@@ -378,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deepest_pointer_finds_what_a_parser_finds() {
+    fn the_deepest_pointer_finds_the_same_value_as_a_parser() {
         for depth in [1, 2, 62, 63] {
             let json = format!("{}1{}", r#"{"a":"#.repeat(depth), "}".repeat(depth));
             let found = Some([Some(Scalar::Number(b"1"))]);
@@ -388,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_beyond_any_float_is_a_number_to_both() {
+    fn a_number_that_exceeds_any_float_is_a_number_to_both() {
         for json in [r#"{"x":1e999,"a":{"y":1e999,"b":1,"z":-1e999},"w":[1e999]}"#, r#"{"a":{"b":1e999}}"#] {
             let [short, long] = both("/a/b", json.as_bytes());
             assert!(short.is_some_and(|[found]| found.is_some()), "{json}");
@@ -399,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_give_up_on_the_usual() {
+    fn the_scan_does_not_give_up_on_typical_texts() {
         let extractor = extractor(&["/user/id", "/news"]);
         let mut found = vec![None; 2];
         let json = r#" {"user": {"name": "\u00e9\n", "id": 17}, "tags": ["a", {"b": [-1.5e3, true, null]}], "t": {}, "news": "n-1" } "#;

@@ -1,6 +1,6 @@
-//! Marks the bytes of a text that have a meaning within a JSON string, many at a time.
+//! Marks the bytes of a text that are special within a JSON string, with SIMD instructions.
 //!
-//! Must never mark other bytes, or miss one, because strings are skipped from mark to mark.
+//! Must never mark another byte or miss a byte, because strings are skipped from mark to mark.
 
 #![allow(unsafe_code)]
 
@@ -9,7 +9,7 @@ use wide::u8x16;
 /// Number of bytes that are marked at once.
 pub(super) const BLOCK: usize = 64;
 
-/// Marks of bytes that end a string, start an escape, or are control characters. The memory is reused.
+/// Marks of the bytes that end a string, start an escape, or are control characters. The buffer is reused between texts.
 #[derive(Debug, Default)]
 pub(super) struct StructuralBitmap {
     /// One bit per byte, lowest first. May be longer than the text.
@@ -38,7 +38,7 @@ impl StructuralBitmap {
         self.index_by(text, |block| marks_with_avx2(block));
     }
 
-    #[expect(clippy::inline_always, reason = "what runs in wide registers must be compiled for them, and so with its caller")]
+    #[expect(clippy::inline_always, reason = "the AVX2 version is only compiled for AVX2 if it is inlined into its caller")]
     #[inline(always)]
     fn index_by(&mut self, text: &[u8], marks: impl Fn(&[u8; BLOCK]) -> (u64, u32)) {
         self.used = text.len().div_ceil(BLOCK);
@@ -53,7 +53,7 @@ impl StructuralBitmap {
             others |= more;
         }
         if !rest.is_empty() {
-            // The last block overlaps with the bytes before it.
+            // The last block overlaps with the previous block.
             let (found, more) = match text.last_chunk() {
                 Some(block) => marks(block),
                 None => marks(&padded(rest)),
@@ -134,9 +134,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_byte_of_a_text_is_marked(text in prop::collection::vec(prop_oneof![1 => any::<u8>(), 1 => Just(b'"'), 20 => Just(b'a')], 0..300)) {
-            let by_any_processor = |bitmap: &mut StructuralBitmap, text: &[u8]| bitmap.index_by(text, marks);
-            for index in [StructuralBitmap::index, by_any_processor] {
+        fn all_special_bytes_are_marked(text in prop::collection::vec(prop_oneof![1 => any::<u8>(), 1 => Just(b'"'), 20 => Just(b'a')], 0..300)) {
+            let without_avx2 = |bitmap: &mut StructuralBitmap, text: &[u8]| bitmap.index_by(text, marks);
+            for index in [StructuralBitmap::index, without_avx2] {
                 // Left over from a longer text.
                 let mut bitmap = StructuralBitmap { blocks: vec![u64::MAX; 9], used: 9, is_ascii: false };
                 index(&mut bitmap, &text);

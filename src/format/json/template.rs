@@ -1,11 +1,11 @@
-//! Recognizes texts that differ from an earlier text only in their scalars, like the records of one producer.
+//! Recognizes texts that differ from an earlier text only in their scalars, such as the records of one producer.
 //!
-//! Owns a shortcut that is tried before [`super::scan`]. If an earlier text was JSON, so is a text with other strings, numbers,
-//! and words in the same positions, and its fields are at the same positions. Everything else is compared byte by byte. Must only
-//! learn a template from a text in which [`Scan`] found all requested fields, once each.
+//! It is tried before [`super::scan`]. If an earlier text was JSON, then a text with other scalars of the same type in the same
+//! positions is also JSON, and has its fields in the same positions. All other bytes are compared. Must never learn a template from
+//! a text unless [`Scan`] found each requested field in it exactly once.
 //!
 //! "Mison: a fast JSON parser for data analytics" (Li et al., VLDB 2017) also speculates that fields are at the same positions.
-//! Unlike Mison, this module also checks the rest of the text.
+//! Unlike Mison, this module also validates the rest of the text.
 
 use super::scan::{Scan, behind};
 use crate::format::scalar::Scalar;
@@ -18,7 +18,7 @@ const PIECES_MAX: usize = 512;
 const TEMPLATES_MAX: usize = 64;
 /// Number of texts that are read before a template is learned, because readers of only a few texts do not benefit.
 const FIRST_REST: u32 = 16;
-/// Number of texts that are read before a new template is learned after a useless one.
+/// Number of texts that are read after a useless template is discarded, before a new one is learned.
 const REST: u32 = 4096;
 /// Number of texts with a different template after which a template is useless. Each text that matches makes up for [`HIT`]
 /// texts, because that is how much time it saves.
@@ -44,7 +44,7 @@ pub(super) struct Template {
     rest: u32,
 }
 
-/// Bytes that all texts have, and the scalar after them. The opening quote of a string is one of the bytes.
+/// Bytes that all texts share, and the type of the scalar after them. The bytes include the opening quote of a string.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     bytes: [u8; PIECE],
@@ -263,7 +263,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1024))]
         #[test]
-        fn what_a_shape_tells_is_what_a_parser_finds(
+        fn a_template_finds_the_same_values_as_a_parser(
             frames in [frame(), frame()],
             texts in prop::collection::vec((prop::bool::weighted(0.9), prop::collection::vec(scalar(), 8), 0_u8..20, any::<prop::sample::Index>(), any::<u8>()), 40..120),
         ) {
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shape_is_learned_kept_and_forgotten() {
+    fn a_template_is_learned_reused_and_discarded() {
         let (extractor, mut buffers) = (extractor(&["/id"]), Buffers::default());
         let find = |buffers: &mut Buffers, text: &str| {
             let mut found = [None];
@@ -327,13 +327,13 @@ mod tests {
         }
         assert!(is_known(&mut buffers, &extractor, one));
         (0..MISSES_MAX).for_each(|_| find(&mut buffers, other));
-        assert!(!is_known(&mut buffers, &extractor, one), "of no use");
+        assert!(!is_known(&mut buffers, &extractor, one), "useless");
         (0..REST).for_each(|_| find(&mut buffers, one));
         assert!(is_known(&mut buffers, &extractor, one));
     }
 
     #[test]
-    fn no_shape_is_kept_where_a_field_comes_twice() {
+    fn a_text_with_duplicate_fields_is_not_a_template() {
         let extractor = extractor(&["/b/a"]);
         for text in [r#"{"b":{"a":_},"b":{"a":1}}"#, r#"{"b":{"a":_,"a":1}}"#] {
             let mut buffers = Buffers::default();
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn no_shape_is_kept_of_much() {
+    fn a_long_text_is_not_a_template() {
         let (extractor, spaces) = (extractor(&["/id"]), " ".repeat(PIECE * PIECES_MAX));
         for text in [format!(r#"{{"id":1,"all":[{}0]}}"#, "0,".repeat(PIECES_MAX)), format!(r#"{{"id":{spaces}1}}"#)] {
             let mut buffers = Buffers::default();
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_looked_for_has_a_shape_of_its_own() {
+    fn each_set_of_fields_has_its_own_template() {
         let (mut buffers, text) = (Buffers::default(), br#"{"a":"x","b":"y"}"#);
         for _ in 0..2 * FIRST_REST {
             for (name, expected) in [("/a", b"x"), ("/b", b"y")] {

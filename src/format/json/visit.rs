@@ -1,6 +1,6 @@
 //! Visits a whole JSON text.
 //!
-//! Must never accept a text that is not one JSON value: a visitor keeps nothing of a text that is refused.
+//! Must never accept a text that is not a single JSON value. Visitors discard the values of a rejected text.
 
 use super::scan::{Scan, behind};
 use super::unescape;
@@ -13,7 +13,7 @@ pub(super) fn visit(scan: &Scan<'_, '_>, visitor: &mut impl Visit) -> Option<()>
     (scan.space(end) == scan.json.len()).then_some(())
 }
 
-/// Explains why a text was refused. Slow, because it reads the text with a parser.
+/// Returns the reason why a text was rejected. Slow, because it parses the text again.
 pub(super) fn refused(json: &[u8]) -> Unreadable {
     serde_json::from_slice::<serde_json::Value>(json).map_or_else(Unreadable::Json, |_| Unreadable::Deep)
 }
@@ -43,7 +43,7 @@ fn value(scan: &Scan<'_, '_>, at: usize, visitor: &mut impl Visit, depth: usize)
     }
 }
 
-/// Passes on a string after its escapes are decoded.
+/// Passes a string to `take`, with its escapes decoded.
 fn string(scan: &Scan<'_, '_>, at: usize, take: impl FnOnce(&[u8])) -> Option<usize> {
     let (end, is_simple) = scan.string(at)?;
     let text = &scan.json[at..end];

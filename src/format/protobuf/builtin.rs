@@ -1,8 +1,8 @@
-//! Files that clients of registries import without registering them: they have them built in.
+//! Files that schemas can import without a reference, because registry clients contain them.
 //!
-//! Owns the fields of those, and nothing of their options.
+//! These versions have all fields, but no options.
 
-/// The text of a file, by the name under which it is imported.
+/// Returns the text of a file by its import path.
 pub(super) fn text(name: &str) -> Option<String> {
     let (package, file) = name.rsplit_once('/')?;
     let body = match package {

@@ -1,6 +1,6 @@
-//! A message's descriptor and the places that a key asks for, made into the tables of a walk.
+//! Compiles a message descriptor and the places of a key to the tables of a walk.
 //!
-//! Owns which places can be part of a key. Must never look at a record.
+//! Owns which places can be part of a key. Must never read a record.
 
 use super::REPEATED_MAX;
 use super::plan::{Below, Constant, Entry, Field, Kind, Map, Plan, Shape, Symbols, Table, Value};
@@ -10,7 +10,7 @@ use prost_reflect::{EnumDescriptor, FieldDescriptor, Kind as Type, MessageDescri
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The tables, and the slots of places that no record can have.
+/// Returns the tables, and the slots of places that no record can have.
 pub(super) fn compile(message: &MessageDescriptor, places: &Node) -> Result<(Plan, Box<[usize]>), SchemaError> {
     let mut compiler = Compiler::default();
     if !places.slots.is_empty() {
@@ -20,7 +20,7 @@ pub(super) fn compile(message: &MessageDescriptor, places: &Node) -> Result<(Pla
     Ok((compiler.plan, compiler.lacking.into()))
 }
 
-/// Places that lead on, by what their next step is.
+/// The nodes below some nodes, grouped by the target of the step to them.
 type Steps<'n, T> = Vec<(T, String, Vec<&'n Node>)>;
 
 #[derive(Default)]
@@ -30,21 +30,21 @@ struct Compiler {
     enums: Vec<String>,
     counters: usize,
     lacking: Vec<usize>,
-    /// The steps to where it is.
+    /// The steps from the root to the current position.
     trail: Vec<String>,
 }
 
 impl Compiler {
-    /// Makes the table of a message that these places lead through.
+    /// Compiles the table of a message that pointers lead through.
     fn message(&mut self, message: &MessageDescriptor, nodes: &[&Node]) -> Result<usize, SchemaError> {
         if self.trail.len() > DEPTH_MAX {
-            return Err(SchemaError(format!("`{}` has more than {DEPTH_MAX} steps: name a place that is less deep", self.pointer())));
+            return Err(SchemaError(format!("`{}` has more than {DEPTH_MAX} steps: use a field that is less deep", self.pointer())));
         }
         let table = self.plan.messages.len();
         self.plan.messages.push(Table::default());
         let by_name = |step: &str| message.get_field_by_name(step).or_else(|| message.get_field_by_json_name(step));
         let (mut fields, mut defaults) = (BTreeMap::new(), Vec::new());
-        // What is below each member of a oneof, by the oneof and the member's number.
+        // The name of the oneof, the field number, and the places of each member.
         let mut members: Vec<(String, u32, Below)> = Vec::new();
         for (field, step, nodes) in self.steps(nodes, by_name) {
             self.trail.push(step);
@@ -79,13 +79,15 @@ impl Compiler {
         Ok(table)
     }
 
-    /// What is to be done with a field that these places lead to; nothing where no record has any of them.
+    /// Compiles a field that pointers lead to. Returns `None` if no record has any of the places.
     fn field(&mut self, field: &FieldDescriptor, nodes: &[&Node]) -> Result<Option<Shape>, SchemaError> {
         let is_end = nodes.iter().any(|node| !node.slots.is_empty());
         if field.is_map() {
             if is_end {
                 let pointer = self.pointer();
-                return Err(SchemaError(format!("`{pointer}` is a map, not one value: name a key of it, as in `{pointer}/KEY`")));
+                return Err(SchemaError(format!(
+                    "`{pointer}` is a map, not a single value: append a key of the map, as in `{pointer}/KEY`"
+                )));
             }
             return Ok(self.map(field, nodes)?.map(|map| Shape::Map(Box::new(map))));
         }
@@ -94,11 +96,13 @@ impl Compiler {
         }
         if is_end {
             let pointer = self.pointer();
-            return Err(SchemaError(format!("`{pointer}` is repeated, not one value: name an element of it, as in `{pointer}/0`")));
+            return Err(SchemaError(format!(
+                "`{pointer}` is repeated, not a single value: append the index of an element, as in `{pointer}/0`"
+            )));
         }
         let counter = self.counters;
         if counter == REPEATED_MAX {
-            return Err(SchemaError(format!("the key leads through more than {REPEATED_MAX} repeated fields: name fewer places")));
+            return Err(SchemaError(format!("the key leads through more than {REPEATED_MAX} repeated fields: use fewer fields")));
         }
         self.counters += 1;
         let index = |step: &str| step.parse::<u32>().ok().filter(|index| index.to_string() == *step);
@@ -115,12 +119,15 @@ impl Compiler {
 
     fn map(&mut self, field: &FieldDescriptor, nodes: &[&Node]) -> Result<Option<Map>, SchemaError> {
         let Type::Message(entry) = field.kind() else { return Ok(None) };
-        // A descriptor that was not made by a compiler may have an entry without them.
+        // A descriptor may be invalid, because other tools than the compiler can write it.
         let (Some(key_field), Some(value_field)) = (entry.get_field(1), entry.get_field(2)) else {
-            return Err(SchemaError(format!("the map `{}` has no key, or no value: its descriptor is broken", self.pointer())));
+            return Err(SchemaError(format!("the descriptor is invalid: the map `{}` has no key or no value", self.pointer())));
         };
         let (Some(key), Some(key_default)) = (self.kind(&key_field.kind()), self.absent(&key_field)) else {
-            return Err(SchemaError(format!("the keys of the map `{}` are of no type that a key can have", self.pointer())));
+            return Err(SchemaError(format!(
+                "the descriptor is invalid: the keys of the map `{}` do not have a scalar type",
+                self.pointer()
+            )));
         };
         let key_of = |step: &str| match key_field.kind() {
             Type::String => Some(Constant::Text(step.as_bytes().into())),
@@ -141,7 +148,7 @@ impl Compiler {
         Ok((!map.entries.is_empty()).then_some(map))
     }
 
-    /// What is to be found in one value of a field.
+    /// Compiles a single value of a field.
     fn value(&mut self, field: &FieldDescriptor, nodes: &[&Node]) -> Result<Option<Value>, SchemaError> {
         let slots: Box<[usize]> = nodes.iter().flat_map(|node| node.slots.iter().copied()).collect();
         if let Type::Message(message) = field.kind() {
@@ -151,7 +158,7 @@ impl Compiler {
             let table = self.message(&message, nodes)?;
             return Ok(Some(if field.is_group() { Value::Group(table) } else { Value::Message(table) }));
         }
-        // A scalar has nothing within it.
+        // A scalar has no fields.
         for (_, child) in nodes.iter().flat_map(|node| &node.children) {
             self.lack(child);
         }
@@ -161,14 +168,14 @@ impl Compiler {
         match self.kind(&field.kind()) {
             Some(kind) => Ok(Some(Value::Scalar { kind, slots })),
             None => Err(SchemaError(format!(
-                "`{}` is a {:?}, which is rounded and so identifies nothing: name a field that is a string or a whole number",
+                "`{}` is a {:?}, which is rounded and cannot identify a record: use a string or an integer",
                 self.pointer(),
                 field.kind()
             ))),
         }
     }
 
-    /// What a scalar is, unless no key can be made of it.
+    /// Returns the kind of a scalar, unless it cannot be part of a key.
     fn kind(&mut self, kind: &Type) -> Option<Kind> {
         Some(match kind {
             Type::Double | Type::Float | Type::Message(_) => return None,
@@ -189,7 +196,7 @@ impl Compiler {
         })
     }
 
-    /// Where the symbols of an enum are.
+    /// Returns the index of an enum in the plan.
     fn symbols(&mut self, symbols: &EnumDescriptor) -> usize {
         let known = self.enums.iter().position(|name| name == symbols.full_name());
         known.unwrap_or_else(|| {
@@ -200,7 +207,7 @@ impl Compiler {
         })
     }
 
-    /// What a field has that is not on the wire, if it is a scalar.
+    /// Returns the default value of a scalar field.
     fn absent(&mut self, field: &FieldDescriptor) -> Option<Constant> {
         Some(match (field.default_value(), field.kind()) {
             (Constants::Bool(value), _) => Constant::Bool(value),
@@ -218,7 +225,7 @@ impl Compiler {
         })
     }
 
-    /// The next steps of places, by what `target` says that they are, each once; no record has the others.
+    /// Groups the children of nodes by the `target` of the step to them. No record has the places of steps without a target.
     fn steps<'n, T: PartialEq>(&mut self, nodes: &[&'n Node], target: impl Fn(&str) -> Option<T>) -> Steps<'n, T> {
         let mut steps: Steps<'n, T> = Vec::new();
         for (step, child) in nodes.iter().flat_map(|node| &node.children) {
@@ -234,7 +241,7 @@ impl Compiler {
         steps
     }
 
-    /// No record has these places.
+    /// Marks all places at and below a node as lacking.
     fn lack(&mut self, node: &Node) {
         self.lacking.extend(&below(&[node], 0..0).slots);
     }
@@ -242,10 +249,12 @@ impl Compiler {
     fn not_a_scalar(&self, message: &MessageDescriptor) -> SchemaError {
         let (pointer, name) = (self.pointer(), message.full_name());
         let first = message.fields().next().map_or_else(|| "FIELD".to_owned(), |field| field.name().to_owned());
-        SchemaError(format!("`{pointer}` is a message, `{name}`, not one value: name a field of it, as in `{pointer}/{first}`"))
+        SchemaError(format!(
+            "`{pointer}` is a message, `{name}`, not a single value: append a field of the message, as in `{pointer}/{first}`"
+        ))
     }
 
-    /// Where it is, as a JSON pointer.
+    /// Returns the current position as a JSON pointer.
     fn pointer(&self) -> String {
         self.trail.iter().fold(String::new(), |pointer, step| pointer + "/" + &step.replace('~', "~0").replace('/', "~1"))
     }
@@ -265,7 +274,7 @@ fn below(nodes: &[&Node], counters: Range<usize>) -> Below {
     Below { slots: slots.into(), counters }
 }
 
-/// How one value of a field is written.
+/// Returns the wire type of a single value of a field.
 fn wire(field: &FieldDescriptor) -> Wire {
     match field.kind() {
         Type::Double | Type::Fixed64 | Type::Sfixed64 => Wire::Fixed64,

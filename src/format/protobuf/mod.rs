@@ -1,14 +1,14 @@
 //! Protocol Buffers' binary encoding.
 //!
-//! Owns what a place in a message means: a field by its name in the file, else by its JSON name; the key of a map; the
-//! number of an element. Must never touch the file system, and never look into a message that no place leads through: its
-//! length says where it ends.
+//! A step of a pointer is the name of a field in the `.proto` file or its JSON name, the key of a map, or the index of an element.
+//! Must never access the file system, or read a nested message unless a pointer leads through it: the message is skipped by its
+//! length.
 //!
-//! A field that is not on the wire has its default where readers cannot tell the two apart: a scalar of proto3 without
-//! `optional`, and a field of proto2 with a default of its own. Everything else that is absent is not found. A member of
-//! a oneof is never there by default: which member is there is what a oneof says.
+//! A field that is not on the wire has its default value if readers cannot distinguish the default from an absent field: a proto3
+//! scalar without `optional`, or a proto2 field with an explicit default. All other absent fields are not found. A member of a
+//! oneof never has a default, because its presence is information.
 //!
-//! Unlike some parsers, a number of an enum of proto2 that has no symbol is a value like any other.
+//! Unlike in some parsers, an unknown number of a proto2 enum is a value like any other.
 
 mod builtin;
 mod compile;
@@ -25,16 +25,16 @@ use plan::Plan;
 use prost_reflect::MessageDescriptor;
 use wire::Reader;
 
-/// Most repeated fields that the places of a key lead through: each has a count of its own during a walk.
+/// Maximum number of repeated fields that the pointers of a key lead through. The walk counts the elements of each.
 const REPEATED_MAX: usize = 64;
 
 /// A schema and the places to find in its records.
 #[derive(Clone, Debug)]
 pub struct ProtobufExtractor {
     plan: Plan,
-    /// Places that no record can have, by their slots.
+    /// The slots of places that no record can have.
     lacking: Box<[usize]>,
-    /// Set if records are visited.
+    /// The message type for visiting whole records, if the places include everything.
     whole: Option<MessageDescriptor>,
 }
 
@@ -45,7 +45,7 @@ impl ProtobufExtractor {
         Ok(Self { plan, lacking, whole: places.reads_everything().then_some(message) })
     }
 
-    /// True if no record of this message can have the place, because a step of it names no field.
+    /// True if no record can have the place of this slot, because a field of its pointer does not exist.
     pub(super) fn lacks(&self, slot: usize) -> bool {
         self.lacking.contains(&slot)
     }
@@ -61,7 +61,7 @@ impl Extract for ProtobufExtractor {
     }
 
     fn visit(&self, text: &[u8], _: &mut Buffers, visitor: &mut impl Visit) -> Result<(), Box<Unreadable>> {
-        let message = self.whole.as_ref().expect("it was compiled for places that include everything");
+        let message = self.whole.as_ref().expect("the extractor was compiled for visits");
         visit::visit(message, text, visitor).map_err(|malformed| Box::new(malformed.into()))
     }
 }
@@ -69,7 +69,7 @@ impl Extract for ProtobufExtractor {
 #[cfg(test)]
 mod model_tests;
 #[cfg(test)]
-#[expect(unreachable_pub, reason = "the fuzz target has it as a module of its own")]
+#[expect(unreachable_pub, reason = "the fuzz target includes this module")]
 mod oracle_tests;
 #[cfg(test)]
 mod schema_tests;

@@ -1,4 +1,4 @@
-//! Messages that prost-reflect has made and encoded, against what it says they have.
+//! Property tests: a walk finds the same values as prost-reflect.
 
 use super::oracle_tests::{OLD, SCHEMA, Truth, descriptor, place, repacked, truth};
 use super::*;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use prost_reflect::prost::Message as _;
 use prost_reflect::{DynamicMessage, Kind, MapKey, MessageDescriptor, Value};
 
-/// A message that a failed test can show: `Debug` of one that contains itself has no end.
+/// A message for the output of a failed test. The `Debug` output of a message type that contains itself would be infinite.
 #[derive(Clone)]
 struct Shown(DynamicMessage);
 
@@ -18,12 +18,12 @@ impl std::fmt::Debug for Shown {
     }
 }
 
-/// Messages of the schema.
+/// Generates messages of the schema.
 fn shown(depth: u32) -> impl Strategy<Value = Shown> {
     messages(&descriptor(true), depth).prop_map(Shown)
 }
 
-/// A walk to these places, by the schema or by the one with other packed fields.
+/// Compiles a walk to these places, with the schema, or with the schema in which other fields are packed.
 fn walk(places: &[String], packed: bool) -> ProtobufExtractor {
     let text = |text: &str| Body::Text(if packed { repacked(text) } else { text.to_owned() });
     let references = vec![Reference { name: "old.proto".to_owned(), body: text(OLD) }];
@@ -39,7 +39,7 @@ fn found(walk: &ProtobufExtractor, places: &[String], record: &[u8]) -> Result<V
         Scalar::Integer(number) => Truth::Integer(number),
         Scalar::Bool(text) => Truth::Bool(text == b"true"),
         Scalar::String(text) => Truth::Text(text.to_vec()),
-        other => panic!("{other:?} is of no Protobuf message"),
+        other => panic!("{other:?} is not a Protobuf value"),
     };
     Ok(found.into_iter().map(|found| found.map(owned)).collect())
 }
@@ -48,7 +48,7 @@ fn expected(message: &DynamicMessage, places: &[String]) -> Vec<Option<Truth>> {
     places.iter().map(|place| truth(message, place)).collect()
 }
 
-/// A value of a kind. Few of them, so that keys meet places, and zeros come often.
+/// Generates values of a type. There are few different values, so that map keys match the places, and defaults are frequent.
 fn value(kind: Kind, depth: u32) -> BoxedStrategy<Value> {
     let long = || prop_oneof![Just(0), Just(1), Just(7), Just(-1), any::<i64>()];
     let unsigned = || prop_oneof![Just(0), Just(1), Just(7), any::<u64>()];
@@ -82,7 +82,7 @@ fn key(kind: &Kind) -> BoxedStrategy<MapKey> {
 
 fn messages(message: &MessageDescriptor, depth: u32) -> BoxedStrategy<DynamicMessage> {
     let field = |field: prost_reflect::FieldDescriptor| {
-        // Rarely where messages are within each other, or they never end.
+        // Nested messages are less frequent, so that the message stays finite.
         let is_message = matches!(field.kind(), Kind::Message(_));
         if is_message && depth == 0 {
             return Just(None).boxed();
@@ -110,7 +110,7 @@ fn messages(message: &MessageDescriptor, depth: u32) -> BoxedStrategy<DynamicMes
     fields.prop_map(make).boxed()
 }
 
-/// Places in a message, one or more.
+/// Generates one or more places in a message.
 fn places() -> impl Strategy<Value = Vec<String>> {
     let message = descriptor(true);
     let one = vec(any::<u8>(), 12).prop_filter_map("a place that a key can be made of", move |choices| place(&message, &choices));
@@ -121,14 +121,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
 
     #[test]
-    fn finds_what_the_message_has(places in places(), message in shown(3), packed: bool) {
+    fn a_walk_finds_the_same_values_as_a_decoder(places in places(), message in shown(3), packed: bool) {
         let Shown(message) = message;
         let record = message.encode_to_vec();
         prop_assert_eq!(found(&walk(&places, packed), &places, &record), Ok(expected(&message, &places)));
     }
 
     #[test]
-    fn two_encodings_are_merged(places in places(), parts in vec(shown(2), 2..4)) {
+    fn concatenated_messages_are_merged(places in places(), parts in vec(shown(2), 2..4)) {
         let mut merged = DynamicMessage::new(descriptor(true));
         let mut record = Vec::new();
         for Shown(part) in parts {
@@ -139,7 +139,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_record_is_what_prost_takes_it_for(
+    fn a_damaged_record_has_the_same_values_as_for_a_decoder(
         places in places(),
         message in shown(2),
         damages in vec((any::<prop::sample::Index>(), prop::option::of(any::<u8>())), 1..40),

@@ -1,10 +1,10 @@
-//! What a message has at a place, by the accessors of prost-reflect. The fuzz target includes this file, too.
+//! The expected values of a message, read with the accessors of prost-reflect. The fuzz target includes this file, too.
 
 use prost_reflect::prost_types::FileDescriptorProto;
 use prost_reflect::{DescriptorPool, DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, ReflectMessage, Value};
 use protox::file::File;
 
-/// A schema with all kinds of fields. `OLD` is imported as `old.proto`.
+/// A schema with all types of fields. It imports `OLD` as `old.proto`.
 pub const SCHEMA: &str = r#"
 syntax = "proto3";
 package truth;
@@ -31,7 +31,7 @@ message All {
 }
 message Inner { string id = 1; Inner deeper = 2; repeated string tags = 16; uint64 number = 1000; }
 "#;
-/// In the older syntax, with groups and defaults.
+/// A proto2 schema with groups and defaults.
 pub const OLD: &str = r#"
 syntax = "proto2";
 package old;
@@ -47,7 +47,7 @@ message Old {
 }
 "#;
 
-/// What is at a place.
+/// The value at a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Truth {
     Integer(i128),
@@ -55,13 +55,13 @@ pub enum Truth {
     Text(Vec<u8>),
 }
 
-/// The same schema with packed fields that are not, and the other way round.
+/// Returns the schema with packed fields made unpacked, and unpacked fields made packed.
 pub fn repacked(schema: &str) -> String {
     schema.replace("packed = true", "packed = ?").replace("packed = false", "packed = true").replace("packed = ?", "packed = false")
 }
 
-/// The message `truth.All`. Without `maps`, a map is a repeated message of a key and a value, which is the same on the wire.
-/// prost-reflect takes a map in any wire type for one in the right one, and such a message in the right one only.
+/// Returns the descriptor of `truth.All`. Without `maps`, maps are declared as repeated messages, which have the same encoding.
+/// prost-reflect accepts a map with any wire type, but a repeated message only with the correct one.
 pub fn descriptor(maps: bool) -> MessageDescriptor {
     let mut pool = DescriptorPool::new();
     for (name, text) in [("old.proto", OLD), ("truth.proto", SCHEMA)] {
@@ -75,7 +75,7 @@ pub fn descriptor(maps: bool) -> MessageDescriptor {
     pool.get_message_by_name("truth.All").unwrap()
 }
 
-/// A place that a key can be made of, by so many choices of what is next.
+/// Returns a place that can be part of a key. Each step uses one or two of the `choices`.
 pub fn place(message: &MessageDescriptor, choices: &[u8]) -> Option<String> {
     let (&choice, choices) = choices.split_first()?;
     let field = message.fields().nth(usize::from(choice) % message.fields().len())?;
@@ -104,7 +104,7 @@ pub fn place(message: &MessageDescriptor, choices: &[u8]) -> Option<String> {
     Some(format!("/{name}{key}{rest}"))
 }
 
-/// What a message has at a place.
+/// Returns the value of a message at a place.
 pub fn truth(message: &DynamicMessage, place: &str) -> Option<Truth> {
     let steps: Vec<_> = place.split('/').skip(1).collect();
     at(message, &steps)

@@ -1,20 +1,19 @@
-//! What a walk does with each field: the messages that places lead through, as tables by the number of a field.
+//! The tables of a walk: for each message that pointers lead through, the action for each field number.
 //!
-//! Owns the shape of what is compiled. Must never know where a schema comes from.
+//! Must never depend on the source of a schema.
 //!
-//! The tables make a tree, like the places: a message that contains itself has a table for each time that a place leads
-//! through it.
+//! The tables form a tree, like the pointers. A message type that contains itself has a table for each level of the pointers.
 
 use super::wire::Wire;
 use crate::format::Scalar;
 use std::ops::Range;
 
-/// Fields with numbers below this are found by an index, which is as long as the largest of them.
+/// Limit for field numbers in the dense index, which is as long as the largest number in it.
 const DENSE_MAX: u32 = 64;
-/// No field, in the index.
+/// Marks a number in the dense index that has no field.
 const NONE: u32 = u32::MAX;
 
-/// All tables.
+/// All tables of a walk.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
     pub(super) messages: Vec<Table>,
@@ -22,26 +21,26 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// The message that a record is.
+    /// The index of the table for the record itself.
     pub(super) const ROOT: usize = 0;
 }
 
-/// The fields of a message that matter.
+/// The relevant fields of a message.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
     fields: Box<[Field]>,
-    /// A bit for each number below [`DENSE_MAX`] that is there.
+    /// A bit set of the field numbers below [`DENSE_MAX`].
     present: u64,
-    /// Places in `fields`, by number.
+    /// Indexes in `fields`, by field number.
     dense: Box<[u32]>,
-    /// The numbers that are too large for that, in order.
+    /// Larger field numbers and their indexes in `fields`, in order.
     sparse: Box<[(u32, u32)]>,
-    /// What fields have that are not on the wire.
+    /// Default values for fields that are not on the wire.
     pub(super) defaults: Box<[(Constant, Box<[usize]>)]>,
 }
 
 impl Table {
-    /// Of fields in the order of their numbers.
+    /// Creates a table from fields in the order of their numbers.
     pub(super) fn new(fields: Vec<(u32, Field)>, defaults: Vec<(Constant, Box<[usize]>)>) -> Self {
         let (mut present, mut dense, mut sparse) = (0, Vec::new(), Vec::new());
         for (place, &(number, _)) in (0..).zip(&fields) {
@@ -57,13 +56,13 @@ impl Table {
         Self { fields, present, dense: dense.into(), sparse: sparse.into(), defaults: defaults.into() }
     }
 
-    /// Whether the field of a number may matter.
+    /// True if the field with this number may be relevant.
     #[inline]
     pub(super) fn matters(&self, number: u32) -> bool {
         if number < DENSE_MAX { self.present >> number & 1 == 1 } else { !self.sparse.is_empty() }
     }
 
-    /// The field of a number, if it matters.
+    /// Returns the field with this number, if it is relevant.
     #[inline]
     pub(super) fn field(&self, number: u32) -> Option<&Field> {
         let place = if number < DENSE_MAX {
@@ -75,73 +74,72 @@ impl Table {
     }
 }
 
-/// A field that matters.
+/// A relevant field.
 #[derive(Clone, Debug)]
 pub(super) struct Field {
-    /// How a value of it is written.
+    /// The wire type of a single value.
     pub(super) wire: Wire,
     pub(super) shape: Shape,
-    /// What is void when it comes: the other members of its oneof.
+    /// The places to clear when the field occurs: those of the other members of its oneof.
     pub(super) voids: Box<[Below]>,
 }
 
-/// What is to be done with a field.
+/// The action for a field.
 #[derive(Clone, Debug)]
 pub(super) enum Shape {
-    /// Nothing. It matters for what it makes void.
+    /// Clears the other members of its oneof, and ignores the value.
     Sibling,
-    /// One value, the last.
+    /// A single value. The last occurrence counts.
     Single(Value),
-    /// Some of its elements.
+    /// Some elements of a repeated field.
     Repeated {
-        /// Which of the counts is its own.
+        /// The index of the field's element counter.
         counter: usize,
-        /// The values at these places in it.
+        /// The requested elements by index.
         elements: Box<[(u32, Value)]>,
     },
-    /// Some of its entries.
+    /// Some entries of a map.
     Map(Box<Map>),
 }
 
-/// A map, some of whose entries matter.
+/// A map with requested entries.
 #[derive(Clone, Debug)]
 pub(super) struct Map {
     pub(super) key: Kind,
     pub(super) key_wire: Wire,
-    /// The key of an entry without one.
+    /// The key of an entry that has no key on the wire.
     pub(super) key_default: Constant,
     pub(super) value_wire: Wire,
-    /// The value of an entry without one, if it is a scalar.
+    /// The value of an entry that has no value on the wire, if it is a scalar.
     pub(super) value_default: Option<Constant>,
     pub(super) entries: Box<[Entry]>,
 }
 
-/// An entry of a map.
+/// A requested entry of a map.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) key: Constant,
     pub(super) value: Value,
-    /// What is void when the key comes again.
+    /// The places to clear when the key occurs again.
     pub(super) below: Below,
 }
 
-/// What is to be found in a value.
+/// The action for a value.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
-    /// A place ends here.
+    /// Stores a scalar.
     Scalar {
-        /// What it is.
         kind: Kind,
-        /// The places that end here.
+        /// The slots of the pointers that end here.
         slots: Box<[usize]>,
     },
-    /// Places lead through this message.
+    /// Walks a message, with the table at this index.
     Message(usize),
-    /// The same, with its end marked instead of a length before it.
+    /// Walks a group, with the table at this index.
     Group(usize),
 }
 
-/// What a scalar is.
+/// The type of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Bool,
@@ -157,11 +155,11 @@ pub(super) enum Kind {
     Sfixed64,
     String,
     Bytes,
-    /// With the symbols of this number.
+    /// An enum, with the symbols at this index.
     Enum(usize),
 }
 
-/// A value that is of the schema, and not of a record.
+/// A value from the schema instead of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Constant {
     Bool(bool),
@@ -184,20 +182,20 @@ impl Constant {
 pub(super) struct Symbols(Box<[(i32, Box<str>)]>);
 
 impl Symbols {
-    /// Of symbols as they are declared: of two with one number, the first counts.
+    /// Creates an index of declared symbols. If two symbols have the same number, the first one counts.
     pub(super) fn new(mut declared: Vec<(i32, Box<str>)>) -> Self {
         declared.sort_by_key(|&(number, _)| number);
         declared.dedup_by_key(|&mut (number, _)| number);
         Self(declared.into())
     }
 
-    /// The symbol of a number; a number that has none is a value all the same.
+    /// Returns the symbol of a number, or the number itself if it has no symbol.
     pub(super) fn scalar(&self, number: i32) -> Scalar<'_> {
         let place = self.0.binary_search_by_key(&number, |&(number, _)| number);
         place.map_or_else(|_| Scalar::Integer(number.into()), |place| Scalar::String(self.0[place].1.as_bytes()))
     }
 
-    /// The same, to keep.
+    /// Returns the symbol of a number, or the number itself, as a constant.
     pub(super) fn constant(&self, number: i32) -> Constant {
         match self.scalar(number) {
             Scalar::String(symbol) => Constant::Text(symbol.into()),
@@ -206,10 +204,10 @@ impl Symbols {
     }
 }
 
-/// Everything at and below a field.
+/// All places at and below a field.
 #[derive(Clone, Debug)]
 pub(super) struct Below {
     pub(super) slots: Box<[usize]>,
-    /// The counts of its repeated fields.
+    /// The element counters of repeated fields.
     pub(super) counters: Range<usize>,
 }

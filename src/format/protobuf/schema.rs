@@ -1,10 +1,9 @@
-//! From a schema as it is kept to the descriptors of its messages.
+//! Parses and links a schema, and finds the message type of its records.
 //!
-//! Owns what the forms of a schema are, and which message is meant. Must never open a file: what a schema imports is among
-//! its references, or well known.
+//! Must never open a file: the imports of a schema are its references, or well-known files.
 //!
-//! A file is reduced to its messages and enums before it is linked. Options, services and extensions say nothing about
-//! where a field is; and what is not linked need not be right.
+//! Files are reduced to their messages and enums before they are linked. Options, services, and extensions do not affect the
+//! encoding, so errors in them do not matter.
 
 use super::builtin;
 use crate::format::{Body, Message, Schema, SchemaError};
@@ -18,17 +17,17 @@ use protox::file::{File, FileResolver as _, GoogleFileResolver};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
-/// Most files that a schema may need.
+/// Maximum number of files of a schema.
 const FILES_MAX: usize = 1_000;
-/// The schema's own file. No file is imported under this name.
+/// The name of the schema's own file, which no import can have.
 const OWN: &str = ".";
-/// Names that an error lists.
+/// Maximum number of names in an error message.
 const NAMES_MAX: usize = 8;
 
-/// Files by the names under which they are imported.
+/// Files by their import paths.
 type Files = BTreeMap<String, FileDescriptorProto>;
 
-/// What is linked of a schema, once: equal schemas have equal ones.
+/// The linked schema, which is computed once. Ignored when schemas are compared, because it follows from the schema.
 #[derive(Clone, Debug, Default)]
 pub(in crate::format) struct Once(OnceLock<Result<FileDescriptor, SchemaError>>);
 
@@ -40,42 +39,42 @@ impl PartialEq for Once {
 
 impl Eq for Once {}
 
-/// The descriptor of the message that records are.
+/// Returns the descriptor of the message type of records.
 pub(super) fn message(schema: &Schema, message: Message<'_>) -> Result<MessageDescriptor, SchemaError> {
     let own = schema.linked.0.get_or_init(|| linked(schema)).as_ref().map_err(SchemaError::clone)?;
     match message {
         Message::Named(name) => {
             let found = own.parent_pool().get_message_by_name(name.strip_prefix('.').unwrap_or(name));
-            found.ok_or_else(|| SchemaError(format!("there is no message `{name}`: its file has {}", names(own))))
+            found.ok_or_else(|| SchemaError(format!("the schema has no message `{name}`; it has {}", names(own))))
         }
         Message::Indexes([]) => first(own),
         Message::Indexes(indexes) => by_indexes(own, indexes),
         Message::First if matches!(schema.body, Body::Descriptors(_)) && own.messages().len() > 1 => {
-            Err(SchemaError(format!("the last file of the descriptor set has {}: name the one that records are", names(own))))
+            Err(SchemaError(format!("the last file of the descriptor set has {}: set `message` to the type of the records", names(own))))
         }
         Message::First => first(own),
     }
 }
 
-/// The schema's own file, with all that it needs.
+/// Links the schema's own file with all files that it needs.
 fn linked(schema: &Schema) -> Result<FileDescriptor, SchemaError> {
     let mut files = Files::new();
     read(&schema.body, OWN, &mut files)?;
     for reference in &schema.references {
-        let named = |SchemaError(error)| SchemaError(format!("of its reference `{}`, {error}", reference.name));
+        let named = |SchemaError(error)| SchemaError(format!("in its reference `{}`, {error}", reference.name));
         if reference.name == OWN {
-            return Err(named(SchemaError("the name is no name of a file".to_owned())));
+            return Err(named(SchemaError("the name is not a valid import path".to_owned())));
         }
         read(&reference.body, &reference.name, &mut files).map_err(named)?;
     }
-    link(needed(files)?)?.get_file_by_name(OWN).ok_or_else(|| SchemaError("the file is gone".to_owned()))
+    link(needed(files)?)?.get_file_by_name(OWN).ok_or_else(|| SchemaError("the linked schema lacks its own file".to_owned()))
 }
 
 fn first(own: &FileDescriptor) -> Result<MessageDescriptor, SchemaError> {
-    own.messages().next().ok_or_else(|| SchemaError("it has no message".to_owned()))
+    own.messages().next().ok_or_else(|| SchemaError("the schema has no message".to_owned()))
 }
 
-/// The messages of a file, in words.
+/// Lists the messages of a file for an error message.
 fn names(own: &FileDescriptor) -> String {
     let all = own.messages().len();
     let mut names: Vec<_> = own.messages().take(NAMES_MAX).map(|message| format!("`{}`", message.full_name())).collect();
@@ -86,12 +85,12 @@ fn names(own: &FileDescriptor) -> String {
     if names.is_empty() { "no message".to_owned() } else { names.join(", ") }
 }
 
-/// The message that a record's own indexes mean.
+/// Returns the message type for the message indexes of a record.
 ///
-/// Some clients count the messages that a file declares. Others also count those that stand for its maps and groups. Where
-/// both would be right, and mean two messages, nobody can tell.
+/// Some clients count only the messages that are declared in the file. Other clients also count the messages that the compiler
+/// generates for maps and groups. If the two ways lead to different messages, the indexes are ambiguous.
 fn by_indexes(own: &FileDescriptor, indexes: &[usize]) -> Result<MessageDescriptor, SchemaError> {
-    let wrong = || SchemaError(format!("there is no message at the indexes {indexes:?}: its file has {}", names(own)));
+    let wrong = || SchemaError(format!("the schema has no message at the indexes {indexes:?}; it has {}", names(own)));
     let (&first, rest) = indexes.split_first().ok_or_else(wrong)?;
     let mut message = own.messages().nth(first).ok_or_else(wrong)?;
     for &index in rest {
@@ -106,8 +105,9 @@ fn by_indexes(own: &FileDescriptor, indexes: &[usize]) -> Result<MessageDescript
         message = match (declared, counted) {
             (Some(one), Some(other)) if one != other => {
                 let (one, other) = (one.full_name(), other.full_name());
-                let ambiguous = "by its indexes, and clients differ on which: name the one that records are";
-                return Err(SchemaError(format!("a record is a `{one}` or a `{other}` {ambiguous}")));
+                return Err(SchemaError(format!(
+                    "the message indexes can mean `{one}` or `{other}`, because clients count maps and groups differently: use a top-level message for records"
+                )));
             }
             (one, other) => one.or(other).ok_or_else(wrong)?,
         };
@@ -115,18 +115,18 @@ fn by_indexes(own: &FileDescriptor, indexes: &[usize]) -> Result<MessageDescript
     Ok(message)
 }
 
-/// Adds a schema to the files: its own file by that name, and those that come with it by theirs.
+/// Adds the files of a schema: its own file with this name, and its other files with their own names.
 fn read(body: &Body, name: &str, files: &mut Files) -> Result<(), SchemaError> {
     let own = match body {
         Body::Text(text) if is_base64(text) => {
             let packed: String = text.split_ascii_whitespace().collect();
             let decoded = BASE64.decode(packed.as_bytes()).ok().and_then(|bytes| FileDescriptorProto::decode(bytes.as_slice()).ok());
-            decoded.ok_or_else(|| SchemaError("it is neither a .proto file nor a FileDescriptorProto in base64".to_owned()))?
+            decoded.ok_or_else(|| SchemaError("the schema is neither a .proto file nor a FileDescriptorProto in base64".to_owned()))?
         }
         Body::Text(text) => parse(name, text)?,
         Body::Descriptors(bytes) => {
             let set = FileDescriptorSet::decode(bytes.as_slice());
-            let mut set = set.map_err(|error| SchemaError(format!("it is no FileDescriptorSet: {error}")))?;
+            let mut set = set.map_err(|error| SchemaError(format!("the schema is not a valid FileDescriptorSet: {error}")))?;
             let own = set.file.pop().ok_or_else(|| SchemaError("the descriptor set has no file".to_owned()))?;
             for file in set.file {
                 files.entry(file.name().to_owned()).or_insert(file);
@@ -138,7 +138,7 @@ fn read(body: &Body, name: &str, files: &mut Files) -> Result<(), SchemaError> {
     Ok(())
 }
 
-/// Whether a text cannot be a .proto file: one without a blank or a brace has nothing in it.
+/// True if a text is base64. A `.proto` file that is not empty has other characters, such as semicolons.
 fn is_base64(text: &str) -> bool {
     let is_of_base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte) || byte.is_ascii_whitespace();
     !text.trim().is_empty() && text.bytes().all(is_of_base64)
@@ -148,18 +148,18 @@ fn parse(name: &str, text: &str) -> Result<FileDescriptorProto, SchemaError> {
     let parsed = File::from_source(name, text).map(FileDescriptorProto::from);
     parsed.map_err(|error| {
         let is_edition = text.lines().any(|line| line.trim_start().starts_with("edition"));
-        // Its `Debug` says where, and its `Display` does not.
+        // Only the `Debug` output has the line and column.
         let what = format!("{error:?}");
         let what = what.strip_prefix(&format!("{name}:")).unwrap_or(&what).trim();
-        SchemaError(if is_edition { editions() } else { format!("it is no .proto file: {what}") })
+        SchemaError(if is_edition { editions() } else { format!("the schema is not a valid .proto file: {what}") })
     })
 }
 
 fn editions() -> String {
-    "it is of an edition, which cannot be read yet: only proto2 and proto3 can".to_owned()
+    "the schema uses an edition, which is not supported: use proto2 or proto3".to_owned()
 }
 
-/// The schema's own file and all that it imports, reduced.
+/// Returns the schema's own file and all direct and indirect imports, reduced.
 fn needed(mut files: Files) -> Result<Files, SchemaError> {
     let (mut needed, mut names) = (Files::new(), vec![(OWN.to_owned(), String::new())]);
     while let Some((name, by)) = names.pop() {
@@ -172,10 +172,10 @@ fn needed(mut files: Files) -> Result<Files, SchemaError> {
         };
         let mut file = found.ok_or_else(|| {
             let by = if by == OWN { String::new() } else { format!(" by `{by}`") };
-            SchemaError(format!("`{name}` is imported{by}, and is not among its references"))
+            SchemaError(format!("`{name}` is imported{by}, but is not a reference of the schema"))
         })?;
         if needed.len() == FILES_MAX {
-            return Err(SchemaError(format!("it needs more than {FILES_MAX} files")));
+            return Err(SchemaError(format!("the schema needs more than {FILES_MAX} files")));
         }
         reduce(&mut file, &name)?;
         names.extend(file.dependency.iter().map(|import| (import.clone(), name.clone())));
@@ -192,14 +192,14 @@ fn well_known(name: &str) -> Result<Option<FileDescriptorProto>, SchemaError> {
     }
 }
 
-/// Leaves of a file what says where fields are.
+/// Removes everything from a file that does not affect the encoding.
 fn reduce(file: &mut FileDescriptorProto, name: &str) -> Result<(), SchemaError> {
     fn reduce_enum(symbols: &mut EnumDescriptorProto) {
-        // Whoever made the schema has allowed the aliases that are there.
+        // The removed options may have allowed aliases.
         symbols.options = Some(EnumOptions { allow_alias: Some(true), ..EnumOptions::default() });
         symbols.value.iter_mut().for_each(|value| value.options = None);
     }
-    // As deep as the parser and the decoder allow: 31 and 100.
+    // The parser limits the recursion to 31 levels, and the decoder to 100.
     fn reduce_message(message: &mut DescriptorProto) {
         let is_map_entry = message.options.as_ref().is_some_and(MessageOptions::map_entry);
         message.options = is_map_entry.then(|| MessageOptions { map_entry: Some(true), ..MessageOptions::default() });
@@ -214,7 +214,7 @@ fn reduce(file: &mut FileDescriptorProto, name: &str) -> Result<(), SchemaError>
         "proto2" | "proto3" => {}
         "" => file.syntax = None,
         "editions" => return Err(SchemaError(editions())),
-        other => return Err(SchemaError(format!("`{other}` is a syntax that cannot be read: only proto2 and proto3 can"))),
+        other => return Err(SchemaError(format!("the syntax `{other}` is not supported: use proto2 or proto3"))),
     }
     file.name = Some(name.to_owned());
     file.options = None;
@@ -228,8 +228,8 @@ fn reduce(file: &mut FileDescriptorProto, name: &str) -> Result<(), SchemaError>
 
 /// Resolves the names of types.
 fn link(mut files: Files) -> Result<DescriptorPool, SchemaError> {
-    // Behind what they import, and with what that imports publicly among their own imports: the linker follows neither a
-    // circle nor public imports to their end.
+    // The linker needs each file after its imports, and does not support circular imports. It also does not follow public imports
+    // of public imports, so these are added to the imports of each file.
     let mut exports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut ordered = Vec::new();
     while !files.is_empty() {
@@ -253,7 +253,7 @@ fn link(mut files: Files) -> Result<DescriptorPool, SchemaError> {
     let mut pool = DescriptorPool::new();
     pool.add_file_descriptor_protos(ordered).map_err(|error| {
         let what = format!("{error:?}");
-        SchemaError(format!("it cannot be linked: {}", what.strip_prefix(&format!("{OWN}:")).unwrap_or(&what).trim()))
+        SchemaError(format!("the schema cannot be linked: {}", what.strip_prefix(&format!("{OWN}:")).unwrap_or(&what).trim()))
     })?;
     Ok(pool)
 }

@@ -1,4 +1,4 @@
-//! Schemas as they are kept: texts, descriptors, sets; and which message of them is meant.
+//! Tests of schemas as text, descriptors, and descriptor sets, and of message types by name and by indexes.
 
 use super::oracle_tests::{OLD, SCHEMA};
 use super::*;
@@ -29,7 +29,7 @@ fn schema(body: Body, references: Vec<(&str, Body)>) -> Schema {
     Schema::new(Format::Protobuf, body, references.collect())
 }
 
-/// The full name of the message that is meant, or why there is none.
+/// Returns the full name of the message type, or the error.
 fn meant(schema: &Schema, message: Message<'_>) -> String {
     match schema::message(schema, message) {
         Ok(message) => message.full_name().to_owned(),
@@ -41,7 +41,7 @@ const ORDER: &str = "syntax = \"proto3\"; package shop; import \"user.proto\"; m
 const USER: &str = "syntax = \"proto3\"; package shop; import \"google/protobuf/timestamp.proto\";
     message User { string id = 1; google.protobuf.Timestamp since = 2; }";
 
-/// What is at `/user/id` of a record that has `x` there.
+/// Returns the value at `/user/id` of a record, which is `x`.
 fn user_id(schema: &Schema) -> Option<Vec<u8>> {
     let key = Places::new(["/user/id"]).unwrap();
     let walk = ProtobufExtractor::compile(schema, Message::Named("shop.Order"), &key).unwrap();
@@ -54,7 +54,7 @@ fn user_id(schema: &Schema) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn a_schema_has_many_forms() {
+fn schemas_are_read_in_all_forms() {
     let (order, user) = (proto("order.proto", ORDER), proto("user.proto", USER));
     let mut wrapped = BASE64.encode(&order.encode_to_vec());
     wrapped.insert(40, '\n');
@@ -75,7 +75,7 @@ fn a_schema_has_many_forms() {
 }
 
 #[test]
-fn imports_that_clients_have_built_in_need_no_reference() {
+fn builtin_imports_need_no_reference() {
     let types = [
         ("google/type/calendar_period", "google.type.CalendarPeriod"),
         ("google/type/color", "google.type.Color"),
@@ -107,7 +107,7 @@ fn imports_that_clients_have_built_in_need_no_reference() {
 }
 
 #[test]
-fn options_and_services_need_not_be_right() {
+fn errors_in_options_and_services_are_ignored() {
     let body = "syntax = \"proto3\"; import \"confluent/meta.proto\"; option (nobody.knows) = 7;
         message M { option (confluent.message_meta).tags = \"PII\"; string id = 1 [(confluent.field_meta).doc = \"what\"]; }
         service S { rpc Get (M) returns (M) { option (google.api.http) = { get: \"/\" }; } }";
@@ -115,7 +115,7 @@ fn options_and_services_need_not_be_right() {
 }
 
 #[test]
-fn public_imports_are_followed_to_their_end() {
+fn public_imports_are_transitive() {
     let leaf = "syntax = \"proto3\"; message Leaf { string id = 1; }";
     let through = |name: &str| format!("syntax = \"proto3\"; import public \"{name}\";");
     let files = vec![("leaf", text(leaf)), ("c", text(&through("leaf"))), ("b", text(&through("c"))), ("a", text(&through("b")))];
@@ -124,7 +124,7 @@ fn public_imports_are_followed_to_their_end() {
 }
 
 #[test]
-fn a_message_is_meant_by_name_or_by_indexes() {
+fn a_message_is_found_by_name_and_by_indexes() {
     let body = "syntax = \"proto3\"; package p; message A { message B { message C {} } message D { message E {} } } message F {}";
     let schema = schema(text(body), vec![]);
     for (message, name) in [
@@ -137,63 +137,63 @@ fn a_message_is_meant_by_name_or_by_indexes() {
         (Message::Indexes(&[0, 1, 0]), "p.A.D.E"),
         (Message::Named("p.A.D"), "p.A.D"),
         (Message::Named(".p.F"), "p.F"),
-        (Message::Named("F"), "there is no message `F`: its file has `p.A`, `p.F`"),
-        (Message::Indexes(&[2]), "there is no message at the indexes [2]: its file has `p.A`, `p.F`"),
-        (Message::Indexes(&[0, 2]), "there is no message at the indexes [0, 2]: its file has `p.A`, `p.F`"),
-        (Message::Indexes(&[usize::MAX]), "there is no message at the indexes [18446744073709551615]: its file has `p.A`, `p.F`"),
+        (Message::Named("F"), "the schema has no message `F`; it has `p.A`, `p.F`"),
+        (Message::Indexes(&[2]), "the schema has no message at the indexes [2]; it has `p.A`, `p.F`"),
+        (Message::Indexes(&[0, 2]), "the schema has no message at the indexes [0, 2]; it has `p.A`, `p.F`"),
+        (Message::Indexes(&[usize::MAX]), "the schema has no message at the indexes [18446744073709551615]; it has `p.A`, `p.F`"),
     ] {
         assert_eq!(meant(&schema, message), name, "{message:?}");
     }
 }
 
 #[test]
-fn indexes_that_clients_count_differently_mean_nothing() {
+fn indexes_that_clients_count_differently_are_rejected() {
     let body = "syntax = \"proto3\"; message A { map<string, string> m = 1; message B {} message C {} }";
     let schema = schema(text(body), vec![]);
     assert_eq!(meant(&schema, Message::Indexes(&[0, 0])), "A.B", "the map is not a message");
     assert_eq!(meant(&schema, Message::Indexes(&[0, 2])), "A.C", "the map was counted");
-    let ambiguous = "a record is a `A.C` or a `A.B` by its indexes, and clients differ on which: name the one that records are";
+    let ambiguous = "the message indexes can mean `A.C` or `A.B`, because clients count maps and groups differently: use a top-level message for records";
     assert_eq!(meant(&schema, Message::Indexes(&[0, 1])), ambiguous);
 }
 
 #[test]
-fn the_last_file_of_a_set_is_meant() {
+fn the_last_file_of_a_descriptor_set_has_the_message() {
     let (one, two) = ("syntax = \"proto3\"; message A {}", "syntax = \"proto3\"; message B {} message C {}");
     let files = [proto("one", one), proto("two", two)];
-    let several = "the last file of the descriptor set has `B`, `C`: name the one that records are";
+    let several = "the last file of the descriptor set has `B`, `C`: set `message` to the type of the records";
     assert_eq!(meant(&schema(set(&files), vec![]), Message::First), several);
     assert_eq!(meant(&schema(set(&files), vec![]), Message::Indexes(&[1])), "C");
     assert_eq!(meant(&schema(set(&files[..1]), vec![]), Message::First), "A");
     let many: Vec<_> = (0..20).map(|number| format!("message M{number} {{}} ")).collect();
     let many = set(&[proto("many", &many.concat())]);
     let error = meant(&schema(many, vec![]), Message::First);
-    assert!(error.contains("`M7`, 12 more: name"), "{error}");
+    assert!(error.contains("`M7`, 12 more: set"), "{error}");
 }
 
 #[test]
-fn a_schema_that_is_wrong_is_refused() {
+fn invalid_schemas_are_rejected() {
     let first = |schema: Schema| meant(&schema, Message::First);
     let error = first(schema(text("message M {"), vec![]));
-    assert!(error.starts_with("it is no .proto file: expected ") && error.ends_with("but reached end of file"), "{error}");
+    assert!(error.starts_with("the schema is not a valid .proto file: expected ") && error.ends_with("but reached end of file"), "{error}");
     let error = first(schema(text("syntax = \"proto3\";\nmessage M { strin id }"), vec![]));
-    assert!(error.starts_with("it is no .proto file: 2:"), "{error}");
-    assert_eq!(first(schema(text(""), vec![])), "it has no message");
-    assert_eq!(first(schema(text("QUJD"), vec![])), "it is neither a .proto file nor a FileDescriptorProto in base64");
-    assert_eq!(first(schema(text("QUJ"), vec![])), "it is neither a .proto file nor a FileDescriptorProto in base64");
-    assert_eq!(first(schema(text(ORDER), vec![])), "`user.proto` is imported, and is not among its references");
+    assert!(error.starts_with("the schema is not a valid .proto file: 2:"), "{error}");
+    assert_eq!(first(schema(text(""), vec![])), "the schema has no message");
+    assert_eq!(first(schema(text("QUJD"), vec![])), "the schema is neither a .proto file nor a FileDescriptorProto in base64");
+    assert_eq!(first(schema(text("QUJ"), vec![])), "the schema is neither a .proto file nor a FileDescriptorProto in base64");
+    assert_eq!(first(schema(text(ORDER), vec![])), "`user.proto` is imported, but is not a reference of the schema");
     let user = text("import \"nobody.proto\"; message User {}");
     let error = first(schema(text(ORDER), vec![("user.proto", user)]));
-    assert_eq!(error, "`nobody.proto` is imported by `user.proto`, and is not among its references");
+    assert_eq!(error, "`nobody.proto` is imported by `user.proto`, but is not a reference of the schema");
     let error = first(schema(text(ORDER), vec![("user.proto", text("{}"))]));
-    assert!(error.starts_with("of its reference `user.proto`, it is no .proto file: 1:1"), "{error}");
+    assert!(error.starts_with("in its reference `user.proto`, the schema is not a valid .proto file: 1:1"), "{error}");
     let error = first(schema(text("message M { optional Nobody x = 1; }"), vec![]));
-    assert_eq!(error, "it cannot be linked: name 'Nobody' is not defined");
-    assert!(first(schema(Body::Descriptors(vec![0xff]), vec![])).starts_with("it is no FileDescriptorSet: "));
+    assert_eq!(error, "the schema cannot be linked: name 'Nobody' is not defined");
+    assert!(first(schema(Body::Descriptors(vec![0xff]), vec![])).starts_with("the schema is not a valid FileDescriptorSet: "));
     assert_eq!(first(schema(Body::Descriptors(vec![]), vec![])), "the descriptor set has no file");
 }
 
 #[test]
-fn imports_in_a_circle_are_refused() {
+fn circular_imports_are_rejected() {
     let through = |name: &str| text(&format!("import public \"{name}\"; message M {{}}"));
     let circle = schema(through("a"), vec![("a", through("b")), ("b", through("a"))]);
     assert_eq!(meant(&circle, Message::First), "files import each other in a circle");
@@ -202,24 +202,24 @@ fn imports_in_a_circle_are_refused() {
 }
 
 #[test]
-fn editions_are_refused_in_words() {
-    let editions = "it is of an edition, which cannot be read yet: only proto2 and proto3 can";
+fn editions_are_rejected() {
+    let editions = "the schema uses an edition, which is not supported: use proto2 or proto3";
     assert_eq!(meant(&schema(text("edition = \"2023\"; message M {}"), vec![]), Message::First), editions);
     let mut file = proto("m", "message M {}");
     file.syntax = Some("editions".to_owned());
     assert_eq!(meant(&schema(packed(&file), vec![]), Message::First), editions);
     file.syntax = Some("proto4".to_owned());
-    let unknown = "`proto4` is a syntax that cannot be read: only proto2 and proto3 can";
+    let unknown = "the syntax `proto4` is not supported: use proto2 or proto3";
     assert_eq!(meant(&schema(set(&[file]), vec![]), Message::First), unknown);
 }
 
 #[test]
-fn a_schema_that_needs_too_many_files_is_refused() {
+fn a_schema_with_too_many_files_is_rejected() {
     let names: Vec<_> = (0..1_000).map(|number| format!("f{number}")).collect();
     let imports = names.iter().map(|name| format!("import \"{name}\";")).collect::<Vec<_>>().concat();
     let references = names.iter().map(|name| (name.as_str(), text(""))).collect();
     let error = meant(&schema(text(&format!("{imports} message M {{}}")), references), Message::First);
-    assert_eq!(error, "it needs more than 1000 files");
+    assert_eq!(error, "the schema needs more than 1000 files");
 }
 
 #[test]
@@ -229,8 +229,8 @@ fn a_schema_is_linked_once_for_all_its_messages() {
     for (indexes, name) in [(&[0, 0][..], "A.B"), (&[1], "C")] {
         let other = schema::message(&schema, Message::Indexes(indexes)).unwrap();
         assert_eq!(other.full_name(), name);
-        // Equal pools are the same one.
+        // Pools are only equal if they are the same pool.
         assert_eq!(other.parent_pool(), first.parent_pool());
     }
-    assert!(meant(&schema, Message::Indexes(&[7])).contains("there is no message at the indexes [7]"));
+    assert!(meant(&schema, Message::Indexes(&[7])).contains("the schema has no message at the indexes [7]"));
 }

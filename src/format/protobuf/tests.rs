@@ -1,4 +1,4 @@
-//! Each kind, rule and error by bytes, most of them from the encoding's specification.
+//! Tests of each type, rule, and error, with handwritten bytes, most of them from the specification.
 
 use super::*;
 use crate::format::{Body, Format};
@@ -12,7 +12,7 @@ fn compile(text: &str, places: &[&str]) -> Result<ProtobufExtractor, SchemaError
     ProtobufExtractor::compile(&schema(text), Message::First, &key)
 }
 
-/// Of a message with these fields, in proto3, what is at these places.
+/// Returns the values at the places, for a proto3 message with these fields.
 fn find(fields: &str, places: &[&str], record: &[u8]) -> Result<Vec<Option<String>>, Malformed> {
     find_in(&format!("syntax = \"proto3\"; message M {{ {fields} }}"), places, record)
 }
@@ -29,11 +29,11 @@ fn shown(scalar: Scalar<'_>) -> String {
         Scalar::Integer(number) => number.to_string(),
         Scalar::Bool(text) => str::from_utf8(text).unwrap().to_owned(),
         Scalar::String(text) => format!("{:?}", String::from_utf8_lossy(text)),
-        other => panic!("{other:?} is of no Protobuf message"),
+        other => panic!("{other:?} is not a Protobuf value"),
     }
 }
 
-/// What a record has of one field, or what is wrong with it.
+/// Returns the value at a place of a record, or the error.
 fn one(fields: &str, place: &str, record: &[u8]) -> String {
     match find(fields, &[place], record) {
         Ok(found) => found[0].clone().unwrap_or_else(|| "none".to_owned()),
@@ -42,7 +42,7 @@ fn one(fields: &str, place: &str, record: &[u8]) -> String {
 }
 
 #[test]
-fn the_examples_of_the_specification() {
+fn examples_of_the_specification_are_read() {
     assert_eq!(one("int32 a = 1;", "/a", &[0x08, 0x96, 0x01]), "150");
     let testing = [0x12, 0x07, 0x74, 0x65, 0x73, 0x74, 0x69, 0x6e, 0x67];
     assert_eq!(one("string b = 2;", "/b", &testing), "\"testing\"");
@@ -64,10 +64,10 @@ fn the_examples_of_the_specification() {
 }
 
 #[test]
-fn every_kind_has_its_value() {
+fn every_scalar_type_is_read() {
     let all_ones = [0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
     assert_eq!(one("uint64 a = 1;", "/a", &all_ones), "18446744073709551615");
-    assert_eq!(one("uint32 a = 1;", "/a", &all_ones), "4294967295", "what does not fit is dropped");
+    assert_eq!(one("uint32 a = 1;", "/a", &all_ones), "4294967295", "larger numbers are truncated");
     assert_eq!(one("int64 a = 1;", "/a", &all_ones), "-1");
     assert_eq!(one("sint64 a = 1;", "/a", &all_ones), "-9223372036854775808");
     assert_eq!(one("bool a = 1;", "/a", &all_ones), "true");
@@ -80,13 +80,13 @@ fn every_kind_has_its_value() {
     assert_eq!(one("sfixed64 a = 1;", "/a", &eight), "-2");
     assert_eq!(one("bytes a = 1;", "/a", &[0x0a, 0x02, b'o', b'k']), "\"ok\"");
     let color = "Color a = 1; enum Color { option allow_alias = true; NONE = 0; RED = 3; ROUGE = 3; BELOW = -1; }";
-    assert_eq!(one(color, "/a", &[0x08, 0x03]), "\"RED\"", "the first of two names");
+    assert_eq!(one(color, "/a", &[0x08, 0x03]), "\"RED\"", "the first of two symbols");
     assert_eq!(one(color, "/a", &all_ones), "\"BELOW\"");
-    assert_eq!(one(color, "/a", &[0x08, 0x04]), "4", "without a name");
+    assert_eq!(one(color, "/a", &[0x08, 0x04]), "4", "without a symbol");
 }
 
 #[test]
-fn bytes_are_what_they_are() {
+fn bytes_need_not_be_utf_8() {
     let walk = compile("syntax = \"proto3\"; message M { bytes a = 1; }", &["/a"]).unwrap();
     let mut found = [None];
     walk.walk(&[0x0a, 0x02, 0xff, 0x00], &mut found).unwrap();
@@ -94,7 +94,7 @@ fn bytes_are_what_they_are() {
 }
 
 #[test]
-fn a_step_is_a_name_in_the_file_or_in_json() {
+fn a_step_is_a_field_name_or_a_json_name() {
     let fields = "string user_id = 1; string other = 2 [json_name = \"elsewhere\"]; string far = 70;";
     let record = [&[0x0a, 0x01, b'u', 0x12, 0x01, b'o'][..], &[0xb2, 0x04, 0x01, b'O']].concat();
     for (place, value) in [("/user_id", "\"u\""), ("/userId", "\"u\""), ("/other", "\"o\""), ("/elsewhere", "\"o\""), ("/far", "\"O\"")] {
@@ -105,18 +105,18 @@ fn a_step_is_a_name_in_the_file_or_in_json() {
 }
 
 #[test]
-fn what_is_absent_has_its_default_where_readers_cannot_tell() {
+fn absent_fields_without_presence_have_their_default() {
     let fields = "int32 number = 1; string text = 2; bytes raw = 3; bool flag = 4; Color color = 5; optional string maybe = 6;
         oneof choice { string one = 7; } M child = 8; repeated int32 numbers = 9; enum Color { NONE = 0; }";
     let places = ["/number", "/text", "/raw", "/flag", "/color", "/maybe", "/one", "/child/number", "/numbers/0", "/child/child/number"];
     let has = |record: &[u8]| find(fields, &places, record).unwrap().into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>();
     assert_eq!(has(&[]), ["0", "\"\"", "\"\"", "false", "\"NONE\"", "", "", "", "", ""]);
-    assert_eq!(has(&[0x42, 0x00]), ["0", "\"\"", "\"\"", "false", "\"NONE\"", "", "", "0", "", ""], "the child is there, and empty");
-    assert_eq!(has(&[0x32, 0x00, 0x3a, 0x00])[5..7], ["\"\"", "\"\""], "they are there, and empty");
+    assert_eq!(has(&[0x42, 0x00]), ["0", "\"\"", "\"\"", "false", "\"NONE\"", "", "", "0", "", ""], "the child is present and empty");
+    assert_eq!(has(&[0x32, 0x00, 0x3a, 0x00])[5..7], ["\"\"", "\"\""], "the fields are present and empty");
 }
 
 #[test]
-fn the_older_syntax_tells_absent_from_default() {
+fn proto2_distinguishes_absent_fields_from_defaults() {
     let text = "message M { optional int32 plain = 1; optional int32 seven = 2 [default = 7]; required string must = 3;
         optional string text = 4 [default = \"x\"]; optional Level level = 5 [default = LOW]; enum Level { HIGH = 2; LOW = 1; }
         oneof pick { string one = 6 [default = \"never\"]; string other = 7; } }";
@@ -127,7 +127,7 @@ fn the_older_syntax_tells_absent_from_default() {
 }
 
 #[test]
-fn repeated_fields_may_be_packed_or_not_or_both() {
+fn repeated_fields_can_be_packed_unpacked_or_both() {
     let record = [0x08, 0x01, 0x0a, 0x02, 0x02, 0x03, 0x08, 0x04, 0x0a, 0x00];
     for fields in ["repeated int32 a = 1 [packed = true];", "repeated int32 a = 1 [packed = false];"] {
         let found = find(fields, &["/a/0", "/a/1", "/a/2", "/a/3", "/a/4"], &record).unwrap();
@@ -136,13 +136,13 @@ fn repeated_fields_may_be_packed_or_not_or_both() {
     let wide = [0x0a, 0x08, 1, 0, 0, 0, 2, 0, 0, 0];
     assert_eq!(one("repeated fixed32 a = 1;", "/a/1", &wide), "2");
     assert_eq!(one("repeated string a = 1;", "/a/1", &[0x0a, 0x01, b'x', 0x0a, 0x01, b'y']), "\"y\"");
-    assert_eq!(one("repeated fixed32 a = 1;", "/a/1", &wide[..9]), "at byte 1: a length goes past the end of the message");
+    assert_eq!(one("repeated fixed32 a = 1;", "/a/1", &wide[..9]), "at byte 1: a length extends past the end of the message");
     assert_eq!(one("repeated fixed32 a = 1;", "/a/1", &[0x0a, 0x03, 1, 2, 3]), "at byte 2: the message ends within a number");
     assert_eq!(one("repeated int32 a = 1;", "/a/1", &[0x0a, 0x01, 0x80, 0x01]), "at byte 2: the message ends within a varint");
 }
 
 #[test]
-fn the_last_of_two_counts_and_messages_are_merged() {
+fn the_last_value_wins_and_messages_are_merged() {
     assert_eq!(one("int32 a = 1;", "/a", &[0x08, 0x01, 0x08, 0x02]), "2");
     let fields = "A c = 3; message A { int32 a = 1; int32 b = 2; repeated int32 d = 3; }";
     let record = [0x1a, 0x06, 0x08, 0x07, 0x10, 0x08, 0x18, 0x01, 0x1a, 0x04, 0x10, 0x09, 0x18, 0x02];
@@ -151,7 +151,7 @@ fn the_last_of_two_counts_and_messages_are_merged() {
 }
 
 #[test]
-fn a_member_of_a_oneof_makes_the_others_void() {
+fn a_member_of_a_oneof_clears_the_others() {
     let fields = "oneof o { string a = 1; A b = 2; int32 c = 3; } message A { string d = 1; repeated int32 e = 2; }";
     let has = |record: &[u8]| {
         let found = find(fields, &["/a", "/b/d", "/b/e/0", "/b/e/1"], record).unwrap();
@@ -159,10 +159,14 @@ fn a_member_of_a_oneof_makes_the_others_void() {
     };
     assert_eq!(has(&[0x0a, 0x01, b'x']), "\"x\"   ");
     assert_eq!(has(&[0x0a, 0x01, b'x', 0x12, 0x00]), " \"\"  ");
-    assert_eq!(has(&[0x0a, 0x01, b'x', 0x18, 0x01]), "   ", "of a member that no place is in");
-    assert_eq!(has(&[0x0a, 0x01, b'x', 0x1a, 0x00]), "\"x\"   ", "but not where it is no value of that member");
+    assert_eq!(has(&[0x0a, 0x01, b'x', 0x18, 0x01]), "   ", "a member that is not requested");
+    assert_eq!(has(&[0x0a, 0x01, b'x', 0x1a, 0x00]), "\"x\"   ", "a value of another wire type clears nothing");
     assert_eq!(has(&[0x12, 0x02, 0x10, 0x07, 0x12, 0x02, 0x10, 0x08]), " \"\" 7 8", "the same member is merged");
-    assert_eq!(has(&[0x12, 0x02, 0x10, 0x07, 0x18, 0x01, 0x12, 0x02, 0x10, 0x08]), " \"\" 8 ", "and begins again after another");
+    assert_eq!(
+        has(&[0x12, 0x02, 0x10, 0x07, 0x18, 0x01, 0x12, 0x02, 0x10, 0x08]),
+        " \"\" 8 ",
+        "the message starts empty after another member"
+    );
 }
 
 #[test]
@@ -180,12 +184,12 @@ fn entries_of_maps_are_found_by_their_keys() {
     assert_eq!(one(fields, "/b/-1/d", &[&minus_one[..], &[0x12, 0x02, 0x08, 0x01]].concat()), "\"\"", "entries are not merged");
     assert_eq!(one(fields, "/b/-1/e/d", &minus_one), "none");
     assert_eq!(one(fields, "/c/false", &[0x1a, 0x03, 0x12, 0x01, b'n']), "\"n\"");
-    assert_eq!(one(fields, "/a/k", &[0x08, 0x05]), "none", "in a wire type that no map has");
+    assert_eq!(one(fields, "/a/k", &[0x08, 0x05]), "none", "a wire type that is not a map's");
     assert_eq!(one(fields, "/a/k", &[0x0a, 0x03, 0x0a, 0x01, 0xff]), "at byte 4: a string is not UTF-8");
 }
 
 #[test]
-fn places_lead_through_groups() {
+fn fields_in_groups_are_found() {
     let text = "message M { optional group Part = 1 { optional string id = 1; repeated group Sub = 2 { optional int32 n = 1; } } }";
     let record = [0x0b, 0x0a, 0x01, b'x', 0x13, 0x08, 0x05, 0x14, 0x13, 0x08, 0x06, 0x14, 0x0c];
     let found = find_in(text, &["/part/id", "/part/sub/1/n"], &record).unwrap();
@@ -197,7 +201,7 @@ fn places_lead_through_groups() {
 }
 
 #[test]
-fn recursive_messages_are_walked_as_deep_as_places_go() {
+fn fields_in_recursive_messages_are_found() {
     let fields = "M child = 1; string id = 2;";
     let mut record = vec![0x12, 0x01, b'x'];
     for _ in 0..60 {
@@ -211,74 +215,80 @@ fn recursive_messages_are_walked_as_deep_as_places_go() {
 }
 
 #[test]
-fn a_record_that_is_wrong_is_malformed() {
+fn errors_of_malformed_records_have_an_offset() {
     let wrong = |record: &[u8]| one("string a = 1;", "/a", record);
     assert_eq!(wrong(&[0x80]), "at byte 0: the message ends within a varint");
     assert_eq!(wrong(&[0x10, 0x80, 0x80]), "at byte 1: the message ends within a varint");
     assert_eq!(wrong(&[&[0x10][..], &[0x80; 10], &[0x01]].concat()), "at byte 1: a varint has more than ten bytes");
     assert_eq!(wrong(&[&[0x10][..], &[0xff; 9], &[0x02]].concat()), "at byte 1: a varint has more than 64 bits");
-    assert_eq!(wrong(&[0x80, 0x80, 0x80, 0x80, 0x10]), "at byte 0: the number of a field has more than 29 bits");
-    assert_eq!(wrong(&[0x00, 0x01]), "at byte 0: a field has the number 0");
-    assert_eq!(wrong(&[0x0e]), "at byte 0: there is no such wire type");
-    assert_eq!(wrong(&[0x0f]), "at byte 0: there is no such wire type");
+    assert_eq!(wrong(&[0x80, 0x80, 0x80, 0x80, 0x10]), "at byte 0: a field number has more than 29 bits");
+    assert_eq!(wrong(&[0x00, 0x01]), "at byte 0: a field number is 0");
+    assert_eq!(wrong(&[0x0e]), "at byte 0: a wire type is unknown");
+    assert_eq!(wrong(&[0x0f]), "at byte 0: a wire type is unknown");
     assert_eq!(wrong(&[0x11, 1, 2, 3, 4, 5, 6, 7]), "at byte 1: the message ends within a number");
     assert_eq!(wrong(&[0x15, 1, 2, 3]), "at byte 1: the message ends within a number");
-    assert_eq!(wrong(&[0x0a, 0x02, b'x']), "at byte 1: a length goes past the end of the message");
+    assert_eq!(wrong(&[0x0a, 0x02, b'x']), "at byte 1: a length extends past the end of the message");
     let endless = [&[0x12][..], &[0xff; 9], &[0x01]].concat();
-    assert_eq!(wrong(&endless), "at byte 1: a length goes past the end of the message");
+    assert_eq!(wrong(&endless), "at byte 1: a length extends past the end of the message");
     assert_eq!(wrong(&[0x0a, 0x02, b'x', 0xff]), "at byte 3: a string is not UTF-8");
-    assert_eq!(wrong(&[0x0c]), "at byte 0: a group ends that did not begin");
+    assert_eq!(wrong(&[0x0c]), "at byte 0: a group ends without a start");
     assert_eq!(wrong(&[0x13, 0x0a, 0x01, b'x']), "at byte 4: the message ends within a group");
-    assert_eq!(wrong(&[0x13, 0x1c]), "at byte 1: another group ends than the last that began");
-    assert_eq!(wrong(&[0x13; 65]), "at byte 64: too many groups are within each other");
+    assert_eq!(wrong(&[0x13, 0x1c]), "at byte 1: the end of a group does not match its start");
+    assert_eq!(wrong(&[0x13; 65]), "at byte 64: too many groups are nested");
     let nested = "A c = 3; message A { string a = 1; }";
-    assert_eq!(one(nested, "/c/a", &[0x1a, 0x02, 0x0a, 0x01, b'x']), "at byte 3: a length goes past the end of the message");
+    assert_eq!(one(nested, "/c/a", &[0x1a, 0x02, 0x0a, 0x01, b'x']), "at byte 3: a length extends past the end of the message");
 }
 
 #[test]
-fn what_no_place_leads_through_is_passed_over() {
+fn other_fields_are_skipped() {
     let unknown = [&[0x10, 0xff, 0x01][..], &[0x19, 0, 0, 0, 0, 0, 0, 0, 0], &[0x22, 0x02, 0xff, 0xff], &[0x2d, 0, 0, 0, 0]].concat();
     let group = [&[0x33, 0x3b][..], &unknown, &[0x3c, 0x34]].concat();
     let record = [&unknown[..], &group, &[0x0a, 0x01, b'x'], &unknown].concat();
     assert_eq!(one("string a = 1;", "/a", &record), "\"x\"");
     let other_wire_types = [&[0x08, 0x05, 0x0d, 0, 0, 0, 0][..], &[0x09, 0, 0, 0, 0, 0, 0, 0, 0, 0x0b, 0x0c]].concat();
-    assert_eq!(one("string a = 1;", "/a", &other_wire_types), "\"\"", "a value of another wire type is of another schema");
-    assert_eq!(one("int32 a = 1;", "/a", &[0x0a, 0x01, 0x05]), "0", "only repeated numbers are packed");
+    assert_eq!(one("string a = 1;", "/a", &other_wire_types), "\"\"", "a value of another wire type is skipped");
+    assert_eq!(one("int32 a = 1;", "/a", &[0x0a, 0x01, 0x05]), "0", "only repeated numbers can be packed");
     assert_eq!(one("repeated M a = 1;  string b = 2;", "/a/0/b", &[0x08, 0x05]), "none");
 }
 
 #[test]
-fn places_that_are_no_value_are_refused() {
+fn places_of_types_that_cannot_be_in_a_key_are_rejected() {
     let fields = "M child = 1; repeated string tags = 2; map<string, string> props = 3; double price = 4; float rate = 5;
         repeated M children = 6; map<string, float> rates = 7; google.protobuf.Timestamp at = 8; M a_b = 9 [json_name = \"a/b\"];";
     let text = format!("syntax = \"proto3\"; package p; import \"google/protobuf/timestamp.proto\"; message M {{ {fields} }}");
     let refused = |place: &str| compile(&text, &[place]).unwrap_err().0;
-    let one_value = "not one value: name";
-    assert_eq!(refused(""), format!("`` is a message, `p.M`, {one_value} a field of it, as in `/child`"));
-    assert_eq!(refused("/child"), format!("`/child` is a message, `p.M`, {one_value} a field of it, as in `/child/child`"));
-    assert_eq!(refused("/at"), format!("`/at` is a message, `google.protobuf.Timestamp`, {one_value} a field of it, as in `/at/seconds`"));
-    assert_eq!(refused("/a~1b"), format!("`/a~1b` is a message, `p.M`, {one_value} a field of it, as in `/a~1b/child`"));
-    assert_eq!(refused("/tags"), format!("`/tags` is repeated, {one_value} an element of it, as in `/tags/0`"));
-    assert_eq!(refused("/props"), format!("`/props` is a map, {one_value} a key of it, as in `/props/KEY`"));
-    let rounded = "which is rounded and so identifies nothing: name a field that is a string or a whole number";
+    let one_value = "not a single value: append";
+    assert_eq!(refused(""), format!("`` is a message, `p.M`, {one_value} a field of the message, as in `/child`"));
+    assert_eq!(refused("/child"), format!("`/child` is a message, `p.M`, {one_value} a field of the message, as in `/child/child`"));
+    assert_eq!(
+        refused("/at"),
+        format!("`/at` is a message, `google.protobuf.Timestamp`, {one_value} a field of the message, as in `/at/seconds`")
+    );
+    assert_eq!(refused("/a~1b"), format!("`/a~1b` is a message, `p.M`, {one_value} a field of the message, as in `/a~1b/child`"));
+    assert_eq!(refused("/tags"), format!("`/tags` is repeated, {one_value} the index of an element, as in `/tags/0`"));
+    assert_eq!(refused("/props"), format!("`/props` is a map, {one_value} a key of the map, as in `/props/KEY`"));
+    let rounded = "which is rounded and cannot identify a record: use a string or an integer";
     assert_eq!(refused("/price"), format!("`/price` is a double, {rounded}"));
     assert_eq!(refused("/child/rate"), format!("`/child/rate` is a float, {rounded}"));
     assert_eq!(refused("/rates/x"), format!("`/rates/x` is a float, {rounded}"));
-    assert_eq!(refused("/children/3"), format!("`/children/3` is a message, `p.M`, {one_value} a field of it, as in `/children/3/child`"));
+    assert_eq!(
+        refused("/children/3"),
+        format!("`/children/3` is a message, `p.M`, {one_value} a field of the message, as in `/children/3/child`")
+    );
 }
 
 #[test]
-fn too_many_repeated_fields_are_refused() {
+fn too_many_repeated_fields_are_rejected() {
     let fields = (1..=65).map(|number| format!("repeated string f{number} = {number};")).collect::<Vec<_>>().concat();
     let text = format!("syntax = \"proto3\"; message M {{ {fields} }}");
     let places: Vec<_> = (1..=65).map(|number| format!("/f{number}/0")).collect();
     let places: Vec<_> = places.iter().map(String::as_str).collect();
     assert!(compile(&text, &places[..64]).is_ok());
-    assert_eq!(compile(&text, &places).unwrap_err().0, "the key leads through more than 64 repeated fields: name fewer places");
+    assert_eq!(compile(&text, &places).unwrap_err().0, "the key leads through more than 64 repeated fields: use fewer fields");
 }
 
 #[test]
-fn a_place_that_no_record_can_have_is_lacking() {
+fn places_that_no_record_can_have_are_known() {
     let text = "syntax = \"proto3\"; message M { string id = 1; M child = 2; repeated string tags = 3; map<int32, string> props = 4;
         map<bool, M> flags = 5; double price = 6; }";
     let places = [

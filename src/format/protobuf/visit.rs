@@ -1,13 +1,13 @@
 //! Visits everything in a message.
 //!
-//! The message is decoded first, because later parts of it may replace or extend earlier ones. A field that has its default where
-//! readers cannot distinguish the default from an absent field counts as absent. Fields that the schema does not have count, too:
-//! otherwise, two different messages would be the same.
+//! The message is decoded first, because later parts of a message can replace or extend earlier parts. A field with its default value
+//! counts as absent if readers cannot distinguish the two. Unknown fields are visited, too, because otherwise two different messages
+//! would be equal.
 
 use crate::format::{Container, Malformed, Scalar, Visit};
 use prost_reflect::{DynamicMessage, Kind, MapKey, MessageDescriptor, Value};
 
-/// The name of all fields that the schema does not have. No field can have it.
+/// The common name of all unknown fields. No field of a schema can have this name.
 const UNKNOWN: &[u8] = b"";
 
 pub(super) fn visit(message: &MessageDescriptor, record: &[u8], visitor: &mut impl Visit) -> Result<(), Malformed> {

@@ -1,18 +1,18 @@
-//! One way through a record.
+//! Walks a record once, and finds the values of fields.
 //!
-//! Owns what later fields do to earlier ones: the last value counts, parts of one message are merged, the members of a
-//! oneof exclude each other. Must never allocate.
+//! Owns how later fields affect earlier ones: the last value counts, parts of a message are merged, and a member of a oneof clears
+//! the other members. Must never allocate.
 
 use super::REPEATED_MAX;
 use super::plan::{Below, Constant, Field, Kind, Map, Plan, Shape, Value};
 use super::wire::{Reader, Wire};
 use crate::format::{Malformed, Scalar};
 
-/// What was found so far.
+/// The state of a walk.
 pub(super) struct Finder<'f, 'a> {
     plan: &'a Plan,
     found: &'f mut [Option<Scalar<'a>>],
-    /// Elements so far of each repeated field.
+    /// Number of elements so far, per repeated field.
     counts: [u32; REPEATED_MAX],
 }
 
@@ -21,8 +21,7 @@ impl<'f, 'a> Finder<'f, 'a> {
         Self { plan, found, counts: [0; REPEATED_MAX] }
     }
 
-    /// A message, which goes to the reader's end, or as a group to the end of the group's number. It may be a later part of
-    /// a message.
+    /// Walks a message up to the end of the reader, or a group up to its end tag. It may be a later part of a message.
     pub(super) fn message(&mut self, table: usize, group: Option<u32>, reader: &mut Reader<'a>) -> Result<(), Malformed> {
         self.enter(table);
         let plan = self.plan;
@@ -42,7 +41,7 @@ impl<'f, 'a> Finder<'f, 'a> {
         if group.is_some() { Err(reader.malformed(0, "the message ends within a group")) } else { Ok(()) }
     }
 
-    /// A message begins, in which nothing is on the wire yet. Of its later parts, everything is there already.
+    /// Sets the default values of a message, unless this is a later part of a message, which already has values.
     fn enter(&mut self, table: usize) {
         for (default, slots) in &self.plan.messages[table].defaults {
             for &slot in slots {
@@ -53,7 +52,7 @@ impl<'f, 'a> Finder<'f, 'a> {
 
     fn field(&mut self, field: &'a Field, number: u32, wire: Wire, reader: &mut Reader<'a>) -> Result<(), Malformed> {
         match field.shape {
-            // A value that is written otherwise is of another schema, and passed over as an unknown field is.
+            // A value with another wire type was written with another schema. It is skipped like an unknown field.
             Shape::Sibling | Shape::Single(_) | Shape::Map(_) if wire != field.wire => reader.skip(number, wire),
             Shape::Sibling => {
                 self.forget(&field.voids);
@@ -65,7 +64,7 @@ impl<'f, 'a> Finder<'f, 'a> {
             }
             Shape::Map(ref map) => self.entry(map, reader.nested()?),
             Shape::Repeated { counter, ref elements } if wire == field.wire => self.element(counter, elements, number, wire, reader),
-            // Numbers may be written one by one or all together, whatever the schema says.
+            // Repeated numbers can be packed or not, regardless of the schema.
             Shape::Repeated { counter, ref elements } if wire == Wire::Bytes && field.wire != Wire::GroupStart => {
                 let mut packed = reader.nested()?;
                 while !packed.is_at_end() {
@@ -77,7 +76,7 @@ impl<'f, 'a> Finder<'f, 'a> {
         }
     }
 
-    /// The next element of a repeated field.
+    /// Walks the next element of a repeated field.
     fn element(
         &mut self,
         counter: usize,
@@ -94,7 +93,7 @@ impl<'f, 'a> Finder<'f, 'a> {
         }
     }
 
-    /// An entry of a map: a message of a key and a value, in any order, where either may be missing.
+    /// Walks an entry of a map, which is a message with a key and a value. The order is not defined, and each can be missing.
     fn entry(&mut self, map: &'a Map, entry: Reader<'a>) -> Result<(), Malformed> {
         const KEY: u32 = 1;
         const VALUE: u32 = 2;
@@ -121,7 +120,7 @@ impl<'f, 'a> Finder<'f, 'a> {
         Ok(())
     }
 
-    /// The value of a field, written as the schema says.
+    /// Walks the value of a field with the wire type of the schema.
     fn value(&mut self, value: &'a Value, number: u32, reader: &mut Reader<'a>) -> Result<(), Malformed> {
         match *value {
             Value::Scalar { kind, ref slots } => {
@@ -134,7 +133,7 @@ impl<'f, 'a> Finder<'f, 'a> {
         }
     }
 
-    #[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "readers of a smaller type drop the bits above it")]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "readers of a smaller type truncate larger numbers")]
     fn scalar(&self, kind: Kind, reader: &mut Reader<'a>) -> Result<Scalar<'a>, Malformed> {
         const fn zigzag(number: u64) -> i64 {
             (number >> 1) as i64 ^ -((number & 1) as i64)

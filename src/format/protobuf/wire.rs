@@ -1,25 +1,25 @@
-//! The bytes of a message: numbers, lengths, and what is passed over.
+//! Reads and skips the fields of an encoded message.
 //!
-//! Owns every check of the encoding itself. Must never read past the end of a message, nor know a schema.
+//! Owns all checks of the encoding. Must never read past the end of a message, or depend on a schema.
 
 use crate::format::{DEPTH_MAX, Malformed};
 
-/// How a value is written.
+/// A wire type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wire {
     Varint,
     Fixed64,
-    /// A length, and so many bytes.
+    /// A length, followed by this number of bytes.
     Bytes,
     GroupStart,
     GroupEnd,
     Fixed32,
 }
 
-/// Bytes of a varint that is longer than what is usual, before its last.
+/// Number of bytes before the last byte of the longest varint.
 const LONG: usize = 9;
 
-/// A number of one byte or two, and where it ends.
+/// Decodes a varint of one or two bytes. Returns the number and its end.
 #[inline]
 fn short(bytes: &[u8], at: usize) -> Option<(u32, usize)> {
     let first = *bytes.get(at)?;
@@ -30,16 +30,16 @@ fn short(bytes: &[u8], at: usize) -> Option<(u32, usize)> {
     (second < 0x80).then(|| (u32::from(first & 0x7f) | u32::from(second) << 7, at + 2))
 }
 
-/// A place in a record, and the end of the message that it is in.
+/// A position in a record, and the end of the current message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'a> {
-    /// The record up to the message's end, so that places count from the record's beginning.
+    /// The record up to the end of the message, so that offsets count from the start of the record.
     bytes: &'a [u8],
     at: usize,
 }
 
 impl<'a> Reader<'a> {
-    /// At the beginning of a record.
+    /// Starts at the beginning of a record.
     pub(super) const fn new(record: &'a [u8]) -> Self {
         Self { bytes: record, at: 0 }
     }
@@ -49,13 +49,13 @@ impl<'a> Reader<'a> {
         self.at >= self.bytes.len()
     }
 
-    /// What is wrong where it is, or `back` bytes before.
+    /// Returns an error with the offset `back` bytes before the current position.
     #[cold]
     pub(super) const fn malformed(&self, back: usize, what: &'static str) -> Malformed {
         Malformed { offset: self.at.saturating_sub(back), what }
     }
 
-    /// A number of 64 bits.
+    /// Takes a varint of up to 64 bits.
     #[inline]
     pub(super) fn varint(&mut self) -> Result<u64, Malformed> {
         match self.bytes.get(self.at) {
@@ -67,9 +67,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The same in more than one byte.
+    /// Takes a varint of several bytes.
     fn long_varint(&mut self) -> Result<u64, Malformed> {
-        /// Bytes of the longest; the last has one bit.
+        /// Maximum number of bytes. The last byte has one bit.
         const BYTES_MAX: usize = 10;
         let mut value = 0;
         for (index, &byte) in self.bytes[self.at..].iter().take(BYTES_MAX).enumerate() {
@@ -86,12 +86,12 @@ impl<'a> Reader<'a> {
         Err(self.malformed(0, if is_torn { "the message ends within a varint" } else { "a varint has more than ten bytes" }))
     }
 
-    /// The number of a field, and how its value is written.
+    /// Takes the number and the wire type of a field.
     #[inline]
     pub(super) fn tag(&mut self) -> Result<(u32, Wire), Malformed> {
         let start = self.at;
         let wrong = |what| Malformed { offset: start, what };
-        let tag = u32::try_from(self.varint()?).map_err(|_| wrong("the number of a field has more than 29 bits"))?;
+        let tag = u32::try_from(self.varint()?).map_err(|_| wrong("a field number has more than 29 bits"))?;
         let wire = match tag & 7 {
             0 => Wire::Varint,
             1 => Wire::Fixed64,
@@ -99,12 +99,12 @@ impl<'a> Reader<'a> {
             3 => Wire::GroupStart,
             4 => Wire::GroupEnd,
             5 => Wire::Fixed32,
-            _ => return Err(wrong("there is no such wire type")),
+            _ => return Err(wrong("a wire type is unknown")),
         };
-        if tag >> 3 == 0 { Err(wrong("a field has the number 0")) } else { Ok((tag >> 3, wire)) }
+        if tag >> 3 == 0 { Err(wrong("a field number is 0")) } else { Ok((tag >> 3, wire)) }
     }
 
-    /// So many bytes.
+    /// Takes this number of bytes.
     #[inline]
     pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let bytes = self.bytes[self.at..].first_chunk().ok_or_else(|| self.malformed(0, "the message ends within a number"))?;
@@ -112,7 +112,7 @@ impl<'a> Reader<'a> {
         Ok(*bytes)
     }
 
-    /// A length, and where what is so long begins and ends.
+    /// Takes a length and this number of bytes, and returns a reader for these bytes.
     #[inline]
     pub(super) fn nested(&mut self) -> Result<Self, Malformed> {
         let start = self.at;
@@ -123,18 +123,18 @@ impl<'a> Reader<'a> {
                 self.at += length;
                 Ok(nested)
             }
-            _ => Err(Malformed { offset: start, what: "a length goes past the end of the message" }),
+            _ => Err(Malformed { offset: start, what: "a length extends past the end of the message" }),
         }
     }
 
-    /// A length, and so many bytes.
+    /// Takes a length and this number of bytes.
     #[inline]
     pub(super) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
         let nested = self.nested()?;
         Ok(&nested.bytes[nested.at..])
     }
 
-    /// The same, which must be UTF-8.
+    /// Takes a length and this number of bytes, which must be UTF-8.
     #[inline]
     pub(super) fn text(&mut self) -> Result<&'a [u8], Malformed> {
         let text = self.bytes()?;
@@ -142,8 +142,8 @@ impl<'a> Reader<'a> {
         Ok(text)
     }
 
-    /// Passes over fields that do not matter, as long as they are of the usual form: a number of two bytes at most, no group,
-    /// nothing wrong. Where it stops, the message ends, or the next field needs a closer look.
+    /// Skips typical fields that do not matter: their tags and lengths have at most two bytes, and they are not groups. Stops at the end
+    /// of the message, or at the first field that matters, is malformed, or is not typical.
     #[inline]
     pub(super) fn pass_over(&mut self, matters: impl Fn(u32) -> bool) {
         let bytes = self.bytes;
@@ -154,7 +154,7 @@ impl<'a> Reader<'a> {
             let next = match tag & 7 {
                 0 => {
                     let more = bytes[value..].iter().take(LONG).take_while(|&&byte| byte >= 0x80).count();
-                    // Longer ones may have too many bits.
+                    // A longer varint can have too many bits.
                     if more == LONG {
                         return;
                     }
@@ -175,7 +175,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Passes over the value of a field.
+    /// Skips the value of a field.
     #[inline]
     pub(super) fn skip(&mut self, number: u32, wire: Wire) -> Result<(), Malformed> {
         match wire {
@@ -184,11 +184,11 @@ impl<'a> Reader<'a> {
             Wire::Bytes => self.nested().map(drop),
             Wire::Fixed32 => self.array::<4>().map(drop),
             Wire::GroupStart => self.skip_group(number),
-            Wire::GroupEnd => Err(self.malformed(1, "a group ends that did not begin")),
+            Wire::GroupEnd => Err(self.malformed(1, "a group ends without a start")),
         }
     }
 
-    /// Passes over what is left of a group, and the groups in it.
+    /// Skips the rest of a group, including nested groups.
     fn skip_group(&mut self, number: u32) -> Result<(), Malformed> {
         let (mut open, mut depth) = ([number; DEPTH_MAX], 1);
         while depth > 0 {
@@ -199,13 +199,13 @@ impl<'a> Reader<'a> {
             let wrong = |what| Malformed { offset: start, what };
             match self.tag()? {
                 (number, Wire::GroupStart) => {
-                    *open.get_mut(depth).ok_or_else(|| wrong("too many groups are within each other"))? = number;
+                    *open.get_mut(depth).ok_or_else(|| wrong("too many groups are nested"))? = number;
                     depth += 1;
                 }
                 (number, Wire::GroupEnd) => {
                     depth -= 1;
                     if open[depth] != number {
-                        return Err(wrong("another group ends than the last that began"));
+                        return Err(wrong("the end of a group does not match its start"));
                     }
                 }
                 (number, wire) => self.skip(number, wire)?,

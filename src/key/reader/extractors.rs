@@ -18,7 +18,7 @@ pub(super) struct Extractors {
     last: usize,
     pub(super) known: Vec<Known>,
     pub(super) numbers: HashMap<Box<[u8]>, usize>,
-    /// For texts of which nothing is read.
+    /// An extractor without places, for keys and values that need not be read.
     pub(super) none: Extractor,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Extractors {
 #[derive(Debug)]
 pub(super) struct Known {
     head: Box<[u8]>,
-    /// Or why there is no extractor: a sentence without its subject.
+    /// The extractor, or an error message without its subject.
     extractor: Result<Extractor, String>,
 }
 

@@ -18,14 +18,14 @@ use crate::record::{Invalid, Reason, Record, Timestamp};
 use extractors::{Extractors, Opened, header, invalid};
 use std::borrow::Cow;
 
-/// Why a record has no key.
+/// The reason why a record has no key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoKey {
-    /// It never will have one.
+    /// The record is invalid.
     Invalid(Box<Invalid>),
-    /// It has one once this schema is known.
+    /// This schema is needed, and has not arrived yet.
     Awaits(SchemaId),
-    /// It is not deduplicated, because a predicate of `when` does not hold.
+    /// The record is not deduplicated, because a predicate of `when` does not hold.
     Passes,
 }
 

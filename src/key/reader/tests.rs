@@ -106,7 +106,7 @@ fn what_cannot_be_read_is_invalid_and_says_why() {
         (b"\x1f\x8b\x08\x00", Reason::Malformed, "does not begin with the frame of a schema registry: it is compressed with gzip"),
         (b"", Reason::Malformed, "is empty"),
         (&[0, 0, 0], Reason::Malformed, "ends within the frame"),
-        (&[0, 0, 0, 0, 1, 8, 2], Reason::Malformed, "is not what its schema says: at byte"),
+        (&[0, 0, 0, 0, 1, 8, 2], Reason::Malformed, "does not match its schema: at byte"),
         (&[0, 0, 0, 0, 2, 8], Reason::UnknownSchema, "has schema 2, but it is not there"),
         (&[0, 0, 0, 0, 3, 8], Reason::UnknownSchema, "has schema 3, which cannot be used"),
         (&[0, 0, 0, 0, 4, 8], Reason::UnknownSchema, "a schema for JSON Schema, not for Avro"),
@@ -144,7 +144,7 @@ fn a_header_names_the_schema_where_there_is_one() {
     let record = Record { key: None, value: Some(&[8, 2, b'a']), headers: &[(VALUE_HEADER, Some(&head))] };
     let read = Reader::default().fingerprint(&by_id(), &formats(Format::Avro), &record, &mut Scratch::default(), &ByGuid);
     assert_eq!(read, Ok(json_id()));
-    // That of the key says nothing of the value.
+    // The header of the key does not apply to the value.
     let record = Record { headers: &[(KEY_HEADER, Some(&head))], ..record };
     let read = Reader::default().fingerprint(&by_id(), &formats(Format::Avro), &record, &mut Scratch::default(), &ByGuid);
     assert!(matches!(read, Err(NoKey::Invalid(_))), "{read:?}");
@@ -166,7 +166,7 @@ fn records_without_a_frame_are_of_one_schema() {
     let mut reader = Reader::default();
     assert_eq!(of(&mut reader, &by_id(), &formats, &[8, 2, b'a'], &NoSchemas), Ok(json_id()));
     for (value, hint) in [
-        (&[0, 0, 0, 0, 1, 8, 2, b'a'][..], "it begins like a record that names its schema"),
+        (&[0, 0, 0, 0, 1, 8, 2, b'a'][..], "it begins like a record with a schema id"),
         (b"\x1f\x8b\x08\x00", "it is compressed with gzip"),
     ] {
         let (reason, message) = of(&mut reader, &by_id(), &formats, value, &NoSchemas).unwrap_err();
@@ -208,7 +208,7 @@ const WIDE: &str = r#"{"type":"record","name":"Wide","fields":[
 const WIDE_MESSAGE: &str = r#"syntax = "proto3"; message Wide { string id = 1; User user = 2; repeated string tags = 3; double score = 4;
     map<string, bool> attributes = 5; Kind kind = 6; } enum Kind { a = 0; b = 1; } message User { int64 n = 1; User next = 2; }"#;
 
-/// A record in Avro and in Protobuf, and in JSON as each of them has it.
+/// Returns a record in Avro and in Protobuf, each with the equal JSON.
 fn wide(id: u8) -> [(Format, &'static str, Vec<u8>, String); 2] {
     let score = 0.75_f64.to_le_bytes();
     let avro = [&[2, id, 2, 14, 2, 16, 0, 4, 2, b'x', 2, b'y', 0][..], &score, &[2, 2, b'k', 1, 0, 2, 4, 0x30, 0x39]].concat();
@@ -426,7 +426,7 @@ fn a_record_without_a_usable_time_is_invalid_or_has_that_of_kafka() {
     let (at, header) = (|| TimePlace::field("/at").unwrap(), || TimePlace::Header("at".into()));
     let null: [(&str, Option<&[u8]>); 1] = [("at", None)];
     let text: [(&str, Option<&[u8]>); 1] = [("at", Some(b"noon"))];
-    let advice = "; `time` can have optional = true, to use Kafka's timestamp instead";
+    let advice = "; to use Kafka's timestamp instead, set optional = true in `time`";
     let form = "is not a number since 1970, or an RFC 3339 timestamp with a zone";
     for (place, formats, value, headers, message) in [
         (at(), &json, Some(&br#"{"t":1}"#[..]), &[][..], "no event time: the record has no field `/at`".to_owned()),
@@ -435,7 +435,7 @@ fn a_record_without_a_usable_time_is_invalid_or_has_that_of_kafka() {
         (at(), &json, Some(br#"{"at":-1}"#), &[], format!("no event time: field `/at` {form}{advice}")),
         (at(), &json, None, &[], format!("no event time: the record value is null{advice}")),
         (at(), &json, Some(b"{"), &[], "the record value is not JSON".to_owned()),
-        (at(), &framed, Some(&[0, 0, 0, 0, 1]), &[], "the record value is not what its schema says".to_owned()),
+        (at(), &framed, Some(&[0, 0, 0, 0, 1]), &[], "the record value does not match its schema".to_owned()),
         (at(), &framed, Some(b"x"), &[], "the record value".to_owned()),
         (header(), &json, None, &[], format!("no event time: the record has no header `at`{advice}")),
         (header(), &json, None, &null, format!("no event time: header `at` is null{advice}")),
@@ -447,7 +447,7 @@ fn a_record_without_a_usable_time_is_invalid_or_has_that_of_kafka() {
     }
 }
 
-/// Whether a record is deduplicated, or why its key cannot be read.
+/// Returns whether a record is deduplicated, or the reason why its key cannot be read.
 fn selects(when: &[Predicate], formats: &Formats, record: &Record<'_>) -> Result<bool, Reason> {
     let (key, schemas) = (by(Part::RecordKey), Few::with(1, avro(EVENT)));
     let spec = RecordSpec { key: &key, when, retract: None, time: None, formats };
