@@ -73,7 +73,7 @@ pub(super) fn look(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, re
     }
     compare(config, &mut cluster, &mut problems);
     if problems.is_empty() {
-        super::changelog::ensure(config, &observer, &mut cluster.partitions, is_worker, &mut problems);
+        super::changelog::ensure(config, &observer, &mut cluster, is_worker, &mut problems);
     }
     if !problems.is_empty() {
         return Err(Error::Cluster(problems));
