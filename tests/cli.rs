@@ -7,7 +7,7 @@ use openssl::hash::MessageDigest;
 use openssl::nid::Nid;
 use openssl::pkey::PKey;
 use openssl::x509::{X509Builder, X509NameBuilder};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -162,6 +162,31 @@ fn replay_reports_key_conflicts() {
     let except = "topics[0].key_conflicts={ except = [\"/version\"] }";
     let (code, _, said) = setup.run(&["replay", "--set", except, &name]);
     assert!(code == Some(0) && !said.contains("part of the key"), "{said}");
+}
+
+#[test]
+fn replay_prints_the_counts_as_json() {
+    let setup = Setup::new("", &format!("{ID}\ncount_by = {{ field = \"/by\" }}"));
+    let input = setup.path("input");
+    fs::write(&input, "{\"id\":1,\"by\":\"a\"}\n{\"id\":1,\"by\":\"b\"}\n{}\n{\"id\":2}\n").unwrap();
+    let on_invalid = "topics[0].on_invalid=drop";
+    let (code, out, error) = setup.run(&["replay", "--json", "--truth", "--set", on_invalid, &input.to_string_lossy()]);
+    assert_eq!((code, &*error), (Some(0), ""), "{out}");
+    let report: Value = serde_json::from_str(&out).unwrap();
+    let verdicts = json!({ "unseen": 2, "duplicate": 1, "late": 0, "invalid": 1, "retracted": 0, "tombstone": 0, "passed": 0 });
+    assert_eq!((&report["records"], &report["verdicts"]), (&json!(4), &verdicts), "{report}");
+    assert_eq!(report["invalid"], json!({ "missing_key": 1 }), "{report}");
+    assert_eq!(report["truth"], json!({ "unseen": 2, "false_positives": 0, "false_negatives": 0, "rate": 0.0 }), "{report}");
+    let counted = &report["values"][0];
+    assert_eq!(
+        (&counted["value"], &counted["duplicates"]),
+        (&json!(null), &json!(1)),
+        "values are named only once they are frequent: {report}"
+    );
+    assert_eq!((&report["key_conflicts"]["compared"], &report["warnings"]), (&json!(1), &json!([])), "{report}");
+    let documented = unseen(&["replay", "--help"]);
+    let missing = report.as_object().unwrap().keys().find(|name| !documented.contains(name.as_str()));
+    assert_eq!(missing, None, "`replay --help` documents every field");
 }
 
 #[test]
@@ -751,6 +776,16 @@ fn a_configuration_is_tested() {
     assert!(said.contains("- verdict: unseen\n            + verdict: duplicate: it repeats record 1"), "{said}");
     assert!(error.contains("1 of 2 tests failed"), "{error}");
     assert!(fs::read_to_string(&report).unwrap().contains("failures=\"1\""));
+    let (code, out, error) = setup.run(&["test", "--json"]);
+    assert!(code == Some(1) && error.contains("1 of 2 tests failed"), "{error}");
+    let report_json: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!([&report_json["ok"], &report_json["tests"], &report_json["failed"]], [&json!(false), &json!(2), &json!(1)], "{out}");
+    let [first, second] = [0, 1].map(|index| report_json["files"][0]["tests"][index].clone());
+    let why = first["differences"][0]["why"].clone();
+    let difference = json!({ "record": 2, "what": "verdict", "expected": "unseen", "got": "duplicate", "why": why });
+    assert_eq!(first["differences"], json!([difference]), "{out}");
+    let passed = json!({ "name": "a file", "passed": true, "records": 2, "differences": [], "left_out": 0, "error": null });
+    assert_eq!(second, passed, "{out}");
     fs::write(setup.path("later.yaml"), "tests: [{ name: n }]").unwrap();
     refused(
         &setup,

@@ -11,6 +11,7 @@ use crate::stats::RecentTimes;
 use crate::values::Counted;
 use anyhow::Context;
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs::{File, Metadata};
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, IsTerminal, Read, Write};
@@ -25,7 +26,24 @@ const FIELDS_MAX: usize = 3;
 const EXAMPLES: &str = "\
 Examples:
   unseen replay -c unseen.toml --format capture --partitions 4 hour.jsonl > unseen.jsonl
-  unseen replay -c unseen.toml --time /published --truth news.ndjson > unseen.ndjson";
+  unseen replay -c unseen.toml --time /published --truth news.ndjson > unseen.ndjson
+  unseen replay -c unseen.toml --truth --json news.ndjson        # only the counts
+
+JSON output (--json): one object.
+  records            number of records
+  verdicts           number of records by verdict: unseen, duplicate, late, invalid, retracted, tombstone, passed.
+                     Late records that are emitted also count as unseen
+  invalid            number of invalid records by reason
+  dead_letters, corrected, future, untimed
+                     number of records for the dead-letter topic, false positives that the exact store corrected, records
+                     that were too far ahead to move the window, and records without a time
+  stream_time_ms     latest stream time in milliseconds since 1970, or null
+  partitions, memory_bytes, load
+                     partitions that had a record, memory of their filters, and how full the fullest open slice is (1: full)
+  truth              null without --truth; unseen, false_positives, false_negatives, rate
+  values[]           value (null: all others), records, duplicates; empty without `count_by`
+  key_conflicts      compared, conflicts, and fields[]: field, conflicts
+  warnings           warnings";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -59,6 +77,9 @@ pub struct Args {
     /// Do not print a summary or progress
     #[arg(short, long)]
     quiet: bool,
+    /// Print the summary as JSON instead of the records
+    #[arg(long, conflicts_with = "quiet")]
+    json: bool,
     /// Captured stream; `-` reads from stdin [default: -]
     input: Option<PathBuf>,
 }
@@ -104,7 +125,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Some(file) => Box::new(BufWriter::new(File::create(file).with_context(|| format!("--wrong: cannot write {}", file.display()))?)),
         None => Box::new(io::sink()),
     };
-    let result = replay.run_and_list(input, output(), wrong, || max_timestamp_ms(read_at.unwrap_or_else(SystemTime::now), max_future));
+    let output = if args.json { Box::new(io::sink()) } else { output() };
+    let result = replay.run_and_list(input, output, wrong, || max_timestamp_ms(read_at.unwrap_or_else(SystemTime::now), max_future));
     progress.finish_and_clear();
     let kcat = if replay.summary().envelopes > 0 {
         "; the lines look like the output of `unseen capture` or `kcat -J`; use --format capture"
@@ -119,13 +141,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Err(error @ Error::Line { .. }) => return Err(anyhow::Error::new(error).context(name)),
         Err(error) => return Err(error.into()),
     }
-    if !args.quiet {
-        eprint!("{}", report(&replay.summary(), topic, args, started.elapsed()));
+    let summary = replay.summary();
+    let warning = time_warning(&summary, topic, read_at.unwrap_or_else(SystemTime::now));
+    if args.json {
+        super::print(&format!("{}\n", json(&summary, warning.as_deref())))?;
+    } else if !args.quiet {
+        eprint!("{}", report(&summary, topic, args, started.elapsed()));
     }
-    if let Some(warning) = time_warning(&replay.summary(), topic, read_at.unwrap_or_else(SystemTime::now)) {
+    if let Some(warning) = warning {
         eprintln!("warning: {warning}");
     }
-    let Summary { records, invalid, .. } = replay.summary();
+    let Summary { records, invalid, .. } = summary;
     anyhow::ensure!(records == 0 || invalid.values().sum::<u64>() < records, "{name}: no record has a key{kcat}");
     Ok(())
 }
@@ -194,6 +220,41 @@ fn untimed(summary: &Summary, args: &Args) -> String {
     let all = summary.untimed == summary.records;
     let what = if all { "all records, so no key was forgotten" } else { "evaluated at the stream time of the previous records" };
     format!("{}: {what}{hint}", HumanCount(summary.untimed))
+}
+
+/// Returns the summary as JSON.
+fn json(summary: &Summary, warning: Option<&str>) -> Value {
+    let truth = summary.truth.map(|truth| {
+        let Counts { unseen, false_positives, false_negatives } = truth;
+        json!({ "unseen": unseen, "false_positives": false_positives, "false_negatives": false_negatives, "rate": truth.rate() })
+    });
+    let values = summary
+        .values
+        .iter()
+        .map(|(value, Counted { records, duplicates })| json!({ "value": value, "records": records, "duplicates": duplicates }));
+    let Conflicts { compared, conflicts, fields } = &summary.key_conflicts;
+    let fields = fields.iter().map(|(field, conflicts)| json!({ "field": field, "conflicts": conflicts }));
+    json!({
+        "records": summary.records,
+        "verdicts": {
+            "unseen": summary.unseen, "duplicate": summary.duplicates, "late": summary.late,
+            "invalid": summary.invalid.values().sum::<u64>(), "retracted": summary.retracted, "tombstone": summary.tombstones,
+            "passed": summary.passed,
+        },
+        "invalid": summary.invalid,
+        "dead_letters": summary.dead_letters,
+        "corrected": summary.corrected,
+        "future": summary.future,
+        "untimed": summary.untimed,
+        "stream_time_ms": summary.stream_time,
+        "partitions": summary.partitions,
+        "memory_bytes": summary.memory,
+        "load": summary.load,
+        "truth": truth,
+        "values": values.collect::<Vec<_>>(),
+        "key_conflicts": { "compared": compared, "conflicts": conflicts, "fields": fields.collect::<Vec<_>>() },
+        "warnings": Vec::from_iter(warning),
+    })
 }
 
 /// Returns the summary.
@@ -269,8 +330,7 @@ fn conflicts(all: &Conflicts, topic: &Topic) -> String {
     let share = all.share() * 100.0;
     let share = if share >= 1.0 { format!("{share:.0} %") } else { format!("{share:.2} %") };
     let fields: Vec<_> = all.fields.iter().take(FIELDS_MAX).map(|(field, _)| field.as_str()).collect();
-    let pointers: Vec<_> =
-        fields.iter().filter(|field| field.starts_with('/')).map(|&field| serde_json::Value::from(field).to_string()).collect();
+    let pointers: Vec<_> = fields.iter().filter(|field| field.starts_with('/')).map(|&field| Value::from(field).to_string()).collect();
     let except = if pointers.is_empty() {
         String::new()
     } else {

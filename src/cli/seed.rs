@@ -10,6 +10,7 @@ use crate::runtime;
 use crate::seed::{self, Counts, Format, Group, Options, Seeded, Seeds, Waiting};
 use anyhow::Context as _;
 use indicatif::HumanCount;
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -17,7 +18,15 @@ use std::time::SystemTime;
 const EXAMPLES: &str = "\
 Examples:
   unseen seed -c unseen.toml emitted.csv --format csv
-  unseen seed -c unseen.toml emitted.jsonl --format capture --dry-run";
+  unseen seed -c unseen.toml emitted.jsonl --format capture --dry-run
+
+JSON output (--json): one object.
+  lines, keys        number of lines, and of keys in them; a key in several partitions counts several times
+  invalid, tombstones, passed
+                     number of lines that were skipped: without a key, without a value, or not selected by `when`
+  seeded             null with --dry-run; group, partitions, keys (distinct), expired (older than the window, so not written),
+                     evicted (do not fit into filter.max_memory), and stream_time_ms (time of the latest key, or null)
+  warnings           warnings";
 
 const FORMAT_HELP: &str = "\
 Formats:
@@ -51,6 +60,9 @@ pub struct Args {
     /// Do not print progress
     #[arg(short, long)]
     quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(clap::Args)]
@@ -137,25 +149,35 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Err(error @ seed::Error::Line { .. }) => return Err(anyhow::Error::new(error).context(name)),
         other => other?,
     }
-    let counts = seeds.counts();
+    let (counts, keys) = (seeds.counts(), seeds.keys());
     if args.dry_run {
-        return super::print(&format!("{}; nothing was written\n", lines(&counts, seeds.keys())));
+        let text = if args.json { json(&counts, keys, None, &[]) } else { format!("{}; nothing was written\n", lines(&counts, keys)) };
+        return super::print(&text);
     }
+    let mut warnings = Vec::new();
+    let mut warn = |warning: &'static str| {
+        eprintln!("warning: {warning}");
+        warnings.push(warning);
+    };
     if topic.late != Late::Emit && args.offsets_of.is_none() && config.kafka.start == Start::Earliest {
-        eprintln!(
-            "warning: stream time starts at the latest time of these keys; input records that are older by more than the window are late and are not emitted (late)"
+        warn(
+            "stream time starts at the latest time of these keys; input records that are older by more than the window are late and are not emitted (late)",
         );
     }
-    let keys = seeds.keys();
     let seeded = group.seed(seeds, &begin)?;
-    super::print(&report(&counts, keys, &seeded, &config.kafka.group_id, group.partitions()))?;
     let age = seeded.stream_time.map_or(0, |time| runtime::wall_clock() - time);
-    if topic.window.length_ms().is_some_and(|window| age > window) {
-        eprintln!(
-            "warning: that time is longer ago than the window, so these keys do not affect current records; check that the times are in milliseconds"
+    let is_old = topic.window.length_ms().is_some_and(|window| age > window);
+    if is_old {
+        warn(
+            "the latest time of these keys is longer ago than the window, so they do not affect current records; check that the times are in milliseconds",
         );
     }
-    Ok(())
+    let (group, partitions) = (&*config.kafka.group_id, group.partitions());
+    super::print(&if args.json {
+        json(&counts, keys, Some((group, partitions, &seeded)), &warnings)
+    } else {
+        report(&counts, keys, &seeded, group, partitions)
+    })
 }
 
 impl FileArgs {
@@ -192,6 +214,18 @@ fn lines(counts: &Counts, keys: u64) -> String {
     let left_out = left_out.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{} {what}", HumanCount(*count)));
     let read = [format!("{} lines", HumanCount(counts.lines)), format!("{} keys", HumanCount(keys))];
     read.into_iter().chain(left_out).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the result as JSON: the group, its number of partitions, and what was written, unless it was a dry run.
+fn json(counts: &Counts, keys: u64, seeded: Option<(&str, u32, &Seeded)>, warnings: &[&str]) -> String {
+    let Counts { lines, invalid, tombstones, passed } = counts;
+    let seeded = seeded.map(|(group, partitions, Seeded { keys, expired, evicted, stream_time })| {
+        json!({ "group": group, "partitions": partitions, "keys": keys, "expired": expired, "evicted": evicted, "stream_time_ms": stream_time })
+    });
+    let report = json!({
+        "lines": lines, "keys": keys, "invalid": invalid, "tombstones": tombstones, "passed": passed, "seeded": seeded, "warnings": warnings,
+    });
+    format!("{report}\n")
 }
 
 fn report(counts: &Counts, keys: u64, seeded: &Seeded, group: &str, partitions: u32) -> String {

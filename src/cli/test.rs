@@ -13,7 +13,14 @@ use std::sync::Arc;
 const EXAMPLES: &str = "\
 Examples:
   unseen test -c unseen.toml                           # runs unseen.test.toml or unseen.test.yaml
-  unseen test -c unseen.toml --only late --junit report.xml";
+  unseen test -c unseen.toml --only late --junit report.xml
+
+JSON output (--json): one object.
+  ok        true if tests were run, and all passed
+  tests     number of tests
+  failed    number of tests that failed or could not run
+  files[]   file, and tests[]: name, passed, records (number), differences[] (record, what, expected, got, why),
+            left_out (number of further differences), and error (the reason if the test could not run)";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -26,6 +33,9 @@ pub struct Args {
     /// Also write the results to a file as `JUnit` XML
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
     /// Test files, in TOML or YAML [default: `NAME.test.toml` or `NAME.test.yaml` next to the configuration file `NAME.toml`]
     #[arg(value_name = "TESTS")]
     files: Vec<PathBuf>,
@@ -45,6 +55,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let name = path.display().to_string();
         let reports = run_file(&path, &config, &schemas, args.only.as_deref());
         all_ran = match &reports {
+            Ok(_) if args.json => Ok(()),
             Ok(reports) => super::print(&testing::text(&name, reports)),
             Err(message) => Err(anyhow::anyhow!("{name}: {message}")),
         };
@@ -57,15 +68,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = &args.junit {
         std::fs::write(path, testing::junit(&ran)).with_context(|| format!("--junit: cannot write {}", path.display()))?;
     }
+    if args.json {
+        super::print(&format!("{}\n", testing::json(&ran)))?;
+    }
     all_ran?;
-    let all = || ran.iter().flat_map(|(_, reports)| reports);
-    let (count, failed) = (all().count(), all().filter(|report| !report.passed()).count());
+    let (count, failed) = testing::totals(&ran);
     anyhow::ensure!(
         count > 0,
         "no test was run{}",
         args.only.as_ref().map_or_else(String::new, |text| format!(": no test name contains `{text}`"))
     );
     anyhow::ensure!(failed == 0, "{failed} of {count} tests failed");
+    if args.json {
+        return Ok(());
+    }
     super::print(&format!("{count} test{} passed\n", if count == 1 { "" } else { "s" }))
 }
 

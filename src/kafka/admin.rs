@@ -4,6 +4,7 @@
 
 use super::client_config::CALL_TIMEOUT;
 use super::observer::Observer;
+use rdkafka::admin::TopicResult;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
@@ -22,5 +23,13 @@ pub(super) fn block_on<T>(answer: impl Future<Output = Result<T, KafkaError>>) -
     match tokio::runtime::Builder::new_current_thread().enable_time().build() {
         Ok(runtime) => runtime.block_on(answer),
         Err(error) => Err(KafkaError::AdminOpCreation(error.to_string())),
+    }
+}
+
+/// Returns the error of a request about one topic.
+pub(super) fn only(answer: Result<Vec<TopicResult>, KafkaError>) -> Result<(), KafkaError> {
+    match answer?.into_iter().next() {
+        Some(Err((_, code))) => Err(KafkaError::AdminOp(code)),
+        _ => Ok(()),
     }
 }

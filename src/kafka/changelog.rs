@@ -3,12 +3,12 @@
 //! Owns the settings of these topics. Must never interpret their records.
 
 use super::Error;
-use super::admin::{block_on, partitions};
+use super::admin::{block_on, only, partitions};
 use super::client_config::{self as client, CALL_TIMEOUT};
 use super::ffi::{LoggedIn, topic_ids};
 use super::observer::Observer;
 use super::tail::{ChangelogTail, one};
-use crate::broker::ChangelogReader as Reader;
+use crate::broker::{ChangelogReader as Reader, Cluster};
 use crate::config::Config;
 use crate::record::{Offset, SpaceId, TopicPartition};
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication};
@@ -18,19 +18,19 @@ use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionListElem};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Settings of an internal topic. The worker deletes records that it no longer needs, so the broker must not apply a retention of its own.
-/// Records in a repartition topic keep their original times, so the broker must accept any time.
-const SETTINGS: [(&str, &str); 6] = [
-    ("cleanup.policy", "delete"),
-    ("retention.ms", "-1"),
-    ("retention.bytes", "-1"),
-    ("message.timestamp.type", "CreateTime"),
-    ("message.timestamp.before.max.ms", "9223372036854775807"),
-    ("message.timestamp.after.max.ms", "9223372036854775807"),
-];
+/// Settings without which an internal topic loses records. The worker deletes records that it no longer needs, so the broker must not apply
+/// a retention of its own.
+const RETENTION: [(&str, &str); 3] = [("cleanup.policy", "delete"), ("retention.ms", "-1"), ("retention.bytes", "-1")];
+
+/// Records in a repartition topic keep their original times.
+const TIMES: (&str, &str) = ("message.timestamp.type", "CreateTime");
+
+/// Limits of record times, so large that the broker accepts any time.
+const LIMITS: [(&str, &str); 2] =
+    [("message.timestamp.before.max.ms", "9223372036854775807"), ("message.timestamp.after.max.ms", "9223372036854775807")];
 
 /// Segment size. Kafka deletes a segment as a whole, once all of its records are trimmed.
-const SEGMENT_BYTES: &str = "67108864";
+const SEGMENT: (&str, &str) = ("segment.bytes", "67108864");
 
 /// The permissions that a worker needs on these topics.
 pub(super) const ON_TOPICS: &str = "Create, Read, Write, Delete, and DescribeConfigs on topics";
@@ -39,15 +39,10 @@ pub(super) const ON_TOPICS: &str = "Create, Read, Write, Delete, and DescribeCon
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Checks the internal topics, and creates those that are missing if `make` is true. Otherwise, the brokers
-/// only validate their creation. `known` contains the partition count of each topic,
+/// only validate their creation. `cluster` contains the partition count of each topic,
 /// and gets an entry for each internal topic.
-pub(super) fn ensure(
-    config: &Config,
-    observer: &BaseConsumer<Observer>,
-    known: &mut BTreeMap<String, u32>,
-    make: bool,
-    problems: &mut Vec<String>,
-) {
+pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, cluster: &mut Cluster, make: bool, problems: &mut Vec<String>) {
+    let Cluster { partitions: known, warnings, .. } = cluster;
     // The partition count of each space, and a topic that has it.
     let mut judged: BTreeMap<SpaceId, (u32, String)> = BTreeMap::new();
     for (at, topic) in config.topics.iter().enumerate() {
@@ -55,6 +50,7 @@ pub(super) fn ensure(
         let space = config.space_of(topic).id;
         let of_space = judged.get(&space).cloned();
         let mut report = |setting: &str, problem: &str| problems.push(format!("{setting}: {problem}; {}", advice(problem)));
+        let mut warn = |setting: &str, warning: Option<String>| warnings.extend(warning.map(|warning| format!("{setting}: {warning}")));
         let (count, name) = match config.repartitioned(topic) {
             None => (input, topic.input.clone()),
             Some(name) => {
@@ -62,8 +58,11 @@ pub(super) fn ensure(
                 // An existing repartition topic keeps its partition count, because a different count would move keys.
                 let wanted = of_space.as_ref().map_or(input, |&(count, _)| count);
                 let ensured = ensure_one(config, observer, &name, wanted, true, make);
-                match ensured.and_then(|count| is_like(count, &name, of_space.as_ref()).map(|()| count)) {
-                    Ok(count) => (count, name),
+                match ensured.and_then(|found| is_like(found.0, &name, of_space.as_ref()).map(|()| found)) {
+                    Ok((count, warning)) => {
+                        warn(&setting, warning);
+                        (count, name)
+                    }
                     Err(problem) => {
                         report(&setting, &problem);
                         continue;
@@ -73,7 +72,10 @@ pub(super) fn ensure(
         };
         if let Some(changelog) = config.changelog(&topic.space).filter(|_| of_space.is_none()) {
             match ensure_one(config, observer, &changelog, count, false, make) {
-                Ok(found) => drop(known.insert(changelog, found)),
+                Ok((found, warning)) => {
+                    warn("state.changelog", warning);
+                    known.insert(changelog, found);
+                }
                 Err(problem) => report("state.changelog", &problem),
             }
         }
@@ -97,10 +99,20 @@ fn advice(problem: &str) -> &'static str {
 }
 
 /// Describes a failed operation on a topic, and what to do. More permissions do not help if file descriptors are exhausted.
-fn failure(what: &str, name: &str, wanted: u32, reason: &str) -> String {
+fn failure(what: &str, name: &str, wanted: u32, error: &KafkaError) -> String {
+    let (reason, refuses) = match error {
+        KafkaError::AdminOp(code) => (code.to_string(), what == "create" && refuses_settings(*code)),
+        other => (other.to_string(), false),
+    };
     let failed = format!("cannot {what} topic {name:?}: {reason}");
-    if is_short_of_files(reason) {
+    if is_short_of_files(&reason) {
         return failed;
+    }
+    if refuses {
+        return format!(
+            "{failed}; the brokers refuse it even with only {}, without which it loses records; allow these settings on the brokers, or create the topic with {wanted} partitions and these settings",
+            RETENTION.map(|(setting, value)| format!("{setting}={value}")).join(", ")
+        );
     }
     format!(
         "{failed}; give this user Create on the cluster, or create the topic with {wanted} partitions, cleanup.policy=delete, and retention.ms=-1"
@@ -117,9 +129,16 @@ fn is_like(count: u32, name: &str, other: Option<&(u32, String)>) -> Result<(), 
     }
 }
 
-/// Returns the topic's partition count, or the count it will be created with. A topic that `keeps` its count may have a different one than
-/// `wanted`.
-fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wanted: u32, keeps: bool, make: bool) -> Result<u32, String> {
+/// Returns the topic's partition count, or the count it will be created with, and a warning about its settings. A topic that `keeps` its
+/// count may have a different one than `wanted`. Such a topic is a repartition topic.
+fn ensure_one(
+    config: &Config,
+    observer: &BaseConsumer<Observer>,
+    name: &str,
+    wanted: u32,
+    keeps: bool,
+    make: bool,
+) -> Result<(u32, Option<String>), String> {
     let look = || {
         partitions(observer, name).map_err(|error| match error {
             KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed) => format!(
@@ -129,9 +148,10 @@ fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wa
             other => format!("cannot get metadata of topic {name:?}: {other}"),
         })
     };
+    let check = || check(config, name).map(|limit| limit.filter(|_| keeps));
     let found = look()?;
     if found == wanted || found > 0 && keeps {
-        return check(config, name).map(|()| found);
+        return Ok((found, check()?));
     }
     if found > wanted {
         return Err(format!(
@@ -140,21 +160,25 @@ fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wa
     }
     let (admin, options) = admin(config).map_err(|error| error.to_string())?;
     let options = options.validate_only(!make);
-    let answer = if found == 0 {
-        block_on(admin.create_topics([&internal_topic(name, wanted)], &options))
+    let (what, answer) = if found == 0 {
+        ("create", create_internal(name, wanted, |topic| only(block_on(admin.create_topics([topic], &options)))))
     } else {
-        block_on(admin.create_partitions([&NewPartitions::new(name, wanted as usize)], &options))
+        let more = NewPartitions::new(name, wanted as usize);
+        ("add partitions to", only(block_on(admin.create_partitions([&more], &options))).map(|()| None))
     };
-    let what = if found == 0 { "create" } else { "add partitions to" };
-    match answer.map_err(|error| failure(what, name, wanted, &error.to_string()))?.into_iter().next() {
+    let refused = match answer {
         // Another process created it first.
-        Some(Err((_, RDKafkaErrorCode::TopicAlreadyExists | RDKafkaErrorCode::InvalidPartitions))) => {}
-        Some(Err((_, code))) => return Err(failure(what, name, wanted, &code.to_string())),
-        _ if !make => {}
-        _ => tracing::info!(topic = name, partitions = wanted, "prepared internal topic"),
-    }
+        Err(KafkaError::AdminOp(RDKafkaErrorCode::TopicAlreadyExists | RDKafkaErrorCode::InvalidPartitions)) => None,
+        Err(error) => return Err(failure(what, name, wanted, &error)),
+        Ok(refused) => {
+            if make {
+                tracing::info!(topic = name, partitions = wanted, "prepared internal topic");
+            }
+            refused.map(|code| left_out(name, code, keeps, make))
+        }
+    };
     if !make {
-        return if found > 0 { check(config, name).map(|()| wanted) } else { Ok(wanted) };
+        return Ok((wanted, if found > 0 { check()? } else { refused }));
     }
     let asked = Instant::now();
     while look()? < wanted {
@@ -165,44 +189,92 @@ fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wa
     }
     // Another process may have created it with a different count.
     let found = if keeps { look()? } else { wanted };
-    check(config, name).map(|()| found)
+    let limit = check()?;
+    Ok((found, refused.or(limit)))
 }
 
-/// Returns an internal topic to be created.
-pub(super) fn internal_topic(name: &str, partitions: u32) -> NewTopic<'_> {
+/// Creates an internal topic with `send`. Some services refuse settings that the topic can do without. In that case, the topic is created
+/// with the others, and the brokers' first answer is returned.
+pub(super) fn create_internal(
+    name: &str,
+    partitions: u32,
+    send: impl Fn(&NewTopic<'_>) -> Result<(), KafkaError>,
+) -> Result<Option<RDKafkaErrorCode>, KafkaError> {
     let count = i32::try_from(partitions).unwrap_or(i32::MAX);
-    let topic = NewTopic::new(name, count, TopicReplication::Fixed(-1)).set("segment.bytes", SEGMENT_BYTES);
-    SETTINGS.into_iter().fold(topic, |topic, (setting, value)| topic.set(setting, value))
+    let send_with = |settings: &mut dyn Iterator<Item = (&'static str, &'static str)>| {
+        let topic = NewTopic::new(name, count, TopicReplication::Fixed(-1));
+        send(&settings.fold(topic, |topic, (setting, value)| topic.set(setting, value)))
+    };
+    match send_with(&mut RETENTION.into_iter().chain(optional())) {
+        Err(KafkaError::AdminOp(code)) if refuses_settings(code) => send_with(&mut RETENTION.into_iter()).map(|()| Some(code)),
+        answer => answer.map(|()| None),
+    }
 }
 
-/// Checks that the topic's settings do not delete or change records.
-fn check(config: &Config, name: &str) -> Result<(), String> {
-    match wrong_setting(config, name) {
-        Ok(None) => Ok(()),
-        Ok(Some(wrong)) => Err(wrong),
+/// The settings that a topic can do without.
+fn optional() -> impl Iterator<Item = (&'static str, &'static str)> {
+    [TIMES].into_iter().chain(LIMITS).chain([SEGMENT])
+}
+
+/// True if brokers may answer a new topic in this way because of its settings.
+const fn refuses_settings(code: RDKafkaErrorCode) -> bool {
+    matches!(code, RDKafkaErrorCode::InvalidConfig | RDKafkaErrorCode::PolicyViolation | RDKafkaErrorCode::InvalidRequest)
+}
+
+/// Warns about a topic without its optional settings.
+fn left_out(name: &str, code: RDKafkaErrorCode, is_repartition: bool, make: bool) -> String {
+    let names = optional().map(|(setting, _)| setting).collect::<Vec<_>>().join(", ");
+    let is = if make { "was" } else { "will be" };
+    let times = if is_repartition {
+        "it rejects records whose time is outside the brokers' limits, and the worker stops at such a record; "
+    } else {
+        ""
+    };
+    format!(
+        "the brokers refuse a setting of topic {name:?} ({code}), so it {is} created without {names}: {times}records that the worker deletes take disk space until a segment of the brokers' default size is full"
+    )
+}
+
+/// Checks that the topic's settings do not delete or change records. Returns a warning if it limits the times of records.
+fn check(config: &Config, name: &str) -> Result<Option<String>, String> {
+    match wrong_settings(config, name) {
+        Ok(WrongSettings { problem: Some(problem), .. }) => Err(problem),
+        Ok(WrongSettings { limit, .. }) => Ok(limit),
         Err(_) => {
             tracing::warn!(
                 topic = name,
                 "failed to read the topic's settings; make sure that it has cleanup.policy=delete and retention.ms=-1"
             );
-            Ok(())
+            Ok(None)
         }
     }
 }
 
-/// Describes the first wrong setting of an internal topic.
-pub(super) fn wrong_setting(config: &Config, name: &str) -> Result<Option<String>, KafkaError> {
+/// Descriptions of an internal topic's settings that are not as created.
+pub(super) struct WrongSettings {
+    /// A setting that deletes or changes records.
+    pub(super) problem: Option<String>,
+    /// A limit on the times of records.
+    limit: Option<String>,
+}
+
+/// Describes the first wrong settings of an internal topic.
+pub(super) fn wrong_settings(config: &Config, name: &str) -> Result<WrongSettings, KafkaError> {
     let (admin, options) = admin(config)?;
     let answer = block_on(admin.describe_configs([&ResourceSpecifier::Topic(name)], &options))?;
     let found = answer.into_iter().next().unwrap_or(Err(RDKafkaErrorCode::UnknownTopicOrPartition)).map_err(KafkaError::AdminOp)?;
     let entries = found.entry_map();
-    for (setting, wanted) in SETTINGS {
-        let value = entries.get(setting).and_then(|entry| entry.value.as_deref());
-        if let Some(value) = value.filter(|&value| value != wanted) {
-            return Ok(Some(format!("topic {name:?} has {setting}={value}; set it to {wanted}")));
-        }
-    }
-    Ok(None)
+    let wrong = |(setting, wanted): (&str, &str)| {
+        let value = entries.get(setting)?.value.as_deref()?;
+        (value != wanted).then(|| (format!("topic {name:?} has {setting}={value}"), format!("set it to {wanted}")))
+    };
+    let problem = RETENTION.into_iter().chain([TIMES]).find_map(wrong).map(|(has, remedy)| format!("{has}; {remedy}"));
+    let limit = LIMITS.into_iter().find_map(wrong).map(|(has, remedy)| {
+        format!(
+            "{has}, so it rejects records whose time is further from the broker's clock, and the worker stops at such a record; {remedy}, if the brokers allow it"
+        )
+    });
+    Ok(WrongSettings { problem, limit })
 }
 
 pub(super) fn admin(config: &Config) -> Result<(LoggedIn<AdminClient<Observer>>, AdminOptions), KafkaError> {
@@ -267,6 +339,7 @@ impl Reader for ChangelogReader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::RefCell;
 
     #[test]
     fn exhausted_file_descriptors_are_not_reported_as_a_missing_permission() {
@@ -275,16 +348,48 @@ mod tests {
             KafkaError::ClientCreation("Failed to create socket: Too many open files".to_owned()),
             KafkaError::AdminOpCreation("Too many open files (os error 24)".to_owned()),
         ] {
-            let problem = failure("create", "news-changelog", 4, &error.to_string());
+            let problem = failure("create", "news-changelog", 4, &error);
             assert_eq!(problem, format!("cannot create topic \"news-changelog\": {error}"));
             assert_eq!(advice(&problem), "raise the limit of open files (`ulimit -n`, LimitNOFILE=) to 4096");
         }
-        let refused = RDKafkaErrorCode::TopicAuthorizationFailed.to_string();
-        let problem = failure("create", "news-changelog", 4, &refused);
+        let refused = RDKafkaErrorCode::TopicAuthorizationFailed;
+        let problem = failure("create", "news-changelog", 4, &KafkaError::AdminOp(refused));
         assert!(
-            problem.contains(&refused) && problem.contains("; give this user Create on the cluster, or create the topic with 4 partitions"),
+            problem.contains(&refused.to_string())
+                && problem.contains("; give this user Create on the cluster, or create the topic with 4 partitions"),
             "{problem}"
         );
         assert_eq!(advice(&problem), "or set it to false");
+    }
+
+    /// The result of creating a topic on brokers that refuse these settings, and the number of settings of each request.
+    fn created(refused: &[&str], code: RDKafkaErrorCode) -> (Result<Option<RDKafkaErrorCode>, KafkaError>, Vec<usize>) {
+        let requests = RefCell::new(Vec::new());
+        let answer = create_internal("news-changelog", 4, |topic| {
+            requests.borrow_mut().push(topic.config.len());
+            let is_refused = topic.config.iter().any(|(setting, _)| refused.contains(setting));
+            if is_refused { Err(KafkaError::AdminOp(code)) } else { Ok(()) }
+        });
+        (answer, requests.into_inner())
+    }
+
+    #[test]
+    fn only_settings_that_a_topic_can_do_without_are_left_out() {
+        use RDKafkaErrorCode::{InvalidConfig, InvalidReplicationFactor, InvalidRequest, PolicyViolation};
+        assert_eq!(created(&[], InvalidConfig), (Ok(None), vec![7]));
+        for code in [InvalidConfig, PolicyViolation, InvalidRequest] {
+            for setting in ["segment.bytes", "message.timestamp.type", "message.timestamp.after.max.ms"] {
+                assert_eq!(created(&[setting], code), (Ok(Some(code)), vec![7, 3]), "{setting}");
+            }
+            for setting in ["cleanup.policy", "retention.ms", "retention.bytes"] {
+                let (answer, requests) = created(&["segment.bytes", setting], code);
+                assert_eq!(requests, [7, 3]);
+                let problem = failure("create", "news-changelog", 4, &answer.unwrap_err());
+                assert!(problem.contains("even with only cleanup.policy=delete, retention.ms=-1, retention.bytes=-1"), "{problem}");
+                assert!(!problem.contains("give this user Create"), "{problem}");
+            }
+        }
+        let other = InvalidReplicationFactor;
+        assert_eq!(created(&["segment.bytes"], other), (Err(KafkaError::AdminOp(other)), vec![7]));
     }
 }

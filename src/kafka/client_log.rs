@@ -19,8 +19,9 @@ pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     }
 }
 
-/// Reports an error that affects a client as a whole. librdkafka keeps retrying.
+/// Reports an error that affects a client as a whole, and renews a rejected token. librdkafka keeps retrying.
 pub(super) fn report(login: &Login, error: &KafkaError, reason: &str) {
+    login.renew_rejected(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown), reason);
     let advice = error.rdkafka_error_code().and_then(|code| login.advise(code, reason));
     // The message contains the number of brokers that are down, which changes often, and would defeat the throttling.
     let all_down = error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown);

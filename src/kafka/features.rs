@@ -3,8 +3,8 @@
 //! Owns a topic that it creates, tries the features on, and deletes. Must never write to another topic, join the group, or commit an
 //! offset of the group.
 
-use super::admin::{block_on, partitions};
-use super::changelog::{ON_TOPICS, admin, internal_topic, wrong_setting};
+use super::admin::{block_on, only, partitions};
+use super::changelog::{ON_TOPICS, admin, create_internal, wrong_settings};
 use super::client_config::{self as client, BATCH_BYTES};
 use super::ffi::{LoggedIn, topic_ids};
 use super::observer::Observer;
@@ -250,7 +250,8 @@ impl<'c> Trial<'c> {
             Ok(_) => Err("the ID of a new topic is zero".into()),
             Err(code) => Err(KafkaError::MetadataFetch(code).into()),
         });
-        outcome.settings = wrong_setting(self.config, &self.name).ok().map(|wrong| wrong.map_or(Ok(()), |wrong| Err((&*wrong).into())));
+        let wrong = wrong_settings(self.config, &self.name).ok();
+        outcome.settings = wrong.map(|wrong| wrong.problem.map_or(Ok(()), |problem| Err((&*problem).into())));
         if initialized {
             let time = runtime::wall_clock() - AGE_MS;
             let written = if is_transactional { self.transact(time, &mut outcome) } else { self.write(COMMITTED, time) };
@@ -267,22 +268,14 @@ impl<'c> Trial<'c> {
         } else {
             outcome.untested = Some("the producer could not be initialized".to_owned());
         }
-        let deleted = block_on(self.admin.delete_topics(&[&self.name], &self.options));
-        let deleted = deleted.map_err(|error| error.to_string()).and_then(|topics| match topics.into_iter().next() {
-            Some(Err((_, code))) => Err(code.to_string()),
-            _ => Ok(()),
-        });
-        outcome.left = deleted.err().map(|reason| (self.name.clone(), reason));
+        let deleted = only(block_on(self.admin.delete_topics(&[&self.name], &self.options)));
+        outcome.left = deleted.err().map(|error| (self.name.clone(), error.to_string()));
         outcome
     }
 
     /// Creates the topic, and waits until the brokers show it.
     fn create(&self) -> Result<(), Failure> {
-        let answer = block_on(self.admin.create_topics([&internal_topic(&self.name, 1)], &self.options));
-        let answer = answer.and_then(|topics| match topics.into_iter().next() {
-            Some(Err((_, code))) => Err(KafkaError::AdminOp(code)),
-            _ => Ok(()),
-        });
+        let answer = create_internal(&self.name, 1, |topic| only(block_on(self.admin.create_topics([topic], &self.options))));
         answer.map_err(Failure::from).map_err(|Failure { reason, permission }| {
             let reason = format!("cannot create topic {:?}: {reason}", self.name);
             Failure { reason, permission }

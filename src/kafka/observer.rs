@@ -64,7 +64,9 @@ impl ClientContext for Observer {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        self.complain(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown), reason);
+        let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
+        self.login.renew_rejected(code, reason);
+        self.complain(code, reason);
     }
 }
 

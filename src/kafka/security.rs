@@ -1,8 +1,9 @@
 //! Security settings: problems that can be detected without a connection, and advice if a broker rejects a connection.
 //!
-//! Must never store or show a secret. Reads only the properties that contain no secret.
+//! Must never show a secret. Reads only the properties that contain no secret.
 
-use crate::config::{Kafka, TokenSource};
+use crate::config::{Kafka, OAuth, TokenSource};
+use crate::oauth;
 use rdkafka::error::RDKafkaErrorCode;
 use std::fs::File;
 
@@ -20,12 +21,16 @@ const NO_GSSAPI: &str = "sasl.mechanism: GSSAPI (Kerberos) is not supported, bec
 /// Properties that contain a file name. Their values are not shown, because a user may have put the key itself there.
 const FILES: [&str; 5] = ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location", "ssl.crl.location"];
 
-/// The user and the way to log in, without secrets.
+/// The start of librdkafka's message if a broker rejects the user's credentials, which may be a token.
+const REJECTED: &str = "SASL authentication error: ";
+
+/// The user and the way to log in. Its `Debug` shows no secret.
 #[derive(Clone, Debug)]
 pub(super) struct Login {
     protocol: String,
     mechanism: String,
     user: String,
+    oauth: Option<OAuth>,
 }
 
 impl Login {
@@ -37,13 +42,20 @@ impl Login {
         };
         let is_aws = kafka.oauth.as_ref().is_some_and(|oauth| matches!(oauth.source, TokenSource::Aws { .. }));
         let mechanism = if is_aws { AWS.to_owned() } else { get(&["sasl.mechanism", "sasl.mechanisms"]) };
-        Self { protocol, mechanism, user: get(&["sasl.username"]) }
+        Self { protocol, mechanism, user: get(&["sasl.username"]), oauth: kafka.oauth.clone() }
+    }
+
+    /// Renews the token if this error means that a broker has rejected it.
+    pub(super) fn renew_rejected(&self, code: RDKafkaErrorCode, reason: &str) {
+        if code == RDKafkaErrorCode::Authentication && reason.contains(REJECTED) {
+            self.oauth.iter().for_each(oauth::reject);
+        }
     }
 
     /// Returns advice for a connection error, if librdkafka's message reveals the cause.
     pub(super) fn advise(&self, code: RDKafkaErrorCode, reason: &str) -> Option<String> {
         let says = |words: &[&str]| words.iter().any(|word| reason.contains(word));
-        let Self { protocol, mechanism, user } = self;
+        let Self { protocol, mechanism, user, .. } = self;
         let elsewhere = || {
             Some(format!(
                 "the broker does not seem to speak {protocol} at this address; check security.protocol in kafka.properties, and the port"

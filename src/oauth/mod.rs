@@ -76,11 +76,21 @@ fn all() -> MutexGuard<'static, Vec<Arc<Tokens>>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn find(login: &OAuth) -> Option<Arc<Tokens>> {
+    all().iter().find(|tokens| tokens.source == login.source).cloned()
+}
+
 /// The reason why the last attempt to obtain a token failed, if it did.
 pub(crate) fn trouble(login: &OAuth) -> Option<String> {
-    let tokens = all().iter().find(|tokens| tokens.source == login.source).cloned()?;
-    let trouble = tokens.lock().trouble.clone();
+    let trouble = find(login)?.lock().trouble.clone();
     trouble.map(|why| why.to_string())
+}
+
+/// Renews the token of a login that a broker has rejected, for example because the issuer's keys were rotated.
+pub(crate) fn reject(login: &OAuth) {
+    if let Some(tokens) = find(login) {
+        tokens.renew_early(tokens.lock());
+    }
 }
 
 impl Tokens {
@@ -136,12 +146,19 @@ impl Tokens {
         state.valid().ok_or_else(reason)
     }
 
-    /// Renews a token that a server has rejected, unless it was renewed recently.
+    /// Renews a token that a server has rejected.
     pub(crate) fn reject(&self, token: &Token) {
-        let mut state = self.lock();
-        let is_current = state.token.as_ref().is_some_and(|current| current.is_same(token));
-        if is_current && state.attempted.is_none_or(|at| at.elapsed() >= BACKOFF.1) {
-            state.next_attempt = Some(Instant::now());
+        let state = self.lock();
+        if state.token.as_ref().is_some_and(|current| current.is_same(token)) {
+            self.renew_early(state);
+        }
+    }
+
+    /// Renews the token now, or ten seconds after the last attempt. A server may reject every token, and each rejection leads here.
+    fn renew_early(&self, mut state: MutexGuard<'_, State>) {
+        let Some(earliest) = state.attempted.map(|at| at + BACKOFF.1) else { return };
+        if state.next_attempt.is_some_and(|next| next > earliest) {
+            state.next_attempt = Some(earliest);
             drop(state);
             self.changed.notify_all();
         }

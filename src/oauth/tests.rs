@@ -53,6 +53,12 @@ impl Subscriber for Listener {
     }
 }
 
+/// Makes the last attempt so old that a rejected token may be renewed at once.
+fn age(tokens: &Tokens) {
+    let mut state = tokens.lock();
+    state.attempted = state.attempted.map(|at| at.checked_sub(BACKOFF.1).unwrap());
+}
+
 /// A registry asks for tokens, but does not subscribe to them.
 #[test]
 fn tokens_without_subscribers_are_renewed_when_due_or_rejected() {
@@ -69,7 +75,7 @@ fn tokens_without_subscribers_are_renewed_when_due_or_rejected() {
     tokens.lock().next_attempt = Some(Instant::now());
     let second = tokens.get(WAIT).unwrap();
     assert_eq!(second.value(), "t2");
-    tokens.lock().attempted = None;
+    age(&tokens);
     tokens.reject(&first);
     assert_eq!(tokens.get(WAIT).unwrap().value(), "t2", "another token was rejected");
     tokens.reject(&second);
@@ -106,6 +112,30 @@ fn a_client_gets_the_current_token_and_each_new_one_until_it_ends() {
     assert_eq!(next(), Ok("t2".to_owned()));
     drop((subscription, second));
     assert!(tokens.lock().subscribers.is_empty());
+}
+
+#[test]
+fn a_token_that_a_broker_rejects_is_renewed_at_most_every_ten_seconds() {
+    let answers = vec![(200, r#"{"access_token": "t1", "expires_in": 3600}"#), (200, r#"{"access_token": "t2", "expires_in": 3600}"#)];
+    let (source, _requests) = endpoint(answers);
+    let (login, tokens) = (OAuth { source: source.clone(), extensions: Vec::new() }, Tokens::of(&source));
+    let (sender, called) = mpsc::channel();
+    let _subscription = tokens.subscribe(Box::new(Listener(sender)));
+    let next = || called.recv_timeout(WAIT).unwrap();
+    assert_eq!(next(), Ok("t1".to_owned()));
+    // The schedule follows the delivery.
+    assert_eq!(tokens.get(WAIT).unwrap().value(), "t1");
+    age(&tokens);
+    reject(&login);
+    assert_eq!(next(), Ok("t2".to_owned()));
+    assert_eq!(tokens.get(WAIT).unwrap().value(), "t2");
+    let scheduled = |tokens: &Tokens| tokens.lock().next_attempt;
+    let (before, attempted) = (scheduled(&tokens), tokens.lock().attempted);
+    reject(&login);
+    assert!(scheduled(&tokens) < before);
+    assert_eq!(scheduled(&tokens), attempted.map(|at| at + BACKOFF.1));
+    reject(&login);
+    assert_eq!(scheduled(&tokens), attempted.map(|at| at + BACKOFF.1), "more rejections change nothing");
 }
 
 #[test]

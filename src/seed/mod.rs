@@ -158,3 +158,46 @@ impl<'t> Seeds<'t> {
         self.reader.counts
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::NoSchemas;
+
+    /// Seeds a topic whose `when` selects orders, and returns the counts and the number of keys.
+    fn seeded(format: Format, lines: &str) -> (Counts, u64) {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("unseen.toml");
+        let topic = "input = \"in\"\noutput = \"out\"\nkey = { field = \"/id\" }\nwindow = { keys = 10 }\n\
+                     when = { field = \"/type\", equals = \"order\" }\n";
+        std::fs::write(&file, format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[[topics]]\n{topic}")).unwrap();
+        let config = Config::load(&file, &[]).unwrap();
+        let options = Options {
+            format,
+            time: None,
+            at: None,
+            latest: Timestamp::MAX,
+            record_key: None,
+            partitioner: None,
+            every_partition: false,
+            skip_invalid: false,
+            max_keys: 10,
+        };
+        let mut seeds = Seeds::new(&config, &config.topics[0], &options, 1, Arc::new(NoSchemas)).unwrap();
+        seeds.read(lines.as_bytes(), &|| false).unwrap();
+        (seeds.counts(), seeds.keys())
+    }
+
+    #[test]
+    fn records_that_the_topic_does_not_select_are_not_seeded() {
+        let selected = Counts { lines: 3, passed: 2, ..Counts::default() };
+        // A record that passes through needs no key.
+        let values = [r#"{"id":1,"type":"order"}"#, r#"{"id":2,"type":"view"}"#, r#"{"type":"ping"}"#];
+        assert_eq!(seeded(Format::Ndjson, &values.join("\n")), (selected, 1));
+        let captured = values
+            .map(|value| serde_json::json!({ "topic": "in", "partition": 0, "offset": 0, "key": null, "payload": value }).to_string());
+        assert_eq!(seeded(Format::Capture, &captured.join("\n")), (selected, 1));
+        // A table has only keys, one as a number and as a string.
+        assert_eq!(seeded(Format::Csv, "id\n1\n2\nn\n"), (Counts { lines: 3, ..Counts::default() }, 5));
+    }
+}

@@ -8,7 +8,7 @@ mod judge;
 mod report;
 
 pub use file::{BEGIN, Expect, FAILS, NOWHERE, Outcome, Recording, Test, TestFile, TestRecord, Totals, VERDICTS};
-pub use report::{junit, text};
+pub use report::{json, junit, text, totals};
 
 use crate::config::{Config, Topic};
 use crate::format::Schemas;
@@ -180,7 +180,7 @@ fn replay(
             "file: no record of {name} has a time, so no key expires; set `time` to the location of the time, or to \"none\" if there is none"
         ));
     }
-    for (what, expected, got) in totals(&expected, &summary) {
+    for (what, expected, got) in counts(&expected, &summary) {
         if let Some(expected) = expected.filter(|&expected| expected != got) {
             let (expected, got) = (expected.to_string(), got.to_string());
             report.add(Difference { record: None, what: what.to_owned(), expected, got, why: None });
@@ -189,7 +189,7 @@ fn replay(
     Ok(())
 }
 
-fn totals(expected: &Totals, summary: &Summary) -> [(&'static str, Option<u64>, u64); 9] {
+fn counts(expected: &Totals, summary: &Summary) -> [(&'static str, Option<u64>, u64); 9] {
     let wrong = summary.truth.as_ref().map_or(0, |counts| counts.false_positives);
     [
         ("records", expected.records, summary.records),

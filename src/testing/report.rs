@@ -1,9 +1,10 @@
-//! Reports of tests, as text and as `JUnit` XML.
+//! Reports of tests, as text, JSON, and `JUnit` XML.
 //!
 //! The `JUnit` format has no specification. Jenkins and GitLab read `testsuites`, a `testsuite` per file, a `testcase` per test,
 //! `failure` for tests that failed, and `error` for tests that could not run.
 
-use super::Report;
+use super::{Difference, Report};
+use serde_json::{Value, json};
 use std::fmt::Write as _;
 
 /// Formats the reports of a file as text: a line per test, followed by its differences.
@@ -36,6 +37,28 @@ fn differences(report: &Report, indent: &str, text: &mut String) {
     if report.left_out > 0 {
         let _ = writeln!(text, "{indent}and {} more differences", report.left_out);
     }
+}
+
+/// Formats the reports of files as JSON.
+#[must_use]
+pub fn json(files: &[(String, Vec<Report>)]) -> Value {
+    let (count, failed) = totals(files);
+    let files = files.iter().map(|(file, reports)| json!({ "file": file, "tests": reports.iter().map(test).collect::<Vec<_>>() }));
+    json!({ "ok": count > 0 && failed == 0, "tests": count, "failed": failed, "files": files.collect::<Vec<_>>() })
+}
+
+fn test(report: &Report) -> Value {
+    let Report { name, records, differences, left_out, error } = report;
+    let difference = |Difference { record, what, expected, got, why }: &Difference| json!({ "record": record, "what": what, "expected": expected, "got": got, "why": why });
+    let differences: Vec<_> = differences.iter().map(difference).collect();
+    json!({ "name": name, "passed": report.passed(), "records": records, "differences": differences, "left_out": left_out, "error": error })
+}
+
+/// Returns the number of tests, and the number of those that did not pass.
+#[must_use]
+pub fn totals(files: &[(String, Vec<Report>)]) -> (usize, usize) {
+    let reports = || files.iter().flat_map(|(_, reports)| reports);
+    (reports().count(), reports().filter(|report| !report.passed()).count())
 }
 
 /// Formats the reports of files as XML, in the `JUnit` format.

@@ -146,6 +146,51 @@ fn each_missing_feature_is_reported_with_the_option_that_goes_without_it() {
     assert!(messages(&report).contains("some features of the cluster were not tested: cannot create topic"), "{report}");
 }
 
+/// Gives a setting in a request to create topics a name that the broker does not know.
+fn spoil(mut request: Vec<u8>, setting: &str) -> Vec<u8> {
+    if api(&request).0 == CREATE_TOPICS
+        && let Some(at) = request.windows(setting.len()).position(|bytes| bytes == setting.as_bytes())
+    {
+        request[at] = b'?';
+    }
+    request
+}
+
+/// Amazon MSK Serverless, for example, does not allow to set the segment size.
+#[test]
+fn a_worker_runs_on_brokers_that_refuse_settings_it_can_do_without() {
+    let broker = OwnBroker::start();
+    let stream = Stream::remembered(broker.address(), "settings", 2_000);
+    let stream = stream.with(|setup| setup.servers(&broker.servers_by_way()));
+    let refuse = |setting: &'static str| {
+        broker.way().lead_to(&front(broker.behind(), move || Box::new(move |request, ask| ask(&spoil(request, setting)))));
+    };
+    refuse("cleanup.policy");
+    let (code, report) = check(&stream.setup, &[]);
+    assert_eq!(code, Some(78), "{report}");
+    let words = "even with only cleanup.policy=delete, retention.ms=-1, retention.bytes=-1, without which it loses records";
+    assert!(messages(&report).contains(words), "{report}");
+
+    refuse("segment.bytes");
+    let (code, report) = check(&stream.setup, &[]);
+    assert_eq!(code, Some(0), "{report}");
+    assert!(features(&report).values().all(|supported| *supported == "yes"), "{report}");
+    let left_out = "created without message.timestamp.type, message.timestamp.before.max.ms, message.timestamp.after.max.ms, segment.bytes";
+    assert!(
+        messages(&report)
+            .contains(&format!("-news-changelog\" (InvalidConfig (Broker: Configuration is invalid)), so it will be {left_out}")),
+        "{report}"
+    );
+
+    let worker = stream.setup.start("a");
+    stream.produce(..);
+    let log = stream.check(worker);
+    assert_eq!(log.matches(left_out).count(), 1, "{log}");
+    // The topic remains, and is as good as any.
+    let (code, report) = check(&stream.setup, &[]);
+    assert_eq!((code, messages(&report)), (Some(0), String::new()), "{report}");
+}
+
 /// As librdkafka's mock cluster does.
 #[test]
 fn brokers_that_show_records_of_aborted_transactions_are_reported() {

@@ -168,6 +168,26 @@ fn a_broker_that_verifies_aws_signatures_accepts_every_login() {
     hold_nothing([("the log", log)], &[secret]);
 }
 
+/// The tokens are valid for 15 minutes, but the broker no longer accepts them, as after a rotation of the issuer's keys.
+#[test]
+fn a_rejected_token_is_replaced_before_it_expires() {
+    let (broker, secret) = (OwnBroker::start(), unique("aws-secret"));
+    let msk = Msk::new(&secret, Duration::ZERO, Duration::from_secs(2));
+    let stream = stream_of_msk(&broker, &msk, &secret, 5_000);
+    let mut worker = stream.setup.start("a");
+    stream.produce(..2_500);
+    stream.wait_until_read(2_500, &mut worker);
+    msk.revoke();
+    let before = msk.logins();
+    wait_until("clients log in with a new token", PATIENCE, || {
+        assert!(worker.runs(), "the worker ended");
+        (msk.logins() > before + 4).then_some(())
+    });
+    stream.produce(2_500..);
+    let log = stream.check(worker);
+    assert!(log.contains("the broker rejects the AWS credentials"), "{log}");
+}
+
 #[test]
 fn a_wrong_clock_or_secret_is_reported_as_a_refusal_of_the_aws_credentials() {
     let (broker, secret) = (OwnBroker::start(), unique("aws-secret"));

@@ -242,10 +242,19 @@ fn a_table_seeds_partitions_by_key() {
     let args = ["--format", "csv", "--offsets-of", &other];
     refused(rows.seed(&table(0..190), &args), "has not committed an offset for ");
     (0..4).for_each(|partition| move_offset(broker(), &other, &rows.inputs[0], partition, 45));
-    let (code, said, error) = rows.seed(&table(0..190), &args);
+    let json = |said: &str| serde_json::from_str::<serde_json::Value>(said).unwrap_or_else(|error| panic!("{error}: {said}"));
+    let (code, said, error) = rows.seed(&table(0..190), &[&args[..], &["--json", "--dry-run"]].concat());
+    assert_eq!(code, Some(0), "{error}");
+    assert_eq!(json(&said)["seeded"], json!(null), "{said}");
+    let (code, said, error) = rows.seed(&table(0..190), &[&args[..], &["--json"]].concat());
     assert_eq!(code, Some(0), "{error}");
     // A number in a table counts as both a number and a string.
-    assert!(said.starts_with("190 lines, 380 keys\n"), "{said}");
+    let seeded = json!({
+        "group": rows.setup.group(), "partitions": 4, "keys": 380, "expired": 0, "evicted": 0, "stream_time_ms": START - 1_000 + 189,
+    });
+    let report = json(&said);
+    assert_eq!([&report["lines"], &report["keys"], &report["seeded"]], [&json!(190), &json!(380), &seeded], "{said}");
+    assert_eq!(report["warnings"].as_array().map(Vec::len), Some(error.matches("warning: ").count()), "{said}{error}");
     assert_eq!(rows.come_out(0, 30), (190..220).map(|number| format!("k{number:03}")).collect::<Vec<_>>());
 }
 

@@ -8,7 +8,7 @@ use openssl::hash::MessageDigest;
 use openssl::pkey::PKey;
 use openssl::sha::sha256;
 use openssl::sign::Signer;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 pub const REGION: &str = "eu-west-1";
@@ -30,16 +30,23 @@ pub struct Msk {
     session: Duration,
     /// The time of each login, as the client signed it.
     logins: Mutex<Vec<String>>,
+    /// Times at which rejected tokens were signed.
+    revoked: Mutex<Vec<String>>,
 }
 
 impl Msk {
     pub fn new(secret: &str, ahead: Duration, session: Duration) -> Arc<Self> {
-        Arc::new(Self { secret: secret.to_owned(), ahead, session, logins: Mutex::default() })
+        Arc::new(Self { secret: secret.to_owned(), ahead, session, logins: Mutex::default(), revoked: Mutex::default() })
     }
 
     /// The number of logins.
     pub fn logins(&self) -> usize {
-        self.logins.lock().unwrap_or_else(PoisonError::into_inner).len()
+        lock(&self.logins).len()
+    }
+
+    /// Rejects all tokens that clients have used so far, although they have not expired.
+    pub fn revoke(&self) {
+        lock(&self.revoked).clone_from(&lock(&self.logins));
     }
 
     /// A connection that serves only who has logged in.
@@ -75,9 +82,16 @@ impl Msk {
         let token = message.strip_prefix("n,,\u{1}auth=Bearer ").and_then(|rest| rest.split('\u{1}').next()).ok_or("no bearer token")?;
         let url = BASE64URL_NOPAD.decode(token.as_bytes()).map_err(|error| error.to_string())?;
         let time = verify(&String::from_utf8_lossy(&url), &self.secret, SystemTime::now() + self.ahead)?;
-        self.logins.lock().unwrap_or_else(PoisonError::into_inner).push(time);
+        if lock(&self.revoked).contains(&time) {
+            return Err("revoked".to_owned());
+        }
+        lock(&self.logins).push(time);
         Ok(())
     }
+}
+
+fn lock(times: &Mutex<Vec<String>>) -> MutexGuard<'_, Vec<String>> {
+    times.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn string(text: &str) -> Vec<u8> {
