@@ -177,6 +177,7 @@ impl PendingChanges {
                     replay_info,
                     spans: spans.to_vec(),
                     warms_up: false,
+                    begins: false,
                     runs: Vec::new(),
                 },
             );

@@ -1,6 +1,7 @@
 //! The options of RocksDB.
 //!
-//! Owns the limits of its memory, files, and threads. Must never sync writes, because correctness does not depend on local disks.
+//! Owns the limits of its memory, files, and threads. Must never sync each write, because any checkpoint is good enough after a power
+//! failure.
 
 use super::draft;
 use rocksdb::{Cache, DBCompressionType, Options};

@@ -29,6 +29,8 @@ pub enum Encoding {
 pub(crate) struct Decoded {
     bytes: Vec<u8>,
     input: Vec<u8>,
+    /// The number of bytes that were decoded so far, after each encoding.
+    pub(crate) total: u64,
 }
 
 impl Decoded {
@@ -37,16 +39,18 @@ impl Decoded {
     /// # Errors
     /// An error message without a subject, if the value does not have these encodings, or is larger than [`DECODED_MAX`].
     pub(crate) fn decode(&mut self, encodings: &[Encoding], value: &[u8]) -> Result<&[u8], String> {
-        let Self { bytes, input } = self;
+        let Self { bytes, input, total } = self;
         for (number, encoding) in encodings.iter().enumerate() {
             std::mem::swap(bytes, input);
             bytes.clear();
             bytes.shrink_to(KEPT);
             let encoded = if number == 0 { value } else { &*input };
-            match encoding {
-                Encoding::Gzip => gunzip(encoded, bytes)?,
-                Encoding::Base64 => from_base64(encoded, bytes)?,
-            }
+            let decoded = match encoding {
+                Encoding::Gzip => gunzip(encoded, bytes),
+                Encoding::Base64 => from_base64(encoded, bytes),
+            };
+            *total += bytes.len() as u64;
+            decoded?;
         }
         Ok(bytes)
     }

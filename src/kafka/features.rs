@@ -94,8 +94,8 @@ pub(super) fn examine(config: &Config, checked: &mut Checked) {
 struct Outcome {
     /// The reason for which features could not be tried.
     untested: Option<String>,
-    /// The topic, if it could not be deleted, and the reason.
-    left: Option<(String, String)>,
+    /// A warning about the topic, if it may still exist.
+    left: Option<String>,
     producer: Option<Result<(), Failure>>,
     transactions: Option<Result<(), Failure>>,
     offsets: Option<Result<(), Failure>>,
@@ -155,9 +155,7 @@ impl Outcome {
         if let Some(reason) = untested.as_ref().filter(|_| !failed) {
             checked.warnings.push(format!("some features of the cluster were not tested: {reason}"));
         }
-        if let Some((topic, reason)) = self.left {
-            checked.warnings.push(format!("cannot delete topic {topic:?}, which this check created: {reason}; delete it"));
-        }
+        checked.warnings.extend(self.left);
         let Checked { features, warnings, problems } = checked;
         let mut add = |name, result: Option<Result<(), Failure>>, list: &mut Vec<String>, what: &str, otherwise: &str| {
             let support = match (result, &untested) {
@@ -241,10 +239,27 @@ impl<'c> Trial<'c> {
             let answer = self.producer.init_transactions(TIMEOUT);
             answer.map_err(|error| outcome.transactions = Some(Err(error.into()))).is_ok()
         };
-        if let Err(failure) = self.create() {
-            outcome.untested = Some(failure.advise(&self.config.kafka.group_id, "without such a topic, features cannot be tried"));
-            return outcome;
+        let created = self.create();
+        // Without the permission to create it, the topic does not exist.
+        let may_exist = !matches!(&created, Err(failure) if failure.permission.is_some());
+        let is_created = created.is_ok();
+        match created.and_then(|()| self.await_topic()) {
+            Ok(()) => self.try_features(is_transactional, initialized, &mut outcome),
+            Err(failure) => {
+                outcome.untested = Some(failure.advise(&self.config.kafka.group_id, "without such a topic, features cannot be tried"));
+            }
         }
+        if may_exist {
+            outcome.left = self.delete().err().map(|reason| {
+                let (origin, advice) = if is_created { ("created", "delete it") } else { ("may have created", "delete it if it exists") };
+                format!("cannot delete topic {:?}, which this check {origin}: {reason}; {advice}", self.name)
+            });
+        }
+        outcome
+    }
+
+    /// Tries the features on the topic.
+    fn try_features(&self, is_transactional: bool, initialized: bool, outcome: &mut Outcome) {
         outcome.topic_ids = Some(match topic_ids(self.reader.client(), &[&self.name], TIMEOUT) {
             Ok(ids) if ids.contains_key(&self.name) => Ok(()),
             Ok(_) => Err("the ID of a new topic is zero".into()),
@@ -252,34 +267,36 @@ impl<'c> Trial<'c> {
         });
         let wrong = wrong_settings(self.config, &self.name).ok();
         outcome.settings = wrong.map(|wrong| wrong.problem.map_or(Ok(()), |problem| Err((&*problem).into())));
-        if initialized {
-            let time = runtime::wall_clock() - AGE_MS;
-            let written = if is_transactional { self.transact(time, &mut outcome) } else { self.write(COMMITTED, time) };
-            match written.and_then(|()| self.read()).map_err(Failure::from).and_then(|seen| self.arrived(seen)) {
-                Ok(seen) => {
-                    seen.judge(time, is_transactional, &mut outcome);
-                    outcome.delete_records = Some(self.delete_records().map_err(Failure::from));
-                }
-                Err(failure) => {
-                    outcome.untested = Some(failure.reason.clone());
-                    *(if is_transactional { &mut outcome.transactions } else { &mut outcome.producer }) = Some(Err(failure));
-                }
-            }
-        } else {
+        if !initialized {
             outcome.untested = Some("the producer could not be initialized".to_owned());
+            return;
         }
-        let deleted = only(block_on(self.admin.delete_topics(&[&self.name], &self.options)));
-        outcome.left = deleted.err().map(|error| (self.name.clone(), error.to_string()));
-        outcome
+        let time = runtime::wall_clock() - AGE_MS;
+        let written = if is_transactional { self.transact(time, outcome) } else { self.write(COMMITTED, time) };
+        match written.and_then(|()| self.read()).map_err(Failure::from).and_then(|seen| self.arrived(seen)) {
+            Ok(seen) => {
+                seen.judge(time, is_transactional, outcome);
+                outcome.delete_records = Some(self.delete_records().map_err(Failure::from));
+            }
+            Err(failure) => {
+                outcome.untested = Some(failure.reason.clone());
+                *(if is_transactional { &mut outcome.transactions } else { &mut outcome.producer }) = Some(Err(failure));
+            }
+        }
     }
 
-    /// Creates the topic, and waits until the brokers show it.
+    /// Creates the topic. After an error, the topic may exist.
     fn create(&self) -> Result<(), Failure> {
         let answer = create_internal(&self.name, 1, |topic| only(block_on(self.admin.create_topics([topic], &self.options))));
         answer.map_err(Failure::from).map_err(|Failure { reason, permission }| {
             let reason = format!("cannot create topic {:?}: {reason}", self.name);
             Failure { reason, permission }
         })?;
+        Ok(())
+    }
+
+    /// Waits until the brokers show the topic.
+    fn await_topic(&self) -> Result<(), Failure> {
         let started = Instant::now();
         while partitions(&self.reader, &self.name)? == 0 {
             if started.elapsed() > TIMEOUT {
@@ -288,6 +305,14 @@ impl<'c> Trial<'c> {
             std::thread::sleep(PAUSE);
         }
         Ok(())
+    }
+
+    /// Deletes the topic, if it exists.
+    fn delete(&self) -> Result<(), String> {
+        match only(block_on(self.admin.delete_topics(&[&self.name], &self.options))) {
+            Err(error) if error.rdkafka_error_code() != Some(Code::UnknownTopicOrPartition) => Err(error.to_string()),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the received records, or an error if the committed record is missing.

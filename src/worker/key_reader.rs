@@ -8,10 +8,15 @@ use crate::fault;
 use crate::format::{Lookup, SchemaId, Schemas};
 use crate::key::{KeyedRecord, NoKey, Reader, RecordSpec, Scratch};
 use crate::record::{Record, Timestamp, TopicId};
+use std::slice;
 use std::sync::Arc;
 
 /// Everything in a record that its verdict depends on.
 pub(super) type Keyed = Result<KeyedRecord, NoKey>;
+
+/// The number of decoded bytes after which the extraction of keys stops. Decoding so much takes about a second, and the worker must
+/// commit and poll in between.
+const DECODED_MAX: u64 = 32 << 20;
 
 /// Extracts keys from records.
 pub(super) struct KeyReader {
@@ -19,16 +24,52 @@ pub(super) struct KeyReader {
     /// One per topic.
     readers: Vec<Reader>,
     schemas: Arc<dyn Schemas>,
+    decoded_max: u64,
 }
 
 impl KeyReader {
     /// Creates a reader for `topics` topics.
     pub(super) fn new(topics: usize, schemas: Arc<dyn Schemas>) -> Self {
-        Self { scratch: Scratch::default(), readers: (0..topics).map(|_| Reader::default()).collect(), schemas }
+        let readers = (0..topics).map(|_| Reader::default()).collect();
+        Self { scratch: Scratch::default(), readers, schemas, decoded_max: DECODED_MAX }
     }
 
-    /// Extracts the keys of consecutive records. Requests all unknown schemas at once, so that the partition waits only once.
-    pub(super) fn take(&mut self, id: TopicId, topic: &InputTopic, messages: &[impl broker::Record], keys: &mut Vec<Keyed>) {
+    #[cfg(test)]
+    pub(super) fn with_decoded_max(self, decoded_max: u64) -> Self {
+        Self { decoded_max, ..self }
+    }
+
+    /// Returns the number of decoded bytes at which the extraction of the next keys must stop.
+    pub(super) fn decoded_limit(&self) -> u64 {
+        self.decoded_bytes() + self.decoded_max
+    }
+
+    fn decoded_bytes(&self) -> u64 {
+        self.readers.iter().map(Reader::decoded_bytes).sum()
+    }
+
+    /// Extracts the keys of consecutive records, until `decoded_limit` is reached. Requests all unknown schemas at once, so that the
+    /// partition waits only once.
+    pub(super) fn take(
+        &mut self,
+        id: TopicId,
+        topic: &InputTopic,
+        messages: &[impl broker::Record],
+        keys: &mut Vec<Keyed>,
+        decoded_limit: u64,
+    ) {
+        if topic.config.formats.value().encodings.is_empty() {
+            return self.take_all(id, topic, messages, keys);
+        }
+        for message in messages {
+            if self.decoded_bytes() >= decoded_limit {
+                return;
+            }
+            self.take_all(id, topic, slice::from_ref(message), keys);
+        }
+    }
+
+    fn take_all(&mut self, id: TopicId, topic: &InputTopic, messages: &[impl broker::Record], keys: &mut Vec<Keyed>) {
         let spec = topic.config.record_spec();
         let spec = RecordSpec { time: spec.time.filter(|_| !fault::defect("event_times_ignored")), ..spec };
         let spec = if fault::defect("conditions_ignored") { RecordSpec { when: &[], ..spec } } else { spec };

@@ -85,7 +85,9 @@ impl<'s, B: Broker> ReadAhead<'s, B> {
                 return;
             }
             self.runs.add_runs(topics, &self.batch.messages);
-            take_keys(topics, reader, &self.batch.messages, &self.runs, &mut self.keys, self.batch.messages.len());
+            if !take_keys(topics, reader, &self.batch.messages, &self.runs, &mut self.keys, self.batch.messages.len()) {
+                return;
+            }
             bytes += self.batch.messages[before..].iter().map(Record::bytes).sum::<usize>();
         }
     }
@@ -117,7 +119,8 @@ impl<'s, B: Broker> ReadAhead<'s, B> {
     }
 }
 
-/// Extracts the keys of the records before index `end`, unless they are already extracted.
+/// Extracts the keys of the records before index `end`, unless they are already extracted. Returns false if it stopped earlier, because
+/// decoding the values takes too long. The keys of at least one more record are then extracted.
 pub(super) fn take_keys(
     topics: &Topics,
     reader: &mut KeyReader,
@@ -125,20 +128,90 @@ pub(super) fn take_keys(
     runs: &PartitionRuns,
     keys: &mut Vec<Keyed>,
     end: usize,
-) {
+) -> bool {
+    let decoded_limit = reader.decoded_limit();
     for (of, numbers) in runs.within(keys.len()..end) {
+        let end = numbers.end;
         match of {
-            Some(of) => reader.take(of.topic, &topics[of.topic], &messages[numbers], keys),
+            Some(of) => reader.take(of.topic, &topics[of.topic], &messages[numbers], keys, decoded_limit),
             // Placeholders. These records are skipped.
             None => keys.extend(numbers.map(|_| Ok(KeyedRecord { fingerprint: Fingerprint(0), retracts: false, time: None }))),
         }
+        if keys.len() < end {
+            return false;
+        }
     }
+    true
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::TopicId;
+    use crate::broker::Cluster;
+    use crate::config::Config;
+    use crate::format::NoSchemas;
+    use crate::record::{Offset, Timestamp, TimestampType, TopicId};
+    use std::sync::Arc;
+
+    /// A record of the topic `in` with this value.
+    struct OfValue(String);
+
+    impl Record for OfValue {
+        fn topic(&self) -> &str {
+            "in"
+        }
+
+        fn partition(&self) -> i32 {
+            0
+        }
+
+        fn offset(&self) -> Offset {
+            0
+        }
+
+        fn stamp(&self) -> Option<(TimestampType, Timestamp)> {
+            None
+        }
+
+        fn key(&self) -> Option<&[u8]> {
+            None
+        }
+
+        fn value(&self) -> Option<&[u8]> {
+            Some(self.0.as_bytes())
+        }
+
+        fn all_headers(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+            std::iter::empty()
+        }
+
+        fn same_partition(&self, _: &Self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn the_extraction_of_keys_stops_when_many_bytes_are_decoded() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("unseen.toml");
+        let topic = "input = \"in\"\noutput = \"out\"\nwindow = \"1h\"\nkey = { record = \"value\" }\nvalue_encoding = [\"base64\"]\nfilter = { capacity = 100 }";
+        std::fs::write(&file, format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[[topics]]\n{topic}\n")).unwrap();
+        let topics = Topics::new(&Config::load(&file, &[]).unwrap(), &Cluster::default());
+        let mut reader = KeyReader::new(1, Arc::new(NoSchemas)).with_decoded_max(10);
+        // Each value is four bytes long when it is decoded.
+        let messages: Vec<_> = (0..8).map(|_| OfValue("YWJjZA==".to_owned())).collect();
+        let (mut runs, mut keys) = (PartitionRuns::default(), Vec::new());
+        runs.add_runs(&topics, &messages);
+        let mut taken = |end| {
+            let reached = take_keys(&topics, &mut reader, &messages, &runs, &mut keys, end);
+            (reached, keys.len())
+        };
+        assert_eq!(taken(2), (true, 2));
+        // Extracted keys do not count again.
+        assert_eq!(taken(4), (true, 4));
+        assert_eq!(taken(8), (false, 7));
+        assert_eq!(taken(8), (true, 8));
+    }
 
     #[test]
     fn runs_are_cut_at_both_ends() {

@@ -4,14 +4,14 @@
 //! partition share. A [`RecordLoop`] holds the shared data.
 
 use super::ids::{InputId, StateId};
-use super::input::Wait;
+use super::input::{Input, Wait};
 use super::judge::judge_one;
 use super::key_reader::Keyed;
 use super::read_ahead::{ReadAhead, take_keys};
 use super::record_loop::{RecordLoop, Stop, VerdictError};
 use super::verdicts::Recall;
 use super::{Error, Flow, Worker};
-use crate::broker::{Broker, Record, RecordOf};
+use crate::broker::{Batch, Broker, Consumer as _, Record, RecordOf};
 use crate::fault;
 use crate::filter::ExactError;
 use crate::key::{Fingerprint, NoKey, ValueReader};
@@ -20,6 +20,7 @@ use crate::route;
 use crate::runtime;
 use std::ops::Range;
 use std::slice;
+use std::time::Duration;
 
 /// The number of records whose keys are extracted before the first one is judged.
 const PREFETCH_RECORDS: usize = 64;
@@ -35,22 +36,44 @@ impl<B: Broker> Worker<B> {
         ahead.runs.add_runs(&self.topics, &ahead.batch.messages);
         let (messages, runs) = (&ahead.batch.messages, &ahead.runs);
         let mut judged = Ok(Flow::Continue);
-        for first in (0..messages.len()).step_by(PREFETCH_RECORDS) {
-            let end = (first + PREFETCH_RECORDS).min(messages.len());
-            take_keys(&self.topics, &mut self.key_reader, messages, runs, &mut ahead.keys, end);
+        let mut end = 0;
+        while end < messages.len() && matches!(judged, Ok(Flow::Continue)) {
+            let first = end;
+            end = (first + PREFETCH_RECORDS).min(messages.len());
+            let is_slow = !take_keys(&self.topics, &mut self.key_reader, messages, runs, &mut ahead.keys, end);
+            end = end.min(ahead.keys.len());
             self.prefetch(runs.within(first..end), &ahead.keys);
             judged = runs.within(first..end).try_fold(Flow::Continue, |flow, (of, numbers)| match (flow, of) {
                 (Flow::Continue, Some(of)) => self.take(source, of, &messages[numbers.clone()], &ahead.keys[numbers], now),
                 (flow, _) => Ok(flow),
             });
-            if !matches!(judged, Ok(Flow::Continue)) {
-                break;
+            if is_slow && matches!(judged, Ok(Flow::Continue)) {
+                // Without a poll, the group would take this member for dead.
+                let mut polled = Batch::default();
+                judged = source.poll(&mut polled, 0, Duration::ZERO).map(|()| Flow::Continue).map_err(Error::from);
+                ahead.batch.out_of_range |= polled.out_of_range;
+                let is_due = self.commit_in().is_some_and(|due| due.is_zero());
+                if is_due && self.assignment.is_replaying() || source.has_rebalance() || self.check_stop() {
+                    self.pass_over(runs.within(end..messages.len()));
+                    break;
+                }
+                if is_due && judged.is_ok() {
+                    judged = self.commit(source);
+                }
             }
         }
         ahead.keys.clear();
         // Done even if the worker ends, because records may have been committed before that.
         self.reporter.count(&self.shared.stats);
         judged
+    }
+
+    /// Passes over the remaining records of a batch. They will be read again.
+    fn pass_over(&mut self, runs: impl Iterator<Item = (Option<InputId>, Range<usize>)>) {
+        for input in runs.filter_map(|(of, _)| of) {
+            self.assignment.inputs.get_mut(&input).into_iter().for_each(Input::pass_over);
+            self.assignment.holds_new_records = true;
+        }
     }
 
     /// Prefetches the memory that judging these records will read, so that cache misses overlap.

@@ -77,6 +77,7 @@ fn settings_of_outputs_that_reject_records_are_reported() {
 const API_VERSIONS: i16 = 18;
 const METADATA: i16 = 3;
 const CREATE_TOPICS: i16 = 19;
+const DELETE_TOPICS: i16 = 20;
 const DELETE_RECORDS: i16 = 21;
 const INIT_PRODUCER_ID: i16 = 22;
 const END_TXN: i16 = 26;
@@ -189,6 +190,38 @@ fn a_worker_runs_on_brokers_that_refuse_settings_it_can_do_without() {
     // The topic remains, and is as good as any.
     let (code, report) = check(&stream.setup, &[]);
     assert_eq!((code, messages(&report)), (Some(0), String::new()), "{report}");
+}
+
+/// The brokers create the topic, and their answer is lost. In the second run, they do not answer the deletion, either.
+#[test]
+fn topic_whose_creation_is_not_confirmed_is_deleted_or_named() {
+    let broker = OwnBroker::start();
+    let stream = Stream::remembered(broker.address(), "unconfirmed", 1).with(|setup| setup.servers(&broker.servers_by_way()));
+    for unanswered in [&[CREATE_TOPICS][..], &[CREATE_TOPICS, DELETE_TOPICS]] {
+        let behind = front(broker.behind(), move || {
+            Box::new(move |request, ask| {
+                let number = api(&request).0;
+                if number == DELETE_TOPICS && unanswered.contains(&number) {
+                    return Err(std::io::ErrorKind::ConnectionReset.into());
+                }
+                let answer = ask(&request)?;
+                if unanswered.contains(&number) { Err(std::io::ErrorKind::ConnectionReset.into()) } else { Ok(answer) }
+            })
+        });
+        broker.way().lead_to(&behind);
+        let (_, report) = check(&stream.setup, &["state.changelog=false"]);
+        let messages = messages(&report);
+        assert!(messages.contains("some features of the cluster were not tested: cannot create topic"), "{messages}");
+        let is_named = messages.contains("which this check may have created");
+        let left = || topics_of(broker.address(), stream.setup.group());
+        if unanswered.contains(&DELETE_TOPICS) {
+            assert!(is_named && left().iter().all(|topic| messages.contains(topic)), "{:?}: {messages}", left());
+            assert_eq!(left().len(), 1, "{messages}");
+        } else {
+            assert!(!is_named, "{messages}");
+            wait_until("no topic remains", PATIENCE, || left().is_empty().then_some(()));
+        }
+    }
 }
 
 /// As librdkafka's mock cluster does.

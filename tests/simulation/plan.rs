@@ -293,7 +293,7 @@ impl Plan {
             (plan.transaction_ms, plan.max_poll_ms) = (10_000, None);
         }
         // A server would spend most of the time on queries for that number of keys and partitions. If the changelog is deleted, the server
-        // does not learn what it forgot.
+        // does not answer until a window has passed.
         let may_serve = plan.options.has("state.changelog = true") && plan.partitions == Self::few() && !plan.has(&Fault::DeleteChangelog);
         plan.server = server.filter(|_| may_serve);
         // A process whose clock is behind sees the brokers' times as times from the future.
@@ -416,6 +416,7 @@ impl Fault {
             Change::Slices | Change::Window | Change::Time => has_changelog && !plan.options.rotates(),
             // Each record is judged by the condition with which it was first read.
             Change::When => has_changelog && plan.options.is_ordered(),
+            Change::Changelog => false,
         };
         loop {
             let change = pick(random, &[Change::Kind, Change::Kind, Change::Stable, Change::Size, Change::Slices, Change::Window]);

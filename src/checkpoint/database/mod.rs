@@ -99,10 +99,15 @@ impl Database {
         }
     }
 
-    /// Deletes the files that lie completely within a range.
-    pub(super) fn drop_files(&self, (from, to): &(Vec<u8>, Vec<u8>)) -> Result<(), DatabaseError> {
+    /// Deletes the files that lie completely within these ranges. First syncs what was written. Otherwise, a power failure could undo a
+    /// write, but not the deletion of the files that the undone write had replaced.
+    pub(super) fn drop_files(&self, ranges: &[&(Vec<u8>, Vec<u8>)]) -> Result<(), DatabaseError> {
         match self {
-            Self::RocksDb(db) => Ok(db.delete_file_in_range(from, to)?),
+            Self::RocksDb(_) if ranges.is_empty() => Ok(()),
+            Self::RocksDb(db) => {
+                db.flush_wal(true)?;
+                Ok(ranges.iter().try_for_each(|(from, to)| db.delete_file_in_range(from, to))?)
+            }
             #[cfg(feature = "faults")]
             Self::Memory(_) => Ok(()),
         }

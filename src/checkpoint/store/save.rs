@@ -83,7 +83,7 @@ impl Store {
         fault::point("checkpoint.clean");
         // After a full checkpoint, the new files lie in the same ranges, and must not be deleted with the old ones.
         if is_added {
-            gone_pages.iter().chain(&gone_fingerprints).for_each(|range| drop_files(db, range));
+            drop_files(db, &gone_pages.iter().chain(&gone_fingerprints).collect::<Vec<_>>());
         }
         fault::point("checkpoint.trimmed");
         Ok((Saved { epoch: open.epoch }, bytes))
@@ -118,9 +118,9 @@ impl Store {
     }
 }
 
-/// Frees the disk space of a range immediately. The rest of the range is already deleted logically, and is freed by compaction.
-fn drop_files(db: &Database, range: &(Vec<u8>, Vec<u8>)) {
-    if let Err(error) = db.drop_files(range) {
+/// Frees the disk space of ranges immediately. The rest of the ranges is already deleted logically, and is freed by compaction.
+fn drop_files(db: &Database, ranges: &[&(Vec<u8>, Vec<u8>)]) {
+    if let Err(error) = db.drop_files(ranges) {
         tracing::debug!(error = error.message, "cannot free the disk space of expired state; compaction will free it");
     }
 }

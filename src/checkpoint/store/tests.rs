@@ -173,6 +173,47 @@ fn an_interrupted_checkpoint_leaves_the_previous_one() {
     assert!(!store.drafts().exists(), "a start deletes leftover drafts");
 }
 
+/// RocksDB keeps its log in memory here until the log is synced. A copy of the directory is then what a power failure leaves.
+#[test]
+fn a_power_failure_after_a_slice_has_expired_leaves_a_complete_checkpoint() {
+    let rules = rules(1, false, true);
+    let mut kept = Kept::new(rules, 0);
+    let (first, dir) = (Fingerprint(1 << 100), kept.store.dir().to_owned());
+    // The first checkpoint deletes all ranges, so its files span more than one slice.
+    kept.save(rules, 0);
+    kept.state.judge(first, Some(5), i64::MAX).unwrap();
+    kept.save(rules, 1);
+    let Kept { _dir, store, state, .. } = kept;
+    drop((store, state));
+    let mut store = Store::open(&dir).unwrap();
+    let mut open = store.opened_mut();
+    open.db = None;
+    let mut options = crate::checkpoint::options::options();
+    options.set_manual_wal_flush(true);
+    open.db = Some(Database::RocksDb(rocksdb::DB::open(&options, store.checkpoints()).unwrap()));
+    drop(open);
+    store.batch_bytes = u64::MAX;
+    let store = Arc::new(store);
+    let Ok(Loaded::Usable { mut state, saved, .. }) = store.load(&id(), &settings(rules), rules) else { panic!("no checkpoint") };
+    state.attach(Box::new(StoredFingerprints::new(Arc::clone(&store), id(), saved)));
+    let mut kept = Kept { _dir, store, state: *state, saved: Some(saved) };
+    // Both slices that a window of one slice spans have passed.
+    kept.state.judge(Fingerprint(2 << 100), Some(500), i64::MAX).unwrap();
+    kept.save(rules, 2);
+
+    let copy = tempfile::tempdir().unwrap();
+    fs::create_dir(copy.path().join("checkpoints")).unwrap();
+    for entry in fs::read_dir(kept.store.checkpoints()).unwrap() {
+        let file = entry.unwrap().path();
+        fs::copy(&file, copy.path().join("checkpoints").join(file.file_name().unwrap())).unwrap();
+    }
+    let copy = Arc::new(Store::open(copy.path()).unwrap());
+    let Ok(Loaded::Usable { mut state, offsets, saved, .. }) = copy.load(&id(), &settings(rules), rules) else { panic!("no checkpoint") };
+    state.attach(Box::new(StoredFingerprints::new(Arc::clone(&copy), id(), saved)));
+    let knows_first = state.judge(first, Some(5), i64::MAX) == Ok(Verdict::Duplicate);
+    assert!(offsets["orders"] == 2 || knows_first, "the checkpoint at offset {} lacks a key", offsets["orders"]);
+}
+
 #[test]
 fn a_directory_of_the_older_format_is_read_and_upgraded() {
     let rules = rules(4, true, false);

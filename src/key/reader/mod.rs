@@ -81,6 +81,11 @@ pub struct Reader {
 }
 
 impl Reader {
+    /// Returns the number of bytes of values that were decoded so far.
+    pub(crate) const fn decoded_bytes(&self) -> u64 {
+        self.decoded.total
+    }
+
     /// Reads everything that a record's verdict depends on. `timestamp` is Kafka's.
     ///
     /// # Errors

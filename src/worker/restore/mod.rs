@@ -85,14 +85,15 @@ impl<B: Broker> Worker<B> {
             let (id, topic) = (assigned.state(&self.topics), &self.topics[assigned.topic]);
             if topic.forward.is_none() && !self.assignment.states.contains_key(&id) {
                 let mut state = PartitionState::load(&self.shared.store, &topic.stored_as(id.partition), &topic.settings, topic.rules)?;
-                if let Some(changelog) = &topic.changelog
-                    && !state.changelog.adopt(ids.get(changelog).map(String::as_str))
-                {
-                    tracing::warn!(
+                match &topic.changelog {
+                    Some(changelog) if !state.changelog.adopt(ids.get(changelog).map(String::as_str)) => tracing::warn!(
                         changelog,
                         partition = id.partition,
                         "the changelog was recreated after the checkpoint was written; it lacks the earlier records"
-                    );
+                    ),
+                    Some(_) => {}
+                    // If the changelog is switched on again, it lacks the changes that are made until then.
+                    None => state.changelog.forget(),
                 }
                 self.assignment.states.insert(id, state);
                 fault::point("restore.loaded");
@@ -259,6 +260,7 @@ impl<B: Broker> Worker<B> {
         );
         self.shared.stats.restore_time.observe(runtime::since(began));
         let id = assigned.state(&self.topics);
+        let applied = self.assignment.states.get(&id).and_then(|state| state.offset(&assigned.topic_incarnation));
         let is_first = self.assignment.inputs.values().all(|input| input.state != id);
         if let Some(state) = self.assignment.states.get_mut(&id) {
             if is_first {
@@ -309,7 +311,7 @@ impl<B: Broker> Worker<B> {
         }
         let of = InputId { topic: assigned.topic, partition: assigned.partition.partition };
         let has_changelog = self.topics[assigned.topic].changelog.is_some();
-        let input = Input::new(assigned, id, (resumption.start, resumption.warm_until), first, group, has_changelog);
+        let input = Input::new(assigned, id, (resumption.start, resumption.warm_until), first, group, applied, has_changelog);
         self.assignment.inputs.insert(of, input);
         self.assignment.any_warm_up |=
             inputs_of(&self.topics, &self.assignment.inputs, id).count() > 1 && self.assignment.warms_up(&self.topics, id);
@@ -375,7 +377,7 @@ impl<B: Broker> Worker<B> {
                     self.resumption(source, &AssignedPartition { low, high, ..assigned.clone() }, began)
                 }
                 // A transaction commits offsets and changelog together, so the group had committed what its changelog has.
-                (Some(_), Some(reached)) => {
+                (_, Some(reached)) => {
                     tracing::warn!(partition = %partition, offset = reached, "the group has no committed offset, but its changelog does; resuming from there");
                     self.warm_up(source, assigned, reached)
                 }
