@@ -13,6 +13,7 @@ mod filter;
 pub mod flags;
 mod format;
 mod forms;
+mod inputs;
 mod key;
 mod kind;
 mod listen;
@@ -138,9 +139,8 @@ impl Config {
 
     /// A sentence about each topic that is a shadow: whoever forgot an output must hear of it.
     pub fn shadows(&self) -> impl Iterator<Item = String> {
-        let shadows = self.topics.iter().enumerate().filter(|(_, topic)| topic.is_shadow());
-        shadows.map(|(at, topic)| {
-            format!("topics[{at}]: {:?} has no output, so it is a shadow: nothing of it is written but its state", topic.input)
+        self.topics.iter().filter(|topic| topic.is_shadow()).map(|Topic { entry, input, .. }| {
+            format!("topics[{entry}]: {input:?} has no output, so it is a shadow: nothing of it is written but its state")
         })
     }
 }
@@ -323,6 +323,8 @@ pub enum LogFormat {
 /// A topic to deduplicate.
 #[derive(Clone, Debug)]
 pub struct Topic {
+    /// Index of its entry in `topics` of the configuration file. An entry with several inputs is several topics.
+    pub entry: usize,
     /// Topic that is read.
     pub input: String,
     /// Topic that unseen records go to; none of a shadow, of which nothing is written but its state.
@@ -407,6 +409,12 @@ pub enum OnInvalid {
 }
 
 impl Topic {
+    /// Returns the path of one of its options in the configuration file, such as `topics[0].output`.
+    #[must_use]
+    pub fn setting(&self, option: &str) -> String {
+        format!("topics[{}].{option}", self.entry)
+    }
+
     /// Whether nothing of it is written but its state.
     #[must_use]
     #[inline]

@@ -5,7 +5,7 @@
 use super::error::{Diagnostics, integer, required};
 use super::listen::listen;
 use super::raw::{self, Raw};
-use super::{Config, Http, Kafka, Log, State, Worker, oauth, properties, registry, serve, topics};
+use super::{Config, Http, Kafka, Log, State, Worker, inputs, oauth, properties, registry, serve, topics};
 use std::path::PathBuf;
 use std::time::Duration;
 use tracing::level_filters::LevelFilter;
@@ -28,9 +28,9 @@ pub(super) fn resolve(raw: Raw, diagnostics: &mut Diagnostics) -> Option<Config>
 
 /// Frames that name schemas need a registry that has them.
 fn schemas(config: &Config, diagnostics: &mut Diagnostics) {
-    for (at, topic) in config.topics.iter().enumerate() {
+    for topic in &config.topics {
         for (side, format) in [("key_format", topic.formats.key()), ("value_format", topic.formats.value())] {
-            let path = format!("topics[{at}].{side}");
+            let path = topic.setting(side);
             if format.needs_registry() && config.schema_registry.is_none() && !diagnostics.knows("schema_registry") {
                 let kind = serde_json::json!(format.format);
                 let message =
@@ -43,13 +43,13 @@ fn schemas(config: &Config, diagnostics: &mut Diagnostics) {
 
 /// The names of the topics that are made here are made of others.
 fn made_topics(config: &Config, diagnostics: &mut Diagnostics) {
-    for (at, topic) in config.topics.iter().enumerate() {
+    for topic in &config.topics {
         if let Some(name) = config.repartitioned(topic) {
-            let path = format!("topics[{at}].repartition");
+            let path = topic.setting("repartition");
             if !config.state.changelog {
                 diagnostics.add(&path, "needs state.changelog: what is brought together is not kept once it is read");
             }
-            if !topics::is_topic_name(&name) {
+            if !inputs::is_topic_name(&name) {
                 diagnostics.add(
                     &path,
                     format!("{name:?} must be a topic's name: at most 249 letters, digits, '.', '_' and '-'; change kafka.group_id"),
@@ -57,13 +57,13 @@ fn made_topics(config: &Config, diagnostics: &mut Diagnostics) {
             }
         }
     }
-    for (at, topic) in config.topics.iter().enumerate() {
+    for topic in &config.topics {
         let Some(name) = config.changelog(&topic.space) else { return };
-        if !topics::is_topic_name(&name) {
+        if !inputs::is_topic_name(&name) {
             let message = format!(
                 "with state.changelog, {name:?} must be a topic's name: at most 249 letters, digits, '.', '_' and '-'; change the space or kafka.group_id, or set state.changelog to false"
             );
-            diagnostics.add(&format!("topics[{at}].space"), message);
+            diagnostics.add(&topic.setting("space"), message);
         }
     }
 }
