@@ -1,9 +1,12 @@
 //! Promise: an entry with a list of inputs deduplicates each of them as an entry of its own would.
 
 use crate::harness::{
-    Setup, TestRecord, Worker, assert_same, broker, committed_offset, make_topic, produce, read_committed, topic, unique, wait_until,
+    Setup, TestRecord, Worker, assert_same, broker, client, committed_offset, make_topic, produce, read_committed, topic, unique,
+    wait_until,
 };
 use crate::stream::LIMIT;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::{Offset, TopicPartitionList};
 
 /// A record with each of these keys.
 fn records(keys: std::ops::Range<i64>) -> Vec<TestRecord> {
@@ -64,13 +67,15 @@ fn a_missing_topic_of_a_list_is_named_with_its_entry() {
     assert!(log.contains(&format!("topics[0].input: topic {missing:?} does not exist; create it")), "{log}");
 }
 
-/// A static member that returns within its session keeps its partitions. It must get those of the new topic, too.
+/// If the member returned within its session, it would keep its partitions and not get those of the new topic (KAFKA-12759).
 #[test]
-fn a_static_member_reads_a_topic_that_joins_the_list() {
+fn a_static_member_reads_a_topic_that_joins_the_list_after_its_session() {
     let [old, new] = ["list-old", "list-new"].map(|hint| topic(broker(), hint, 1));
-    let setup = Setup::new(broker(), "list-static").kafka("instance_id = \"a\"").sections(&format!(
-        "[[topics]]\ninput = [\"{old}\"]\nkey = {{ record = \"key\" }}\nwindow = \"24h\"\nfilter = {{ kind = \"exact\" }}"
-    ));
+    let entry = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }";
+    let setup = Setup::new(broker(), "list-static")
+        .kafka("instance_id = \"a\"")
+        .properties("\"session.timeout.ms\" = 6000")
+        .sections(&format!("[[topics]]\ninput = [\"{old}\"]\n{entry}"));
     for input in [&old, &new] {
         produce(broker(), input, records(0..10));
     }
@@ -83,6 +88,11 @@ fn a_static_member_reads_a_topic_that_joins_the_list() {
     let mut worker = setup.start("a");
     wait_until_read(&old, &mut worker);
     worker.drain();
+    // Only a group without members accepts offsets from a client that is not a member.
+    let client: BaseConsumer = client(broker()).set("group.id", setup.group()).create().expect("a consumer");
+    let mut offsets = TopicPartitionList::new();
+    offsets.add_partition_offset(&old, 0, Offset::Offset(10)).expect("an offset");
+    wait_until("the group is empty", LIMIT, || client.commit(&offsets, CommitMode::Sync).ok());
     let mut worker = setup.start_with("a", &[&format!("topics.0.input=[\"{old}\", \"{new}\"]")]);
     wait_until_read(&new, &mut worker);
     worker.drain();
