@@ -1,6 +1,6 @@
 //! The topics that an entry of `[[topics]]` reads, and the names that contain theirs.
 //!
-//! An entry with several inputs means the same as an entry for each of them. Nothing behind `topics` knows that there are lists.
+//! An entry with several inputs means the same as an entry for each of them. Must never let other modules know about lists.
 
 use super::error::{Diagnostics, required};
 use super::units::expected;
@@ -56,23 +56,26 @@ pub(super) fn resolve(raw: Option<Inputs>, path: &str, diagnostics: &mut Diagnos
             names.into_iter().enumerate().filter_map(place).collect()
         }
     };
-    let is_valid = |(path, name): &(String, String)| check_name(name, path, diagnostics);
+    let is_valid = |(path, name): &(String, String)| check_name(name, "", path, diagnostics);
     named.into_iter().filter(is_valid).collect()
 }
 
 /// Checks a name that may contain the input, for each input.
 pub(super) fn check_names(name: &str, inputs: &[(String, String)], path: &str, diagnostics: &mut Diagnostics) {
-    // The fault of an input is already known, and does not hide others.
+    // If no input is valid, that is already reported. Other errors of the name are found with a stand-in.
     let stand_in = inputs.is_empty().then_some("input");
     let mut inputs = inputs.iter().map(|(_, input)| &**input).chain(stand_in);
-    inputs.all(|input| check_name(&name.replace(PLACEHOLDER, input), path, diagnostics));
+    let advice = "; the only placeholder is {input}, for the topic that is read";
+    inputs.all(|input| {
+        let name = name.replace(PLACEHOLDER, input);
+        check_name(&name, if name.contains(['{', '}']) { advice } else { "" }, path, diagnostics)
+    });
 }
 
 /// Reports a name that no topic can have.
-fn check_name(name: &str, path: &str, diagnostics: &mut Diagnostics) -> bool {
+fn check_name(name: &str, advice: &str, path: &str, diagnostics: &mut Diagnostics) -> bool {
     let is_name = is_topic_name(name);
     if !is_name {
-        let advice = if name.contains(['{', '}']) { "; the only placeholder is {input}, for the topic that is read" } else { "" };
         let message = format!("expected 1 to {NAME_MAX} characters of a-z, A-Z, 0-9, '.', '_' and '-', got {name:?}{advice}");
         diagnostics.add(path, message);
     }
