@@ -94,6 +94,38 @@ fn check_warns_about_a_topic_without_output() {
 }
 
 #[test]
+fn commands_find_the_topics_of_a_list() {
+    let setup = Setup::new("", ID);
+    let text = fs::read_to_string(setup.path("unseen.toml")).unwrap();
+    let text = text.replace("input = \"in\"\noutput = \"out\"", "input = [\"a\", \"b\"]\noutput = \"{input}.unseen\"");
+    fs::write(setup.path("unseen.toml"), text).unwrap();
+    let report: Value = serde_json::from_str(&setup.run(&["check", "--json"]).1).unwrap();
+    let topics = report["topics"].as_array().unwrap().iter().map(|topic| (topic["input"].clone(), topic["output"].clone()));
+    assert_eq!(topics.collect::<Vec<_>>(), [("a".into(), "a.unseen".into()), ("b".into(), "b.unseen".into())]);
+
+    fs::write(setup.path("in.ndjson"), "{\"id\":1}\n{\"id\":1}\n").unwrap();
+    let input = setup.path("in.ndjson");
+    let input = input.to_str().unwrap();
+    let (code, _, summary) = setup.run(&["replay", "--topic", "b", input]);
+    assert_eq!(code, Some(0), "{summary}");
+    let (code, _, error) = setup.run(&["replay", input]);
+    assert!(code == Some(1) && error.contains("several topics; choose one with --topic: a, b"), "{error}");
+    let (code, plan, error) = setup.run(&["plan", "--json", "--sample", input, "--topic", "b"]);
+    assert_eq!(code, Some(0), "{error}");
+    assert_eq!(serde_json::from_str::<Value>(&plan).unwrap()["sample"]["distinct"], 1);
+    let tests =
+        "tests:\n  - name: of a list\n    topic: b\n    records: [{ value: { id: 1 }, expect: { verdict: unseen, output: b.unseen } }]\n";
+    fs::write(setup.path("unseen.test.yaml"), tests).unwrap();
+    let (code, said, error) = setup.run(&["test"]);
+    assert_eq!(code, Some(0), "{said}{error}");
+
+    let (code, printed, error) = setup.run(&["check", "--print"]);
+    assert_eq!(code, Some(0), "{error}");
+    fs::write(setup.path("unseen.toml"), &printed).unwrap();
+    assert_eq!(setup.run(&["check", "--print"]).1, printed);
+}
+
+#[test]
 fn check_warns_about_unprotected_writes() {
     let setup = Setup::new("", ID);
     let open = ["check", "--set", "serve.writes=true", "--set", "serve.listen=0.0.0.0:6379"];

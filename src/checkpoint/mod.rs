@@ -106,6 +106,7 @@ impl Settings {
     pub fn of(config: &Config, topic: &Topic) -> Self {
         // All options are listed by name, so that a new option does not compile until somebody decides whether stored bits depend on it.
         let Topic {
+            entry: _,
             input: _,
             output: _,
             when: _, // A key stays the same. What was not deduplicated is not stored.

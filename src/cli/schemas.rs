@@ -37,14 +37,14 @@ pub fn blocking(config: &Config) -> anyhow::Result<Arc<dyn Schemas>> {
 pub fn check(config: &Config) -> Result<Vec<String>, Vec<String>> {
     let Some(registry) = &config.schema_registry else { return Ok(Vec::new()) };
     let (mut warnings, mut faults) = (Vec::new(), Vec::new());
-    for (at, topic) in config.topics.iter().enumerate() {
+    for topic in &config.topics {
         let reads_value = topic.key.reads_value() || matches!(topic.time, Some(EventTime { place: TimePlace::Field { .. }, .. }));
         let reads = [(true, topic.key.reads_key(), topic.formats.key()), (false, reads_value, topic.formats.value())];
         for (is_key, _, format) in reads.into_iter().filter(|(_, is_read, format)| *is_read && format.needs_registry()) {
             match check_subject(registry, topic, is_key, format) {
                 Ok(None) => {}
                 Ok(Some(warning)) => warnings.push(warning),
-                Err(fault) => faults.push(format!("topics[{at}].{}: {fault}", if is_key { "key_format" } else { "value_format" })),
+                Err(fault) => faults.push(format!("{}: {fault}", topic.setting(if is_key { "key_format" } else { "value_format" }))),
             }
         }
     }

@@ -71,7 +71,11 @@ impl Diagnostics {
     /// Adds an error of the value at `path`.
     pub(super) fn add(&mut self, path: &str, message: impl Into<String>) {
         let source = self.sources.iter().find(|(known, _)| within(known, path)).map_or(&*self.file, |(_, source)| source);
-        self.errors.push(Error { source: source.to_owned(), path: path.to_owned(), message: message.into() });
+        let error = Error { source: source.to_owned(), path: path.to_owned(), message: message.into() };
+        // The topics of an entry can have the same fault.
+        if !self.errors.contains(&error) {
+            self.errors.push(error);
+        }
     }
 
     /// Adds an error of a source, or of a value that is not part of the configuration.

@@ -3,6 +3,7 @@
 //! They may accept values that `resolve` rejects, because `resolve` also compares options. They must never reject a valid value.
 
 use super::format::{EncodingOption, FormatOption};
+use super::inputs::Inputs;
 use super::properties::{OWNED, Properties};
 use super::units::{BYTE_UNITS, Bytes, COUNT_UNITS, Count, Length, Rate, Span, Switch, Unit};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -91,6 +92,7 @@ macro_rules! written {
 }
 
 written! {
+    Inputs: json_schema!({ "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" }, "minItems": 1 }] });
     Span: duration();
     Count: quantity(&COUNT_UNITS);
     Bytes: quantity(&BYTE_UNITS);

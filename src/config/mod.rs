@@ -13,6 +13,7 @@ mod filter;
 pub mod flags;
 mod format;
 mod forms;
+mod inputs;
 mod key;
 mod kind;
 mod listen;
@@ -138,9 +139,8 @@ impl Config {
 
     /// Returns a warning for each shadow topic, because its output may have been forgotten.
     pub fn shadows(&self) -> impl Iterator<Item = String> {
-        let shadows = self.topics.iter().enumerate().filter(|(_, topic)| topic.is_shadow());
-        shadows.map(|(at, topic)| {
-            format!("topics[{at}]: {:?} has no output, so it is a shadow: the worker writes only its state", topic.input)
+        self.topics.iter().filter(|topic| topic.is_shadow()).map(|Topic { entry, input, .. }| {
+            format!("topics[{entry}]: {input:?} has no output, so it is a shadow: the worker writes only its state")
         })
     }
 }
@@ -324,6 +324,8 @@ pub enum LogFormat {
 /// A topic to deduplicate.
 #[derive(Clone, Debug)]
 pub struct Topic {
+    /// Index of its entry in `topics` of the configuration file. An entry with several inputs is several topics.
+    pub entry: usize,
     /// The topic to read.
     pub input: String,
     /// The topic for unseen records. `None` for a shadow topic, for which the worker writes only its state.
@@ -408,6 +410,12 @@ pub enum OnInvalid {
 }
 
 impl Topic {
+    /// Returns the path of one of its options in the configuration file, such as `topics[0].output`.
+    #[must_use]
+    pub fn setting(&self, option: &str) -> String {
+        format!("topics[{}].{option}", self.entry)
+    }
+
     /// True if the worker writes nothing of this topic except its state.
     #[must_use]
     #[inline]

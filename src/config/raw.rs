@@ -7,7 +7,7 @@ use super::format::{EncodingOption, FormatOption};
 use super::properties::Properties;
 use super::units::{Bytes, Count, Length, Rate, Span, Switch, expected};
 use super::{ColdStart, Delivery, Kind, LogFormat, OnDuplicate, OnInvalid, OnTombstone, OnTruncation, Partitioner, Start};
-use super::{forms, key, predicate};
+use super::{forms, inputs, key, predicate};
 use crate::content::CompareContent;
 use crate::dedup::Late;
 use crate::filter::AtMaxMemory;
@@ -282,18 +282,18 @@ pub(super) struct Tls {
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 #[schemars(extend("required" = ["input", "key", "window"]))]
 pub(super) struct Topic {
-    /// Topic to read. Required.
+    /// Topic to read, or a list of topics, each as if it had an entry of its own. In other names, `{input}` stands for it. Required.
     #[schemars(required)]
-    pub(super) input: Option<String>,
-    /// Topic for unseen records. Without it, the topic is a shadow: the worker evaluates, counts, and remembers its records, but
-    /// writes only its state.
+    pub(super) input: Option<inputs::Inputs>,
+    /// Topic for unseen records, such as `{input}.unseen`. Without it, the topic is a shadow: the worker evaluates, counts, and
+    /// remembers its records, but writes only its state.
     pub(super) output: Option<String>,
     /// Records to deduplicate: those for which this predicate holds, or each predicate of a list. The worker emits all other records in
     /// order, without deduplication. By default, it deduplicates all records.
     #[schemars(schema_with = "predicate::when_schema")]
     // `resolve` parses it, so that an error has the path of its predicate.
     pub(super) when: Option<Value>,
-    /// Key space. Topics with the same space share their seen keys. The input's name by default.
+    /// Key space. Topics with the same space share their seen keys. The name of the input by default.
     pub(super) space: Option<String>,
     /// What identifies a record: a part, or a list of parts. Required.
     #[schemars(schema_with = "key::schema")]

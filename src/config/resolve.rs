@@ -5,7 +5,7 @@
 use super::error::{Diagnostics, integer, required};
 use super::listen::listen;
 use super::raw::{self, Raw};
-use super::{Config, Http, Kafka, Log, State, Worker, oauth, properties, registry, serve, topics};
+use super::{Config, Http, Kafka, Log, State, Worker, inputs, oauth, properties, registry, serve, topics};
 use std::path::PathBuf;
 use std::time::Duration;
 use tracing::level_filters::LevelFilter;
@@ -28,9 +28,9 @@ pub(super) fn resolve(raw: Raw, diagnostics: &mut Diagnostics) -> Option<Config>
 
 /// Checks that there is a registry if a format needs one.
 fn schemas(config: &Config, diagnostics: &mut Diagnostics) {
-    for (at, topic) in config.topics.iter().enumerate() {
+    for topic in &config.topics {
         for (side, format) in [("key_format", topic.formats.key()), ("value_format", topic.formats.value())] {
-            let path = format!("topics[{at}].{side}");
+            let path = topic.setting(side);
             if format.needs_registry() && config.schema_registry.is_none() && !diagnostics.knows("schema_registry") {
                 let kind = serde_json::json!(format.format);
                 let message = format!(
@@ -44,16 +44,16 @@ fn schemas(config: &Config, diagnostics: &mut Diagnostics) {
 
 /// Checks the names of internal topics, which consist of other names.
 fn made_topics(config: &Config, diagnostics: &mut Diagnostics) {
-    for (at, topic) in config.topics.iter().enumerate() {
+    for topic in &config.topics {
         if let Some(name) = config.repartitioned(topic) {
-            let path = format!("topics[{at}].repartition");
+            let path = topic.setting("repartition");
             if !config.state.changelog {
                 diagnostics.add(
                     &path,
                     "requires state.changelog = true, because records are deleted from the repartition topic after they are read",
                 );
             }
-            if !topics::is_topic_name(&name) {
+            if !inputs::is_topic_name(&name) {
                 diagnostics.add(
                     &path,
                     format!("the repartition topic {name:?} is not a valid topic name (at most 249 letters, digits, '.', '_', and '-'); change kafka.group_id"),
@@ -61,13 +61,13 @@ fn made_topics(config: &Config, diagnostics: &mut Diagnostics) {
             }
         }
     }
-    for (at, topic) in config.topics.iter().enumerate() {
+    for topic in &config.topics {
         let Some(name) = config.changelog(&topic.space) else { return };
-        if !topics::is_topic_name(&name) {
+        if !inputs::is_topic_name(&name) {
             let message = format!(
                 "the changelog topic {name:?} is not a valid topic name (at most 249 letters, digits, '.', '_', and '-'); change the space or kafka.group_id, or set state.changelog to false"
             );
-            diagnostics.add(&format!("topics[{at}].space"), message);
+            diagnostics.add(&topic.setting("space"), message);
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use super::{Config, Topic};
 use crate::record::SpaceId;
+use std::collections::BTreeMap;
 
 /// A key space and its topics.
 #[derive(Clone, Debug)]
@@ -19,8 +20,10 @@ pub struct KeySpace<'c> {
 /// Groups topics by their key spaces.
 pub(super) fn group<'c>(topics: impl Iterator<Item = &'c Topic>) -> Vec<KeySpace<'c>> {
     let mut spaces: Vec<KeySpace<'c>> = Vec::new();
+    let mut numbers = BTreeMap::new();
     for topic in topics {
-        match spaces.iter_mut().find(|space| space.name == topic.space) {
+        let number = *numbers.entry(&*topic.space).or_insert(spaces.len());
+        match spaces.get_mut(number) {
             Some(space) => space.topics.push(topic),
             None => spaces.push(KeySpace { id: SpaceId(spaces.len()), name: &topic.space, topics: vec![topic] }),
         }

@@ -1013,3 +1013,97 @@ fn the_cloudevents_preset_is_the_source_and_the_id() {
         "x.toml: topics[0].key: `ce-id` is not an attribute of a CloudEvent: their names have letters and digits only"
     );
 }
+
+#[test]
+fn an_entry_with_several_inputs_is_an_entry_for_each() {
+    const LIST: &str = r#"
+        input = ["in", "b.c"]
+        output = "{input}.unseen"
+        space = "ids-{input}-{input}"
+        on_duplicate = { topic = "again.{input}" }
+        on_invalid = { topic = "dead" }
+    "#;
+    let same = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { capacity = \"10M\" }";
+    let (head, _) = MINIMAL.split_once("[[topics]]").unwrap();
+    let entry = |text: &str| format!("[[topics]]\n{text}\n{same}\n");
+    let shown = |text: String| {
+        let mut topics = load(&text).unwrap().topics;
+        let entries: Vec<_> = topics.iter_mut().map(|topic| std::mem::take(&mut topic.entry)).collect();
+        (entries, format!("{topics:#?}"))
+    };
+    let one = |input: &str| entry(&LIST.replace("[\"in\", \"b.c\"]", &format!("\"{input}\"")).replace("{input}", input));
+    let first = entry("input = \"first\"");
+    let (entries, list) = shown([head, &first, &entry(LIST)].concat());
+    assert_eq!((entries, list), (vec![0, 1, 1], shown([head, &first, &one("in"), &one("b.c")].concat()).1));
+    // One input can be in the other names, too.
+    assert_eq!(shown([head, &entry(&LIST.replace(", \"b.c\"", ""))].concat()).1, shown([head, &one("in")].concat()).1);
+
+    let of = |lines: &str| load(&[head, &entry(lines)].concat()).unwrap();
+    let spaces = |config: &Config| config.spaces().iter().map(|space| (space.name.to_owned(), space.topics.len())).collect::<Vec<_>>();
+    let apart = of("input = [\"a\", \"b\"]\noutput = \"out\"");
+    assert_eq!(spaces(&apart), [("a".to_owned(), 1), ("b".to_owned(), 1)]);
+    assert!(apart.topics.iter().all(|topic| topic.output.as_deref() == Some("out")));
+    assert_eq!(spaces(&of("input = [\"a\", \"b\"]\nspace = \"ids\"")), [("ids".to_owned(), 2)]);
+    assert_eq!(of("input = [\"a\", \"b\"]").shadows().filter(|warning| warning.starts_with("topics[0]: ")).count(), 2);
+}
+
+#[test]
+fn faults_of_a_list_name_the_entry_and_the_input() {
+    let listed = |inputs: &str, lines: &str| {
+        let text = MINIMAL.replace("input = \"in\"", &format!("input = {inputs}")).replace("output = \"out\"", lines);
+        load(&text).map(drop).unwrap_err().replace("x.toml: ", "")
+    };
+    let characters = "expected 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-', got";
+    for (inputs, lines, error) in [
+        ("[]", "", "topics[0].input: expected at least one topic, got an empty list".to_owned()),
+        ("[1]", "", "topics[0].input: expected a topic or a list of topics, got [1]".to_owned()),
+        ("[\"a\", \"b c\"]", "output = \"{input}.x\"", format!("topics[0].input[1]: {characters} \"b c\"")),
+        ("[\"a\", \"${NONE}\"]", "", "topics[0].input[1]: environment variable NONE is not set".to_owned()),
+        ("[\"a\", \"b\", \"a\"]", "", "topics[0].input[2]: \"a\" is already at topics[0].input[0]".to_owned()),
+        (
+            "[\"a\", \"b\"]",
+            "output = \"{topic}.x\"",
+            format!("topics[0].output: {characters} \"{{topic}}.x\"; the only placeholder is {{input}}, for the topic that is read"),
+        ),
+        (
+            "[\"a\", \"a.x\"]",
+            "output = \"{input}.x\"",
+            "topics[0].output: \"a.x\" is the input of topics[0]: records would go round".to_owned(),
+        ),
+        (
+            "{ pattern = \"a.*\" }",
+            "",
+            "topics[0].input: a pattern is not supported; list the topics: input = [\"a\", \"b\"]".to_owned(),
+        ),
+        // All topics of the entry have this fault, and it is reported once.
+        (
+            "[\"a\", \"b\"]",
+            "value_format = \"avro\"",
+            "topics[0].value_format: needs schema_registry.url, or, for records without a frame, a schema: { kind = \"avro\", schema = \"file\" }".to_owned(),
+        ),
+    ] {
+        assert_eq!(listed(inputs, lines), error, "{inputs} {lines}");
+    }
+    let second = "[[topics]]\noutput = \"o\"\nkey = { record = \"key\" }\nwindow = \"24h\"\nfilter = { capacity = \"10M\" }";
+    let of_second = |lines: &str| load(&format!("{MINIMAL}\n{second}\n{lines}")).unwrap_err();
+    assert_eq!(
+        of_second("input = [\"b\", \"c\"]\nspace = \"in\"\nlate = \"drop\""),
+        "x.toml: topics[1].late: \"in\" and \"b\" share the space \"in\" and must agree: topics[0] has \"emit\", here it is \"drop\""
+    );
+    assert!(of_second("input = [\"b\", \"in\"]").starts_with("x.toml: topics[1].input[1]: \"in\" is the input of topics[0] too"));
+}
+
+#[test]
+fn overrides_number_entries_and_reach_into_lists() {
+    let text =
+        format!("{MINIMAL}\n[[topics]]\ninput = \"last\"\nkey = {{ record = \"key\" }}\nwindow = \"1h\"\nfilter = {{ capacity = 10 }}");
+    let text = text.replace("input = \"in\"", "input = [\"a\", \"b\"]");
+    let loaded = |environment: &[(&str, &str)], flags: &[(&str, &str)]| {
+        let topics = load_as("x.toml", &text, environment, flags).unwrap().topics;
+        topics.into_iter().map(|topic| format!("{} {}", topic.input, super::window_text(topic.window))).collect::<Vec<_>>()
+    };
+    assert_eq!(loaded(&[], &[("topics.1.window", "2h"), ("topics.0.window", "3h")]), ["a 3h", "b 3h", "last 2h"]);
+    assert_eq!(loaded(&[("UNSEEN__TOPICS__0__INPUT__1", "c")], &[]), ["a 1day", "c 1day", "last 1h"]);
+    assert_eq!(loaded(&[], &[("topics.0.input", "[\"x\", \"y\", \"z\"]")]), ["x 1day", "y 1day", "z 1day", "last 1h"]);
+    assert_eq!(loaded(&[("UNSEEN__TOPICS__0__INPUT", "x")], &[]), ["x 1day", "last 1h"]);
+}

@@ -3,7 +3,7 @@
 use super::error::{Diagnostics, integer, required};
 use super::space::{self, KeySpace};
 use super::units::{KEYS, Length, window_text};
-use super::{Filter, OnDuplicate, OnInvalid, Topic, filter, format, key, predicate, raw};
+use super::{Filter, OnDuplicate, OnInvalid, Topic, filter, format, inputs, key, predicate, raw};
 use crate::content::CompareContent;
 use crate::dedup::Late;
 use crate::filter::{Growth, Window};
@@ -13,8 +13,6 @@ use serde_json::{Value, json};
 use std::ops::RangeInclusive;
 
 const SLICES: RangeInclusive<u64> = 1..=64;
-/// Maximum length of a topic name in Kafka.
-const NAME_MAX: usize = 249;
 
 /// Resolves the topics that have no errors of their own.
 pub(super) fn resolve(raw: Vec<Option<raw::Topic>>, diagnostics: &mut Diagnostics) -> Vec<Topic> {
@@ -23,11 +21,8 @@ pub(super) fn resolve(raw: Vec<Option<raw::Topic>>, diagnostics: &mut Diagnostic
     }
     let mut topics = Vec::new();
     for (index, raw) in raw.into_iter().enumerate() {
-        let path = format!("topics[{index}]");
-        if let Some(raw) = required(raw, &path, "a topic", diagnostics)
-            && let Some(topic) = topic(raw, &path, diagnostics)
-        {
-            topics.push((path, topic));
+        if let Some(raw) = required(raw, &format!("topics[{index}]"), "a topic", diagnostics) {
+            topics.extend(entry(raw, index, diagnostics));
         }
     }
     check_loops(&topics, diagnostics);
@@ -35,9 +30,30 @@ pub(super) fn resolve(raw: Vec<Option<raw::Topic>>, diagnostics: &mut Diagnostic
     topics.into_iter().map(|(_, topic)| topic).collect()
 }
 
-fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<Topic> {
+/// Returns the topics of an entry, each with the path of its input.
+fn entry(mut raw: raw::Topic, index: usize, diagnostics: &mut Diagnostics) -> Vec<(String, Topic)> {
+    let path = format!("topics[{index}]");
     let at = |name: &str| format!("{path}.{name}");
-    let input = required(raw.input, &at("input"), "the topic to read", diagnostics);
+    let inputs = inputs::resolve(raw.input.take(), &at("input"), diagnostics);
+    let mut names = vec![("output", raw.output.as_ref()), ("space", raw.space.as_ref())];
+    if let OnDuplicate::Topic(name) = &raw.on_duplicate {
+        names.push(("on_duplicate.topic", Some(name)));
+    }
+    if let OnInvalid::Topic(name) = &raw.on_invalid {
+        names.push(("on_invalid.topic", Some(name)));
+    }
+    for (field, name) in names {
+        if let Some(name) = name {
+            inputs::check_names(name, &inputs, &at(field), diagnostics);
+        }
+    }
+    let Some(topic) = topic(raw, index, &path, diagnostics) else { return Vec::new() };
+    inputs.into_iter().map(|(path, input)| (path, inputs::topic(&topic, &input))).collect()
+}
+
+/// Returns the topic of an entry, with placeholders.
+fn topic(raw: raw::Topic, entry: usize, path: &str, diagnostics: &mut Diagnostics) -> Option<Topic> {
+    let at = |name: &str| format!("{path}.{name}");
     let when = raw.when.as_ref().map_or_else(|| Some(Vec::new()), |raw| predicate::when(raw, &at("when"), diagnostics));
     let spec = match required(raw.key, &at("key"), "the parts of the key, such as { record = \"key\" }", diagnostics) {
         Some(raw) => key::resolve(&raw, &at("key"), diagnostics),
@@ -57,25 +73,10 @@ fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<T
     let key_conflicts = key_conflicts(raw.key_conflicts.as_ref(), &at("key_conflicts"), diagnostics);
     let count_by = count_by(raw.count_by.as_ref(), &at("count_by"), diagnostics);
 
-    let mut names = vec![("input", input.as_ref()), ("output", raw.output.as_ref()), ("space", raw.space.as_ref())];
-    if let OnDuplicate::Topic(name) = &raw.on_duplicate {
-        names.push(("on_duplicate.topic", Some(name)));
-    }
-    if let OnInvalid::Topic(name) = &raw.on_invalid {
-        names.push(("on_invalid.topic", Some(name)));
-    }
-    for (field, name) in names {
-        if let Some(name) = name.filter(|name| !is_topic_name(name)) {
-            let message =
-                format!("expected a topic name of 1 to {NAME_MAX} characters from a-z, A-Z, 0-9, '.', '_', and '-', got {name:?}");
-            diagnostics.add(&at(field), message);
-        }
-    }
-
-    let input = input?;
     Some(Topic {
-        space: raw.space.unwrap_or_else(|| input.clone()),
-        input,
+        entry,
+        input: inputs::PLACEHOLDER.to_owned(),
+        space: raw.space.unwrap_or_else(|| inputs::PLACEHOLDER.to_owned()),
         output: raw.output,
         when: when?,
         key: spec?,
@@ -151,20 +152,19 @@ fn late(late: Late, length: Option<Length>, on_invalid: &OnInvalid, path: &str, 
     }
 }
 
-pub(super) fn is_topic_name(name: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(allowed) && name != "." && name != ".."
-}
-
 /// Checks that no topic is read twice, and that no input is also written.
 fn check_loops(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
     for (index, (path, topic)) in topics.iter().enumerate() {
-        if let Some((other, _)) = topics[..index].iter().find(|(_, other)| other.input == topic.input) {
-            let message = format!(
-                "{:?} is already the input of {other}, and a topic can have only one key and one window; to deduplicate some records by another key, run a second configuration with its own group_id that reads the output of {other}, and set `when` in both",
-                topic.input
-            );
-            diagnostics.add(&format!("{path}.input"), message);
+        let input = &topic.input;
+        match topics[..index].iter().find(|(_, other)| other.input == *input) {
+            None => {}
+            Some((other, of)) if of.entry == topic.entry => diagnostics.add(path, format!("{input:?} is already at {other}")),
+            Some((_, Topic { entry: other, .. })) => {
+                let message = format!(
+                    "{input:?} is already the input of topics[{other}], and a topic can have only one key and one window; to deduplicate some records by another key, run a second configuration with its own group_id that reads the output of topics[{other}], and set `when` in both"
+                );
+                diagnostics.add(path, message);
+            }
         }
         let mut written: Vec<_> = topic.output.iter().map(|name| ("output", name)).collect();
         if let OnDuplicate::Topic(name) = &topic.on_duplicate {
@@ -174,11 +174,10 @@ fn check_loops(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
             written.push(("on_invalid.topic", name));
         }
         for (field, name) in written {
-            if let Some((reader, _)) = topics.iter().find(|(_, reader)| reader.input == *name) {
-                diagnostics.add(
-                    &format!("{path}.{field}"),
-                    format!("{name:?} is the input of {reader}, so records would be read again forever; use another topic"),
-                );
+            if let Some((_, Topic { entry: reader, .. })) = topics.iter().find(|(_, reader)| reader.input == *name) {
+                let message =
+                    format!("{name:?} is the input of topics[{reader}], so records would be read again forever; use another topic");
+                diagnostics.add(&topic.setting(field), message);
             }
         }
     }
@@ -187,24 +186,27 @@ fn check_loops(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
 /// Checks that topics of a space have equal settings, because they share its filters.
 fn check_spaces(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
     let spaces = space::group(topics.iter().map(|(_, topic)| topic));
-    for (path, topic) in topics {
+    for (index, (_, topic)) in topics.iter().enumerate() {
         let of_space = spaces.iter().find(|space| space.name == topic.space);
         let Some(other) = of_space.map(KeySpace::first) else { continue };
-        let other_path = topics.iter().find(|(_, first)| std::ptr::eq(first, other)).map_or("", |(path, _)| path);
+        // The inputs of an entry differ from other topics in the same way.
+        if topics[..index].iter().any(|(_, known)| known.entry == topic.entry && known.space == topic.space) {
+            continue;
+        }
         if other.is_shadow() != topic.is_shadow() {
             let message = format!(
                 "{:?} and {:?} share the space {:?}: set an output for both or for none, because records whose keys only the shadow topic has seen would be lost",
                 other.input, topic.input, topic.space
             );
-            diagnostics.add(&format!("{path}.output"), message);
+            diagnostics.add(&topic.setting("output"), message);
         }
         let differences = rules(other).into_iter().zip(rules(topic)).filter(|(a, b)| a != b);
         for ((field, theirs), (_, ours)) in differences {
             let message = format!(
-                "{:?} and {:?} share the space {:?} and must have the same value: {other_path} has {theirs}, but this topic has {ours}",
-                other.input, topic.input, topic.space
+                "{:?} and {:?} share the space {:?} and must have the same value: topics[{}] has {theirs}, but this topic has {ours}",
+                other.input, topic.input, topic.space, other.entry
             );
-            diagnostics.add(&format!("{path}.{field}"), message);
+            diagnostics.add(&topic.setting(field), message);
         }
     }
 }
@@ -218,6 +220,7 @@ fn growth_text(growth: Growth) -> String {
 fn rules(topic: &Topic) -> [(&'static str, String); 12] {
     // Lists all options, so that a new option does not compile until it is decided whether it must be equal.
     let Topic {
+        entry: _,
         input: _,
         output: _, // All topics have an output, or none: see check_spaces.
         when: _,   // Each topic selects its own records.

@@ -45,7 +45,7 @@ pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, cluster
     let Cluster { partitions: known, warnings, .. } = cluster;
     // The partition count of each space, and a topic that has it.
     let mut judged: BTreeMap<SpaceId, (u32, String)> = BTreeMap::new();
-    for (at, topic) in config.topics.iter().enumerate() {
+    for topic in &config.topics {
         let Some(&input) = known.get(&topic.input) else { continue };
         let space = config.space_of(topic).id;
         let of_space = judged.get(&space).cloned();
@@ -54,7 +54,7 @@ pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, cluster
         let (count, name) = match config.repartitioned(topic) {
             None => (input, topic.input.clone()),
             Some(name) => {
-                let setting = format!("topics[{at}].repartition");
+                let setting = topic.setting("repartition");
                 // An existing repartition topic keeps its partition count, because a different count would move keys.
                 let wanted = of_space.as_ref().map_or(input, |&(count, _)| count);
                 let ensured = ensure_one(config, observer, &name, wanted, true, make);

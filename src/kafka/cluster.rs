@@ -159,12 +159,12 @@ pub(super) struct NamedTopic<'a> {
 
 pub(super) fn named_topics(config: &Config) -> Vec<NamedTopic<'_>> {
     let mut named_topics = Vec::new();
-    for (at, topic) in config.topics.iter().enumerate() {
-        named_topics.push(NamedTopic { setting: format!("topics[{at}].input"), topic: &topic.input, operation: Operation::Read });
+    for topic in &config.topics {
+        named_topics.push(NamedTopic { setting: topic.setting("input"), topic: &topic.input, operation: Operation::Read });
         let outputs = outputs(topic).into_iter();
-        named_topics.extend(outputs.map(|(setting, topic)| NamedTopic {
-            setting: format!("topics[{at}].{setting}"),
-            topic,
+        named_topics.extend(outputs.map(|(setting, name)| NamedTopic {
+            setting: topic.setting(setting),
+            topic: name,
             operation: Operation::Write,
         }));
     }
@@ -185,18 +185,19 @@ pub(super) fn outputs(topic: &crate::config::Topic) -> Vec<(&'static str, &str)>
 }
 
 fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<String>) {
-    for (at, topic) in config.topics.iter().enumerate() {
+    for topic in &config.topics {
         let Some(&input) = cluster.partitions.get(&topic.input) else { continue };
         for (setting, name) in outputs(topic) {
             if let Some(&output) = cluster.partitions.get(name).filter(|&&output| output < input) {
                 cluster.warnings.push(format!(
-                    "topics[{at}].{setting}: topic {name:?} has fewer partitions ({output}) than {:?} ({input}), so it receives records by key and not in the partition of the input",
+                    "{}: topic {name:?} has fewer partitions ({output}) than {:?} ({input}), so it receives records by key and not in the partition of the input",
+                    topic.setting(setting),
                     topic.input
                 ));
             }
         }
         if let Some(problem) = topic.filter.memory_problem(topic.window, input) {
-            let problem = format!("topics[{at}].filter.max_memory: {problem}");
+            let problem = format!("{}: {problem}", topic.setting("filter.max_memory"));
             if topic.window.length_ms().is_none() {
                 problems.push(problem);
             } else if !topic.repartition {
@@ -212,8 +213,11 @@ fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<String>) {
         let mut known = space.topics.iter().filter_map(|other| Some((other, *cluster.partitions.get(&other.input)?)));
         if let Some((other, count)) = known.next().filter(|&(_, count)| count != input) {
             problems.push(format!(
-                "topics[{at}].space: {:?} has {input} partitions and {:?} has {count}, but both are in space {:?}; give them the same number of partitions, or the copies of a key end up in different partitions",
-                topic.input, other.input, topic.space
+                "{}: {:?} has {input} partitions and {:?} has {count}, but both are in space {:?}; give them the same number of partitions, or the copies of a key end up in different partitions",
+                topic.setting("space"),
+                topic.input,
+                other.input,
+                topic.space
             ));
         }
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 fn topic(parts: Vec<Part>) -> Topic {
     Topic {
+        entry: 0,
         input: "news".into(),
         output: Some("news.unseen".into()),
         space: "news".into(),

@@ -100,10 +100,10 @@ impl Broker for SimBroker {
             let found = self.0.partition_count(client.id, topic);
             found.map_err(|code| Error::Fatal(format!("cannot get metadata of topic {topic:?}: {code:?}")))
         };
-        for (at, topic) in config.topics.iter().enumerate() {
+        for topic in &config.topics {
             for (setting, name) in named(topic) {
                 match count(name)? {
-                    0 => problems.push(format!("topics[{at}].{setting}: topic {name:?} does not exist; create it")),
+                    0 => problems.push(format!("{}: topic {name:?} does not exist; create it", topic.setting(setting))),
                     partitions => drop(cluster.partitions.insert(name.to_owned(), partitions)),
                 }
             }

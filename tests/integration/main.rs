@@ -26,6 +26,7 @@ mod formats;
 mod full_transactions;
 mod invalid;
 mod kills;
+mod lists;
 mod many_partitions;
 mod members;
 mod oauth;

@@ -100,13 +100,15 @@ config.state.changelog: must not be false with serve.enabled, because servers bu
 {{- end }}
 {{- $filters := default dict (get (default dict .serve) "filters") }}
 {{- range $index, $topic := .topics }}
-{{- $space := default $topic.input $topic.space }}
 {{- $filter := default dict $topic.filter }}
+{{- range kindIs "slice" $topic.input | ternary $topic.input (list $topic.input) }}
+{{- $space := default "{input}" $topic.space | replace "{input}" . }}
 {{- if not (hasKey $filters $space) }}
 {{- if eq (toString (get $filter "kind")) "exact" }}
 config.topics[{{ $index }}].filter: must not have kind "exact" with serve.enabled, because servers keep all keys in memory; set config.serve.filters.{{ $space }}
 {{- else if and $topic.retract (eq (toString (get $filter "confirm")) "true") }}
 config.topics[{{ $index }}].retract: must not be combined with confirm and serve.enabled, because the servers' filter must be able to retract keys; set config.serve.filters.{{ $space }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -1,0 +1,109 @@
+//! The topics that an entry of `[[topics]]` reads, and the names that contain theirs.
+//!
+//! An entry with several inputs means the same as an entry for each of them. Must never let a list reach another module.
+
+use super::error::{Diagnostics, required};
+use super::units::expected;
+use super::{OnDuplicate, OnInvalid, Topic};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// The placeholder for the input in the names of other topics and of the space.
+pub(super) const PLACEHOLDER: &str = "{input}";
+/// Maximum length of a topic name in Kafka.
+const NAME_MAX: usize = 249;
+
+/// The input of an entry as configured.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "Value")]
+pub(super) enum Inputs {
+    One(String),
+    /// `None` is a name with an error that was already reported.
+    List(Vec<Option<String>>),
+}
+
+impl TryFrom<Value> for Inputs {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        match &value {
+            Value::String(name) => Ok(Self::One(name.clone())),
+            Value::Array(names) if names.iter().all(|name| name.is_string() || name.is_null()) => {
+                Ok(Self::List(names.iter().map(|name| name.as_str().map(str::to_owned)).collect()))
+            }
+            Value::Object(table) if table.contains_key("pattern") => {
+                Err("a pattern is not supported; list the topics: input = [\"a\", \"b\"]".to_owned())
+            }
+            _ => Err(expected("a topic or a list of topics", &value)),
+        }
+    }
+}
+
+/// Returns the inputs with a valid name, each with its path.
+pub(super) fn resolve(raw: Option<Inputs>, path: &str, diagnostics: &mut Diagnostics) -> Vec<(String, String)> {
+    let what = "the topic to read";
+    let named = match required(raw, path, what, diagnostics) {
+        None => Vec::new(),
+        Some(Inputs::One(name)) => vec![(path.to_owned(), name)],
+        Some(Inputs::List(names)) => {
+            if names.is_empty() {
+                diagnostics.add(path, "expected at least one topic, got an empty list");
+            }
+            let place = |(index, name)| {
+                let path = format!("{path}[{index}]");
+                required(name, &path, what, diagnostics).map(|name| (path, name))
+            };
+            names.into_iter().enumerate().filter_map(place).collect()
+        }
+    };
+    let is_valid = |(path, name): &(String, String)| check_name(name, "", path, diagnostics);
+    named.into_iter().filter(is_valid).collect()
+}
+
+/// Checks a name that may contain the placeholder, for each input.
+pub(super) fn check_names(name: &str, inputs: &[(String, String)], path: &str, diagnostics: &mut Diagnostics) {
+    // Invalid inputs were already reported. A stand-in shows other errors of the name.
+    let stand_in = inputs.is_empty().then_some("input");
+    let mut inputs = inputs.iter().map(|(_, input)| &**input).chain(stand_in);
+    let advice = "; the only placeholder is {input}, for the topic that is read";
+    inputs.all(|input| {
+        let name = name.replace(PLACEHOLDER, input);
+        check_name(&name, if name.contains(['{', '}']) { advice } else { "" }, path, diagnostics)
+    });
+}
+
+/// Reports a name that is not valid for a topic. Returns true if it is valid.
+fn check_name(name: &str, advice: &str, path: &str, diagnostics: &mut Diagnostics) -> bool {
+    let is_name = is_topic_name(name);
+    if !is_name {
+        let message =
+            format!("expected a topic name of 1 to {NAME_MAX} characters from a-z, A-Z, 0-9, '.', '_', and '-', got {name:?}{advice}");
+        diagnostics.add(path, message);
+    }
+    is_name
+}
+
+/// True if Kafka accepts this name for a topic.
+pub(super) fn is_topic_name(name: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(allowed) && name != "." && name != ".."
+}
+
+/// Returns the topic of an entry for one of its inputs. In the entry, names contain the placeholder.
+pub(super) fn topic(entry: &Topic, input: &str) -> Topic {
+    let named = |name: &String| name.replace(PLACEHOLDER, input);
+    Topic {
+        input: input.to_owned(),
+        output: entry.output.as_ref().map(named),
+        space: named(&entry.space),
+        on_duplicate: match &entry.on_duplicate {
+            OnDuplicate::Topic(name) => OnDuplicate::Topic(named(name)),
+            other => other.clone(),
+        },
+        on_invalid: match &entry.on_invalid {
+            OnInvalid::Topic(name) => OnInvalid::Topic(named(name)),
+            other => other.clone(),
+        },
+        ..entry.clone()
+    }
+}
