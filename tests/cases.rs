@@ -77,7 +77,7 @@ fn every_case_with_records_is_run() {
 #[test]
 fn the_first_attempt_fails_with_what_to_write() {
     for (name, options, message) in [
-        ("05-header-case", "key = { header = \"X-Shopify-Event-Id\" }", "but header `x-shopify-event-id`"),
+        ("05-header-case", "key = { header = \"X-Shopify-Event-Id\" }", "but it has header `x-shopify-event-id`"),
         (
             "15-nested-json",
             "key = { field = \"/Message/Records/0/s3/object/key\" }",

@@ -1053,7 +1053,7 @@ fn faults_of_a_list_name_the_entry_and_the_input() {
         let text = MINIMAL.replace("input = \"in\"", &format!("input = {inputs}")).replace("output = \"out\"", lines);
         load(&text).map(drop).unwrap_err().replace("x.toml: ", "")
     };
-    let characters = "expected 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-', got";
+    let characters = "expected a topic name of 1 to 249 characters from a-z, A-Z, 0-9, '.', '_', and '-', got";
     for (inputs, lines, error) in [
         ("[]", "", "topics[0].input: expected at least one topic, got an empty list".to_owned()),
         ("[1]", "", "topics[0].input: expected a topic or a list of topics, got [1]".to_owned()),
@@ -1068,7 +1068,7 @@ fn faults_of_a_list_name_the_entry_and_the_input() {
         (
             "[\"a\", \"a.x\"]",
             "output = \"{input}.x\"",
-            "topics[0].output: \"a.x\" is the input of topics[0]: records would go round".to_owned(),
+            "topics[0].output: \"a.x\" is the input of topics[0], so records would be read again forever; use another topic".to_owned(),
         ),
         (
             "{ pattern = \"a.*\" }",
@@ -1079,7 +1079,7 @@ fn faults_of_a_list_name_the_entry_and_the_input() {
         (
             "[\"a\", \"b\"]",
             "value_format = \"avro\"",
-            "topics[0].value_format: needs schema_registry.url, or, for records without a frame, a schema: { kind = \"avro\", schema = \"file\" }".to_owned(),
+            "topics[0].value_format: requires schema_registry.url; for records without a registry's frame, set { kind = \"avro\", schema = \"file\" } instead".to_owned(),
         ),
     ] {
         assert_eq!(listed(inputs, lines), error, "{inputs} {lines}");
@@ -1088,7 +1088,7 @@ fn faults_of_a_list_name_the_entry_and_the_input() {
     let of_second = |lines: &str| load(&format!("{MINIMAL}\n{second}\n{lines}")).unwrap_err();
     assert_eq!(
         of_second("input = [\"b\", \"c\"]\nspace = \"in\"\nlate = \"drop\""),
-        "x.toml: topics[1].late: \"in\" and \"b\" share the space \"in\" and must agree: topics[0] has \"emit\", here it is \"drop\""
+        "x.toml: topics[1].late: \"in\" and \"b\" share the space \"in\" and must have the same value: topics[0] has \"emit\", but this topic has \"drop\""
     );
     assert!(of_second("input = [\"b\", \"in\"]").starts_with("x.toml: topics[1].input[1]: \"in\" is the input of topics[0] too"));
 }

@@ -17,6 +17,7 @@ use crate::route;
 use crate::runtime;
 use crate::stats::add;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// The number of consecutive aborts between two diagnoses.
 const ABORTS_SUSPECT: u32 = 4;
@@ -67,6 +68,19 @@ impl<B: Broker> Worker<B> {
             Ok(()) => self.commit(source),
             Err(failure) => self.abort(source, failure).map(|()| Flow::Rewound),
         }
+    }
+
+    /// Returns the time until the open transaction must be committed. During a replay, returns the time until the replay is given up.
+    pub(super) fn commit_in(&self) -> Option<Duration> {
+        let age = self.writer.age()?;
+        let worker = &self.shared.config.worker;
+        let due = match &self.writer.ends_with {
+            _ if self.assignment.is_replaying() => worker.transaction_timeout / 2,
+            Some(_) => Duration::ZERO,
+            None if self.assignment.holds_new_records => Duration::ZERO,
+            None => self.writer.commit_after(worker.commit_interval),
+        };
+        Some(due.saturating_sub(age))
     }
 
     fn commit_while<'s>(&mut self, source: &'s B::Consumer, ahead: Option<&mut ReadAhead<'s, B>>) -> Result<Flow, Error> {

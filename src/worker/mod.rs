@@ -205,17 +205,4 @@ impl<B: Broker> Worker<B> {
         }
         self.commit_and_read_ahead(source, ahead)
     }
-
-    /// Returns the time until the open transaction must be committed. During a replay, returns the time until the replay is given up.
-    fn commit_in(&self) -> Option<Duration> {
-        let age = self.writer.age()?;
-        let worker = &self.shared.config.worker;
-        let due = match &self.writer.ends_with {
-            _ if self.assignment.is_replaying() => worker.transaction_timeout / 2,
-            Some(_) => Duration::ZERO,
-            None if self.assignment.holds_new_records => Duration::ZERO,
-            None => self.writer.commit_after(worker.commit_interval),
-        };
-        Some(due.saturating_sub(age))
-    }
 }

@@ -533,6 +533,6 @@ fn keys_from_while_the_changelog_was_off_are_not_emitted_again() {
             check(&of(kind, last));
         }
     }
-    let lost = of(KINDS[0], Fault::LoseDisk { killed: true });
-    assert!(matches!(run(&lost, Some("changelog_gaps_ignored")), Outcome::Failed(_)), "the simulation does not notice the defect");
+    let plan = of(KINDS[0], Fault::LoseDisk { killed: true });
+    assert!(matches!(run(&plan, Some("changelog_gaps_ignored")), Outcome::Failed(_)), "the simulation does not notice the defect");
 }
