@@ -293,7 +293,7 @@ impl Plan {
             (plan.transaction_ms, plan.max_poll_ms) = (10_000, None);
         }
         // A server would spend most of the time on queries for that number of keys and partitions. If the changelog is deleted, the server
-        // does not answer until a window has passed.
+        // does not learn what it forgot.
         let may_serve = plan.options.has("state.changelog = true") && plan.partitions == Self::few() && !plan.has(&Fault::DeleteChangelog);
         plan.server = server.filter(|_| may_serve);
         // A process whose clock is behind sees the brokers' times as times from the future.

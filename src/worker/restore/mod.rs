@@ -377,7 +377,7 @@ impl<B: Broker> Worker<B> {
                     self.resumption(source, &AssignedPartition { low, high, ..assigned.clone() }, began)
                 }
                 // A transaction commits offsets and changelog together, so the group had committed what its changelog has.
-                (_, Some(reached)) => {
+                (Some(_), Some(reached)) => {
                     tracing::warn!(partition = %partition, offset = reached, "the group has no committed offset, but its changelog does; resuming from there");
                     self.warm_up(source, assigned, reached)
                 }
