@@ -16,7 +16,7 @@ pub use record::{ChangelogRecord, DecodeError, KeyRun, Span};
 
 use crate::dedup::Dedup;
 use crate::filter::{ExactError, Slice};
-use crate::record::{Offset, Timestamp, log_topic};
+use crate::record::{Offset, Timestamp};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -55,8 +55,7 @@ pub enum Outcome {
     /// The record starts at an offset below the applied one, because the group's offsets were reset. Earlier changelog records about
     /// offsets from there on are void.
     SetBack,
-    /// The record starts after the applied offset, or is the first one about a topic in a changelog that was never trimmed, and its state
-    /// was not empty. The changelog lacks changes, because it was switched off or recreated, or because the state is older than it.
+    /// The first record that the state lacks starts after the offset of the state.
     Gap,
     /// The record was written by another group, or for another key space.
     Foreign,
@@ -74,8 +73,6 @@ pub struct Applier {
     bounds: BTreeMap<String, Offset>,
     /// The oldest slice whose keys have not expired, if known.
     oldest_slice: Option<Slice>,
-    /// True if the changelog was never trimmed, and is applied from its first record on.
-    is_whole: bool,
     /// The highest epoch so far.
     pub epoch: i64,
     /// The spans and the epoch of the last commit, which all of its parts share, and the number of its parts that were applied.
@@ -94,25 +91,7 @@ impl Applier {
         oldest_slice: Option<Slice>,
         epoch: i64,
     ) -> Self {
-        Self {
-            offsets,
-            fingerprints: 0,
-            origin,
-            bounds,
-            oldest_slice,
-            is_whole: false,
-            epoch,
-            last: Vec::new(),
-            last_epoch: epoch,
-            last_parts: 0,
-        }
-    }
-
-    /// Applies a changelog whose first record has offset `low`, from that record on.
-    #[must_use]
-    pub const fn starting_at(mut self, low: Offset) -> Self {
-        self.is_whole = low == 0;
-        self
+        Self { offsets, fingerprints: 0, origin, bounds, oldest_slice, epoch, last: Vec::new(), last_epoch: epoch, last_parts: 0 }
     }
 
     /// True if the record is another part of the last applied commit.
@@ -133,39 +112,14 @@ impl Applier {
     pub fn follow(&mut self, dedup: &mut Dedup, record: &ChangelogRecord<'_>) -> Result<Outcome, ExactError> {
         let outcome = self.accept(record);
         if outcome == Outcome::Taken {
-            self.apply(dedup, record)?;
+            let effect = self.effect(record);
+            effect.begin(dedup);
+            for run in effect.runs {
+                run.fingerprints().try_for_each(|fingerprint| dedup.apply(run.mutation, fingerprint))?;
+            }
+            effect.end(dedup);
         }
         Ok(outcome)
-    }
-
-    /// Applies the effect of an accepted record.
-    ///
-    /// # Errors
-    /// [`ExactError`] when the state has no room, or cannot decide.
-    pub fn apply(&self, dedup: &mut Dedup, record: &ChangelogRecord<'_>) -> Result<(), ExactError> {
-        let effect = self.effect(record);
-        effect.begin(dedup);
-        for run in effect.runs {
-            run.fingerprints().try_for_each(|fingerprint| dedup.apply(run.mutation, fingerprint))?;
-        }
-        effect.end(dedup);
-        Ok(())
-    }
-
-    /// Accepts the record of an [`Outcome::Gap`], as if the changes before it were applied.
-    pub fn accept_after_gap(&mut self, record: &ChangelogRecord<'_>) -> Outcome {
-        self.offsets.extend(record.spans.iter().map(|span| (span.topic.to_owned(), span.start)));
-        self.accept(record)
-    }
-
-    /// True if changes before this record of the state's topics are missing, and their keys have not expired.
-    fn has_gap(&self, record: &ChangelogRecord<'_>) -> bool {
-        let is_missing = |span: &Span<'_>| match self.offsets.get(span.topic).or_else(|| self.offsets.get(log_topic(span.topic))) {
-            Some(&applied) => span.start > applied,
-            // The first record about a topic, or about a topic that was recreated.
-            None => self.is_whole || self.offsets.keys().any(|log| log_topic(log) == log_topic(span.topic)),
-        };
-        !record.begins && !self.is_expired(record) && record.spans.iter().any(is_missing)
     }
 
     /// Decides the outcome of the next record. If it is [`Outcome::Taken`], the caller must apply [`Applier::effect`] to the state before
@@ -197,7 +151,8 @@ impl Applier {
                 let old = record.spans.iter().all(|span| self.offsets.get(span.topic).is_some_and(|&applied| span.end <= applied));
                 return if self.last.is_empty() && old { Outcome::Passed } else { Outcome::SetBack };
             }
-            if self.has_gap(record) {
+            let lacks = |span: &Span<'_>| self.offsets.get(span.topic).is_some_and(|&applied| span.start > applied);
+            if self.last.is_empty() && record.spans.iter().any(lacks) {
                 return Outcome::Gap;
             }
             (self.last_epoch, self.last_parts) = (record.epoch, 0);
@@ -214,7 +169,8 @@ impl Applier {
     /// Returns the effect of an accepted record on the state.
     #[must_use]
     pub fn effect<'r>(&self, record: &'r ChangelogRecord<'r>) -> Effect<'r> {
-        let (slice, is_expired) = (self.slice(record), self.is_expired(record));
+        let slice = record.slice.filter(|_| record.origin.clock == self.origin.clock);
+        let is_expired = slice.is_some_and(|slice| self.oldest_slice.is_some_and(|oldest| slice < oldest));
         Effect {
             start: (!is_expired).then(|| {
                 // For a record without keys, the slice only shows when the record was written.
@@ -224,16 +180,6 @@ impl Applier {
             runs: if is_expired { &[] } else { &record.runs },
             end_time: record.end_time,
         }
-    }
-
-    /// Returns the slice of a record, unless it was written under another clock.
-    #[must_use]
-    pub fn slice(&self, record: &ChangelogRecord<'_>) -> Option<Slice> {
-        record.slice.filter(|_| record.origin.clock == self.origin.clock)
-    }
-
-    fn is_expired(&self, record: &ChangelogRecord<'_>) -> bool {
-        self.slice(record).is_some_and(|slice| self.oldest_slice.is_some_and(|oldest| slice < oldest))
     }
 
     /// Returns the offset reset that this record shows, with the record's offset in the changelog. See [`Outcome::SetBack`].

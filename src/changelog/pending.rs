@@ -177,7 +177,6 @@ impl PendingChanges {
                     replay_info,
                     spans: spans.to_vec(),
                     warms_up: false,
-                    begins: false,
                     runs: Vec::new(),
                 },
             );

@@ -47,10 +47,7 @@ impl Progress {
             self.topic_id = None;
             self.forget();
         }
-        // If none of the changelog is known to be in the state, the state may have keys of this slice that the changelog lacks. So all of
-        // the changelog is kept until they have expired. A reader recognizes the missing keys by the start of the changelog.
-        let end = self.end.replace(last + 1).filter(|_| !self.starts.is_empty());
-        let first = end.unwrap_or(0);
+        let first = self.end.replace(last + 1).unwrap_or(0);
         let untimed = if clock.is_some() { self.starts.remove(&UNTIMED) } else { None };
         // Keys from before the first timestamp belong to its slice.
         self.starts.entry(clock.unwrap_or(UNTIMED)).or_insert(untimed.unwrap_or(first));
@@ -147,18 +144,5 @@ mod tests {
             assert!(progress.logged(Some(Slice(3 + last / 20)), last));
         }
         assert_eq!((progress.needed_from(Slice(3)), progress.needed_from(Slice(4))), (Some(0), Some(20)));
-    }
-
-    /// The changelog was off until slice 5, so it lacks keys of that slice.
-    #[test]
-    fn the_records_after_a_gap_are_kept_with_all_before_them_until_their_slice_has_expired() {
-        let mut progress = four_slices();
-        progress.forget();
-        // A rebuild has applied nothing of the changelog.
-        progress.end = Some(40);
-        for (last, clock) in (40..60).zip((5..7).flat_map(|slice| [slice; 10])) {
-            assert!(progress.logged(Some(Slice(clock)), last));
-        }
-        assert_eq!((progress.needed_from(Slice(5)), progress.needed_from(Slice(6))), (Some(0), Some(50)));
     }
 }

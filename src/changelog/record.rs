@@ -11,7 +11,7 @@
 //! i64  slice                                               or i64::MIN, before any time is known
 //! i64  stream time before its keys, i64 after them         or i64::MIN
 //! u64  replay info                                                or u64::MAX
-//! u16  topics, each: u16 length, name, i64 start, i64 end  the offsets whose effect it is; see Span::WARM_UP and Span::BEGINS
+//! u16  topics, each: u16 length, name, i64 start, i64 end  the offsets whose effect it is; see Span::WARM_UP
 //! runs, each: u8 what was done, u32 count, 16 bytes each   to the end
 //! ```
 //!
@@ -53,9 +53,6 @@ impl Span<'static> {
     /// Marks a record of a warm-up. See [`ChangelogRecord::warms_up`]. Kafka topics cannot have an empty name. Versions that do not know
     /// the mark read it as a topic without records, so the format version stays the same.
     pub const WARM_UP: Self = Self { topic: "", start: 0, end: 0 };
-
-    /// Marks a record of a state that was empty. See [`ChangelogRecord::begins`].
-    pub const BEGINS: Self = Self { topic: "", start: 1, end: 1 };
 }
 
 /// Consecutive fingerprints with the same mutation.
@@ -109,8 +106,6 @@ pub struct ChangelogRecord<'a> {
     pub spans: Vec<Span<'a>>,
     /// True if the state was warming up when the record was logged. The changelog then still lacks keys that the group has emitted.
     pub warms_up: bool,
-    /// True if the state of one of the topics was empty before these changes, so no earlier change is missing from the changelog.
-    pub begins: bool,
     /// The changes.
     pub runs: Vec<KeyRun<'a>>,
 }
@@ -146,9 +141,10 @@ impl<'a> ChangelogRecord<'a> {
                 bytes: reader.slice(count.checked_mul(FINGERPRINT_BYTES).ok_or(DecodeError("the record is truncated"))?)?,
             });
         }
-        let [warms_up, begins] = [Span::WARM_UP, Span::BEGINS].map(|mark| spans.contains(&mark));
-        spans.retain(|span| !span.topic.is_empty());
-        Ok(Self { origin, epoch, part, slice: slice.map(Slice), time, end_time, replay_info, spans, warms_up, begins, runs })
+        let before = spans.len();
+        spans.retain(|span| *span != Span::WARM_UP);
+        let warms_up = spans.len() < before;
+        Ok(Self { origin, epoch, part, slice: slice.map(Slice), time, end_time, replay_info, spans, warms_up, runs })
     }
 }
 
@@ -211,8 +207,8 @@ pub fn insertions(
     keys: &[Fingerprint],
 ) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEAD_BYTES + keys.len() * FINGERPRINT_BYTES);
-    let (epoch, part, end_time, spans, warms_up, begins, runs) = (0, Some(0), time, Vec::new(), false, false, Vec::new());
-    push_head(&mut bytes, &ChangelogRecord { origin, epoch, part, slice, time, end_time, replay_info, spans, warms_up, begins, runs });
+    let (epoch, part, end_time, spans, warms_up, runs) = (0, Some(0), time, Vec::new(), false, Vec::new());
+    push_head(&mut bytes, &ChangelogRecord { origin, epoch, part, slice, time, end_time, replay_info, spans, warms_up, runs });
     push_run(&mut bytes, Mutation::Insert, keys.iter().copied());
     bytes
 }

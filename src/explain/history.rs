@@ -247,11 +247,7 @@ impl<'w> History<'w> {
         let continues = !self.commit.spans.is_empty() && self.applier.continues(record);
         let lacks = |span: &Span<'_>| self.applier.offsets.get(span.topic).is_some_and(|&position| span.start > position);
         let has_gap = !continues && record.spans.iter().any(lacks);
-        let outcome = match self.applier.accept(record) {
-            Outcome::Gap => self.applier.accept_after_gap(record),
-            outcome => outcome,
-        };
-        match outcome {
+        match self.applier.accept(record) {
             Outcome::Taken => {}
             Outcome::Foreign => return Next::Foreign,
             Outcome::SetBack => return self.applier.cut(at, record).map_or(Next::Lost, Next::Restart),

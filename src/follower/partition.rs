@@ -21,7 +21,6 @@ const APPLIED: u32 = ALL + 2;
 const UNOWNED: u32 = APPLIED + Standing::Unowned as u32;
 const OTHER_KEYS: u32 = APPLIED + Standing::OtherKeys as u32;
 const WARMING_UP: u32 = APPLIED + Standing::WarmingUp as u32;
-const INCOMPLETE: u32 = APPLIED + Standing::Incomplete as u32;
 const READY: u32 = APPLIED + Standing::Complete as u32;
 
 /// The status of a state, from the last record of its changelog.
@@ -33,17 +32,8 @@ pub(super) enum Standing {
     OtherKeys,
     /// The worker is warming up, and the changelog still lacks keys.
     WarmingUp,
-    /// The changelog lacks keys from before a record, and they have not expired yet.
-    Incomplete,
     /// The changelog is complete.
     Complete,
-}
-
-impl Standing {
-    /// Returns the status of a state whose changelog has a gap.
-    pub(super) fn with_gap(self) -> Self {
-        if self == Self::Complete { Self::Incomplete } else { self }
-    }
 }
 
 /// The number of keys to look up while holding the read lock.
@@ -93,11 +83,6 @@ impl Partition {
     /// Locks the state for a change.
     pub(super) fn write(&self) -> RwLockWriteGuard<'_, Dedup> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the oldest slice whose keys are still remembered.
-    pub(super) fn oldest(&self) -> Option<Slice> {
-        self.read().oldest()
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Dedup> {
@@ -166,7 +151,6 @@ impl Partition {
             UNOWNED => Err(Unavailable::Unowned { partition: self.number }),
             OTHER_KEYS => Err(Unavailable::OtherKeys),
             WARMING_UP => Err(Unavailable::WarmingUp { partition: self.number }),
-            INCOMPLETE => Err(Unavailable::Incomplete { partition: self.number }),
             BROKEN => Err(Unavailable::Broken(self.broken.lock().unwrap_or_else(PoisonError::into_inner).clone())),
             permille => Err(Unavailable::Loading { partition: self.number, percent: permille * 100 / ALL }),
         }

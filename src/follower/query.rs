@@ -51,14 +51,6 @@ pub enum Unavailable {
         /// The partition number.
         partition: i32,
     },
-    /// The changelog of a partition was switched off for a while, switched on later, or recreated, so it lacks keys that were emitted.
-    #[error(
-        "the changelog of partition {partition} lacks keys that were emitted while it was switched off, or before it was recreated; the partition can be queried once one window has passed"
-    )]
-    Incomplete {
-        /// The partition number.
-        partition: i32,
-    },
     /// A partition is not followed here.
     #[error("the key may be in partition {partition}, which is not in serve.partitions here; ask a server that follows this partition")]
     NotFollowed {

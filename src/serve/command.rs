@@ -59,11 +59,9 @@ impl<'c> Command<'c> {
 /// Returns the error for an unavailable answer, with the code that Redis replicas use in a similar state.
 pub(super) fn refusal(reason: &Unavailable) -> Refusal {
     let code = match reason {
-        Unavailable::Nothing { .. }
-        | Unavailable::Unowned { .. }
-        | Unavailable::Loading { .. }
-        | Unavailable::WarmingUp { .. }
-        | Unavailable::Incomplete { .. } => "LOADING",
+        Unavailable::Nothing { .. } | Unavailable::Unowned { .. } | Unavailable::Loading { .. } | Unavailable::WarmingUp { .. } => {
+            "LOADING"
+        }
         Unavailable::Stale { .. } => "MASTERDOWN",
         _ => "ERR",
     };

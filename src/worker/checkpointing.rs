@@ -85,8 +85,7 @@ impl<B: Broker> Worker<B> {
         let Assignment { inputs, states, claims, .. } = &mut self.assignment;
         let (topic, inputs) = (self.topics.first_of(id.space), || inputs_of(&self.topics, inputs, id));
         let Some(state) = states.get_mut(&id).filter(|state| state.is_due(&self.shared.store)) else { return 0 };
-        // The changelog must reach the checkpoint, or a rebuild would find a gap after it.
-        let is_committed = inputs().all(|input| input.verdicts().is_empty() && !input.has_unlogged()) && state.pending.is_empty();
+        let is_committed = inputs().all(|input| input.verdicts().is_empty()) && state.pending.is_empty();
         if inputs().next().is_none() || !is_committed && !fault::defect("checkpoint_of_uncommitted_verdicts") {
             return 0;
         }

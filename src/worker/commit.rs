@@ -53,9 +53,8 @@ impl<B: Broker> Worker<B> {
         let most = self.shared.most_unlogged();
         let states = &self.assignment.states;
         let is_due = self.schedule.is_due(runtime::now()) || states.values().any(|state| state.pending.len() >= most);
-        let has_keys = || states.values().any(|state| !state.pending.is_empty());
-        let has_unlogged = is_due && (has_keys() || self.assignment.inputs.values().any(Input::has_unlogged));
-        let must_log = has_unlogged || self.assignment.must_announce(&self.topics, self.shared.config.worker.commit_interval);
+        let has_keys = is_due && states.values().any(|state| !state.pending.is_empty());
+        let must_log = has_keys || self.assignment.must_announce(&self.topics, self.shared.config.worker.commit_interval);
         if self.writer.is_open() || !must_log || self.assignment.is_replaying() {
             return Ok(Flow::Continue);
         }
@@ -176,14 +175,12 @@ impl<B: Broker> Worker<B> {
             // Also set in the last commit of a warm-up, which may write several records. The next commit announces that the state is
             // complete.
             let warms_up = inputs().any(Input::logs_warm_up);
-            let begins = inputs().any(Input::begins);
-            let announces = begins || state.announced.is_behind(warms_up);
+            let announces = state.announced.is_behind(warms_up);
             let mut spans: Vec<_> = inputs().map(Input::unlogged).filter(|span| announces || span.start < span.end).collect();
             if spans.is_empty() {
                 continue;
             }
             spans.extend(warms_up.then_some(Span::WARM_UP));
-            spans.extend(begins.then_some(Span::BEGINS));
             let ends: Vec<_> = inputs().map(|input| (input.topic, input.position())).collect();
             let changelog = TopicPartition { topic: changelog.clone(), partition: id.partition };
             let is_whole = inputs().all(Input::replay_complete);

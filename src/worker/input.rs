@@ -58,8 +58,6 @@ pub(super) struct Input {
     warm_up_max_timestamp: Option<Timestamp>,
     /// The changelog contains the effects of all records below this offset.
     logged: Offset,
-    /// True if the state was empty, and the changelog does not show that yet.
-    begins: bool,
     /// Records below this offset are counted.
     counted: Offset,
     verdicts: Verdicts,
@@ -76,15 +74,14 @@ pub(super) struct Input {
 
 impl Input {
     /// Creates an input that reads from `start`. Records from `start` up to `warm_until` are a warm-up. If `warm_until` is less than
-    /// `start`, the records in between have expired. `group` is the group's committed offset, and `first` is the offset at which the group
-    /// started. `applied` is the offset of the state, or `None` if the state is empty.
+    /// `start`, the state ends there, and the records in between have expired. `group` is the group's committed offset, and `first` is the
+    /// offset at which the group started.
     pub(super) fn new(
         assigned: AssignedPartition,
         state: StateId,
         (start, warm_until): (Offset, Offset),
         first: Option<Offset>,
         group: Committed,
-        applied: Option<Offset>,
         has_changelog: bool,
     ) -> Self {
         Self {
@@ -99,14 +96,12 @@ impl Input {
             group,
             warm_until,
             warming_up: start < warm_until,
-            // A changelog record starts where the state ends, even if the records after that have expired. A reader would take anything
-            // else for a gap.
+            // A changelog record starts where the state ends, or the next rebuild would miss the expired records in between.
             logged: match has_changelog {
                 true if fault::defect("expired_records_not_logged") => start,
-                true => applied.map_or(start, |applied| applied.min(start)),
+                true => start.min(warm_until),
                 false => Offset::MAX,
             },
-            begins: has_changelog && applied.is_none(),
             counted: start,
             verdicts: Verdicts::default(),
             wait: Wait::No,
@@ -243,20 +238,14 @@ impl Input {
         offset < self.logged
     }
 
-    /// True if the changelog does not show the effects of all records below the position, or that the state was empty.
+    /// True if the effects of some records below the position are not in the changelog.
     pub(super) const fn has_unlogged(&self) -> bool {
-        self.position > self.logged || self.begins
-    }
-
-    /// True if the changelog does not show yet that the state was empty.
-    pub(super) const fn begins(&self) -> bool {
-        self.begins
+        self.position > self.logged
     }
 
     /// Records that the changelog contains the effects of all records below the position.
     pub(super) fn note_logged(&mut self) {
         self.logged = self.logged.max(self.position);
-        self.begins = false;
     }
 
     /// True if the records from this offset on are read for the first time: they are past the warm-up, and neither counted nor logged.
@@ -406,7 +395,6 @@ mod tests {
             warming_up: false,
             warm_up_max_timestamp: None,
             logged: position,
-            begins: false,
             verdicts: Verdicts::default(),
             wait: Wait::No,
             blocked_on_schema: None,

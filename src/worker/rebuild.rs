@@ -263,7 +263,7 @@ fn read_all<B: Broker>(
             cuts: &cuts,
             reported: runtime::now(),
             cut: None,
-            gap: None,
+            gap: false,
             group_offsets: BTreeMap::new(),
             is_lost: false,
         };
@@ -272,14 +272,11 @@ fn read_all<B: Broker>(
             job.start_over(context, reader, ended)?;
             return Ok(None);
         }
-        let (cut, gap, group_offsets) = (follow.cut.take(), follow.gap.take(), std::mem::take(&mut follow.group_offsets));
-        if let (Some(gap), None) = (gap, &cut) {
-            tracing::warn!(
-                partition = %job.partition, changelog_offset = gap.at,
-                "the changelog lacks changes before this offset, because it was switched off or recreated, or starts after the checkpoint; reading their records from the input"
-            );
-            let mut state = std::mem::replace(&mut job.state, PartitionState::new(job.rules));
-            state.rebuilt(gap.offsets, gap.at, applier.epoch);
+        let (cut, gap, group_offsets) = (follow.cut.take(), follow.gap, std::mem::take(&mut follow.group_offsets));
+        if gap {
+            tracing::warn!(partition = %job.partition, "the changelog starts after the checkpoint; reading the missing records from the input");
+            let mut state = job.load(context)?;
+            state.changelog.epoch = applier.epoch;
             state.group_offsets = group_offsets;
             return Ok(Some(state));
         }
@@ -339,14 +336,6 @@ fn ends<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &m
     None
 }
 
-/// A place where the changelog lacks changes.
-struct Gap {
-    /// The changelog offset of the first record after the gap.
-    at: Offset,
-    /// The offsets of the state, which ends before the gap.
-    offsets: BTreeMap<String, Offset>,
-}
-
 /// One pass over a changelog.
 struct Follow<'a, B: Broker> {
     context: &'a Context<B>,
@@ -356,9 +345,7 @@ struct Follow<'a, B: Broker> {
     cuts: &'a [Cut],
     reported: Instant,
     cut: Option<Cut>,
-    /// The first gap. Later records are only read for the epoch of the last writer, for offset resets, and for `group_offsets`. A worker that
-    /// has read the missing records from the input logs them as after a reset.
-    gap: Option<Gap>,
+    gap: bool,
     /// After a gap, the offsets that the group had reached.
     group_offsets: BTreeMap<String, Offset>,
     /// True if the store was quarantined while it held keys of the state.
@@ -369,8 +356,7 @@ impl<B: Broker> Follow<'_, B> {
     fn read(&mut self, reader: &B::ChangelogReader, from: Offset, stop: &dyn Fn() -> bool) -> Result<(Applier, ReadEnd), Error> {
         let (job, origin) = (&*self.job, self.job.origin);
         let epoch = job.state.changelog.epoch;
-        let applier = Applier::new(job.state.offsets.clone(), origin, job.bounds.clone(), job.oldest_slice, epoch);
-        let mut applier = applier.starting_at(from);
+        let mut applier = Applier::new(job.state.offsets.clone(), origin, job.bounds.clone(), job.oldest_slice, epoch);
         let (changelog, end) = (job.changelog.clone(), self.end);
         if from >= end {
             return Ok((applier, ReadEnd::Reached));
@@ -389,14 +375,14 @@ impl<B: Broker> Follow<'_, B> {
                 )));
             }
         };
-        if self.gap.is_some() && record.epoch >= applier.epoch {
+        if self.gap && record.epoch >= applier.epoch {
             self.group_offsets.extend(record.spans.iter().map(|span| (span.topic.to_owned(), span.end)));
         }
-        if self.cuts.iter().any(|cut| cut.voids(logged.offset, &record)) {
+        if self.gap || self.cuts.iter().any(|cut| cut.voids(logged.offset, &record)) {
             applier.epoch = applier.epoch.max(record.epoch);
             return Ok(true);
         }
-        if self.gap.is_none() && self.job.state.is_urgent() && !applier.continues(&record) {
+        if self.job.state.is_urgent() && !applier.continues(&record) {
             // This checkpoint moves the keys of an exact store to disk, so that the rebuild does not have to hold them in memory.
             self.job.state.offsets.clone_from(&applier.offsets);
             self.job.state.changelog.end = Some(logged.offset);
@@ -407,33 +393,31 @@ impl<B: Broker> Follow<'_, B> {
             });
         }
         fault::point("rebuild.record");
-        let mut outcome = applier.accept(&record);
-        if outcome == Outcome::Gap {
-            if self.gap.is_none() && !fault::defect("changelog_gaps_ignored") {
-                self.gap = Some(Gap { at: logged.offset, offsets: applier.offsets.clone() });
-                self.group_offsets = record.spans.iter().map(|span| (span.topic.to_owned(), span.end)).collect();
+        let step = match applier.follow(&mut self.job.state.dedup, &record) {
+            Ok(step) => step,
+            // The store was quarantined, so the keys in it are lost.
+            Err(ExactError::Archive(_)) if self.job.state.is_lost(&self.context.store) => {
+                self.is_lost = true;
+                return Ok(false);
             }
-            outcome = applier.accept_after_gap(&record);
-        }
-        match outcome {
-            Outcome::Taken if self.gap.is_some() => return Ok(true),
-            Outcome::Taken => match applier.apply(&mut self.job.state.dedup, &record) {
-                Ok(()) => {
-                    let _ = self.job.state.changelog.logged(self.job.state.dedup.clock(), logged.offset);
-                }
-                // The store was quarantined, so the keys in it are lost.
-                Err(ExactError::Archive(_)) if self.job.state.is_lost(&self.context.store) => {
-                    self.is_lost = true;
-                    return Ok(false);
-                }
-                Err(error) => return Err(Error::Exit(format!("cannot rebuild {} from its changelog: {error}", self.job.partition))),
-            },
-            Outcome::Passed | Outcome::Gap => return Ok(true),
+            Err(error) => return Err(Error::Exit(format!("cannot rebuild {} from its changelog: {error}", self.job.partition))),
+        };
+        match step {
+            Outcome::Taken => {
+                let _ = self.job.state.changelog.logged(self.job.state.dedup.clock(), logged.offset);
+            }
+            Outcome::Passed => return Ok(true),
             Outcome::Foreign => {
                 return Err(Error::Exit(format!(
                     "{} offset {}: another consumer group or key space writes to this changelog, because its group_id and space result in the same topic name; change kafka.group_id of this group or the name of the space, and delete the topic if both have written to it",
                     self.job.changelog, logged.offset
                 )));
+            }
+            Outcome::Gap => {
+                // Read on only to find the epoch of the last writer, and how far it read the input.
+                self.gap = true;
+                self.group_offsets = record.spans.iter().map(|span| (span.topic.to_owned(), span.end)).collect();
+                return Ok(true);
             }
             Outcome::SetBack => {
                 self.cut = applier.cut(logged.offset, &record);

@@ -416,7 +416,6 @@ impl Fault {
             Change::Slices | Change::Window | Change::Time => has_changelog && !plan.options.rotates(),
             // Each record is judged by the condition with which it was first read.
             Change::When => has_changelog && plan.options.is_ordered(),
-            Change::Changelog => false,
         };
         loop {
             let change = pick(random, &[Change::Kind, Change::Kind, Change::Stable, Change::Size, Change::Slices, Change::Window]);

@@ -522,17 +522,3 @@ fn rejected_records_are_not_forwarded_without_end() {
 fn copies_of_forwarded_records_wait_until_rejected_ones_are_committed() {
     check_kept("new_records_join_rejected_ones", include_str!("seeds/forwarded_next_to_passing.txt"));
 }
-
-/// Without a changelog, only the checkpoints get keys. A member without them reads the missing records from the input.
-#[test]
-fn keys_from_while_the_changelog_was_off_are_not_emitted_again() {
-    let switch = |at| step(at, Fault::Change(Change::Changelog));
-    let of = |kind, last: Fault| plan(&[STATIC, COVERS_ALL, kind], [switch(80), step(120, Fault::Kill), switch(160), step(220, last)]);
-    for kind in KINDS {
-        for last in [Fault::Join, Fault::LoseDisk { killed: true }, Fault::DeleteDisk] {
-            check(&of(kind, last));
-        }
-    }
-    let plan = of(KINDS[0], Fault::LoseDisk { killed: true });
-    assert!(matches!(run(&plan, Some("changelog_gaps_ignored")), Outcome::Failed(_)), "the simulation does not notice the defect");
-}

@@ -6,7 +6,6 @@
 use crate::broker::{ChangelogTail, Logged, TailEvent as Event};
 use crate::changelog::{Applier, ChangelogRecord, Cut, Outcome};
 use crate::dedup::Rules;
-use crate::filter::Slice;
 use crate::follower::Error;
 use crate::follower::partition::{Partition, Standing};
 use crate::follower::space::Space;
@@ -26,8 +25,6 @@ const EVENTS: usize = 256;
 const WAIT: Duration = Duration::from_millis(50);
 /// The number of keys to apply while holding the write lock.
 const KEYS: usize = 64;
-/// The end of a gap whose slice is not known yet.
-const UNKNOWN: Slice = Slice(i64::MAX);
 /// Time between two progress lines while loading.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -59,8 +56,6 @@ struct PartitionApplier<'a> {
     awaited: Option<Watermarks>,
     /// The status of the state, from the last record.
     standing: Standing,
-    /// The last slice of which the changelog lacks keys, if it has a gap and these keys have not expired.
-    gap: Option<Slice>,
     /// The status of the reader.
     reading: Reading,
     began: Instant,
@@ -154,9 +149,9 @@ impl<'a, T: ChangelogTail> Appliers<'a, T> {
     }
 }
 
-/// Returns an applier for an empty state, and a changelog that begins at `low`.
-fn fresh(space: &Space, low: Offset) -> Applier {
-    Applier::new(BTreeMap::new(), space.origin(), BTreeMap::new(), None, 0).starting_at(low)
+/// Returns an applier for an empty state.
+fn fresh(space: &Space) -> Applier {
+    Applier::new(BTreeMap::new(), space.origin(), BTreeMap::new(), None, 0)
 }
 
 impl<'a> PartitionApplier<'a> {
@@ -168,7 +163,7 @@ impl<'a> PartitionApplier<'a> {
             shared: Arc::new(Partition::new(watermarks.partition, rules)),
             changelog: space.changelog(watermarks.partition),
             rules,
-            applier: fresh(space, watermarks.low),
+            applier: fresh(space),
             cuts: Vec::new(),
             low: watermarks.low,
             next: watermarks.low,
@@ -177,7 +172,6 @@ impl<'a> PartitionApplier<'a> {
             log: watermarks.log.clone(),
             awaited: None,
             standing: Standing::Unowned,
-            gap: None,
             reading: Reading::Active,
             began: runtime::now(),
             reported: runtime::now(),
@@ -262,7 +256,7 @@ impl<'a> PartitionApplier<'a> {
             return;
         }
         let was_ready = self.shared.is_ready();
-        self.shared.set_applied(if self.gap.is_some() { self.standing.with_gap() } else { self.standing });
+        self.shared.set_applied(self.standing);
         if !was_ready && self.shared.is_ready() {
             let elapsed_ms = runtime::since(self.began).as_millis();
             tracing::info!(changelog = %self.changelog, keys = self.applier.fingerprints, elapsed_ms, "state loaded from the changelog; following new records");
@@ -291,19 +285,9 @@ impl<'a> PartitionApplier<'a> {
                 Standing::OtherKeys
             };
         }
-        let mut outcome = self.applier.accept(&record);
-        if outcome == Outcome::Gap {
-            tracing::warn!(changelog = %self.changelog, offset, "the changelog lacks earlier changes, because it was switched off or recreated; not answering until one window has passed");
-            self.gap = Some(UNKNOWN);
-            outcome = self.applier.accept_after_gap(&record);
-        }
-        match outcome {
-            Outcome::Taken => {
-                self.change(&record)?;
-                self.update_gap(&record);
-                Ok(())
-            }
-            Outcome::Passed | Outcome::Gap => Ok(()),
+        match self.applier.accept(&record) {
+            Outcome::Taken => self.change(&record),
+            Outcome::Passed => Ok(()),
             Outcome::Foreign => {
                 Err("another consumer group or key space writes to this changelog; check that kafka.group_id is the same as the worker's"
                     .to_owned())
@@ -323,15 +307,12 @@ impl<'a> PartitionApplier<'a> {
                 self.cuts = cuts;
                 Ok(())
             }
+            // The follower has no checkpoint, so the changelog was trimmed before the first read.
+            Outcome::Gap => {
+                self.forget();
+                Ok(())
+            }
         }
-    }
-
-    /// Ends a gap once the missing keys have expired. They were inserted in the slice of the first record after the gap, or before.
-    fn update_gap(&mut self, record: &ChangelogRecord<'_>) {
-        if self.gap == Some(UNKNOWN) {
-            self.gap = self.applier.slice(record).or(self.gap);
-        }
-        self.gap = self.gap.filter(|&gap| self.shared.oldest().is_none_or(|oldest| oldest <= gap));
     }
 
     /// Applies a record to the state, a few keys at a time.
@@ -362,8 +343,7 @@ impl<'a> PartitionApplier<'a> {
     fn reload(&mut self, low: Offset, end: Offset) {
         self.shared.begin(self.rules);
         (self.low, self.next, self.target) = (low, low, end);
-        (self.applier, self.awaited) = (fresh(self.space, low), None);
-        (self.standing, self.gap) = (Standing::Unowned, None);
+        (self.applier, self.awaited, self.standing) = (fresh(self.space), None, Standing::Unowned);
         self.space.restarts.fetch_add(1, Ordering::Relaxed);
         self.began = runtime::now();
     }

@@ -62,8 +62,7 @@ impl Live {
     /// Logs the changes since the last commit, if any.
     fn commit(&mut self) {
         let (span, ends) = (Span { topic: "in", start: self.committed, end: self.position }, [(TopicId(0), self.position)]);
-        let marks = [self.warms_up.then_some(Span::WARM_UP), (self.committed == 0).then_some(Span::BEGINS)];
-        let spans: Vec<_> = [span].into_iter().chain(marks.into_iter().flatten()).collect();
+        let spans: Vec<_> = [span].into_iter().chain(self.warms_up.then_some(Span::WARM_UP)).collect();
         let records = self.pending.records(&self.dedup, self.origin, self.epoch, &spans, &ends, self.dedup.stream_time());
         self.log.extend(records.into_iter().map(|(_, record)| record));
         self.pending.committed(&ends);
@@ -252,7 +251,7 @@ fn a_worker_with_other_key_settings_makes_answers_unavailable() {
     }
     // Keys from before a configuration change are ignored.
     let mut live = Live::new(config.topics[0].rules(1), space.written());
-    (live.position, live.committed, live.epoch) = (1, 1, 2);
+    (live.position, live.committed, live.epoch) = (10, 10, 2);
     live.judge(2, 1_700_000_000_000, false);
     live.commit();
     partition.next = 0;
@@ -314,46 +313,6 @@ fn no_answer_during_a_warm_up_until_it_is_logged_completely() {
     live.commit();
     catch_up(&mut partition, &live);
     assert_eq!(asked(&partition.shared), Err(Unavailable::WarmingUp { partition: 0 }));
-}
-
-/// The workers switched the changelog off and on again, or on for the first time, or it was recreated: it has no record of the keys in
-/// between.
-#[test]
-fn no_answer_after_a_gap_until_one_window_has_passed() {
-    for (window, before) in [("\"4s\"", 5), ("\"4s\"", 0), ("{ keys = 20 }", 5), ("{ keys = 20 }", 0)] {
-        let capacity = if window.starts_with('{') { "" } else { "capacity = 1000, " };
-        let config = config(&format!("window = {window}\nfilter = {{ {capacity}false_positive_rate = 1e-9, slices = 4 }}"), "");
-        let space = space(&config);
-        let mut live = Live::new(config.topics[0].rules(1), space.written());
-        let time = |number: u64| 1_700_000_000_000 + 200 * i64::try_from(number).unwrap();
-        let judge = |live: &mut Live, number: u64| live.judge(number, time(number), false);
-        for number in 0..before {
-            judge(&mut live, number);
-            live.commit();
-        }
-        let logged = live.log.len();
-        for number in before..12 {
-            judge(&mut live, number);
-            live.commit();
-        }
-        live.log.truncate(logged);
-        let mut partition = PartitionApplier::new(&space, &watermarks(0, live.end(), 1));
-        partition.update_watermarks(watermarks(0, live.end(), 1));
-        let mut answered = 0;
-        for number in 12..80 {
-            judge(&mut live, number);
-            live.commit();
-            catch_up(&mut partition, &live);
-            match asked(&partition.shared) {
-                Ok(answers) => assert_eq!(answers, known(&live), "window {window}, key {number}"),
-                Err(Unavailable::Incomplete { .. }) if answered == 0 => continue,
-                Err(other) => panic!("{other}"),
-            }
-            answered += 1;
-        }
-        // A window, and at most two slices.
-        assert!((38..=48).contains(&answered), "window {window}, {before} keys before the gap: {answered} answers");
-    }
 }
 
 #[test]

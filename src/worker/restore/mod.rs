@@ -85,15 +85,14 @@ impl<B: Broker> Worker<B> {
             let (id, topic) = (assigned.state(&self.topics), &self.topics[assigned.topic]);
             if topic.forward.is_none() && !self.assignment.states.contains_key(&id) {
                 let mut state = PartitionState::load(&self.shared.store, &topic.stored_as(id.partition), &topic.settings, topic.rules)?;
-                match &topic.changelog {
-                    Some(changelog) if !state.changelog.adopt(ids.get(changelog).map(String::as_str)) => tracing::warn!(
+                if let Some(changelog) = &topic.changelog
+                    && !state.changelog.adopt(ids.get(changelog).map(String::as_str))
+                {
+                    tracing::warn!(
                         changelog,
                         partition = id.partition,
                         "the changelog was recreated after the checkpoint was written; it lacks the earlier records"
-                    ),
-                    Some(_) => {}
-                    // If the changelog is switched on again, it lacks the changes that are made until then.
-                    None => state.changelog.forget(),
+                    );
                 }
                 self.assignment.states.insert(id, state);
                 fault::point("restore.loaded");
@@ -260,7 +259,6 @@ impl<B: Broker> Worker<B> {
         );
         self.shared.stats.restore_time.observe(runtime::since(began));
         let id = assigned.state(&self.topics);
-        let applied = self.assignment.states.get(&id).and_then(|state| state.offset(&assigned.topic_incarnation));
         let is_first = self.assignment.inputs.values().all(|input| input.state != id);
         if let Some(state) = self.assignment.states.get_mut(&id) {
             if is_first {
@@ -311,7 +309,7 @@ impl<B: Broker> Worker<B> {
         }
         let of = InputId { topic: assigned.topic, partition: assigned.partition.partition };
         let has_changelog = self.topics[assigned.topic].changelog.is_some();
-        let input = Input::new(assigned, id, (resumption.start, resumption.warm_until), first, group, applied, has_changelog);
+        let input = Input::new(assigned, id, (resumption.start, resumption.warm_until), first, group, has_changelog);
         self.assignment.inputs.insert(of, input);
         self.assignment.any_warm_up |=
             inputs_of(&self.topics, &self.assignment.inputs, id).count() > 1 && self.assignment.warms_up(&self.topics, id);

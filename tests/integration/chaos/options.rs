@@ -195,7 +195,6 @@ impl Options {
             is_resized: false,
             has_event_times: self.has(EVENT_TIMES),
             is_selective: self.has(WHEN),
-            switches_changelog: false,
         }
     }
 
@@ -289,8 +288,6 @@ pub struct Memory {
     is_resized: bool,
     has_event_times: bool,
     is_selective: bool,
-    /// True if `state.changelog` differs from the option that was drawn.
-    switches_changelog: bool,
 }
 
 /// A part of the configuration that may change between two runs.
@@ -309,8 +306,6 @@ pub enum Change {
     Time,
     /// From a condition to none.
     When,
-    /// `state.changelog`. Not drawn.
-    Changelog,
 }
 
 impl Memory {
@@ -329,14 +324,7 @@ impl Memory {
             Change::Window => self.window /= 2,
             Change::Time => self.has_event_times = !self.has_event_times,
             Change::When => self.is_selective = !self.is_selective,
-            Change::Changelog => self.switches_changelog = !self.switches_changelog,
         }
-    }
-
-    /// True if the workers write a changelog now.
-    #[allow(dead_code, reason = "only the simulation switches it")]
-    pub fn has_changelog(&self, options: &Options) -> bool {
-        options.has("state.changelog = true") != self.switches_changelog
     }
 
     /// The false positive rate of a server with the same filter but without the part on disk. `None` if a server cannot have the filter, or

@@ -270,7 +270,6 @@ impl Fault {
             Change::Kind => has("state.changelog = true") && has("refresh = false") && !has("kind = \"stable\""),
             Change::Stable => has("state.changelog = true") && conditions.options.is_judged_by_keys(),
             Change::Slices | Change::Window | Change::Time | Change::When => has("state.changelog = true") && !conditions.options.rotates(),
-            Change::Changelog => false,
         };
         loop {
             let change = pick(random, &[Change::Kind, Change::Kind, Change::Stable, Change::Size, Change::Slices, Change::Window]);
@@ -342,7 +341,6 @@ impl Fault {
             Self::Change(Change::Slices) => "other slices",
             Self::Change(Change::Window) => "a longer or shorter window, where both cover all",
             Self::Change(Change::When) => "another condition",
-            Self::Change(Change::Changelog) => "the changelog switched off, and on again",
             Self::Change(Change::Time) => "event times instead of Kafka's timestamps, or the reverse, where the window covers all",
             Self::AddPartitions => "partitions are added",
             Self::LoseOffsets => "the group's offsets are lost",

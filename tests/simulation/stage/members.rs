@@ -80,10 +80,6 @@ impl Stage<'_> {
             format!("worker.transaction_timeout={transaction_ms}ms"),
             format!("worker.max_transaction_records={transaction_records}"),
         ]);
-        if !self.memory.has_changelog(options) {
-            overrides.retain(|setting| !setting.starts_with("state.changelog="));
-            overrides.push("state.changelog=false".to_owned());
-        }
         if options.has("instance_id") {
             overrides.push(format!("kafka.instance_id={GROUP}-{name}"));
         }
