@@ -83,7 +83,7 @@ fn the_first_attempt_fails_with_what_to_write() {
             "key = { field = \"/Message/Records/0/s3/object/key\" }",
             "write { field = \"/Message\", then = \"/Records/0/s3/object/key\" }",
         ),
-        ("32-double-encoded", "key = { field = \"/id\" }", "the producer encodes it twice"),
+        ("32-double-encoded", "key = { field = \"/id\" }", "which encodes it twice"),
         ("encoded-values", "key = { field = \"/id\" }\nvalue_encoding = \"gzip\"", "the record value is not gzip"),
     ] {
         let report = failures(name, options).unwrap_or_default();
