@@ -1090,7 +1090,7 @@ fn faults_of_a_list_name_the_entry_and_the_input() {
         of_second("input = [\"b\", \"c\"]\nspace = \"in\"\nlate = \"drop\""),
         "x.toml: topics[1].late: \"in\" and \"b\" share the space \"in\" and must have the same value: topics[0] has \"emit\", but this topic has \"drop\""
     );
-    assert!(of_second("input = [\"b\", \"in\"]").starts_with("x.toml: topics[1].input[1]: \"in\" is the input of topics[0] too"));
+    assert!(of_second("input = [\"b\", \"in\"]").starts_with("x.toml: topics[1].input[1]: \"in\" is already the input of topics[0]"));
 }
 
 #[test]
