@@ -1,5 +1,5 @@
-//! Limits the number of concurrent broker tests to `UNSEEN_TEST_JOBS`, four by default. Tests spend most of their time waiting, but too
-//! many at a time would compete for the cores.
+//! Limits the number of concurrent broker tests to `UNSEEN_TEST_JOBS`, eight by default. Tests spend most of their time waiting, but too
+//! many at a time would compete for the cores. `scripts/test` starts more threads than that (`RUST_TEST_THREADS`).
 
 use std::cell::RefCell;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 /// The number of tests that may still start.
 static FREE: LazyLock<Mutex<usize>> = LazyLock::new(|| {
     let jobs = std::env::var("UNSEEN_TEST_JOBS").ok().filter(|jobs| !jobs.is_empty());
-    Mutex::new(jobs.map_or(4, |jobs| jobs.parse().expect("UNSEEN_TEST_JOBS: a number of tests")).max(1))
+    Mutex::new(jobs.map_or(8, |jobs| jobs.parse().expect("UNSEEN_TEST_JOBS: a number of tests")).max(1))
 });
 static ENDED: Condvar = Condvar::new();
 
