@@ -114,9 +114,11 @@ fn record_too_large_for_the_repartition_topic_waits_for_a_larger_limit() {
     make_topic_with(broker(), &repartition, 1, &[("max.message.bytes", LIMIT_BYTES), ("retention.ms", "-1")]);
     let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }\nrepartition = true";
     let setup = setup.topic(&input, &output, lines);
+    // Random bytes, which do not get smaller when they are compressed.
+    let mut random = SplitMix(7);
     let record = |(id, bytes): (u8, usize)| TestRecord {
         key: Some(vec![b'0' + id]),
-        value: Some(vec![b'x'; bytes]),
+        value: Some((0..bytes).map(|_| random.next().to_le_bytes()[0]).collect()),
         timestamp: 1_700_000_000_000,
         ..TestRecord::default()
     };
