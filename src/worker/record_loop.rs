@@ -43,6 +43,8 @@ pub(super) struct RecordLoop<'w, B: Broker> {
     pub(super) of: InputId,
     pub(super) topic: &'w InputTopic,
     pub(super) input: &'w mut Input,
+    /// True if records without a verdict wait for the next commit.
+    pub(super) holds_new_records: bool,
     /// `None` if the records are forwarded to a repartition topic.
     pub(super) state: Option<&'w mut PartitionState>,
     pub(super) writer: &'w mut TransactionWriter<B>,
@@ -75,8 +77,8 @@ pub(super) enum Stop {
     Full,
     /// The record is processed, and the changes of the warm-up must be logged.
     Unlogged,
-    /// The record is the first after a warm-up, and must wait for another topic of the state.
-    WarmedUp,
+    /// The record and those after it must wait, and are passed over: for the warm-up of another topic of the state, or for the next commit.
+    Waits,
     /// The record could not be written.
     Failed(SinkError),
     /// The record could not be judged.

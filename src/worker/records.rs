@@ -144,6 +144,7 @@ impl<B: Broker> Worker<B> {
         }
         Some(RecordLoop {
             shared: &self.shared,
+            holds_new_records: self.assignment.holds_new_records,
             of,
             topic,
             input,
@@ -189,7 +190,7 @@ impl<B: Broker> Worker<B> {
             }
             Stop::Unlogged if self.writer.is_open() => self.commit(source),
             Stop::Unlogged => self.log_warm_up(source),
-            Stop::WarmedUp => Ok(Flow::Continue),
+            Stop::Waits => Ok(Flow::Continue),
             Stop::Failed(failure) => self.abort(source, failure).map(|()| Flow::Rewound),
             Stop::Undecided(VerdictError::Awaits(schema)) => {
                 self.block_on_schema(of, schema);
@@ -236,6 +237,10 @@ impl<B: Broker> RecordLoop<'_, B> {
     /// Processes the first records: a batch if possible, otherwise a single record. Returns the number of processed records, or the index
     /// of the record that stops the loop.
     fn process_next(&mut self, messages: &[RecordOf<'_, B>], keys: &[Keyed]) -> Result<usize, (usize, Stop)> {
+        if self.holds_new_records && self.input.replay_complete() {
+            self.input.pass_over();
+            return Err((0, Stop::Waits));
+        }
         let (judged, error) = self.judge_batch(messages, keys);
         if judged > 0 {
             let verdicts = std::mem::take(&mut self.columns.verdicts);
@@ -266,7 +271,7 @@ impl<B: Broker> RecordLoop<'_, B> {
             self.input.skip_warm_up();
             if self.others_warm_up {
                 self.input.pass_over();
-                return Err(Stop::WarmedUp);
+                return Err(Stop::Waits);
             }
         }
         let verdict = judge_one(&self.topic.config, self.input, state, offset, keyed, self.max_timestamp).map_err(Stop::Undecided)?;

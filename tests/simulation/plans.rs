@@ -521,4 +521,6 @@ fn rejected_records_are_not_forwarded_without_end() {
 #[test]
 fn copies_of_forwarded_records_wait_until_rejected_ones_are_committed() {
     check_kept("new_records_join_rejected_ones", include_str!("seeds/forwarded_next_to_passing.txt"));
+    // A copy follows a repeated record in the same batch.
+    check(&Plan::parse(include_str!("seeds/rejected_copies_in_one_batch.txt")).expect("a plan"));
 }
