@@ -137,7 +137,7 @@ fn source(values: [Option<String>; 5], names: [&str; 5], report: &mut dyn FnMut(
     match host.map(|rest| rest.split(['/', '?']).next().unwrap_or_default()) {
         None | Some("") => report(names[0], EXPECTED_URL),
         Some(host) if host.contains('@') => {
-            report(names[0], "must not contain a user or password: set the client ID and the client secret instead")
+            report(names[0], "must not contain a user or password: set the client ID and the client secret instead");
         }
         Some(_) => {}
     }

@@ -157,7 +157,7 @@ mod tests {
     struct OfValue(String);
 
     impl Record for OfValue {
-        fn topic(&self) -> &str {
+        fn topic(&self) -> &'static str {
             "in"
         }
 

@@ -183,7 +183,7 @@ fn a_power_failure_after_a_slice_has_expired_leaves_a_complete_checkpoint() {
     kept.save(rules, 0);
     kept.state.judge(first, Some(5), i64::MAX).unwrap();
     kept.save(rules, 1);
-    let Kept { _dir, store, state, .. } = kept;
+    let Kept { _dir: directory, store, state, .. } = kept;
     drop((store, state));
     let mut store = Store::open(&dir).unwrap();
     let mut open = store.opened_mut();
@@ -196,7 +196,7 @@ fn a_power_failure_after_a_slice_has_expired_leaves_a_complete_checkpoint() {
     let store = Arc::new(store);
     let Ok(Loaded::Usable { mut state, saved, .. }) = store.load(&id(), &settings(rules), rules) else { panic!("no checkpoint") };
     state.attach(Box::new(StoredFingerprints::new(Arc::clone(&store), id(), saved)));
-    let mut kept = Kept { _dir, store, state: *state, saved: Some(saved) };
+    let mut kept = Kept { _dir: directory, store, state: *state, saved: Some(saved) };
     // Both slices that a window of one slice spans have passed.
     kept.state.judge(Fingerprint(2 << 100), Some(500), i64::MAX).unwrap();
     kept.save(rules, 2);

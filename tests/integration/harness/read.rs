@@ -5,7 +5,7 @@ use super::topic::client;
 use super::{PATIENCE, TestRecord, Worker, wait_until};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
-use rdkafka::error::RDKafkaErrorCode::{AllBrokersDown, BrokerTransportFailure, OperationTimedOut};
+use rdkafka::error::RDKafkaErrorCode::{AllBrokersDown, AutoOffsetReset, BrokerTransportFailure, OperationTimedOut};
 use rdkafka::message::{BorrowedMessage, Headers};
 use rdkafka::{Message, Offset, TopicPartitionList};
 use std::time::{Duration, Instant};
@@ -99,6 +99,8 @@ impl Reader {
                 Err(KafkaError::PartitionEOF(partition)) => self.at_end[index(partition)] = true,
                 // An unavailable broker returns, or the caller's deadline ends the wait.
                 Err(KafkaError::MessageConsumption(BrokerTransportFailure | AllBrokersDown | OperationTimedOut)) => {}
+                // The first records of an internal topic were deleted between two requests.
+                Err(KafkaError::MessageConsumption(AutoOffsetReset)) => self.assign(),
                 Err(error) => panic!("{} cannot be read: {error}", self.topic),
             }
         }
