@@ -82,6 +82,7 @@ pub struct Reader {
 
 impl Reader {
     /// Returns the number of bytes of values that were decoded so far.
+    #[cfg(feature = "worker")]
     pub(crate) const fn decoded_bytes(&self) -> u64 {
         self.decoded.total
     }
