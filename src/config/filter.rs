@@ -29,7 +29,7 @@ pub struct Filter {
     pub memory: Option<u64>,
     /// True if a key that the filter reports as seen is looked up in an exact store before the record is dropped.
     pub confirm: bool,
-    /// How the memory grows and shrinks. Sizes apply to the whole topic.
+    /// The growth of the memory. Sizes apply to the whole topic.
     pub growth: Growth,
 }
 

@@ -55,7 +55,7 @@ fn part(value: &Value) -> Result<Part, String> {
     Ok(if is_optional { Part::Optional(Box::new(part)) } else { part })
 }
 
-/// Parses `then`: a JSON pointer, or a list of pointers, each of which leads into the JSON text that the previous pointer found.
+/// Parses `then`: a JSON pointer or a list of them. Each pointer is applied to the JSON text that the previous one found.
 fn embedded(then: &Value) -> Result<Vec<EmbeddedField>, String> {
     let list = match then {
         Value::Array(list) if !list.is_empty() => list.as_slice(),

@@ -1,4 +1,4 @@
-//! How producers choose partitions, as options name it.
+//! The names of the producers' partitioners.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

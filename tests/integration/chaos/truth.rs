@@ -188,7 +188,7 @@ pub fn is_refused(options: &Options, record: &TestRecord) -> bool {
     is_compacted && record.key.is_none() || record.value.as_ref().is_some_and(|value| value.len() > LIMIT_BYTES)
 }
 
-/// Where a record is written.
+/// The topic of a written record, and whether it is marked there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Destination {
     Output,
@@ -263,7 +263,7 @@ impl<'o> Model<'o> {
         self.keys.insert(id, slice);
     }
 
-    /// Returns where a record goes, or `None` if it is dropped.
+    /// Returns the destination of a record, or `None` if it is dropped.
     fn judge(&mut self, record: &TestRecord) -> Option<Destination> {
         if passes(record) {
             return self.written(record, Destination::Output);
@@ -309,7 +309,7 @@ impl<'o> Model<'o> {
         Some(Destination::DeadLetters).filter(|_| self.options.has("on_invalid = { topic }"))
     }
 
-    /// Where a record goes that is to be written to the output.
+    /// Returns `to`, unless the output rejects the record.
     fn written(&self, record: &TestRecord, to: Destination) -> Option<Destination> {
         if is_refused(self.options, record) { self.invalid() } else { Some(to) }
     }
@@ -423,7 +423,7 @@ pub fn is_judged(record: &TestRecord) -> bool {
     record.value.is_some() && !is_broken(record) && !passes(record)
 }
 
-/// What the workers wrote, by partition.
+/// All written records, by partition.
 pub struct Written {
     pub output: Vec<Vec<TestRecord>>,
     pub duplicates: Vec<Vec<TestRecord>>,
