@@ -67,9 +67,9 @@ pub const POINTS: &[&str] = &[
     "drain.committed",
     "drain.checkpointed",
     "drain.left",
-    "seed.written",
-    "seed.offsets_sent",
-    "seed.committed",
+    "outsider.written",
+    "outsider.offsets_sent",
+    "outsider.committed",
 ];
 
 /// Passes a point.

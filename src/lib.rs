@@ -118,6 +118,9 @@ pub mod explain;
 mod seed;
 
 #[cfg(feature = "worker")]
+mod redrive;
+
+#[cfg(feature = "worker")]
 mod serve;
 
 #[cfg(feature = "worker")]

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The parts in reading order. Each may use only earlier parts.
-const PARTS: [&str; 31] = [
+const PARTS: [&str; 32] = [
     "record",
     "format",
     "key",
@@ -33,13 +33,14 @@ const PARTS: [&str; 31] = [
     "follower",
     "explain",
     "seed",
+    "redrive",
     "serve",
     "worker",
     "sim",
     "cli",
 ];
 /// The parts whose files also call each other in only one direction.
-const UNTANGLED: [&str; 8] = ["dedup", "changelog", "replay", "stats", "registry", "follower", "seed", "worker"];
+const UNTANGLED: [&str; 9] = ["dedup", "changelog", "replay", "stats", "registry", "follower", "seed", "redrive", "worker"];
 /// The pure parts: no I/O, no clock, no randomness, no concurrency.
 const PURE: [&str; 8] = ["record", "format", "key", "values", "content", "filter", "dedup", "changelog"];
 

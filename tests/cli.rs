@@ -706,6 +706,7 @@ fn every_command_with_a_configuration_reads_unseen_config() {
         &["replay", sample],
         &["explain", "in", "0", "0"],
         &["inspect", "--key", "1", dir.path().to_str().unwrap()],
+        &["dlq", "redrive"],
     ] {
         let Output { status, stderr, .. } = Command::new(cargo_bin("unseen")).env("UNSEEN_CONFIG", &missing).args(args).output().unwrap();
         let stderr = String::from_utf8_lossy(&stderr);

@@ -17,6 +17,7 @@ use crate::record::{Offset, Timestamp, TimestampType, TopicPartition};
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::fmt;
+use std::ops::Range;
 use std::time::Duration;
 
 pub use changelog::{ChangelogEnds, ChangelogReader, ChangelogTail, Logged, ReadEnd, TailEvent};
@@ -241,7 +242,11 @@ pub enum OutgoingTime {
 
 /// Changes to the headers of a record.
 pub trait HeaderChanges {
-    /// The names of headers to remove first.
+    /// The positions of headers to remove first. Other headers with their names stay.
+    fn removed_positions(&self) -> Range<usize> {
+        0..0
+    }
+    /// The names of headers to remove next.
     fn removed(&self) -> impl Iterator<Item = &CStr>;
     /// The headers to append.
     fn added(&self) -> impl Iterator<Item = (&CStr, &[u8])>;

@@ -168,10 +168,10 @@ fn wanted(args: &Args, config: &Config) -> anyhow::Result<Wanted> {
     let now = SystemTime::now();
     let [from, to] = [args.from, args.to].map(|moment| moment.map(|moment| moment.timestamp(now)));
     ensure!(from.zip(to).is_none_or(|(from, to)| from < to), "--from must be before --to");
-    Ok(Wanted { topic: topic.clone(), partitions: args.partition.clone(), from, to, offsets: None })
+    Ok(Wanted { topic: topic.clone(), partitions: args.partition.clone(), from, to, ..Wanted::default() })
 }
 
-fn style() -> ProgressStyle {
+pub(super) fn style() -> ProgressStyle {
     let style = ProgressStyle::with_template("{bar:40} {human_pos} of {human_len} offsets, {per_sec}, {eta} left");
     style.unwrap_or_else(|_| ProgressStyle::default_bar())
 }

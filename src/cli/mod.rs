@@ -4,6 +4,7 @@ mod capture;
 mod check;
 mod completions;
 mod demo;
+mod dlq;
 mod explain;
 mod init;
 mod inspect;
@@ -47,7 +48,7 @@ struct Cli {
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Deduplicate", &["run", "serve", "seed"]),
     ("Configure and test", &["init", "check", "test", "plan", "capture", "replay"]),
-    ("Diagnose", &["explain", "inspect"]),
+    ("Diagnose and repair", &["explain", "inspect", "dlq"]),
     ("Try", &["demo"]),
 ];
 
@@ -76,6 +77,8 @@ enum Command {
     Explain(explain::Args),
     /// Show the contents of state directories, or merge the directories
     Inspect(inspect::Args),
+    /// Redrive dead letters
+    Dlq(dlq::Args),
     /// Run a worker on an in-process broker for a few seconds
     Demo(demo::Args),
     /// Print the JSON schema of the configuration, for editors
@@ -178,6 +181,7 @@ pub fn main(commit: &str) -> ExitCode {
         Command::Explain(args) => explain::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Dlq(args) => dlq::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

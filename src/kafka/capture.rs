@@ -1,4 +1,4 @@
-//! One pass over a range of a topic's records, for `unseen capture`.
+//! One pass over a range of a topic's records, for `unseen capture` and other commands.
 //!
 //! Owns the range of each partition, and detects when the capture is complete. Joins no group and commits nothing. Must never wait for
 //! records that did not exist when the capture started.
@@ -17,6 +17,7 @@ use crate::record::{Offset, Timestamp, TopicPartition};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::Offset as Position;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Maximum number of records per fetch.
@@ -44,6 +45,8 @@ pub struct Wanted {
     pub to: Option<Timestamp>,
     /// Restrict every partition to these offsets.
     pub offsets: Option<std::ops::Range<Offset>>,
+    /// Start these partitions at these offsets or later.
+    pub begin: BTreeMap<i32, Offset>,
 }
 
 /// A capture in progress.
@@ -52,6 +55,7 @@ pub struct Capture {
     servers: String,
     timeout: Duration,
     partitions: u32,
+    topic: String,
     ranges: Vec<Range>,
 }
 
@@ -100,7 +104,7 @@ impl Capture {
         let ranges = ranges(&consumer, numbers.into_iter().map(of).collect(), wanted, stop)?;
         let fetcher = Fetcher::new(consumer).ok_or_else(|| Error::Fatal("librdkafka has no queue for the consumer".to_owned()))?;
         let servers = config.kafka.bootstrap_servers.clone();
-        Ok(Self { fetcher, servers, timeout: config.kafka.connect_timeout, partitions, ranges })
+        Ok(Self { fetcher, servers, timeout: config.kafka.connect_timeout, partitions, topic: topic.clone(), ranges })
     }
 
     /// The topic's partition count.
@@ -126,7 +130,7 @@ impl Capture {
         report: &dyn Fn(&str),
         take: &mut dyn FnMut(&Message<'_>, u64) -> Result<bool, E>,
     ) -> Result<bool, E> {
-        let Self { fetcher, ranges, servers, timeout, .. } = self;
+        let Self { fetcher, topic, ranges, servers, timeout, .. } = self;
         assign(fetcher, ranges)?;
         let mut left: u64 = ranges.iter().map(Range::left).sum();
         let mut messages = Vec::new();
@@ -135,7 +139,7 @@ impl Capture {
             if stop() {
                 return Ok(false);
             }
-            drain_events(fetcher.consumer())?;
+            drain_events(fetcher.consumer(), topic)?;
             fetcher.take(RECORDS_MAX, POLL_INTERVAL, &mut messages);
             if last_progress.elapsed() >= QUIET_AFTER && messages.iter().all(Message::is_error) {
                 let timeout = timeout.saturating_sub(last_progress.elapsed());
@@ -195,7 +199,8 @@ fn ranges(
             .fetch_watermarks(&of.topic, of.partition, CALL_TIMEOUT)
             .map_err(|error| unanswered(&format!("get the offsets of {of}"), &error))?;
         // If no record is that recent, `from` selects nothing and `to` sets no bound.
-        let next = from.unwrap_or(end).max(low);
+        let begin = wanted.begin.get(&of.partition).copied().unwrap_or(low);
+        let next = from.unwrap_or(end).max(low).max(begin);
         let end = to.map_or(end, |found| found.min(end));
         let (next, end) = wanted.offsets.as_ref().map_or((next, end), |only| (next.max(only.start), end.min(only.end)));
         ranges.push(Range { of, next, end: end.max(next) });
@@ -233,11 +238,11 @@ fn pause(consumer: &BaseConsumer<Observer>, of: &TopicPartition) -> Result<(), E
 }
 
 /// Handles the client's events that do not concern a partition.
-fn drain_events(consumer: &BaseConsumer<Observer>) -> Result<(), Error> {
+fn drain_events(consumer: &BaseConsumer<Observer>, topic: &str) -> Result<(), Error> {
     for _ in 0..EVENTS_MAX {
         match consumer.poll(Duration::ZERO) {
             None => break,
-            Some(Err(error)) => fatal(&error)?,
+            Some(Err(error)) => fatal(&error, topic)?,
             Some(Ok(_)) => {
                 return Err(Error::Fatal("a record arrived through the consumer's own queue; please report this as a bug".to_owned()));
             }
@@ -251,10 +256,10 @@ fn seek_back(consumer: &BaseConsumer<Observer>, range: &Range, code: RDKafkaErro
     let Range { of, next, .. } = range;
     if is_out_of_range(code) {
         return Err(Error::Fatal(format!(
-            "records of {of} from offset {next} on were deleted before the capture read them; start the capture later in the topic, or increase the topic's retention"
+            "records of {of} from offset {next} on were deleted before they could be read; run the command again, start later in the topic, or increase the topic's retention"
         )));
     }
-    fatal(&KafkaError::MessageConsumption(code))?;
+    fatal(&KafkaError::MessageConsumption(code), &of.topic)?;
     // librdkafka counts the error as a consumed message, and might continue after the next record.
     consumer
         .seek(&of.topic, of.partition, Position::Offset(*next), Duration::ZERO)
@@ -262,13 +267,13 @@ fn seek_back(consumer: &BaseConsumer<Observer>, range: &Range, code: RDKafkaErro
 }
 
 /// Returns an error if the capture cannot continue without a gap. Otherwise librdkafka retries.
-fn fatal(error: &KafkaError) -> Result<(), Error> {
+fn fatal(error: &KafkaError, topic: &str) -> Result<(), Error> {
     match error {
         KafkaError::MessageConsumption(code) if is_corrupt(*code) => Err(Error::Fatal(format!(
-            "a record batch is corrupt or unreadable ({code}); capture the records before it and after it separately"
+            "a record batch of topic {topic:?} is corrupt or unreadable ({code}); capture the records before it and after it separately"
         ))),
         KafkaError::MessageConsumption(RDKafkaErrorCode::TopicAuthorizationFailed) => {
-            Err(Error::Fatal("this user may not read the topic; give the user Read on it".to_owned()))
+            Err(Error::Fatal(format!("this user may not read topic {topic:?}; give the user Read on it")))
         }
         KafkaError::MessageConsumptionFatal(code) => Err(Error::Fatal(format!("the consumer cannot continue: {code}"))),
         _ => Ok(()),
@@ -300,7 +305,7 @@ fn range_exists(
     };
     if timeout.is_zero() {
         return Err(Error::Fatal(format!(
-            "the capture of {of} stopped at offset {next}, because the brokers stopped responding; check that Kafka is running at {servers} ({error})"
+            "reading {of} stopped at offset {next}, because the brokers stopped responding; check that Kafka is running at {servers} ({error})"
         )));
     }
     throttle::report(&format!("capturing: {error}"), |_| {

@@ -62,7 +62,7 @@ impl GroupView {
     /// # Errors
     /// If no broker answers.
     pub fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error> {
-        committed(&self.observer, partitions)
+        committed(&self.observer, partitions, &format!("get the committed offsets of group {:?}", self.group))
     }
 
     /// Returns the group's state as the brokers name it, if the group has members.

@@ -237,7 +237,8 @@ fn send_error(code: RDKafkaErrorCode, message: String) -> Box<ClientError> {
 /// Returns the changed headers of a message, or `None` if there are none.
 #[inline]
 fn changed<H: HeaderChanges>(message: &Message<'_>, changes: &H) -> Result<Option<Headers>, Box<ClientError>> {
-    let mut headers = Headers::copied(message);
+    let removed = changes.removed_positions();
+    let mut headers = if removed.is_empty() { Headers::copied(message) } else { Headers::without(message, &removed) };
     if let Some(headers) = &mut headers {
         changes.removed().for_each(|name| headers.remove(name));
     }
@@ -249,7 +250,7 @@ fn changed<H: HeaderChanges>(message: &Message<'_>, changes: &H) -> Result<Optio
             );
         }
         if let Some(headers) = &mut headers {
-            headers.add(name.to_bytes(), value);
+            headers.add(name.to_bytes(), Some(value));
         }
     }
     Ok(headers)

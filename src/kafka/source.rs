@@ -287,7 +287,7 @@ impl GroupConsumer for Source {
     }
 
     fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error> {
-        committed(self.consumer(), partitions)
+        committed(self.consumer(), partitions, "get the group's committed offsets")
     }
 
     fn watermarks(&self, partition: &TopicPartition) -> Result<(Offset, Offset), Error> {
@@ -344,14 +344,18 @@ impl GroupConsumer for Source {
     }
 }
 
-/// Returns the group's committed offsets, in the order of `partitions`.
-pub(super) fn committed<C: ConsumerContext>(consumer: &BaseConsumer<C>, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error> {
+/// Returns the group's committed offsets, in the order of `partitions`. `what` describes the request in errors.
+pub(super) fn committed<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    partitions: &[TopicPartition],
+    what: &str,
+) -> Result<Vec<Committed>, Error> {
     if partitions.is_empty() {
         // Rebalances often assign nothing.
         return Ok(Vec::new());
     }
     let asked = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
-    let failed = |error: KafkaError| unanswered("get the group's committed offsets", &error);
+    let failed = |error: KafkaError| unanswered(what, &error);
     let answer = consumer.committed_offsets(asked, CALL_TIMEOUT).map_err(failed)?;
     partitions
         .iter()

@@ -4,12 +4,14 @@
 //! which partitions exist.
 
 mod added_headers;
+pub mod dead_letter;
 
 pub use added_headers::AddedHeaders;
+pub use dead_letter::Origin;
 
 use crate::config::{OnDuplicate, OnInvalid, OnTombstone, Topic};
 use crate::dedup::Late;
-use crate::record::{Invalid, Offset, Reason, Timestamp, Verdict};
+use crate::record::{Invalid, Reason, Timestamp, Verdict};
 use std::ffi::CStr;
 
 /// Headers that explain a verdict: the verdict, and the location of the record.
@@ -22,22 +24,6 @@ const TOPIC: &CStr = c"unseen-topic";
 const PARTITION: &CStr = c"unseen-partition";
 const OFFSET: &CStr = c"unseen-offset";
 const EXPLANATION: &[&CStr] = &[VERDICT, SPACE, FILTER, SINCE, TOPIC, PARTITION, OFFSET];
-
-/// Header of a dead letter that is written without its time: the time, in milliseconds since the epoch.
-const TIMESTAMP: &CStr = c"unseen-timestamp";
-
-/// Origin of a record.
-#[derive(Clone, Copy, Debug)]
-pub struct Origin<'a> {
-    /// Topic of the record.
-    pub topic: &'a str,
-    /// Partition of the record.
-    pub partition: i32,
-    /// Offset of the record.
-    pub offset: Offset,
-    /// Time of the record.
-    pub time: Option<Timestamp>,
-}
 
 /// One of a topic's outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +121,7 @@ pub fn headers<'o>(
 ) {
     headers.clear();
     if destination == Destination::DeadLetters {
-        explain_dead_letter(verdict, invalid, &origin(), headers);
+        dead_letter::write(verdict, invalid, &origin(), headers);
     } else if verdict == Verdict::Duplicate || topic.on_duplicate == OnDuplicate::Mark {
         match detail {
             Detail::Full(since) => explain(topic, verdict, since, &origin(), headers),
@@ -145,14 +131,6 @@ pub fn headers<'o>(
             }
             Detail::Brief => {}
         }
-    }
-}
-
-/// Returns the message for a record without further details.
-const fn default_message(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Invalid(_) => "the record was invalid when it was first read",
-        _ => "the record is older than the window",
     }
 }
 
@@ -169,24 +147,4 @@ fn explain(topic: &Topic, verdict: Verdict, since: Option<Timestamp>, origin: &O
     headers.push_text(TOPIC, origin.topic);
     headers.push_number(PARTITION, origin.partition.into());
     headers.push_number(OFFSET, origin.offset);
-}
-
-/// Adds the headers of a dead letter, named like Kafka Connect's, so that its tools can read them.
-fn explain_dead_letter(verdict: Verdict, invalid: Option<&Invalid>, origin: &Origin<'_>, headers: &mut AddedHeaders) {
-    let reason = match verdict {
-        Verdict::Invalid(reason) => reason.label(),
-        _ => verdict.label(),
-    };
-    headers.push(c"__connect.errors.topic", origin.topic);
-    headers.push(c"__connect.errors.partition", origin.partition);
-    headers.push(c"__connect.errors.offset", origin.offset);
-    headers.push(c"__connect.errors.stage", "DEDUP");
-    headers.push(c"__connect.errors.exception.class.name", format_args!("unseen.{reason}"));
-    match invalid {
-        Some(invalid) => headers.push(c"__connect.errors.exception.message", invalid),
-        None => headers.push(c"__connect.errors.exception.message", default_message(verdict)),
-    }
-    if let (Verdict::Invalid(Reason::Refused), Some(time)) = (verdict, origin.time) {
-        headers.push(TIMESTAMP, time);
-    }
 }

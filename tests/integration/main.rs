@@ -37,6 +37,7 @@ mod oversize;
 mod panics;
 mod rebuild;
 mod rebuild_threads;
+mod redrive;
 mod refused;
 mod repartition;
 mod replay;

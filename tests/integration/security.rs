@@ -1,6 +1,6 @@
 //! Promise: a worker works with TLS and SASL, with no more permissions than documented. Errors name the cause, and show no secret.
 
-use crate::harness::{PATIENCE, Right, SecureBroker, Setup, grant, secure_broker, unique, wait_until};
+use crate::harness::{PATIENCE, Right, SecureBroker, Setup, grant, produce, secure_broker, topic, unique, unseen, wait_until};
 use crate::stream::Stream;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -252,6 +252,51 @@ fn missing_permission_is_reported() {
         let sentence =
             format!("topics[0].{setting}: topic {topic:?} does not exist, or this user may not see it; give the user {right} on it");
         assert!(stderr.contains(&sentence), "`check` does not report {sentence:?}:\n{stderr}");
+    }
+}
+
+#[test]
+fn a_redrive_needs_only_the_documented_permissions() {
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum Lacking {
+        Letters,
+        Input,
+        Group,
+        Transactions,
+        Nothing,
+    }
+    for (lacking, sentence) in [
+        (Lacking::Letters, "this user may not read topic"),
+        (Lacking::Input, "give this user Write on that topic"),
+        (Lacking::Group, "give this user Read on the group"),
+        (Lacking::Transactions, "give this user Write on the transactional id"),
+        (Lacking::Nothing, ""),
+    ] {
+        let stream = SCRAM.stream("redrive", 10);
+        let letters = topic(&stream.broker, "redrive-dead", 4);
+        let stream = stream.with(|setup| setup.sections(&format!("on_invalid = {{ topic = \"{letters}\" }}")));
+        let group = format!("{}-redrive", stream.setup.group());
+        let mut rights = vec![Right::DescribeTopic(&stream.input), Right::DescribeTopic(&letters), Right::DescribeTopic(&stream.output)];
+        for (need, right) in [
+            (Lacking::Letters, Right::ReadTopic(&letters)),
+            (Lacking::Input, Right::WriteTopic(&stream.input)),
+            (Lacking::Group, Right::ReadGroup(&group)),
+            (Lacking::Transactions, Right::WriteTransactions(&group)),
+        ] {
+            rights.extend((need != lacking).then_some(right));
+        }
+        grant(&stream.broker, SCRAM.user(), &rights);
+        let letter = stream.records[0].dead_letter(&stream.input, 0, "unseen.malformed", "why");
+        produce(&stream.broker, &letters, [letter]);
+        let config = stream.setup.write_config("a").display().to_string();
+        // The broker applies permissions a moment later.
+        wait_until("the redrive ends as expected", PATIENCE, || {
+            let (code, out, error) = unseen(["dlq", "redrive", "-c", &config]);
+            let is_done = code == Some(0) && out.starts_with("redrove 1 dead letter\n");
+            let is_refused = code == Some(1) && error.contains(sentence);
+            assert!(!is_done || lacking == Lacking::Nothing, "{sentence}: {out}");
+            (is_done || is_refused && lacking != Lacking::Nothing).then_some(())
+        });
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// Points at which a seed is killed.
-const SEEDING: &[&str] = &["seed.written:1:kill", "seed.offsets_sent:1:kill", "seed.committed:1:kill"];
+const SEEDING: &[&str] = &["outsider.written:1:kill", "outsider.offsets_sent:1:kill", "outsider.committed:1:kill"];
 const SEEDS: usize = 3_000;
 const LIVE: usize = 3_000;
 
@@ -138,7 +138,7 @@ fn seed_is_written_completely_or_not_at_all() {
         let seeded = Seeded::new("seed-killed", AGING);
         let (code, ..) = seeded.seed(fault);
         assert_eq!(code, None, "it was killed at {fault}");
-        if fault.starts_with("seed.committed") {
+        if fault.starts_with("outsider.committed") {
             refused(seeded.seed(""), "has already started or was seeded");
         } else {
             let (code, _, error) = seeded.seed("");

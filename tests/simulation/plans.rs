@@ -113,8 +113,8 @@ const REVOKED: &[&str] = &["revoke.begin", "revoke.committed", "revoke.checkpoin
 const LOST: &[&str] = &["lose.begin", "lose.forgotten", "lose.aborted"];
 const DRAINING: &[&str] = &["drain.begin", "drain.committed", "drain.checkpointed", "drain.left"];
 
-/// Points that no simulated process passes. Tests on a real broker kill there: `faults` and `seed`.
-const ON_A_BROKER: &[&str] = &["checkpoint.file", "seed.written", "seed.offsets_sent", "seed.committed"];
+/// Points that no simulated process passes. Tests on a real broker kill there: `faults`, `redrive`, and `seed`.
+const ON_A_BROKER: &[&str] = &["checkpoint.file", "outsider.written", "outsider.offsets_sent", "outsider.committed"];
 
 /// Kills a process at each of these points, at the n-th pass of the point, for each n in `times`.
 fn kill_at_each(points: &[&str], times: &[u32], plan: impl Fn(Fault) -> Plan) {

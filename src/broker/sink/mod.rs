@@ -5,9 +5,9 @@
 
 mod connect;
 mod error;
-mod first;
 mod offsets;
 mod origin;
+mod outsider;
 mod refused;
 
 pub use error::{SinkError, duplicate_producer};
@@ -43,16 +43,16 @@ const LINGER_WAIT: Duration = Duration::from_millis(2);
 /// The time to wait for room in a full queue before a record is tried again.
 const QUEUE_FULL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// An input record to write to another topic.
-pub struct Outgoing<'a, R> {
+/// A record that was read, to write to another topic.
+pub struct Outgoing<'a, R, H = AddedHeaders> {
     /// The topic and partition to write to.
     pub target: Target<'a>,
-    /// The input record. Its key, value, and headers are written unchanged.
+    /// The record. Its key and value are written unchanged.
     pub message: &'a R,
     /// The timestamp to write.
     pub time: Option<Timestamp>,
-    /// The headers to add.
-    pub headers: &'a AddedHeaders,
+    /// The changes to its headers.
+    pub headers: &'a H,
     /// The number that identifies the record in failures.
     pub origin: usize,
 }
@@ -145,7 +145,7 @@ impl<B: Broker> Sink<B> {
     /// # Errors
     /// [`SinkError`] says what to do.
     #[inline]
-    pub fn send(&self, outgoing: &Outgoing<'_, RecordOf<'_, B>>) -> Result<(), SinkError> {
+    pub fn send<H: HeaderChanges>(&self, outgoing: &Outgoing<'_, RecordOf<'_, B>, H>) -> Result<(), SinkError> {
         fault::step("transaction.send").map_err(SinkError::Abort)?;
         let &Outgoing { target: Target { topic, partition }, message, time, headers, origin } = outgoing;
         self.queue(&OutgoingRecord {
@@ -183,7 +183,7 @@ impl<B: Broker> Sink<B> {
             key: None,
             value: Some(value),
             time: OutgoingTime::Now,
-            headers: None,
+            headers: None::<(_, &AddedHeaders)>,
             tag: WrittenFrom::Changelog.tag(),
         })
     }
@@ -194,7 +194,7 @@ impl<B: Broker> Sink<B> {
     }
 
     #[inline]
-    fn queue(&self, record: &OutgoingRecord<'_, RecordOf<'_, B>, AddedHeaders>) -> Result<(), SinkError> {
+    fn queue<H: HeaderChanges>(&self, record: &OutgoingRecord<'_, RecordOf<'_, B>, H>) -> Result<(), SinkError> {
         let topic = record.topic;
         let mut waited = None;
         loop {

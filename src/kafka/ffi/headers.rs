@@ -2,9 +2,11 @@
 //!
 //! Owns a copy of them until librdkafka takes it over. Must never change the headers of a consumed message.
 
-use super::Message;
+use super::{Message, raw};
+use crate::broker::Record as _;
 use rdkafka::bindings as rd;
 use std::ffi::CStr;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 /// Headers of a message to be produced.
@@ -23,6 +25,20 @@ impl Headers {
         NonNull::new(unsafe { rd::rd_kafka_headers_copy(message.header_list()?.as_ptr()) }).map(Self)
     }
 
+    /// Copies the headers of a message, except those at the `removed` positions. Returns `None` if no header is left.
+    pub(in crate::kafka) fn without(message: &Message<'_>, removed: &Range<usize>) -> Option<Self> {
+        let mut headers = None;
+        for (_, (name, value)) in message.all_headers().enumerate().filter(|(at, _)| !removed.contains(at)) {
+            if headers.is_none() {
+                headers = Some(Self::with_room(4)?);
+            }
+            if let Some(headers) = &mut headers {
+                Self::add(headers, name, value);
+            }
+        }
+        headers
+    }
+
     /// Removes all headers with this name.
     pub(in crate::kafka) fn remove(&mut self, name: &CStr) {
         // SAFETY: we own the list, and the name is a C string. The call fails only if there is no such header, or if the list is read-only,
@@ -30,12 +46,13 @@ impl Headers {
         unsafe { rd::rd_kafka_header_remove(self.0.as_ptr(), name.as_ptr()) };
     }
 
-    pub(in crate::kafka) fn add(&mut self, name: &[u8], value: &[u8]) {
-        let length = |bytes: &[u8]| isize::try_from(bytes.len()).unwrap_or(isize::MAX);
-        // SAFETY: we own the list, and librdkafka copies this many bytes of the name and the value. The call fails only if the list is
-        // read-only, which ours is not.
+    pub(in crate::kafka) fn add(&mut self, name: &[u8], value: Option<&[u8]>) {
+        let length = |bytes: usize| isize::try_from(bytes).unwrap_or(isize::MAX);
+        let (start, bytes) = raw(value);
+        // SAFETY: we own the list, and librdkafka copies this many bytes of the name and the value, if it is not null. The call fails only
+        // if the list is read-only, which ours is not.
         unsafe {
-            rd::rd_kafka_header_add(self.0.as_ptr(), name.as_ptr().cast(), length(name), value.as_ptr().cast(), length(value));
+            rd::rd_kafka_header_add(self.0.as_ptr(), name.as_ptr().cast(), length(name.len()), start, length(bytes));
         }
     }
 

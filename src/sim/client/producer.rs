@@ -223,7 +223,9 @@ impl SimProducer {
     fn record<H: HeaderChanges>(world: &World, record: &OutgoingRecord<'_, SimRecord, H>) -> StoredRecord {
         let mut headers: Vec<Header> = Vec::new();
         if let Some((from, changes)) = &record.headers {
-            headers.extend(from.all_headers().map(|(name, value)| -> Header { (name.into(), value.map(Into::into)) }));
+            let removed = changes.removed_positions();
+            let kept = from.all_headers().enumerate().filter(|(at, _)| !removed.contains(at));
+            headers.extend(kept.map(|(_, (name, value))| -> Header { (name.into(), value.map(Into::into)) }));
             for name in changes.removed() {
                 headers.retain(|(own, _)| **own != *name.to_bytes());
             }

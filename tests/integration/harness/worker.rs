@@ -38,6 +38,13 @@ impl Worker {
         Self::spawn(command, "serve", config, overrides, "", log)
     }
 
+    /// Starts `unseen dlq redrive` with armed fault points.
+    pub fn redrive(config: &Path, faults: &str, log: &Path) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_unseen"));
+        command.arg("dlq").stderr(append_to(log));
+        Self::spawn(command, "redrive", config, &[], faults, log)
+    }
+
     /// The same as `start`, with armed fault points (see src/fault.rs): `commit.flushed:3:kill`, or several separated by commas.
     /// [`Worker::limit_files`] can fill its disk.
     pub fn start_armed(config: &Path, overrides: &[&str], faults: &str, log: &Path) -> Self {

@@ -1,6 +1,6 @@
-//! The first commit of a group, by a client that is not a member of the group.
+//! A commit by a client that is not a member of the group.
 //!
-//! Must never commit while the group has members. Only the check prevents that.
+//! Must never commit while the group has members. Only the caller's check prevents that.
 
 use super::error::next;
 use super::{CALL_TIMEOUT, OffsetToCommit, Sink, SinkError};
@@ -16,26 +16,26 @@ impl<B: Broker> Sink<B> {
         self.flush().map_err(|failure| self.explain(failure))
     }
 
-    /// Commits the [written](Self::wait_written) records together with the first offsets of a group. `check` is called after the offsets
-    /// were added to the transaction. A member that joins later does not get offsets before the transaction has ended. So `check` sees
-    /// every member that could have read earlier offsets.
+    /// Commits the [written](Self::wait_written) records together with offsets of a group. `check` is called after the offsets were added
+    /// to the transaction. A member that joins later does not get offsets before the transaction has ended. So `check` sees every member
+    /// that could have read earlier offsets.
     ///
     /// # Errors
     /// [`SinkError`] says what to do.
-    pub fn commit_first(
+    pub fn commit_as_outsider(
         &self,
-        first: &[OffsetToCommit],
+        offsets: &[OffsetToCommit],
         outsider: &MembershipOf<B>,
         check: impl FnOnce() -> Result<(), SinkError>,
     ) -> Result<(), SinkError> {
-        let requests = self.offset_requests(first);
+        let requests = self.offset_requests(offsets);
         let commit = || {
-            fault::point("seed.written");
+            fault::point("outsider.written");
             self.send_offsets(&requests, outsider)?;
-            fault::point("seed.offsets_sent");
+            fault::point("outsider.offsets_sent");
             check()?;
             self.attempt(|| self.producer.commit_transaction(CALL_TIMEOUT)).map_err(|error| next(&error))?;
-            fault::point("seed.committed");
+            fault::point("outsider.committed");
             Ok(())
         };
         commit().map_err(|failure| self.explain(failure))

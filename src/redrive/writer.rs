@@ -1,0 +1,136 @@
+//! The transactions of a redrive, which contain dead letters and the positions after them.
+//!
+//! Owns the size of a transaction. Must never commit a position without the dead letters before it.
+
+use super::error::{Error, Failure};
+use crate::broker::{HeaderChanges, Outgoing, Record as _, Sink, SinkError, Target};
+use crate::config::Config;
+use crate::kafka::{self, GroupMetadata, KafkaBroker, Message};
+use crate::record::{Offset, Timestamp, TopicPartition};
+use crate::stats::Stats;
+use std::ffi::CStr;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Maximum number of records per transaction.
+const RECORDS_MAX: usize = 1000;
+/// Maximum size of keys and values per transaction, plus one record.
+const BYTES_MAX: usize = 16 << 20;
+/// The share of the transaction timeout after which a transaction is committed.
+const TIMEOUT_SHARE: u32 = 4;
+
+/// A transactional producer.
+pub(super) struct Writer {
+    sink: Sink<KafkaBroker>,
+    outsider: GroupMetadata,
+    timeout: Duration,
+    /// The position of each record of the open transaction.
+    written: Vec<(i32, Offset)>,
+    bytes: usize,
+    /// The start of the open transaction.
+    opened: Option<Instant>,
+}
+
+/// Removes the headers at some positions.
+struct Without(Range<usize>);
+
+impl HeaderChanges for Without {
+    fn removed_positions(&self) -> Range<usize> {
+        self.0.clone()
+    }
+
+    fn removed(&self) -> impl Iterator<Item = &CStr> {
+        std::iter::empty()
+    }
+
+    fn added(&self) -> impl Iterator<Item = (&CStr, &[u8])> {
+        std::iter::empty()
+    }
+}
+
+impl Writer {
+    /// Connects, fences another redrive of this group, and aborts its open transaction.
+    pub(super) fn connect(
+        config: &Config,
+        outsider: GroupMetadata,
+        batch_bytes: usize,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Self, kafka::Error> {
+        let broker = KafkaBroker::new(Arc::new(Stats::new(config)));
+        let sink = Sink::connect(&broker, config, &config.kafka.group_id, 1, batch_bytes, stop)?;
+        Ok(Self { sink, outsider, timeout: config.worker.transaction_timeout, written: Vec::new(), bytes: 0, opened: None })
+    }
+
+    /// Writes a dead letter without the headers at these positions.
+    pub(super) fn write(
+        &mut self,
+        message: &Message<'_>,
+        (topic, partition): (&str, Option<i32>),
+        time: Option<Timestamp>,
+        headers: Range<usize>,
+    ) -> Result<(), Failure> {
+        self.begin(message.topic())?;
+        let (target, origin) = (Target { topic, partition }, self.written.len());
+        self.written.push((message.partition(), message.offset()));
+        self.bytes += message.bytes();
+        self.sink.poll();
+        let sent = self.sink.send(&Outgoing { target, message, time, headers: &Without(headers), origin });
+        sent.map_err(|failure| self.failure(message.topic(), failure))
+    }
+
+    /// True if it is time to commit.
+    pub(super) fn is_due(&self) -> bool {
+        let is_old = self.opened.is_some_and(|opened| opened.elapsed() >= self.timeout / TIMEOUT_SHARE);
+        is_old || self.written.len() >= RECORDS_MAX || self.bytes >= BYTES_MAX
+    }
+
+    /// Commits the written dead letters of a topic with these positions.
+    pub(super) fn commit(&mut self, topic: &str, positions: &[(TopicPartition, Offset, String)]) -> Result<(), Failure> {
+        self.begin(topic)?;
+        let committed = self.sink.wait_written().and_then(|()| self.sink.commit_as_outsider(positions, &self.outsider, || Ok(())));
+        committed.map_err(|failure| self.failure(topic, failure))?;
+        (self.bytes, self.opened) = (0, None);
+        self.written.clear();
+        Ok(())
+    }
+
+    /// Aborts the open transaction. If this fails, the next redrive or the brokers abort it.
+    pub(super) fn abort(&self) {
+        if self.opened.is_some() {
+            let _ = self.sink.abort();
+        }
+    }
+
+    fn begin(&mut self, topic: &str) -> Result<(), Failure> {
+        if self.opened.is_none() {
+            self.sink.begin().map_err(|failure| self.failure(topic, failure))?;
+            self.opened = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    fn failure(&self, topic: &str, failure: SinkError) -> Failure {
+        let again = "run the command again to continue with the dead letters that were not redriven";
+        let message = match failure {
+            SinkError::Exit(reason) => reason,
+            SinkError::Abort(reason) => format!("the last transaction was aborted: {reason}; {again}"),
+            SinkError::Refused(refused) => {
+                let Some(refused) = refused.iter().find(|refused| refused.is_certain) else { return Failure::Batch };
+                let (partition, offset) = self.written.get(refused.origin).copied().unwrap_or_default();
+                format!(
+                    "topic {:?} rejects the dead letter at {topic}[{partition}] offset {offset}: {}; to redrive the others, select their reasons with --reason",
+                    refused.topic, refused.invalid
+                )
+            }
+            SinkError::Fenced(_) if self.opened.is_some_and(|opened| opened.elapsed() >= self.timeout) => {
+                format!("the last transaction took longer than worker.transaction_timeout; {again}")
+            }
+            SinkError::Fenced(reason) => {
+                format!("another redrive of this group has started, and continues in place of this one ({reason})")
+            }
+            SinkError::Unknown(reason) => format!("it is unknown whether the last transaction was committed ({reason}); {again}"),
+        };
+        Error::Refused(message).into()
+    }
+}

@@ -1,0 +1,172 @@
+//! The headers of dead letters, named like Kafka Connect's, so that its tools can read them.
+//!
+//! Owns how they are written and read. Must never take a dead letter of another program for one of unseen.
+
+use super::added_headers::AddedHeaders;
+use crate::record::{Invalid, Offset, Reason, Timestamp, Verdict};
+use std::ffi::CStr;
+use std::ops::Range;
+
+const TOPIC: &CStr = c"__connect.errors.topic";
+const PARTITION: &CStr = c"__connect.errors.partition";
+const OFFSET: &CStr = c"__connect.errors.offset";
+const STAGE: &CStr = c"__connect.errors.stage";
+const CLASS: &CStr = c"__connect.errors.exception.class.name";
+const MESSAGE: &CStr = c"__connect.errors.exception.message";
+/// The headers of every dead letter, in order.
+const NAMES: [&CStr; 6] = [TOPIC, PARTITION, OFFSET, STAGE, CLASS, MESSAGE];
+/// Time of a dead letter that is written without its time, in milliseconds since the epoch. Follows the other headers.
+const TIMESTAMP: &CStr = c"unseen-timestamp";
+
+const DEDUP: &str = "DEDUP";
+/// The start of the class name. The reason follows.
+const CLASS_PREFIX: &str = "unseen.";
+
+/// Origin of a record.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin<'a> {
+    /// Topic of the record.
+    pub topic: &'a str,
+    /// Partition of the record.
+    pub partition: i32,
+    /// Offset of the record.
+    pub offset: Offset,
+    /// Time of the record.
+    pub time: Option<Timestamp>,
+}
+
+/// A header of a record: its name and value.
+pub type Header<'h> = (&'h [u8], Option<&'h [u8]>);
+
+/// What the headers of a dead letter contain.
+#[derive(Debug, PartialEq, Eq)]
+pub struct DeadLetter<'h> {
+    /// The topic that the record was read from.
+    pub topic: &'h str,
+    /// The partition that the record was read from.
+    pub partition: i32,
+    /// The reason.
+    pub verdict: Verdict,
+    /// The time of the record, if the dead letter itself has no time.
+    pub time: Option<Timestamp>,
+    /// The positions of these headers.
+    pub positions: Range<usize>,
+}
+
+/// Returns the verdicts of dead letters.
+pub fn verdicts() -> impl Iterator<Item = Verdict> {
+    Reason::ALL.into_iter().map(Verdict::Invalid).chain([Verdict::Late])
+}
+
+/// Returns the name of the reason for a dead letter.
+#[must_use]
+pub const fn reason(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Invalid(reason) => reason.label(),
+        _ => verdict.label(),
+    }
+}
+
+/// Adds the headers of a dead letter.
+pub(super) fn write(verdict: Verdict, invalid: Option<&Invalid>, origin: &Origin<'_>, headers: &mut AddedHeaders) {
+    headers.push(TOPIC, origin.topic);
+    headers.push(PARTITION, origin.partition);
+    headers.push(OFFSET, origin.offset);
+    headers.push(STAGE, DEDUP);
+    headers.push(CLASS, format_args!("{CLASS_PREFIX}{}", reason(verdict)));
+    match invalid {
+        Some(invalid) => headers.push(MESSAGE, invalid),
+        None => headers.push(MESSAGE, default_message(verdict)),
+    }
+    if let (Verdict::Invalid(Reason::Refused), Some(time)) = (verdict, origin.time) {
+        headers.push(TIMESTAMP, time);
+    }
+}
+
+/// Returns the message for a record without further details.
+const fn default_message(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Invalid(_) => "the record was invalid when it was first read",
+        _ => "the record is older than the window",
+    }
+}
+
+/// Reads the headers of a dead letter. If the record has been a dead letter several times, reads those that were added last. Returns `None`
+/// if unseen has not added any, or if their values are unknown.
+#[must_use]
+pub fn read<'h>(headers: &[Header<'h>]) -> Option<DeadLetter<'h>> {
+    let text = |at: usize| std::str::from_utf8(headers[at].1?).ok();
+    let is_letter = |start: &usize| {
+        let headers = &headers[*start..];
+        headers.len() >= NAMES.len()
+            && headers.iter().zip(NAMES).all(|((own, _), name)| *own == name.to_bytes())
+            && text(start + 3) == Some(DEDUP)
+    };
+    let start = (0..headers.len()).rev().find(is_letter)?;
+    let label = text(start + 4)?.strip_prefix(CLASS_PREFIX)?;
+    let end = start + NAMES.len();
+    let is_timed = headers.get(end).is_some_and(|(name, _)| *name == TIMESTAMP.to_bytes());
+    Some(DeadLetter {
+        topic: text(start)?,
+        partition: text(start + 1)?.parse().ok()?,
+        verdict: verdicts().find(|&verdict| reason(verdict) == label)?,
+        time: if is_timed { Some(text(end)?.parse().ok()?) } else { None },
+        positions: start..end + usize::from(is_timed),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ORIGIN: Origin<'_> = Origin { topic: "news", partition: 3, offset: 17, time: Some(5) };
+
+    /// Returns the headers of a dead letter, after those of `record`.
+    fn written(record: &[(&'static str, Option<&str>)], verdict: Verdict) -> Vec<(String, Option<String>)> {
+        let mut added = AddedHeaders::default();
+        write(verdict, None, &ORIGIN, &mut added);
+        let own = record.iter().map(|&(name, value)| (name.to_owned(), value.map(str::to_owned)));
+        own.chain(added.iter().map(|(name, value)| (name.to_str().unwrap().to_owned(), Some(value.to_owned())))).collect()
+    }
+
+    fn borrowed(headers: &[(String, Option<String>)]) -> Vec<Header<'_>> {
+        headers.iter().map(|(name, value)| (name.as_bytes(), value.as_ref().map(String::as_bytes))).collect()
+    }
+
+    #[test]
+    fn headers_are_read_as_they_were_written() {
+        for verdict in verdicts() {
+            let headers = written(&[("a", None), ("unseen-timestamp", Some("9"))], verdict);
+            let is_refused = verdict == Verdict::Invalid(Reason::Refused);
+            let positions = 2..if is_refused { 9 } else { 8 };
+            let time = is_refused.then_some(5);
+            assert_eq!(read(&borrowed(&headers)), Some(DeadLetter { topic: "news", partition: 3, verdict, time, positions }));
+        }
+    }
+
+    #[test]
+    fn only_the_headers_that_were_added_last_are_read() {
+        // Kafka Connect adds headers of the same names in another stage, and tools add headers after ours.
+        let connect = [("__connect.errors.topic", Some("other")), ("__connect.errors.stage", Some("VALUE_CONVERTER"))];
+        let once = written(&connect, Verdict::Late);
+        let mut twice = written(&[], Verdict::Late);
+        twice.splice(0..0, once);
+        twice.push(("copied-by".to_owned(), Some("tool".to_owned())));
+        assert_eq!(read(&borrowed(&twice)).unwrap().positions, 8..14);
+    }
+
+    #[test]
+    fn other_records_are_not_taken_for_dead_letters() {
+        let headers = written(&[], Verdict::Invalid(Reason::Malformed));
+        assert!(read(&borrowed(&headers)).is_some());
+        for (at, value) in
+            [(1, Some("x")), (3, Some("TRANSFORMATION")), (4, Some("java.lang.Exception")), (4, Some("unseen.new")), (0, None)]
+        {
+            let mut changed = headers.clone();
+            changed[at].1 = value.map(str::to_owned);
+            assert_eq!(read(&borrowed(&changed)), None, "{at} {value:?}");
+        }
+        assert_eq!(read(&borrowed(&headers[..5])), None);
+        assert_eq!(read(&[]), None);
+    }
+}
