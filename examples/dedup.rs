@@ -6,7 +6,7 @@
 //! ```
 
 use std::io::{BufRead as _, Write as _};
-use unseen::dedup::{Dedup, Late, Rules};
+use unseen::dedup::{Dedup, Emit, Late, Rules};
 use unseen::filter::{AgingSizing, Spec, Window};
 use unseen::key::{KeySpec, Part, Scratch};
 use unseen::record::{Record, Timestamp, Verdict};
@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // A window by count needs no times. It keeps at least the last million keys.
     let window = Window::keys(1_000_000, 4);
     let filter = Spec::Aging(AgingSizing::new(window, 1_000_000, 1e-4));
-    let mut dedup = Dedup::new(Rules { window, filter: Some(filter), exact: false, refresh: false, late: Late::Emit });
+    let mut dedup = Dedup::new(Rules { window, filter: Some(filter), exact: false, refresh: false, late: Late::Emit, emit: Emit::First });
 
     let key = KeySpec::new(vec![Part::RecordValue])?;
     let mut scratch = Scratch::default();

@@ -12,13 +12,14 @@ use unseen::stats::RecentTimes;
 use unseen::testing::{self, TestFile};
 
 /// The name of a case, and the options of its topic.
-const CASES: [(&str, &str); 11] = [
+const CASES: [(&str, &str); 12] = [
     ("03-optional-part", "key = [{ field = \"/tenant\" }, { field = \"/id\" }, { field = \"/sub\", optional = true }]"),
     ("05-header-case", "key = { header = \"X-Shopify-Event-Id\", ignore_case = true }"),
     (
         "15-nested-json",
         "key = [{ field = \"/Message\", then = \"/Records/0/s3/object/key\" }, { field = \"/Message\", then = \"/Records/0/s3/object/sequencer\" }]",
     ),
+    ("20-consecutive", "key = { field = \"/device\" }\nemit = \"on_change\""),
     ("26-time", "key = { record = \"key\" }\ntime = { field = \"/ts\" }\nlate = \"dead_letter\""),
     ("28-urls", "key = { field = \"/url\", normalize = [\"url\"] }"),
     ("29-trim-case", "key = { field = \"/email\", normalize = [\"trim\", \"lowercase\"] }"),

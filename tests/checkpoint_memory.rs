@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use unseen::changelog::Progress;
 use unseen::checkpoint::{CheckpointMetadata, PartitionId, Saved, Settings, Store, StoredFingerprints};
-use unseen::dedup::{Dedup, Late, Rules};
+use unseen::dedup::{Dedup, Emit, Late, Rules};
 use unseen::filter::{AgingSizing, Spec, Window};
 use unseen::key::Fingerprint;
 
@@ -60,7 +60,7 @@ impl Kept {
 fn checkpoint_of_any_size_takes_a_few_megabytes() {
     let window = Window::Time { slice_ms: 1_000_000, slices: 1 };
     let filter = Spec::Aging(AgingSizing::new(window, 140_000_000, 1e-3));
-    let rules = Rules { window, filter: Some(filter), exact: false, refresh: false, late: Late::Emit };
+    let rules = Rules { window, filter: Some(filter), exact: false, refresh: false, late: Late::Emit, emit: Emit::First };
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let store = Arc::new(Store::open(dir.path()).expect("a store"));
     let mut kept = Kept { store: Arc::clone(&store), memory: Dedup::new(rules), saved: None };

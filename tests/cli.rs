@@ -147,6 +147,11 @@ fn check_validates_serve_if_it_is_configured() {
         ("[log]", "changelog = false\n[log]", "serve: state.changelog is false"),
         (filter, "filter = { kind = \"exact\" }", "serve: space \"in\": a filter of kind \"exact\" is on the worker's disk"),
         (
+            filter,
+            "filter = { kind = \"exact\" }\nemit = \"on_change\"",
+            "serve: space \"in\": `unseen serve` does not follow a space with emit",
+        ),
+        (
             "window =",
             "retract = { header = \"r\" }\nwindow =",
             "serve: space \"in\": with confirm, exact retraction needs the fingerprints on the worker's disk",

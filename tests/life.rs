@@ -3,10 +3,10 @@
 //! The test needs no broker: a model of Kafka stores the changelog, and a simple count by slices determines the expected verdicts. Each run
 //! is drawn from a seed. `UNSEEN_LIFE=17 cargo test --test life` runs only that seed.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use unseen::changelog::{Applier, ChangelogRecord, Origin, Outcome, PendingChanges, Progress, Span};
-use unseen::dedup::{Dedup, DedupMetadata, Late, Rules};
+use unseen::dedup::{Dedup, DedupMetadata, Emit, Late, Rules};
 use unseen::filter::{
     AgingSizing, Archive, ArchiveError, Change, CuckooSizing, Exact, GenerationId, PageId, Slice, Spec, StableSizing, Window,
 };
@@ -63,13 +63,13 @@ impl Log {
     }
 }
 
-/// Stored fingerprints.
+/// The contents of stored fingerprints.
 #[derive(Clone, Debug, Default)]
-struct Stored(Arc<Mutex<HashSet<(GenerationId, Fingerprint)>>>);
+struct Stored(Arc<Mutex<HashMap<(GenerationId, Fingerprint), u64>>>);
 
 impl Archive for Stored {
-    fn contains(&self, generation: GenerationId, fingerprint: Fingerprint) -> Result<bool, ArchiveError> {
-        Ok(self.0.lock().unwrap().contains(&(generation, fingerprint)))
+    fn content(&self, generation: GenerationId, entry: Fingerprint) -> Result<Option<u64>, ArchiveError> {
+        Ok(self.0.lock().unwrap().get(&(generation, entry)).copied())
     }
 }
 
@@ -80,7 +80,7 @@ struct Checkpoint {
     progress: Progress,
     metadata: String,
     pages: BTreeMap<PageId, Vec<u8>>,
-    stored: HashSet<(GenerationId, Fingerprint)>,
+    stored: HashMap<(GenerationId, Fingerprint), u64>,
 }
 
 #[derive(Clone, Copy)]
@@ -170,7 +170,7 @@ const STABLE: usize = 4;
 /// The same rules with several kinds of filters. The first cannot retract, and the last guarantees nothing.
 fn kinds(window: Window, refresh: bool, late: Late) -> [Rules; 5] {
     let aging = |rate| Some(Spec::Aging(AgingSizing::new(window, 64, rate)));
-    let rules = |filter, exact| Rules { window, filter, exact, refresh, late };
+    let rules = |filter, exact| Rules { window, filter, exact, refresh, late, emit: Emit::First };
     [
         rules(aging(1e-9), false),
         rules(Some(Spec::Cuckoo(CuckooSizing::new(window, 64, 1e-9))), false),
@@ -341,7 +341,7 @@ impl Life {
         let mut stored = live.stored.0.lock().unwrap().clone();
         for (generation, fingerprint, change) in live.dedup.exact().into_iter().flat_map(Exact::changes) {
             match change {
-                Change::Put => stored.insert((generation, fingerprint)),
+                Change::Put(content) => stored.insert((generation, fingerprint), content),
                 Change::Delete => stored.remove(&(generation, fingerprint)),
             };
         }

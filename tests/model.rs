@@ -4,7 +4,7 @@
 //! `UNSEEN_MODEL_STREAMS=80000 cargo test --release --test model` runs more of them than the normal tests.
 
 use std::collections::HashMap;
-use unseen::dedup::{Dedup, Late, Rules};
+use unseen::dedup::{Dedup, Emit, Late, Rules};
 use unseen::filter::{AgingSizing, AtMaxMemory, CuckooSizing, Growth, Slice, Spec, Window};
 use unseen::key::Fingerprint;
 use unseen::record::Verdict;
@@ -48,11 +48,21 @@ struct Model {
     counted: (u64, i64),
     /// `None` for keys that were inserted before any time was known.
     keys: HashMap<u64, Option<i64>>,
+    /// The content of each key, if changes are emitted.
+    contents: HashMap<u64, u64>,
 }
 
 impl Model {
     fn new(rules: &Rules) -> Self {
-        Self { window: rules.window, refresh: rules.refresh, late: rules.late, stream_time: None, counted: (0, 0), keys: HashMap::new() }
+        Self {
+            window: rules.window,
+            refresh: rules.refresh,
+            late: rules.late,
+            stream_time: None,
+            counted: (0, 0),
+            keys: HashMap::new(),
+            contents: HashMap::new(),
+        }
     }
 
     fn slice(&self) -> Option<i64> {
@@ -88,9 +98,10 @@ impl Model {
         self.keys.insert(number, self.slice());
     }
 
-    fn judge(&mut self, number: u64, time: Option<i64>, max_timestamp: i64) -> Verdict {
+    /// `content` is that of the record if changes are emitted, and 0 otherwise.
+    fn judge(&mut self, number: u64, content: u64, time: Option<i64>, max_timestamp: i64) -> Verdict {
         self.pass(time, max_timestamp);
-        if self.remembers(number) {
+        if self.remembers(number) && self.contents[&number] == content {
             if self.refresh && self.keys[&number] != self.slice() {
                 self.put(number);
             }
@@ -103,6 +114,7 @@ impl Model {
         if is_late && self.late != Late::Emit {
             return Verdict::Late;
         }
+        self.contents.insert(number, content);
         self.put(number);
         Verdict::Unseen
     }
@@ -133,7 +145,14 @@ fn rules(random: &mut Random) -> Rules {
         3 => (cuckoo(rate), true),
         _ => (None, true),
     };
-    Rules { window, filter, exact, refresh: random.one_in(2), late: random.pick(&[Late::Emit, Late::Drop, Late::DeadLetter]) }
+    Rules {
+        window,
+        filter,
+        exact,
+        refresh: random.one_in(2),
+        late: random.pick(&[Late::Emit, Late::Drop, Late::DeadLetter]),
+        emit: if filter.is_none() && random.one_in(2) { Emit::OnChange } else { Emit::First },
+    }
 }
 
 /// A record time: normal, late, from the future, at the epoch, before the epoch, or none.
@@ -164,8 +183,10 @@ fn stream(seed: u64) {
             model.retract(number, time, max_timestamp);
             continue;
         }
-        let verdict = dedup.judge(key(number), time, max_timestamp).expect("there is room");
-        let expected = model.judge(number, time, max_timestamp);
+        let content = if rules.emit == Emit::OnChange { random.below(3) } else { 0 };
+        let fingerprint = if rules.emit == Emit::OnChange { key(number).with_content(key(content)) } else { key(number) };
+        let verdict = dedup.judge(fingerprint, time, max_timestamp).expect("there is room");
+        let expected = model.judge(number, content, time, max_timestamp);
         assert_eq!(verdict, expected, "seed {seed}, step {step}, key {number} at {time:?}: {rules:?}");
     }
     // A slice contains nothing before the first insertion.
@@ -190,7 +211,7 @@ fn bounded(seed: u64) {
     let at_max = random.pick(&[AtMaxMemory::Saturate, AtMaxMemory::EvictOldest]);
     let growth = Growth { adapt: random.one_in(2), max_bytes: Some(most), at_max };
     let filter = Some(Spec::Aging(plan.with_growth(growth)));
-    let rules = Rules { window, filter, exact: false, refresh: false, late: Late::Emit };
+    let rules = Rules { window, filter, exact: false, refresh: false, late: Late::Emit, emit: Emit::First };
     let (mut dedup, mut emitted, mut number) = (Dedup::new(rules), HashMap::new(), 0);
     for slice in 0..30_i64 {
         let keys = random.pick(&[0, 5, 50, 400, 4_000]);

@@ -34,10 +34,11 @@ const OF_TOPIC: Depends = No("each topic has its own");
 const OF_RECORD: Depends = No("it says what becomes of a record, not of its key");
 const NEXT_SLICE: Depends = No("another value holds from the next slice on, or in a `cuckoo` filter from the next new key on");
 const ONE_ID: Depends = No("a text or a number is the same id in every format");
+const EXACT: &[(&str, &str)] = &[("filter.kind", "\"exact\""), ("filter.capacity", "")];
 const STABLE: &[(&str, &str)] = &[("filter.kind", "\"stable\""), ("filter.capacity", "")];
 
 /// All options of a topic, in the order of the configuration.
-const ROWS: [Row; 34] = [
+const ROWS: [Row; 36] = [
     row("input", ["\"in\"", "\"other\""], OF_TOPIC, Yes),
     row("output", ["\"out\"", "\"other\""], OF_TOPIC, OF_RECORD),
     row("space", ["\"s\"", "\"s\""], No("it is what makes a space"), No("a state is stored under the name of its space")),
@@ -80,6 +81,8 @@ const ROWS: [Row; 34] = [
         No("it decides what advances stream time, which is stored"),
     ),
     row("late", ["\"emit\"", "\"drop\""], Yes, OF_RECORD),
+    Row { with: EXACT, ..row("emit", ["\"first\"", "\"on_change\""], Yes, Yes) },
+    Row { with: EXACT, ..row("emit", ["\"on_change\"", "{ on_change = { field = \"/x\" } }"], OF_TOPIC, Yes) },
     row("on_duplicate", ["\"drop\"", "\"mark\""], OF_TOPIC, OF_RECORD),
     row("on_tombstone", ["\"emit\"", "\"drop\""], OF_TOPIC, OF_RECORD),
     row("on_invalid", ["\"emit\"", "\"drop\""], OF_TOPIC, OF_RECORD),

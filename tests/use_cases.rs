@@ -11,8 +11,20 @@ use unseen::format::{NoSchemas, Schemas};
 use unseen::testing::{self, TestFile};
 
 /// Options of a topic that change the outcome of a record. Each is removed in turn.
-const OPTIONS: [&str; 11] =
-    ["when", "space", "repartition", "refresh", "retract", "time", "value_encoding", "late", "on_duplicate", "on_tombstone", "on_invalid"];
+const OPTIONS: [&str; 12] = [
+    "when",
+    "emit",
+    "space",
+    "repartition",
+    "refresh",
+    "retract",
+    "time",
+    "value_encoding",
+    "late",
+    "on_duplicate",
+    "on_tombstone",
+    "on_invalid",
+];
 /// Options of a part of a key that do the same.
 const PART_OPTIONS: [&str; 3] = ["normalize", "then", "optional"];
 
@@ -47,7 +59,7 @@ fn tests(folder: &Path) -> TestFile {
 
 #[test]
 fn every_use_case_passes_its_tests() {
-    assert_eq!(folders().len(), 14);
+    assert_eq!(folders().len(), 15);
     for folder in folders() {
         let config = Config::load(&folder.join("unseen.toml"), &[]).unwrap_or_else(|errors| panic!("{errors}"));
         let tests = tests(&folder);

@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use unseen::changelog::Progress;
 use unseen::checkpoint::decode::{self, Decoder};
 use unseen::checkpoint::{CheckpointMetadata, PartitionId, Settings, codec};
-use unseen::dedup::{Dedup, Late, Rules};
+use unseen::dedup::{Dedup, Emit, Late, Rules};
 use unseen::filter::{AgingSizing, CuckooSizing, PageId, Slice, Spec, StableSizing, Window};
 use unseen::key::Fingerprint;
 
@@ -70,7 +70,7 @@ fn rules(input: &Input<'_>) -> Rules {
             (Some(Spec::Stable(*PLAN.get_or_init(|| StableSizing::new(1024, 1e-2)))), false)
         }
     };
-    Rules { window, filter, exact, refresh: false, late: Late::Emit }
+    Rules { window, filter, exact, refresh: false, late: Late::Emit, emit: Emit::First }
 }
 
 fuzz_target!(|input: Input| {

@@ -1,7 +1,7 @@
 //! Promise: a state rebuilt from its changelog equals the state that was logged.
 
 use super::*;
-use crate::dedup::{Late, Rules};
+use crate::dedup::{Emit, Late, Rules};
 use crate::filter::{AgingSizing, CuckooSizing, Exact, Growth, PageId, Spec, StableSizing, Window};
 use crate::key::Fingerprint;
 use crate::record::{TopicId, Verdict};
@@ -48,7 +48,7 @@ fn windows() -> impl Strategy<Value = Window> {
 fn rules(with: impl Fn(Window) -> (Option<Spec>, bool) + Clone) -> impl Strategy<Value = Rules> {
     (windows(), any::<bool>()).prop_map(move |(window, refresh)| {
         let (filter, exact) = with(window);
-        Rules { window, filter, exact, refresh, late: Late::Emit }
+        Rules { window, filter, exact, refresh, late: Late::Emit, emit: Emit::First }
     })
 }
 
@@ -353,7 +353,7 @@ proptest! {
 
 fn window() -> Rules {
     let window = Window::time(1_000, 4);
-    Rules { window, filter: None, exact: true, refresh: false, late: Late::Emit }
+    Rules { window, filter: None, exact: true, refresh: false, late: Late::Emit, emit: Emit::First }
 }
 
 fn put(from: u64, count: i64, start: Offset) -> Vec<u8> {
@@ -505,7 +505,7 @@ fn records_of_the_previous_owner_after_a_takeover_are_void() {
 #[test]
 fn keys_logged_by_one_kind_are_remembered_by_another() {
     let window = Window::time(1_000, 4);
-    let rules = |filter, exact| Rules { window, filter, exact, refresh: false, late: Late::Emit };
+    let rules = |filter, exact| Rules { window, filter, exact, refresh: false, late: Late::Emit, emit: Emit::First };
     let aging = Spec::Aging(AgingSizing::new(window, 50, 1e-9));
     let stable = Spec::Stable(StableSizing::new(4_000, 0.01));
     let kinds = [rules(Some(aging), false), rules(Some(stable), false), rules(Some(stable), true), rules(None, true)];
@@ -566,7 +566,7 @@ fn keys_from_before_the_first_timestamp_are_kept_for_a_window() {
 fn ordinary_records_are_judged_in_batches() {
     let window = Window::time(1_000, 4);
     for filter in [Spec::Aging(AgingSizing::new(window, 100, 1e-9)), Spec::Cuckoo(CuckooSizing::new(window, 100, 1e-9))] {
-        let mut live = Live::new(Rules { window, filter: Some(filter), exact: false, refresh: false, late: Late::Emit });
+        let mut live = Live::new(Rules { window, filter: Some(filter), exact: false, refresh: false, late: Late::Emit, emit: Emit::First });
         assert_eq!(judge_in_batch(&mut live, 0, &[(1, 5)]), None, "no timestamp yet");
         let arrival = Arrival { topic: 0, number: 1, clock: 5, timed: true, retract: false, commit: false };
         judge(&mut live.dedup, &arrival, 5);
@@ -583,7 +583,7 @@ fn ordinary_records_are_judged_in_batches() {
 /// After an offset reset, a group may commit exactly the same records again.
 #[test]
 fn the_same_records_of_another_epoch_are_a_different_commit() {
-    let rules = Rules { window: Window::keys(100, 1), filter: None, exact: true, refresh: false, late: Late::Emit };
+    let rules = Rules { window: Window::keys(100, 1), filter: None, exact: true, refresh: false, late: Late::Emit, emit: Emit::First };
     let logged = |epoch| {
         let mut live = Live::new(rules);
         let arrivals = [Arrival { topic: 0, number: 1, clock: 1, timed: true, retract: false, commit: false }];

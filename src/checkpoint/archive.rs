@@ -26,8 +26,8 @@ impl StoredFingerprints {
 }
 
 impl Archive for StoredFingerprints {
-    fn contains(&self, generation: GenerationId, fingerprint: Fingerprint) -> Result<bool, ArchiveError> {
-        self.store.holds_fingerprint(&self.id, self.saved, generation, fingerprint).map_err(|error| ArchiveError(error.to_string()))
+    fn content(&self, generation: GenerationId, entry: Fingerprint) -> Result<Option<u64>, ArchiveError> {
+        self.store.stored_content(&self.id, self.saved, generation, entry).map_err(|error| ArchiveError(error.to_string()))
     }
 }
 
@@ -36,18 +36,47 @@ mod tests {
     use super::*;
     use crate::changelog::Progress;
     use crate::checkpoint::{CheckpointMetadata, Error, Settings};
-    use crate::dedup::{Dedup, Late, Rules};
+    use crate::dedup::{Dedup, Emit, Late, Rules};
     use crate::filter::{ExactError, Window};
     use crate::record::Verdict;
     use std::collections::BTreeMap;
 
-    const RULES: Rules =
-        Rules { window: Window::Time { slice_ms: 10, slices: 1 }, filter: None, exact: true, refresh: false, late: Late::Emit };
+    const RULES: Rules = Rules {
+        window: Window::Time { slice_ms: 10, slices: 1 },
+        filter: None,
+        exact: true,
+        refresh: false,
+        late: Late::Emit,
+        emit: Emit::First,
+    };
 
     fn save(store: &Store, id: &PartitionId, state: &mut Dedup, saved: Option<Saved>) -> Result<Saved, Error> {
         let settings = Settings { window: RULES.window, filter: "exact".into(), hash: "xxh3".into(), keys: BTreeMap::new() };
         let metadata = CheckpointMetadata { settings, offsets: BTreeMap::new(), changelog: Progress::default(), state: state.metadata() };
         store.save(&store.claim(id), &metadata, state, saved).map(|(saved, _)| saved)
+    }
+
+    #[test]
+    fn the_last_content_of_a_key_is_stored() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(Store::open(dir.path()).unwrap());
+        let id = PartitionId { space: "doors".to_owned(), partition: 0 };
+        let mut state = Dedup::new(Rules { emit: Emit::OnChange, ..RULES });
+        let judge = |state: &mut Dedup, content| state.judge(Fingerprint(1).with_content(Fingerprint(content)), Some(5), i64::MAX);
+        let mut saved = None;
+        for (content, verdict) in [(1, Verdict::Unseen), (1, Verdict::Duplicate), (2, Verdict::Unseen), (1, Verdict::Unseen)] {
+            assert_eq!(judge(&mut state, content), Ok(verdict));
+            saved = Some(save(&store, &id, &mut state, saved).unwrap());
+            state.attach(Box::new(StoredFingerprints::new(Arc::clone(&store), id.clone(), saved.unwrap())));
+        }
+        let mut stored = Vec::new();
+        store
+            .each_fingerprint(&id, 0, &mut |fingerprint| {
+                stored.push(fingerprint);
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(stored, [Fingerprint(1).with_content(Fingerprint(1))]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! or accept a value with a wrong checksum.
 
 use super::codec::{checked, metadata_key, page_id};
-use super::{CheckpointMetadata, PartitionId};
+use super::{CheckpointMetadata, PartitionId, Settings};
 use crate::dedup::{Dedup, Late, Rules};
 
 /// A partition's state while its pages are being decoded.
@@ -25,6 +25,12 @@ pub fn metadata(id: &PartitionId, stored: &[u8]) -> Result<CheckpointMetadata, S
     serde_json::from_slice(value).map_err(|error| format!("cannot parse its metadata: {error}"))
 }
 
+/// Decodes the content of a stored fingerprint. Without contents, there is no value.
+#[must_use]
+pub fn content(value: &[u8]) -> Option<u64> {
+    if value.is_empty() { Some(0) } else { value.try_into().ok().map(u64::from_le_bytes) }
+}
+
 /// Returns rules to read the described state without its configuration. They are not suitable for judging records.
 #[must_use]
 pub fn metadata_rules(metadata: &CheckpointMetadata) -> Rules {
@@ -35,6 +41,7 @@ pub fn metadata_rules(metadata: &CheckpointMetadata) -> Rules {
         exact: state.exact.is_some(),
         refresh: false,
         late: Late::default(),
+        emit: Settings::emit_of(&metadata.settings.filter),
     }
 }
 

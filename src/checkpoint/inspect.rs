@@ -83,7 +83,7 @@ pub struct StoredSlice {
 /// The answer of a state for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Asked {
-    /// True if a record with this key would be a duplicate.
+    /// True if a record with this key would be a duplicate. With `emit = "on_change"`, only one with the same content.
     pub seen: bool,
     /// The slice into which the key was last inserted, if the kind of filter stores it.
     pub slice: Option<Slice>,

@@ -14,7 +14,7 @@
 //!   format                         version of the format
 //!   h <space> <partition>          metadata: settings, offsets, metadata of the filter, as JSON
 //!   p <space> <partition> <page>   64 KiB of a filter's bits
-//!   x <space> <partition> <generation> <fingerprint>   no value, only the key
+//!   x <space> <partition> <generation> <fingerprint>   no value; with `emit = "on_change"`, 8 bytes of content
 //! DIR/drafts/                      unfinished checkpoints, deleted after a crash
 //! DIR/checkpoints.corrupt-<time>/  quarantined
 //! ```
@@ -49,13 +49,16 @@ pub use store::{Claim, Loaded, Saved, Store};
 
 use crate::changelog::{Origin, Progress};
 use crate::config::{Config, Topic};
-use crate::dedup::{DedupMetadata, Rules};
+use crate::dedup::{DedupMetadata, Emit, Rules};
 use crate::filter::Window;
 use crate::record::Offset;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+
+/// The suffix of the filter whose store has the last content of each key.
+const ON_CHANGE: &str = ", on change";
 
 /// The id of a state: one partition number of one key space.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -92,7 +95,7 @@ pub struct CheckpointMetadata {
 pub struct Settings {
     /// The window.
     pub window: Window,
-    /// The kind of filter, such as `aging` or `aging, confirmed`.
+    /// The kind of filter, such as `aging`, `aging, confirmed`, or `exact, on change`.
     pub filter: String,
     /// The key hash. For a secret, this is only a value that distinguishes it from other secrets.
     pub hash: String,
@@ -121,14 +124,26 @@ impl Settings {
             time: _, // It decides what advances stream time, which is stored.
             max_future: _,
             late: _,
+            on_change: _,
             on_duplicate: _,
             on_tombstone: _,
             on_invalid: _,
             count_by: _,
             key_conflicts: _,
         } = topic;
-        let keys = config.space_of(topic).topics.iter().map(|topic| (topic.input.clone(), topic.key.to_string())).collect();
-        Self { window: topic.window, filter: topic.filter.to_string(), hash: topic.key.hashing_id(), keys }
+        let key = |topic: &Topic| match &topic.on_change {
+            None => topic.key.to_string(),
+            Some(content) => format!("{}, with the content of {content}", topic.key),
+        };
+        let keys = config.space_of(topic).topics.iter().map(|topic| (topic.input.clone(), key(topic))).collect();
+        let filter = format!("{}{}", topic.filter, if topic.on_change.is_some() { ON_CHANGE } else { "" });
+        Self { window: topic.window, filter, hash: topic.key.hashing_id(), keys }
+    }
+
+    /// Returns which records of a key are emitted, from the kind of filter.
+    #[must_use]
+    pub fn emit_of(filter: &str) -> Emit {
+        if filter.ends_with(ON_CHANGE) { Emit::OnChange } else { Emit::First }
     }
 
     /// Returns the origin of changelog records for a topic's space.

@@ -160,6 +160,7 @@ const fn why(cause: Cause) -> &'static str {
         Cause::Expired => "the window of the previous record had ended",
         Cause::AfterRetraction => "the key was retracted before",
         Cause::Forgotten => "the filter forgot the key too early",
+        Cause::Changed => "changed content",
         Cause::Repeat => "repeats an earlier record",
         Cause::FalsePositive => "false positive of the filter",
         Cause::Unknown => "unknown reason",

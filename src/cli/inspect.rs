@@ -5,6 +5,7 @@ use super::topic;
 use crate::checkpoint::inspect::{Asked, Inspection, Question, StoredPartition, inspect};
 use crate::checkpoint::{Settings, merge};
 use crate::config::Config;
+use crate::dedup::Emit;
 use crate::key::Scratch;
 use crate::replay::format_rfc3339;
 use anyhow::{Context as _, ensure};
@@ -122,16 +123,21 @@ fn slices<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String {
 
 /// Returns one line per partition with the result of the key lookup.
 fn answers<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String {
-    let answer = |asked: &Asked| match (asked.seen, asked.since_ms, asked.slice) {
-        (false, ..) => "unseen: a record with this key would be emitted".to_owned(),
-        (true, Some(since), _) => {
-            format!("seen in the slice that starts at {}: a record with this key would be a duplicate", format_rfc3339(since))
-        }
-        (true, None, Some(slice)) => format!("seen in slice {slice}: a record with this key would be a duplicate"),
-        (true, None, None) => "seen: a record with this key would be a duplicate".to_owned(),
+    let answer = |asked: &Asked, emit: Emit| {
+        let same = if emit == Emit::OnChange { " and the same content" } else { "" };
+        let seen = match (asked.seen, asked.since_ms, asked.slice) {
+            (false, ..) => return "unseen: a record with this key would be emitted".to_owned(),
+            (true, Some(since), _) => format!("seen in the slice that starts at {}", format_rfc3339(since)),
+            (true, None, Some(slice)) => format!("seen in slice {slice}"),
+            (true, None, None) => "seen".to_owned(),
+        };
+        format!("{seen}: a record with this key{same} would be a duplicate")
     };
-    let lines = partitions.filter_map(|partition| Some(format!("{}  {}\n", name(partition), answer(partition.key.as_ref()?))));
-    lines.collect()
+    let line = |partition: &StoredPartition| {
+        let answer = answer(partition.key.as_ref()?, Settings::emit_of(&partition.filter));
+        Some(format!("{}  {answer}\n", name(partition)))
+    };
+    partitions.filter_map(line).collect()
 }
 
 /// Returns the key from the command line.

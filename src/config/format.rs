@@ -74,30 +74,29 @@ impl FormatOption {
     }
 }
 
-/// Resolves the formats of a topic's keys and values. Their schemas must have the fields of the key and of the event time.
+/// Resolves the formats of a topic's keys and values. Their schemas must have the wanted fields.
 pub(super) fn resolve(
     key: &FormatOption,
     (value, encoding): (&FormatOption, &EncodingOption),
-    spec: &KeySpec,
-    time: Option<&EventTime>,
+    wanted: &Wanted<'_>,
     topic: &str,
     diagnostics: &mut Diagnostics,
 ) -> Option<Formats> {
-    let key = side(key, (spec, None), true, &format!("{topic}.key_format"), diagnostics);
-    let value = side(value, (spec, time), false, &format!("{topic}.value_format"), diagnostics);
+    let key = side(key, wanted, true, &format!("{topic}.key_format"), diagnostics);
+    let value = side(value, wanted, false, &format!("{topic}.value_format"), diagnostics);
     Some(Formats::new(key?, RecordFormat { encodings: encoding.0.clone(), ..value? }))
 }
 
-/// The key and the event time whose fields a schema must have.
-type Wanted<'w> = (&'w KeySpec, Option<&'w EventTime>);
+/// The key, the compared content, and the event time whose fields a schema must have. The event time is in the value.
+pub(super) type Wanted<'w> = (Vec<&'w KeySpec>, Option<&'w EventTime>);
 
-fn side(option: &FormatOption, wanted: Wanted<'_>, is_key: bool, path: &str, diagnostics: &mut Diagnostics) -> Option<RecordFormat> {
+fn side(option: &FormatOption, wanted: &Wanted<'_>, is_key: bool, path: &str, diagnostics: &mut Diagnostics) -> Option<RecordFormat> {
     let local = local(option, wanted, is_key).map_err(|message| diagnostics.add(path, message)).ok()?;
     Some(RecordFormat { format: option.kind, schema: local.map(Arc::new), encodings: Vec::new() })
 }
 
 /// Reads and checks the schema file of an option, if there is one.
-fn local(option: &FormatOption, wanted: Wanted<'_>, is_key: bool) -> Result<Option<LocalSchema>, String> {
+fn local(option: &FormatOption, wanted: &Wanted<'_>, is_key: bool) -> Result<Option<LocalSchema>, String> {
     if !cfg!(feature = "formats") && matches!(option.kind, Format::Avro | Format::Protobuf) {
         return Err(format!("this build of unseen does not support {}; build it with the Cargo feature `formats`", option.kind));
     }
@@ -132,20 +131,27 @@ fn read(file: &str) -> Result<Vec<u8>, String> {
 
 /// Checks that the schema is readable, and that it has the fields of the key and of the event time.
 #[cfg(feature = "formats")]
-fn check(local: &LocalSchema, (spec, time): Wanted<'_>, is_key: bool) -> Result<(), String> {
+fn check(local: &LocalSchema, (specs, time): &Wanted<'_>, is_key: bool) -> Result<(), String> {
     let is_second_there = || Extractor::compile(&local.schema, Message::Indexes(&[1]), &Places::default()).is_ok();
     if local.schema.format == Format::Protobuf && local.message.is_none() && is_second_there() {
         return Err("the schema has more than one message: set the type of the records, such as message = \"package.Name\"".to_owned());
     }
     let side = if is_key { Side::Key } else { Side::Value };
-    let mut missing = spec.missing_in(&local.schema, local.message(), side).map_err(|error| error.to_string())?;
-    let time = time.map(|time| time.missing_in(&local.schema, local.message())).transpose().map_err(|error| error.to_string())?;
+    let mut missing = Vec::new();
+    for spec in specs {
+        missing.extend(spec.missing_in(&local.schema, local.message(), side).map_err(|error| error.to_string())?);
+    }
+    let time = time
+        .filter(|_| !is_key)
+        .map(|time| time.missing_in(&local.schema, local.message()))
+        .transpose()
+        .map_err(|error| error.to_string())?;
     missing.extend(time.flatten().map(str::to_owned));
     if missing.is_empty() { Ok(()) } else { Err(format!("the schema has no field `{}`", missing.join("`, `"))) }
 }
 
 #[cfg(not(feature = "formats"))]
 #[expect(clippy::unnecessary_wraps, reason = "same signature as with the feature")]
-fn check(_: &LocalSchema, _: Wanted<'_>, _: bool) -> Result<(), String> {
+fn check(_: &LocalSchema, _: &Wanted<'_>, _: bool) -> Result<(), String> {
     Ok(())
 }

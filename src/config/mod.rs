@@ -7,6 +7,7 @@
 //! Must never connect to a broker or touch the state directory.
 
 mod aliases;
+mod content;
 mod effective;
 mod error;
 mod filter;
@@ -50,7 +51,7 @@ pub use space::KeySpace;
 pub use units::window_text;
 
 use crate::content::CompareContent;
-use crate::dedup::{Late, Rules};
+use crate::dedup::{Emit, Late, Rules};
 use crate::filter::Window;
 use crate::format::Formats;
 use crate::key::{EventTime, KeySpec, Predicate, RecordSpec, TimePlace};
@@ -354,6 +355,8 @@ pub struct Topic {
     pub max_future: Duration,
     /// The action for records that are older than the window.
     pub late: Late,
+    /// The content by which changes are noticed, if only changed records are emitted. `None` if the first record of each key is emitted.
+    pub on_change: Option<KeySpec>,
     /// The action for duplicates.
     pub on_duplicate: OnDuplicate,
     /// The action for tombstones if the key needs the value.
@@ -441,6 +444,7 @@ impl Topic {
     pub const fn record_spec(&self) -> RecordSpec<'_> {
         RecordSpec {
             key: &self.key,
+            content: self.on_change.as_ref(),
             when: self.when.as_slice(),
             retract: self.retract.as_ref(),
             time: self.time.as_ref(),
@@ -454,6 +458,7 @@ impl Topic {
         self.when.iter().chain(&self.retract).any(Predicate::reads_headers)
             || matches!(self.time, Some(EventTime { place: TimePlace::Header(_), .. }))
             || self.key.reads_headers()
+            || self.on_change.as_ref().is_some_and(KeySpec::reads_headers)
             || self.formats.reads_headers()
     }
 
@@ -475,7 +480,15 @@ impl Topic {
             exact: self.filter.is_exact(),
             refresh: self.refresh,
             late: self.late,
+            emit: self.emit(),
         }
+    }
+
+    /// Returns which records of a key are emitted.
+    #[must_use]
+    #[inline]
+    pub const fn emit(&self) -> Emit {
+        if self.on_change.is_some() { Emit::OnChange } else { Emit::First }
     }
 }
 

@@ -7,15 +7,14 @@ use super::format::{EncodingOption, FormatOption};
 use super::properties::Properties;
 use super::units::{Bytes, Count, Length, Rate, Span, Switch, expected};
 use super::{ColdStart, Delivery, Kind, LogFormat, OnDuplicate, OnInvalid, OnTombstone, OnTruncation, Partitioner, Start};
-use super::{forms, inputs, key, predicate};
-use crate::content::CompareContent;
+use super::{content, forms, inputs, key, predicate};
 use crate::dedup::Late;
 use crate::filter::AtMaxMemory;
 use crate::key::{Field, Hashing};
 use crate::values::CountBy;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -332,6 +331,12 @@ pub(super) struct Topic {
     pub(super) max_future: Span,
     /// What to do with records that are older than the window and whose keys are unseen.
     pub(super) late: Late,
+    /// Which records of a key to emit: the `first` one within the window, or, with kind `exact`, those that differ from the last one
+    /// (`on_change`). `{ on_change = { except = ["/updated_at"] } }` ignores some fields. `{ on_change = { field = "/state" } }` compares
+    /// some parts, in the form of `key`.
+    #[schemars(schema_with = "content::emit_schema")]
+    // `resolve` parses it, so that an error has the path of its part.
+    pub(super) emit: Option<Value>,
     /// What to do with duplicates.
     pub(super) on_duplicate: OnDuplicate,
     /// What to do with tombstones (records with a null value) if the key needs the value. Otherwise, a tombstone is a record like
@@ -369,6 +374,7 @@ impl Default for Topic {
             time: None,
             max_future: Span(Duration::from_secs(5 * 60)),
             late: Late::default(),
+            emit: None,
             on_duplicate: OnDuplicate::default(),
             on_tombstone: OnTombstone::default(),
             on_invalid: OnInvalid::default(),
@@ -474,22 +480,6 @@ pub(super) fn count_by(value: &Value) -> Result<CountBy, String> {
         Some(("field", pointer)) => Field::new(pointer).map(CountBy::Field).map_err(|error| error.to_string()),
         _ => Err(expected("{ header = \"name\" } or { field = \"/pointer\" }", value)),
     }
-}
-
-/// Parses `true`, `false`, or `{ except = ["/pointer"] }`.
-pub(super) fn key_conflicts(value: &Value) -> Result<Option<CompareContent>, String> {
-    let except = |table: &Map<String, Value>| {
-        let pointers = table.get("except").filter(|_| table.len() == 1)?.as_array()?;
-        pointers.iter().map(|pointer| pointer.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
-    };
-    match value {
-        Value::Bool(is_on) => return Ok(is_on.then(CompareContent::default)),
-        // A value from a variable is text.
-        Value::String(text) if text == "true" || text == "false" => return Ok((text == "true").then(CompareContent::default)),
-        _ => {}
-    }
-    let except = value.as_object().and_then(except).ok_or_else(|| expected("true, false, or { except = [\"/pointer\"] }", value))?;
-    CompareContent::new(except).map(Some)
 }
 
 /// Returns the only entry of a table, if its value is text.

@@ -204,7 +204,9 @@ fn own_filter(space: &str, raw: &raw::Filter, topics: &[Topic], diagnostics: &mu
         Window::Keys { slice_keys, slices } => Some(Length::Keys(slice_keys.saturating_mul(slices.into()))),
     };
     let filter = filter::resolve(raw, length, Some(topic.window), &path, diagnostics);
-    if filter.is_exact() {
+    if topic.on_change.is_some() {
+        diagnostics.add(&path, "remove it: `unseen serve` does not follow a space with emit = \"on_change\"");
+    } else if filter.is_exact() {
         diagnostics.add(
             &path,
             "kind \"exact\" and confirm store keys on disk, but a server stores all keys in memory; use kind \"cuckoo\" or \"aging\"",

@@ -69,7 +69,7 @@ fn examples_mention_every_option() {
         names::<Topic>(),
         names::<Filter>(),
     ];
-    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [8, 7, 7, 4, 1, 2, 6, 11, 22, 9]);
+    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [8, 7, 7, 4, 1, 2, 6, 11, 23, 9]);
     for name in all.iter().flatten() {
         for (file, assigned) in [("example.toml", " ="), ("example.yaml", ":")] {
             let known = example(file).1.lines().any(|line| {
@@ -99,7 +99,7 @@ fn examples_are_equal_and_show_the_defaults() {
             })
             .collect();
         let changed = stated.iter().zip(text.lines()).filter(|(a, b)| a != b).count();
-        assert_eq!(changed, 46, "{name}: defaults that are stated");
+        assert_eq!(changed, 47, "{name}: defaults that are stated");
         shown.push(format!("{:#?}", load_as(name, &stated.join("\n"), &[], &[]).unwrap()));
     }
     for other in &shown[1..] {
@@ -937,6 +937,42 @@ fn event_times_are_fields_or_headers_with_a_unit() {
         let shown = with(time).unwrap_err();
         assert!(shown.starts_with("x.toml: topics[0].time: ") && shown.contains(error), "{time}: {shown}");
     }
+}
+
+#[test]
+fn changes_can_be_emitted() {
+    let exact = MINIMAL.replace("capacity = \"10M\"", "kind = \"exact\"");
+    let with = |line: &str| load(&exact.replace("[[topics]]", &format!("[[topics]]\nemit = {line}")));
+    let content = |line: &str| with(line).unwrap().topics[0].on_change.as_ref().map(ToString::to_string);
+    assert_eq!(content("\"first\""), None);
+    for (line, parts) in [
+        ("\"on_change\"", "the record value"),
+        ("{ on_change = { except = [\"/ts\"] } }", "optional content of the record value except `/ts`"),
+        ("{ on_change = { content = \"value\", except = [\"/ts\"] } }", "optional content of the record value except `/ts`"),
+        ("{ on_change = [{ field = \"/a\" }, { header = \"b\" }] }", "optional field `/a` and optional header `b`"),
+    ] {
+        assert_eq!(content(line).as_deref(), Some(parts), "{line}");
+    }
+    for (line, error) in [
+        ("\"changes\"", "emit: expected \"first\", \"on_change\", or { on_change = … }"),
+        ("{ on_change = \"value\" }", "emit: expected \"first\", \"on_change\", or { on_change = … }"),
+        ("{ on_change = { field = \"a\" } }", "emit.on_change: `a` is not a JSON pointer: write `/a`"),
+        ("{ on_change = [{ field = \"/a\" }, { ignore = 1 }] }", "emit.on_change[1]: expected { field = "),
+        ("{ on_change = { except = [\"\"] } }", "emit.on_change: a content key that leaves out the whole value has nothing left"),
+        ("\"on_change\"\nkey_conflicts = true", "key_conflicts: remove it: with emit = \"on_change\""),
+    ] {
+        let shown = with(line).unwrap_err();
+        assert!(shown.starts_with("x.toml: topics[0].") && shown.contains(error), "{line}: {shown}");
+        assert_eq!(shown.trim().lines().count(), 1, "{shown}");
+    }
+    let aging = refused("[[topics]]", "[[topics]]\nemit = \"on_change\"");
+    assert!(
+        aging.contains("topics[0].emit: \"on_change\" requires filter.kind = \"exact\"") && aging.contains("got kind \"aging\""),
+        "{aging}"
+    );
+    let served = "[[topics]]\nspace = \"in\"\nemit = \"on_change\"";
+    let served = exact.replace("[[topics]]", served) + "\n[serve.filters.in]\nkind = \"cuckoo\"\ncapacity = 10\n";
+    assert!(load(&served).unwrap_err().contains("serve.filters.in: remove it: `unseen serve` does not follow"));
 }
 
 #[test]

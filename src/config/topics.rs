@@ -3,8 +3,7 @@
 use super::error::{Diagnostics, integer, required};
 use super::space::{self, KeySpace};
 use super::units::{KEYS, Length, window_text};
-use super::{Filter, OnDuplicate, OnInvalid, Topic, filter, format, inputs, key, predicate, raw};
-use crate::content::CompareContent;
+use super::{Filter, OnDuplicate, OnInvalid, Topic, content, filter, format, inputs, key, predicate, raw};
 use crate::dedup::Late;
 use crate::filter::{Growth, Window};
 use crate::key::{EventTime, KeySpec, Predicate};
@@ -60,9 +59,12 @@ fn topic(raw: raw::Topic, entry: usize, path: &str, diagnostics: &mut Diagnostic
         None => None,
     };
     let hashing = raw.hash.as_ref().map(raw::hashing).transpose().map_err(|message| diagnostics.add(&at("hash"), message)).ok().flatten();
-    let spec = spec.map(|spec| hashing.into_iter().fold(spec, KeySpec::with_hashing));
+    let hashed = |spec: KeySpec| hashing.into_iter().fold(spec, KeySpec::with_hashing);
+    let spec = spec.map(hashed);
+    let on_change = content::emit(raw.emit.as_ref(), raw.filter.kind, &at("emit"), diagnostics).map(hashed);
     let time = time(raw.time.as_ref(), &at("time"), diagnostics);
-    let formats = |spec| format::resolve(&raw.key_format, (&raw.value_format, &raw.value_encoding), spec, time.as_ref(), path, diagnostics);
+    let wanted = |spec| (std::iter::once(spec).chain(&on_change).collect::<Vec<_>>(), time.as_ref());
+    let formats = |spec| format::resolve(&raw.key_format, (&raw.value_format, &raw.value_encoding), &wanted(spec), path, diagnostics);
     let formats = spec.as_ref().and_then(formats);
     let length = required(raw.window, &at("window"), "how long a key stays seen, such as \"24h\"", diagnostics);
     let window = length.and_then(|length| window(length, raw.filter.slices.0, path, diagnostics));
@@ -70,7 +72,7 @@ fn topic(raw: raw::Topic, entry: usize, path: &str, diagnostics: &mut Diagnostic
     let retract = retract(raw.retract.as_ref(), &filter, &at("retract"), diagnostics);
     late(raw.late, length, &raw.on_invalid, &at("late"), diagnostics);
 
-    let key_conflicts = key_conflicts(raw.key_conflicts.as_ref(), &at("key_conflicts"), diagnostics);
+    let key_conflicts = content::key_conflicts(raw.key_conflicts.as_ref(), on_change.is_some(), &at("key_conflicts"), diagnostics);
     let count_by = count_by(raw.count_by.as_ref(), &at("count_by"), diagnostics);
 
     Some(Topic {
@@ -89,6 +91,7 @@ fn topic(raw: raw::Topic, entry: usize, path: &str, diagnostics: &mut Diagnostic
         time,
         max_future: raw.max_future.0,
         late: raw.late,
+        on_change,
         on_duplicate: raw.on_duplicate,
         on_tombstone: raw.on_tombstone,
         on_invalid: raw.on_invalid,
@@ -137,11 +140,6 @@ fn time(raw: Option<&Value>, path: &str, diagnostics: &mut Diagnostics) -> Optio
 /// Resolves the location of the value by which records are counted.
 fn count_by(raw: Option<&Value>, path: &str, diagnostics: &mut Diagnostics) -> Option<CountBy> {
     raw::count_by(raw?).map_err(|message| diagnostics.add(path, message)).ok()
-}
-
-/// Resolves how to compare the content of duplicates, if it is compared.
-fn key_conflicts(raw: Option<&Value>, path: &str, diagnostics: &mut Diagnostics) -> Option<CompareContent> {
-    raw::key_conflicts(raw?).map_err(|message| diagnostics.add(path, message)).ok()?
 }
 
 fn late(late: Late, length: Option<Length>, on_invalid: &OnInvalid, path: &str, diagnostics: &mut Diagnostics) {
@@ -217,7 +215,7 @@ fn growth_text(growth: Growth) -> String {
 }
 
 /// Returns the settings that must be equal for all topics of a space, as text.
-fn rules(topic: &Topic) -> [(&'static str, String); 12] {
+fn rules(topic: &Topic) -> [(&'static str, String); 13] {
     // Lists all options, so that a new option does not compile until it is decided whether it must be equal.
     let Topic {
         entry: _,
@@ -236,6 +234,7 @@ fn rules(topic: &Topic) -> [(&'static str, String); 12] {
         time: _, // Each topic has its own location of the event time.
         max_future: _,
         late: _,
+        on_change: _, // Each topic has its own content. All emit on change, or none.
         on_duplicate: _,
         on_tombstone: _,
         on_invalid: _,
@@ -255,5 +254,6 @@ fn rules(topic: &Topic) -> [(&'static str, String); 12] {
         ("filter", growth_text(topic.filter.growth)),
         ("refresh", topic.refresh.to_string()),
         ("late", json!(topic.late).to_string()),
+        ("emit", if topic.on_change.is_some() { "\"on_change\"" } else { "\"first\"" }.to_owned()),
     ]
 }

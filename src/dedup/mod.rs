@@ -3,9 +3,11 @@
 //! Owns stream time and the rules of the window. Its state is a pure function of its input, in order. It must never look at a
 //! clock: time comes with each record.
 
+mod emit;
 mod state;
 mod watched;
 
+pub use emit::Emit;
 pub use state::DedupMetadata;
 pub use watched::{Observed, WatchedKeys};
 
@@ -57,6 +59,8 @@ pub struct Rules {
     pub refresh: bool,
     /// What to do with late records.
     pub late: Late,
+    /// Which records of a key are emitted. [`Emit::OnChange`] requires an exact store without a filter.
+    pub emit: Emit,
 }
 
 impl Rules {
@@ -86,6 +90,12 @@ impl Rules {
         }
     }
 
+    /// Creates an empty exact store.
+    fn exact_store(&self) -> Exact {
+        let exact = Exact::new(self.window);
+        if self.emit == Emit::OnChange { exact.with_contents() } else { exact }
+    }
+
     /// Returns the expiry clock of a filter with these rules, or `None` before any time is known.
     fn expiry_clock(&self, filter: &dyn Filter) -> Option<Slice> {
         if self.is_sliced() { filter.slice() } else { Some(filter.expiry_clock()) }
@@ -113,7 +123,7 @@ impl Dedup {
         Self {
             rules,
             filter: rules.filter.map(|spec| spec.build(rules.filter_window())),
-            exact: rules.exact.then(|| Exact::new(rules.window)),
+            exact: rules.exact.then(|| rules.exact_store()),
             watched: Self::new_watched(&rules),
             stream_time: None,
             corrected: 0,
@@ -307,7 +317,8 @@ impl Dedup {
         Ok(changed)
     }
 
-    /// Returns `Some` if a record with this key would be dropped, with the slice into which the key was inserted, if known.
+    /// Returns `Some` if a record with this key would be dropped, with the slice into which the key was inserted, if known. With
+    /// [`Emit::OnChange`], `Some` if any content of the key is known.
     ///
     /// # Errors
     /// If the archive cannot be read.

@@ -75,7 +75,7 @@ impl Dedup {
             _ => return Err(MetadataError::Kind),
         };
         let exact = match (rules.exact, &metadata.exact) {
-            (true, Some(metadata)) => Some(Exact::from_metadata(rules.window, metadata)?),
+            (true, Some(metadata)) => Some(rules.exact_store().restored(metadata)?),
             (false, None) => None,
             _ => return Err(MetadataError::Kind),
         };

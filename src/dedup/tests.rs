@@ -3,7 +3,7 @@
 use super::*;
 use crate::filter::{AgingSizing, Archive, ArchiveError, Change, GenerationId, MetadataError, PageId};
 use proptest::prelude::*;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// A rate so low that none of the tests' verdicts is a false positive.
@@ -14,7 +14,7 @@ fn key(number: u64) -> Fingerprint {
 }
 
 fn rules(window: Window, capacity: u64) -> Rules {
-    Rules { window, filter: Some(aging(window, capacity, RATE)), exact: false, refresh: false, late: Late::Emit }
+    Rules { window, filter: Some(aging(window, capacity, RATE)), exact: false, refresh: false, late: Late::Emit, emit: Emit::First }
 }
 
 fn aging(window: Window, capacity: u64, rate: f64) -> Spec {
@@ -23,22 +23,68 @@ fn aging(window: Window, capacity: u64, rate: f64) -> Spec {
 
 /// The stored form of an exact store in a checkpoint.
 #[derive(Clone, Debug, Default)]
-struct Shelf(HashSet<(GenerationId, Fingerprint)>);
+struct Shelf(HashMap<(GenerationId, Fingerprint), u64>);
 
 impl Archive for Shelf {
-    fn contains(&self, generation: GenerationId, fingerprint: Fingerprint) -> Result<bool, ArchiveError> {
-        Ok(self.0.contains(&(generation, fingerprint)))
+    fn content(&self, generation: GenerationId, entry: Fingerprint) -> Result<Option<u64>, ArchiveError> {
+        Ok(self.0.get(&(generation, entry)).copied())
     }
 }
 
 impl Shelf {
     /// Stores the changes.
     fn take(&mut self, dedup: &mut Dedup) {
-        for (generation, fingerprint, change) in dedup.exact().into_iter().flat_map(Exact::changes) {
+        for (generation, entry, change) in dedup.exact().into_iter().flat_map(Exact::changes) {
             match change {
-                Change::Put => self.0.insert((generation, fingerprint)),
-                Change::Delete => self.0.remove(&(generation, fingerprint)),
+                Change::Put(content) => self.0.insert((generation, entry), content),
+                Change::Delete => self.0.remove(&(generation, entry)),
             };
+        }
+    }
+}
+
+/// Checkpoints and restarts change no verdict, compared with a map of the last contents.
+#[test]
+fn last_contents_survive_checkpoints() {
+    for seed in 0..200_u64 {
+        let mut state = seed;
+        let mut below = |end: u64| {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            xxhash_rust::xxh3::xxh3_64(&state.to_le_bytes()) % end
+        };
+        let window = Window::time(100, [1, 4][usize::try_from(below(2)).unwrap()]);
+        let rules = Rules { filter: None, exact: true, refresh: below(2) == 0, emit: Emit::OnChange, ..rules(window, 1) };
+        let (mut dedup, mut shelf, mut last) = (Dedup::new(rules), Shelf::default(), HashMap::<u64, (u64, Slice)>::new());
+        let mut time = 0;
+        for _ in 0..400 {
+            time += [0, 1, 20][usize::try_from(below(3)).unwrap()];
+            let (number, content) = (below(8), below(3));
+            let now = window.slice_at(time).unwrap();
+            let known = last.get(&number).filter(|(_, slice)| now.0 - slice.0 <= i64::from(window.slices()));
+            if below(20) == 0 {
+                assert_eq!(dedup.retract(key(number), Some(time), i64::MAX), Ok(Verdict::Retracted));
+                last.remove(&number);
+            } else {
+                let is_same = known.is_some_and(|(last, _)| *last == content);
+                let verdict = dedup.judge(key(number).with_content(key(content)), Some(time), i64::MAX);
+                assert_eq!(verdict, Ok(if is_same { Verdict::Duplicate } else { Verdict::Unseen }), "seed {seed}, key {number} at {time}");
+                if !is_same || rules.refresh {
+                    last.insert(number, (content, now));
+                }
+            }
+            match below(10) {
+                0 => {
+                    shelf.take(&mut dedup);
+                    dedup.mark_clean();
+                    dedup.attach(Box::new(shelf.clone()));
+                }
+                1 => {
+                    shelf.take(&mut dedup);
+                    dedup = Dedup::from_metadata(rules, &dedup.metadata()).unwrap();
+                    dedup.attach(Box::new(shelf.clone()));
+                }
+                _ => {}
+            }
         }
     }
 }

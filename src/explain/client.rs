@@ -10,7 +10,7 @@ use crate::checkpoint::Settings;
 use crate::config::{Config, Topic};
 use crate::format::Schemas;
 use crate::kafka::{self, Capture, ChangelogReader, GroupView, Message};
-use crate::key::{Fingerprint, KeyedRecord, NoKey, Reader, Scratch};
+use crate::key::{Fingerprint, KeyedRecord, NoKey, Reader, RecordSpec, Scratch};
 use crate::record::{Offset, Record, Timestamp, TopicPartition, log_name};
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -43,6 +43,8 @@ pub(super) struct FoundRecord {
     pub(super) time: Option<Timestamp>,
     /// The fingerprint of the key, and true if the record retracts the key. Or the reason why there is no key.
     pub(super) keyed: Result<(Fingerprint, bool), NoKey>,
+    /// The fingerprint of the key without a content, which decides the partition of a repartitioned record.
+    pub(super) key: Option<Fingerprint>,
     /// The parts of the key.
     pub(super) texts: Vec<String>,
 }
@@ -64,10 +66,20 @@ struct Keys<'k> {
 
 impl Keys<'_> {
     fn take(&mut self, message: &Message<'_>) -> Result<KeyedRecord, NoKey> {
+        self.read(self.topic.record_spec(), message)
+    }
+
+    /// Returns the fingerprint of a record's key without a content.
+    fn key(&mut self, message: &Message<'_>) -> Option<Fingerprint> {
+        let spec = RecordSpec { content: None, ..self.topic.record_spec() };
+        self.read(spec, message).ok().map(|keyed| keyed.fingerprint)
+    }
+
+    fn read(&mut self, spec: RecordSpec<'_>, message: &Message<'_>) -> Result<KeyedRecord, NoKey> {
         let Self { topic, reader, scratch, schemas } = self;
         let headers: Vec<_> = if topic.reads_headers() { message.headers().collect() } else { Vec::new() };
         let record = Record { key: message.key(), value: message.value(), headers: &headers };
-        reader.read(topic.record_spec(), &record, message.timestamp(), scratch, *schemas)
+        reader.read(spec, &record, message.timestamp(), scratch, *schemas)
     }
 }
 
@@ -164,7 +176,7 @@ impl<'a> Client<'a> {
                 Err(no_key) => (message.timestamp(), Err(no_key)),
             };
             let texts = if keyed.is_ok() { keys.scratch.texts() } else { Vec::new() };
-            found = Some(FoundRecord { time, keyed, texts });
+            found = Some(FoundRecord { time, keyed, key: keys.key(message), texts });
         })?;
         if let Some(schema) = missing_schema {
             let why = self.schemas.trouble().unwrap_or_else(|| "the schema registry has not answered".to_owned());
@@ -204,9 +216,10 @@ impl<'a> Client<'a> {
         Ok(has)
     }
 
-    /// Reads the records of a commit with a key.
+    /// Reads the records of a commit with a key. `fingerprint` has no content.
     pub(super) fn occurrences(&self, state: &StateView<'_>, commit: &Commit, fingerprint: Fingerprint) -> Result<Occurrences, Error> {
         let mut found = Occurrences::default();
+        let emit = state.rules.emit;
         for (span, (log, offsets)) in commit.spans.iter().enumerate() {
             let Some(input) = state.inputs.iter().find(|input| input.log == *log) else {
                 found.may_be_incomplete = true;
@@ -214,8 +227,9 @@ impl<'a> Client<'a> {
             };
             found.may_be_incomplete |= self.view.watermarks(&input.read)?.0 > offsets.start;
             self.read(input.topic, &input.read, offsets.clone(), &mut |message, keys| match keys.take(message) {
-                Ok(KeyedRecord { fingerprint: other, retracts, time }) if other == fingerprint => {
-                    found.push(Occurrence { span, offset: message.offset(), time, retracts });
+                Ok(KeyedRecord { fingerprint: other, retracts, time }) if emit.key_of(other) == fingerprint => {
+                    let content = emit.content_of(other);
+                    found.push(Occurrence { span, offset: message.offset(), time, retracts, content });
                 }
                 Ok(_) | Err(NoKey::Invalid(_) | NoKey::Passes) => {}
                 Err(NoKey::Awaits(_)) => found.may_be_incomplete = true,

@@ -45,6 +45,8 @@ pub(super) struct Seen {
     pub(super) emission: Emission,
     /// The slice of the insertion or of the last renewal.
     pub(super) slice: Option<Slice>,
+    /// The content of the record. See [`crate::dedup::Emit::content_of`].
+    pub(super) content: u64,
 }
 
 /// The state of a key at a position of the changelog.
@@ -88,13 +90,13 @@ impl KeyState {
         }
     }
 
-    fn change(&mut self, mutation: Mutation, slice: Option<Slice>, commit: &Commit, rules: &Rules) {
+    fn change(&mut self, Change { mutation, slice, content }: Change, commit: &Commit, rules: &Rules) {
         match mutation {
             Mutation::Insert => {
                 let emission = Emission { commit: commit.clone(), slice };
                 self.first.get_or_insert_with(|| emission.clone());
                 self.emissions += 1;
-                self.seen = Some(Seen { emission, slice });
+                self.seen = Some(Seen { emission, slice, content });
             }
             Mutation::Refresh => {
                 let is_seen = self.memory(rules, (slice, slice)) != Memory::Unseen;
@@ -119,6 +121,15 @@ impl KeyState {
     }
 }
 
+/// A change to the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    pub(super) mutation: Mutation,
+    pub(super) slice: Option<Slice>,
+    /// The content of the record. See [`crate::dedup::Emit::content_of`].
+    pub(super) content: u64,
+}
+
 /// The commit that processed the requested record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
@@ -126,7 +137,7 @@ pub(super) struct Target {
     /// The state of the key before the commit.
     pub(super) before: KeyState,
     /// The changes to the key, in order.
-    pub(super) changes: Vec<(Mutation, Option<Slice>)>,
+    pub(super) changes: Vec<Change>,
     /// The clock before and after the commit.
     pub(super) clock: (Option<Slice>, Option<Slice>),
     /// Stream time before and after the commit.
@@ -139,7 +150,7 @@ pub(super) struct Target {
 
 impl Target {
     fn insertions(&self) -> impl Iterator<Item = Option<Slice>> {
-        self.changes.iter().filter(|(mutation, _)| *mutation == Mutation::Insert).map(|&(_, slice)| slice)
+        self.changes.iter().filter(|change| change.mutation == Mutation::Insert).map(|change| change.slice)
     }
 
     /// Returns the number of records with the key that the commit emitted.
@@ -284,10 +295,12 @@ impl<'w> History<'w> {
         let mut changes = Vec::new();
         for run in &record.runs {
             for fingerprint in run.fingerprints() {
-                let Some(which) = self.wanted.fingerprints.iter().position(|&wanted| wanted == fingerprint) else { continue };
-                self.known[which].change(run.mutation, slice, &self.commit, self.rules);
+                let key = self.rules.emit.key_of(fingerprint);
+                let Some(which) = self.wanted.fingerprints.iter().position(|&wanted| wanted == key) else { continue };
+                let change = Change { mutation: run.mutation, slice, content: self.rules.emit.content_of(fingerprint) };
+                self.known[which].change(change, &self.commit, self.rules);
                 if in_target && changes.len() < CHANGES_MAX {
-                    changes.push((run.mutation, slice));
+                    changes.push(change);
                 }
             }
         }

@@ -5,7 +5,7 @@
 use super::history::{Emission, Memory, Target};
 use super::outcome::{Before, Occurrence, Occurrences, RecordOutcome, clock_at, may_be_late, was_late, was_old};
 use super::report::{Cause, VerdictName};
-use crate::dedup::{Mutation, Rules};
+use crate::dedup::{Emit, Mutation, Rules};
 
 /// The verdict on a record and its cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +47,7 @@ const OTHER_SETTINGS: &str = "the record was processed with another window or fi
 const OTHER_RETRACT: &str =
     "the number of retractions in its commit does not match the current `retract`, so that setting may have been different";
 const NOT_WHOLE: &str = "the changelog does not have all keys that were seen at that time, so a duplicate looks like a false positive";
+const EXPIRING: &str = "the key left the window in the same commit that processed this record";
 const RENEWALS: &str = "a filter with `refresh` does not log every renewal, so an unlogged renewal of the key may explain the drop";
 
 /// Determines the verdict on the record at index `at`. `is_whole` is true if the changelog has every key that the state could remember.
@@ -77,7 +78,7 @@ pub(super) fn judge(
 /// True if the retractions of a commit match the current `retract`. A filter without an exact store logs every retraction. An exact
 /// store logs only the retractions that removed a key.
 fn retractions_match(outcome: RecordOutcome, occurrences: &Occurrences, target: &Target) -> bool {
-    let deletions = target.changes.iter().filter(|(mutation, _)| *mutation == Mutation::Delete).count();
+    let deletions = target.changes.iter().filter(|change| change.mutation == Mutation::Delete).count();
     let retracting = occurrences.all.iter().filter(|other| other.retracts).count();
     let retracted_and_emitted = outcome == RecordOutcome::Retracted && target.emissions() > occurrences.all.len() - retracting;
     deletions == retracting && !retracted_and_emitted
@@ -87,6 +88,7 @@ fn emitted(before: Option<Before>, record: &Occurrence, target: &Target, is_whol
     match before {
         Some(Before::Commit) => {}
         Some(Before::Retracted) => return Judgment::certain(VerdictName::Unseen, Cause::AfterRetraction),
+        Some(Before::Record(_)) if rules.emit == Emit::OnChange => return Judgment::certain(VerdictName::Unseen, Cause::Changed),
         Some(Before::Record(_)) if !rules.is_sliced() => return Judgment::certain(VerdictName::Unseen, Cause::Forgotten),
         Some(Before::Record(_)) | None => {
             let limit = "another record with its key was emitted in the same commit, and it is unknown what happened between the two";
@@ -94,6 +96,10 @@ fn emitted(before: Option<Before>, record: &Occurrence, target: &Target, is_whol
         }
     }
     let cause = match (target.before.memory(rules, clock_at(record, target, rules)), &target.before.seen) {
+        (Memory::Seen, Some(seen)) if seen.content != record.content => Cause::Changed,
+        (Memory::Expiring, Some(seen)) if seen.content != record.content => {
+            return Judgment::certain(VerdictName::Unseen, Cause::Changed).doubtful(EXPIRING);
+        }
         (Memory::Unseen | Memory::Expiring, Some(_)) => Cause::Expired,
         (Memory::Seen, Some(_)) => Cause::Forgotten,
         _ if target.before.retractions > 0 && target.before.emissions > 0 => Cause::AfterRetraction,
@@ -117,6 +123,8 @@ fn dropped(before: Option<Before>, record: &Occurrence, target: &Target, is_whol
             return Judgment { repeats: Some(Repeated::Record(at)), ..Judgment::certain(VerdictName::Duplicate, Cause::Repeat) };
         }
         Some(Before::Retracted) => Memory::Unseen,
+        // A record with another content is not a duplicate.
+        Some(Before::Commit) if target.before.seen.as_ref().is_some_and(|seen| seen.content != record.content) => Memory::Unseen,
         Some(Before::Commit) => target.before.memory(rules, clock_at(record, target, rules)),
         None => {
             let limit = "its commit also retracted this key, and the order of the two is unknown";
@@ -135,7 +143,7 @@ fn dropped(before: Option<Before>, record: &Occurrence, target: &Target, is_whol
             "the record was late, and its key left the window in the same commit; either can be the reason for the drop".to_owned(),
         ),
         Memory::Expiring => Judgment { repeats: earlier, ..Judgment::certain(VerdictName::Duplicate, Cause::Repeat) }
-            .doubtful("the key left the window in the same commit that processed this record"),
+            .doubtful(EXPIRING),
         Memory::Unseen if was_late(record, target, rules) => {
             let late = Judgment { cause: None, ..Judgment::certain(VerdictName::Late, Cause::First) };
             if rules.exact { late } else { late.doubtful("if the filter had a false positive, the record counted as a duplicate") }

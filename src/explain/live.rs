@@ -36,7 +36,7 @@ pub fn record(
     let place = TopicPartition { topic: topic.input.clone(), partition };
     in_range(partition, client.partitions(&topic.input)?, &topic.input)?;
     let committed = client.committed(std::slice::from_ref(&place))?.into_iter().next().and_then(|(committed, _)| committed);
-    let FoundRecord { time, keyed, texts } = client.record(topic, &place, offset)?;
+    let FoundRecord { time, keyed, key, texts } = client.record(topic, &place, offset)?;
     let parts = key_parts(topic, texts);
     let record = ExplainedRecord { topic: topic.input.clone(), partition, offset, time_ms: time };
     let mut explanation = Explanation { record: Some(record), key: parts, ..empty(topic) };
@@ -57,7 +57,7 @@ pub fn record(
         }
     };
     let evaluated_in = match config.repartitioned(topic) {
-        Some(between) => key::partition(fingerprint, client.partitions(&between)?).cast_signed(),
+        Some(between) => key::partition(key.unwrap_or(fingerprint), client.partitions(&between)?).cast_signed(),
         None => partition,
     };
     explanation.partition = Some(evaluated_in);
@@ -70,11 +70,12 @@ pub fn record(
     };
     let state = client.state(topic, evaluated_in)?;
     let log = state.input(topic).map(|input| input.log.clone());
+    let (content, fingerprint) = (topic.emit().content_of(fingerprint), topic.emit().key_of(fingerprint));
     let wanted = Wanted { fingerprints: vec![fingerprint], record: log.map(|log| (log, offset)) };
     let scanned = client.scan(&state, &changelog, &wanted)?;
     let view = View { client: &client, state: &state, changelog: &changelog, scanned: &scanned };
     view.describe(&mut explanation, 0);
-    let occurrence = Occurrence { span: 0, offset, time, retracts };
+    let occurrence = Occurrence { span: 0, offset, time, retracts, content };
     if is_pending {
         explanation.verdict = Some(VerdictName::Pending);
     } else if topic.repartition {
@@ -115,6 +116,7 @@ pub fn key(config: &Config, topic: &Topic, texts: &[&[u8]], only: Option<i32>, w
         }
         let Some(changelog) = changelog(config, topic, partition) else { return Err(Error::Question(NO_CHANGELOG.to_owned())) };
         let state = client.state(topic, partition)?;
+        let here = here.into_iter().map(|fingerprint| topic.emit().key_of(fingerprint)).collect();
         let wanted = Wanted { fingerprints: here, record: None };
         let scanned = client.scan(&state, &changelog, &wanted)?;
         let view = View { client: &client, state: &state, changelog: &changelog, scanned: &scanned };

@@ -16,6 +16,8 @@ pub(super) struct Occurrence {
     pub(super) offset: Offset,
     pub(super) time: Option<Timestamp>,
     pub(super) retracts: bool,
+    /// The content of the record. See [`crate::dedup::Emit::content_of`].
+    pub(super) content: u64,
 }
 
 /// The records of a commit with the key.
@@ -95,7 +97,7 @@ impl Occurrences {
 
     /// Returns the previous state of the key, if the commit emitted no record with it.
     fn before(&self, at: usize, target: &Target) -> Option<Before> {
-        if !target.changes.iter().any(|&(mutation, _)| mutation == Mutation::Delete) {
+        if !target.changes.iter().any(|change| change.mutation == Mutation::Delete) {
             // The retractions of this commit did not remove anything.
             return Some(Before::Commit);
         }
@@ -119,39 +121,42 @@ impl Occurrences {
 
     /// Returns the outcome of each record, if exactly one simulation of an exact window matches the changelog.
     fn order(&self, target: &Target, rules: &Rules) -> Option<Vec<RecordOutcome>> {
-        let done: Vec<_> = target.changes.iter().map(|&(mutation, _)| mutation).filter(|&mutation| mutation != Mutation::Refresh).collect();
+        let done = target.changes.iter().filter(|change| change.mutation != Mutation::Refresh);
+        let done: Vec<_> = done.map(|change| (change.mutation, change.content)).collect();
+        let before = target.before.seen.as_ref().map_or(0, |seen| seen.content);
         let candidates: &[bool] = match target.before.memory(rules, target.clock) {
             Memory::Seen => &[true],
             Memory::Unseen => &[false],
             Memory::Expiring => &[true, false],
         };
         let mut matches = candidates.iter().filter_map(|&is_seen| {
-            let (outcomes, would) = self.simulate(is_seen, rules.exact);
+            let (outcomes, would) = self.simulate(is_seen.then_some(before), rules.exact);
             (would == done).then_some(outcomes)
         });
         // If both simulations match, the outcome is unknown.
         matches.next().filter(|_| matches.next().is_none())
     }
 
-    /// Simulates an exact window. Returns the outcome of each record, and the changes to the key.
-    fn simulate(&self, is_seen: bool, exact: bool) -> (Vec<RecordOutcome>, Vec<Mutation>) {
-        let (mut seen, mut unseen) = (is_seen.then_some(Before::Commit), Before::Commit);
+    /// Simulates an exact window that has the key with the content `seen`, if any. Returns the outcome of each record, and the changes to the
+    /// key, each with its content.
+    fn simulate(&self, seen: Option<u64>, exact: bool) -> (Vec<RecordOutcome>, Vec<(Mutation, u64)>) {
+        let (mut seen, mut unseen) = (seen.map(|content| (Before::Commit, content)), Before::Commit);
         let (mut outcomes, mut would) = (Vec::with_capacity(self.all.len()), Vec::new());
         for (at, record) in self.all.iter().enumerate() {
             outcomes.push(match (record.retracts, seen) {
                 (true, before) => {
                     // A filter without an exact store logs every retraction, because it cannot tell whether it has the key.
                     if before.is_some() || !exact {
-                        would.push(Mutation::Delete);
+                        would.push((Mutation::Delete, record.content));
                     }
                     (seen, unseen) = (None, Before::Retracted);
                     RecordOutcome::Retracted
                 }
-                (false, Some(before)) => RecordOutcome::Dropped(Some(before)),
-                (false, None) => {
-                    would.push(Mutation::Insert);
-                    seen = Some(Before::Record(at));
-                    RecordOutcome::Emitted(Some(unseen))
+                (false, Some((before, content))) if content == record.content => RecordOutcome::Dropped(Some(before)),
+                (false, before) => {
+                    would.push((Mutation::Insert, record.content));
+                    seen = Some((Before::Record(at), record.content));
+                    RecordOutcome::Emitted(Some(before.map_or(unseen, |(before, _)| before)))
                 }
             });
         }

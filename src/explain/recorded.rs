@@ -72,12 +72,13 @@ pub fn recorded(
             return Ok(explanation);
         }
     };
+    let fingerprint = topic.emit().key_of(fingerprint);
     let of = |record: &FollowedRecord| emission(topic, partition, record);
     let mut known = KeyState::default();
     let is_sliced = topic.rules(partitions).is_sliced();
     let (slice, stream_time) = replay()?.follow(open()?, (partition, fingerprint), captured.max_timestamp, &mut |followed| {
         if followed.offset == Some(offset) {
-            let (verdict, cause, repeats) = judged(&known, &followed, is_sliced);
+            let (verdict, cause, repeats) = judged(&known, &followed, topic, is_sliced);
             (explanation.verdict, explanation.cause, explanation.repeats) = (Some(verdict), cause, repeats.map(|repeats| of(&repeats)));
         }
         known.note(followed, topic.refresh);
@@ -118,12 +119,18 @@ fn limit(explanation: &mut Explanation, config: &Config, topic: &Topic, first_of
 }
 
 /// Returns the verdict on a record, its cause, and the record that it repeats.
-fn judged(known: &KeyState, followed: &FollowedRecord, is_sliced: bool) -> (VerdictName, Option<Cause>, Option<FollowedRecord>) {
+fn judged(
+    known: &KeyState,
+    followed: &FollowedRecord,
+    topic: &Topic,
+    is_sliced: bool,
+) -> (VerdictName, Option<Cause>, Option<FollowedRecord>) {
     match followed.verdict {
         Verdict::Duplicate if followed.is_wrong => (VerdictName::Duplicate, Some(Cause::FalsePositive), None),
         Verdict::Duplicate => (VerdictName::Duplicate, Some(Cause::Repeat), known.last),
         Verdict::Late => (VerdictName::Late, None, None),
         Verdict::Retracted => (VerdictName::Retracted, None, None),
+        _ if known.has_other_content(followed, topic) => (VerdictName::Unseen, Some(Cause::Changed), None),
         _ if known.last.is_some() && is_sliced => (VerdictName::Unseen, Some(Cause::Expired), None),
         _ if known.last.is_some() => (VerdictName::Unseen, Some(Cause::Forgotten), None),
         _ if known.retractions > 0 => (VerdictName::Unseen, Some(Cause::AfterRetraction), None),
@@ -132,6 +139,13 @@ fn judged(known: &KeyState, followed: &FollowedRecord, is_sliced: bool) -> (Verd
 }
 
 impl KeyState {
+    /// True if the last emitted record with the key is within the window, and has another content than this record.
+    fn has_other_content(&self, followed: &FollowedRecord, topic: &Topic) -> bool {
+        let content_of = |record: &FollowedRecord| topic.emit().content_of(record.fingerprint);
+        let age = self.slice.zip(followed.slice).map_or(0, |(inserted, now)| now.0.saturating_sub(inserted.0));
+        self.last.is_some_and(|last| content_of(&last) != content_of(followed)) && age <= i64::from(topic.window.slices())
+    }
+
     fn note(&mut self, followed: FollowedRecord, refresh: bool) {
         match followed.verdict {
             Verdict::Unseen => {
@@ -222,6 +236,34 @@ filter = { kind = "aging", capacity = 1000, false_positive_rate = 1e-9 }
                 "even a duplicate is uncertain, because its original may precede the capture"
             );
         }
+    }
+
+    #[test]
+    fn changes_are_explained() {
+        let changes = CONFIG
+            .replace(r#"kind = "aging", capacity = 1000, false_positive_rate = 1e-9"#, r#"kind = "exact""#)
+            .replace("window", "emit = { on_change = { field = \"/state\" } }\nwindow");
+        let states = ["on", "on", "off", "on", "on"];
+        let lines: String = (0..)
+            .zip(states)
+            .map(|(offset, state)| line("news", 0, offset, &format!(r#"{{"id":1,"n":{offset},"state":"{state}"}}"#)))
+            .collect();
+        for (offset, verdict, cause, repeats) in [
+            (0, VerdictName::Unseen, Cause::First, None),
+            (1, VerdictName::Duplicate, Cause::Repeat, Some(0)),
+            (2, VerdictName::Unseen, Cause::Changed, None),
+            (3, VerdictName::Unseen, Cause::Changed, None),
+            (4, VerdictName::Duplicate, Cause::Repeat, Some(3)),
+        ] {
+            let said = said(&changes, Some(1), &lines, offset);
+            assert_eq!((said.verdict, said.cause, said.certain, said.emissions), (Some(verdict), Some(cause), true, 3), "{offset}");
+            assert_eq!(said.repeats.map(|repeats| repeats.inputs[0].first_offset), repeats, "{offset}");
+        }
+        let said = said(&changes, Some(1), &lines, 4);
+        assert_eq!(
+            said.sentences[0],
+            "The record was dropped. Its content is that of the last emitted record with its key: news[0] offset 3."
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::report::{Cause, Emission, Explanation, Forgetting, VerdictName};
 use crate::config::{OnDuplicate, OnInvalid, OnTombstone, Topic};
-use crate::dedup::Late;
+use crate::dedup::{Emit, Late};
 use crate::filter::Window;
 use crate::key::NoKey;
 use crate::record::{Invalid, Offset};
@@ -26,6 +26,9 @@ fn decided(explanation: &Explanation, verdict: VerdictName, topic: &Topic, commi
             let so_far = if explanation.certain { "" } else { ", as far as the changelog shows" };
             match explanation.cause {
                 Some(Cause::Expired) => "The record was emitted. The window of the previous record with its key had ended.".to_owned(),
+                Some(Cause::Changed) => {
+                    "The record was emitted. Its content differs from that of the last emitted record with its key.".to_owned()
+                }
                 Some(Cause::AfterRetraction) => "The record was emitted. Its key had been retracted.".to_owned(),
                 Some(Cause::Forgotten) => "The record was emitted although another record with its key had been emitted within the \
                      window. The filter had forgotten the key too early."
@@ -34,14 +37,19 @@ fn decided(explanation: &Explanation, verdict: VerdictName, topic: &Topic, commi
                 _ => format!("The record was emitted. No other record with its key had been emitted within the window{so_far}."),
             }
         }
-        VerdictName::Duplicate => duplicate(explanation, &topic.on_duplicate),
+        VerdictName::Duplicate => duplicate(explanation, &topic.on_duplicate, topic.emit()),
         VerdictName::Late => {
             let outcome = if topic.late == Late::DeadLetter { "went to the dead letters" } else { "was dropped" };
-            format!("The record {outcome}. It was older than the window, and no record with its key had been emitted within the window.")
+            let other = if topic.on_change.is_some() {
+                "the last emitted record with its key had another content, or had left the window"
+            } else {
+                "no record with its key had been emitted within the window"
+            };
+            format!("The record {outcome}. It was older than the window, and {other}.")
         }
         VerdictName::Retracted => "The record retracted its key. Such records are not emitted.".to_owned(),
         VerdictName::Tombstone | VerdictName::Invalid | VerdictName::Passed => String::new(),
-        VerdictName::Pending => pending(committed) + of_now(explanation.seen),
+        VerdictName::Pending => pending(committed) + of_now(explanation.seen, topic.emit()),
         VerdictName::Unknown => "The verdict on the record is unknown.".to_owned(),
     }
 }
@@ -53,21 +61,27 @@ fn pending(committed: Option<Offset>) -> String {
     }
 }
 
-const fn of_now(seen: Option<bool>) -> &'static str {
+const fn of_now(seen: Option<bool>, emit: Emit) -> &'static str {
     match seen {
+        Some(true) if matches!(emit, Emit::OnChange) => {
+            " With the current state, it will be emitted if its content differs from that of the last emitted record with its key."
+        }
         Some(true) => " With the current state, it will be a duplicate.",
         Some(false) => " With the current state, it will be emitted, unless it is a false positive.",
         None => "",
     }
 }
 
-fn duplicate(explanation: &Explanation, on_duplicate: &OnDuplicate) -> String {
+fn duplicate(explanation: &Explanation, on_duplicate: &OnDuplicate, emit: Emit) -> String {
     let outcome = match on_duplicate {
         OnDuplicate::Drop => "The record was dropped".to_owned(),
         OnDuplicate::Mark => "The record was emitted and marked as a duplicate".to_owned(),
         OnDuplicate::Topic(name) => format!("The record went to {name:?}"),
     };
     match (explanation.cause, &explanation.repeats) {
+        (Some(Cause::Repeat), Some(repeats)) if emit == Emit::OnChange => {
+            format!("{outcome}. Its content is that of the last emitted record with its key: {}.", emission(repeats))
+        }
         (Some(Cause::Repeat), Some(repeats)) => format!("{outcome}. It repeats {}.", emission(repeats)),
         (Some(Cause::FalsePositive), _) => {
             format!("{outcome}. No record with its key had been emitted within the window, so it is a false positive of the filter.")

@@ -41,7 +41,8 @@ pub struct Explanation {
     pub emissions: u64,
     /// Number of known retractions of the key.
     pub retractions: u64,
-    /// True if the next record with this key will be a duplicate; null if unknown. False does not exclude a false positive.
+    /// True if the next record with this key will be a duplicate; null if unknown. False does not exclude a false positive. With
+    /// `emit = "on_change"`, only a record with the same content will be a duplicate.
     pub seen: Option<bool>,
     /// When the key will be forgotten; null if it is not seen, or if the time is unknown.
     pub forgotten: Option<Forgetting>,
@@ -105,6 +106,8 @@ pub enum Cause {
     First,
     /// The window of the previous record with the key had ended.
     Expired,
+    /// The content differs from that of the last emitted record with the key.
+    Changed,
     /// The key had been emitted and retracted.
     AfterRetraction,
     /// The filter had forgotten the key too early.

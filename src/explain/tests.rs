@@ -5,7 +5,7 @@ use super::judge::{Judgment, Repeated, judge};
 use super::outcome::{Occurrence, Occurrences};
 use super::report::{Cause, VerdictName};
 use crate::changelog::{ChangelogRecord, Cut, Origin, PendingChanges, Progress, Span};
-use crate::dedup::{Dedup, Late, Rules};
+use crate::dedup::{Dedup, Emit, Late, Rules};
 use crate::filter::{AgingSizing, CuckooSizing, Slice, Spec, StableSizing, Window};
 use crate::key::Fingerprint;
 use crate::record::{Offset, Timestamp, TopicId, Verdict};
@@ -18,6 +18,22 @@ const ORIGIN: Origin = Origin { owner: 1, keys: 2, clock: 3, kind: 4 };
 
 fn key(number: u64) -> Fingerprint {
     Fingerprint(xxh3_128(&number.to_le_bytes()))
+}
+
+/// The number of contents of each key if changes are emitted.
+const CONTENTS: u64 = 3;
+
+/// Returns the number of a record's key. If changes are emitted, some numbers are contents of one key.
+const fn key_number(rules: &Rules, number: u64) -> u64 {
+    match rules.emit {
+        Emit::First => number,
+        Emit::OnChange => number / CONTENTS,
+    }
+}
+
+fn fingerprint(rules: &Rules, number: u64, retracts: bool) -> Fingerprint {
+    let alone = key(key_number(rules, number));
+    if rules.emit == Emit::OnChange && !retracts { alone.with_content(key(number)) } else { alone }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -58,8 +74,8 @@ struct Judged {
 /// A topic and an offset.
 type Place = (usize, Offset);
 
-/// Topic and offset of the key's last emission, and its slice.
-type Emitted = (usize, Offset, Option<Slice>);
+/// Topic, offset, and number of the key's last emission, and its slice.
+type Emitted = (usize, Offset, u64, Option<Slice>);
 
 /// A state, its changelog, and an exact model.
 struct Live {
@@ -102,24 +118,26 @@ impl Live {
 
     fn take(&mut self, arrival: &Arrival, time: Timestamp) {
         let &Arrival { topic, number, retracts, .. } = arrival;
-        let before = self.dedup.clock();
+        let (before, rules) = (self.dedup.clock(), *self.dedup.rules());
+        let fingerprint = fingerprint(&rules, number, retracts);
         let verdict = if retracts {
-            self.dedup.retract(key(number), Some(time), i64::MAX)
+            self.dedup.retract(fingerprint, Some(time), i64::MAX)
         } else {
-            self.dedup.judge(key(number), Some(time), i64::MAX)
+            self.dedup.judge(fingerprint, Some(time), i64::MAX)
         };
         let verdict = verdict.unwrap();
         let offset = self.position[topic];
-        self.pending.note(&self.dedup, TopicId(topic), offset, key(number));
+        self.pending.note(&self.dedup, TopicId(topic), offset, fingerprint);
         self.position[topic] += 1;
-        let (rules, clock) = (*self.dedup.rules(), self.dedup.clock());
+        let clock = self.dedup.clock();
         // In a count window, an insertion advances the clock after the verdict.
         let judged_at = if rules.window.length_ms().is_none() { before } else { clock };
         let is_kept = |slice: Option<Slice>| match (slice, judged_at) {
             (Some(slice), Some(clock)) if rules.is_sliced() => clock.0 - slice.0 <= i64::from(rules.window.slices()),
             _ => true,
         };
-        let emitted = self.emitted.get(&number).copied().filter(|&(_, _, slice)| is_kept(slice));
+        let of_key = key_number(&rules, number);
+        let emitted = self.emitted.get(&of_key).copied().filter(|&(_, _, last, slice)| is_kept(slice) && last == number);
         self.judged.push(Judged {
             topic,
             offset,
@@ -127,12 +145,14 @@ impl Live {
             time,
             retracts,
             verdict,
-            repeats: emitted.map(|(topic, offset, _)| (topic, offset)),
+            repeats: emitted.map(|(topic, offset, ..)| (topic, offset)),
         });
         match (verdict, emitted) {
-            (Verdict::Retracted, _) => drop(self.emitted.remove(&number)),
-            (Verdict::Unseen, _) => drop(self.emitted.insert(number, (topic, offset, clock))),
-            (Verdict::Duplicate, Some((topic, offset, _))) if rules.refresh => drop(self.emitted.insert(number, (topic, offset, clock))),
+            (Verdict::Retracted, _) => drop(self.emitted.remove(&of_key)),
+            (Verdict::Unseen, _) => drop(self.emitted.insert(of_key, (topic, offset, number, clock))),
+            (Verdict::Duplicate, Some((topic, offset, ..))) if rules.refresh => {
+                self.emitted.insert(of_key, (topic, offset, number, clock));
+            }
             _ => {}
         }
     }
@@ -169,7 +189,8 @@ impl Live {
     /// of the commit's records with the same key.
     fn judge(&self, judged: &Judged, low: usize) -> Result<Option<(Judgment, Vec<Place>)>, TestCaseError> {
         let rules = *self.dedup.rules();
-        let wanted = Wanted { fingerprints: vec![key(judged.number)], record: Some((TOPICS[judged.topic].to_owned(), judged.offset)) };
+        let wanted_key = rules.emit.key_of(fingerprint(&rules, judged.number, true));
+        let wanted = Wanted { fingerprints: vec![wanted_key], record: Some((TOPICS[judged.topic].to_owned(), judged.offset)) };
         let mut history = History::new(&wanted, &rules, ORIGIN, BTreeMap::new(), Offset::try_from(low).unwrap());
         for (at, bytes) in self.log.iter().enumerate().skip(low) {
             let next = history.take(Offset::try_from(at).unwrap(), None, &ChangelogRecord::decode(bytes).unwrap(), &[]);
@@ -178,10 +199,11 @@ impl Live {
         let Some(target) = &history.target else { return Ok(None) };
         let mut occurrences = Occurrences::default();
         for (span, (topic, offsets)) in target.commit.spans.iter().enumerate() {
-            let is_requested =
-                |other: &&Judged| TOPICS[other.topic] == topic && offsets.contains(&other.offset) && other.number == judged.number;
+            let same_key = |other: &Judged| key_number(&rules, other.number) == key_number(&rules, judged.number);
+            let is_requested = |other: &&Judged| TOPICS[other.topic] == topic && offsets.contains(&other.offset) && same_key(other);
             for other in self.judged.iter().filter(is_requested) {
-                occurrences.push(Occurrence { span, offset: other.offset, time: Some(other.time), retracts: other.retracts });
+                let content = rules.emit.content_of(fingerprint(&rules, other.number, other.retracts));
+                occurrences.push(Occurrence { span, offset: other.offset, time: Some(other.time), retracts: other.retracts, content });
             }
         }
         let place = |at: usize| {
@@ -225,7 +247,7 @@ impl Live {
                 prop_assert!(is_in, "{:?} is not in {:?}", judged, emission);
             }
             (Some(Cause::FalsePositive), _) => prop_assert_eq!(judged.repeats, None, "{:?}", judged),
-            (Some(Cause::First), _) => prop_assert_eq!(judged.repeats, None, "{:?}", judged),
+            (Some(Cause::First | Cause::Changed), _) => prop_assert_eq!(judged.repeats, None, "{:?}", judged),
             _ => {}
         }
         Ok(true)
@@ -244,11 +266,11 @@ fn rules(window: Window, kind: u8, refresh: bool, late: Late) -> Rules {
         0 => (aging(0.4), false),
         1 => (aging(1e-9), false),
         2 => (aging(0.4), true),
-        3 => (None, true),
+        3 | 6 => (None, true),
         4 => (Some(Spec::Cuckoo(CuckooSizing::new(window, 16, 0.2))), false),
         _ => (Some(Spec::Stable(StableSizing::new(64, 0.2))), false),
     };
-    Rules { window, filter, exact, refresh, late }
+    Rules { window, filter, exact, refresh, late, emit: if kind == 6 { Emit::OnChange } else { Emit::First } }
 }
 
 fn windows() -> impl Strategy<Value = Window> {
@@ -262,9 +284,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn certain_explanations_match_the_model(window in windows(), kind in 0_u8..6, refresh: bool, arrivals in arrivals(2, 0.1)) {
+    fn certain_explanations_match_the_model(window in windows(), kind in 0_u8..7, refresh: bool, arrivals in arrivals(2, 0.1)) {
         // Only these kinds can retract.
-        let can_retract = matches!(kind, 2..=4);
+        let can_retract = matches!(kind, 2..=4 | 6);
         let arrivals: Vec<_> = arrivals.into_iter().map(|arrival| Arrival { retracts: arrival.retracts && can_retract, ..arrival }).collect();
         let mut live = Live::run(rules(window, kind, refresh, Late::Emit), &arrivals);
         live.explain_all(0)?;
@@ -277,14 +299,14 @@ proptest! {
 
     /// With one topic, one slice, and no retractions, every explanation is certain.
     #[test]
-    fn everything_within_one_slice_is_certain(kind in 0_u8..5, arrivals in arrivals(1, 0.0)) {
+    fn everything_within_one_slice_is_certain(kind in prop_oneof![0_u8..5, Just(6)], arrivals in arrivals(1, 0.0)) {
         let window = Window::time(1_000_000_000, 1);
         let live = Live::run(rules(window, kind, false, Late::Emit), &arrivals);
         prop_assert_eq!(live.explain_all(0)?, arrivals.len());
     }
 
     #[test]
-    fn late_records_are_recognized(kind in 0_u8..5, arrivals in arrivals(1, 0.0)) {
+    fn late_records_are_recognized(kind in prop_oneof![0_u8..5, Just(6)], arrivals in arrivals(1, 0.0)) {
         let live = Live::run(rules(Window::time(200, 2), kind, false, Late::Drop), &arrivals);
         live.explain_all(0)?;
     }

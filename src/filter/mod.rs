@@ -391,6 +391,9 @@ pub enum MergeError {
     /// One filter holds keys of an unknown time.
     #[error("one of the filters has not seen a record with a timestamp yet")]
     Untimed,
+    /// Each state has the last contents of keys, and it is unknown which are newer.
+    #[error("states of `emit = \"on_change\"` cannot be merged, because it is unknown which content of a key is newer")]
+    Contents,
     /// There is not enough memory for the merged filter.
     #[error("not enough memory on this machine for the merged filter")]
     Memory,

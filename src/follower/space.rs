@@ -52,7 +52,7 @@ impl Space {
     pub(super) fn new(config: &Config, space: &KeySpace<'_>) -> Result<Self, Error> {
         let first = space.first();
         let own = config.serve.filters.get(space.name);
-        let filter = own.cloned().map_or_else(|| default_filter(space), Ok)?;
+        let filter = own.cloned().filter(|_| first.on_change.is_none()).map_or_else(|| default_filter(space), Ok)?;
         let mut keys: Vec<(KeySpec, Option<usize>)> = Vec::new();
         for topic in &space.topics {
             // The meaning of a text depends only on the kinds of the parts, so definitions with the same kinds are looked up once.
@@ -338,6 +338,11 @@ fn default_filter(space: &KeySpace<'_>) -> Result<Filter, Error> {
     let first = space.first();
     let filter = Filter { confirm: false, ..first.filter.clone() };
     let name = space.name;
+    if first.on_change.is_some() {
+        let message =
+            "`unseen serve` does not follow a space with emit = \"on_change\"; give the servers a configuration without its topics";
+        return Err(Error::Config(format!("space {name:?}: {message}")));
+    }
     let own = format!("configure a filter for serving this space: [serve.filters.{name}] kind = \"cuckoo\", capacity = ...");
     if filter.is_exact() {
         return Err(Error::Config(format!("space {name:?}: a filter of kind \"exact\" is on the worker's disk; {own}")));

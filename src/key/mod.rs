@@ -39,6 +39,7 @@ use content::Content;
 use encoding::{HEAD, Tag, encode, encode_scalar, head, raw};
 use invalid::{missing, missing_field, missing_header, tombstone, unreadable};
 use std::fmt;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Hash of a key, 128 bits. Any two different keys have the same hash with a probability of 2^-128.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,6 +57,18 @@ impl Fingerprint {
     #[must_use]
     pub const fn high(self) -> u64 {
         (self.0 >> 64) as u64
+    }
+
+    /// Returns the fingerprint of a key with some content: the low half is the key's, and the high half is a hash of both.
+    ///
+    /// Two keys with the same low half count as one key, with a probability of 2^-64. Because the high half covers the whole key, a record
+    /// of one of them then looks like a change of the other, and is never mistaken for its repetition.
+    #[must_use]
+    pub fn with_content(self, content: Self) -> Self {
+        let mut both = [0; 32];
+        both[..16].copy_from_slice(&self.0.to_le_bytes());
+        both[16..].copy_from_slice(&content.0.to_le_bytes());
+        Self(u128::from(self.low()) | u128::from(xxh3_64(&both)) << 64)
     }
 }
 

@@ -111,7 +111,8 @@ fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Resul
                 let headers = recorded.headers();
                 let record = Record { key: recorded.key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
                 let (key, formats, schemas) = (&options.key, &options.formats, &*options.schemas);
-                let spec = RecordSpec { key, when: &options.when, retract: None, time: options.event_time.as_ref(), formats };
+                let spec =
+                    RecordSpec { key, content: None, when: &options.when, retract: None, time: options.event_time.as_ref(), formats };
                 let keyed = reader.read(spec, &record, recorded.time, &mut scratch, schemas);
                 let time = match &keyed {
                     Ok(keyed) => keyed.time,

@@ -26,6 +26,8 @@ pub struct RecordedKey {
 pub struct FollowedRecord {
     /// Offset of the record, if the line has it.
     pub offset: Option<Offset>,
+    /// Fingerprint of the record.
+    pub fingerprint: Fingerprint,
     /// Verdict of the record.
     pub verdict: Verdict,
     /// True if the record was dropped although an exact window would not have dropped it.
@@ -82,7 +84,7 @@ impl Replay<'_> {
     }
 
     /// Evaluates all records of `input`, except those of other topics, and calls back with the verdict of each record with this
-    /// key in this partition, in order. The exact window is kept for that key alone. `max_timestamp` is as in
+    /// key in this partition, in order. The fingerprint of the key has no content. The exact window is kept for that key alone. `max_timestamp` is as in
     /// [`Replay::run_and_list`]. Returns the slice of the partition at the end, and its stream time.
     ///
     /// # Errors

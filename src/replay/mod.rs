@@ -21,10 +21,12 @@ pub use truth::Counts;
 
 use crate::config::{OnInvalid, OnTombstone, Topic};
 use crate::content::{CompareContent, ContentSample, PartitionKey};
-use crate::dedup::{Dedup, Late, Rules};
+use crate::dedup::{Dedup, Emit, Late, Rules};
 use crate::filter;
 use crate::format::{self, Formats, NoSchemas, PointerError, SchemaId, Schemas};
-use crate::key::{self, EventTime, Field, Fingerprint, KeyedRecord, NoKey, Part, Reader, RecordSpec, Scratch, TimePlace, ValueReader};
+use crate::key::{
+    self, EventTime, Field, Fingerprint, KeySpec, KeyedRecord, NoKey, Part, Reader, RecordSpec, Scratch, TimePlace, ValueReader,
+};
 use crate::record::{Invalid, Record, Timestamp, Verdict};
 use crate::values::{CountBy, ValueCounts};
 use std::io::{self, BufRead, Write};
@@ -211,7 +213,7 @@ impl<'t> Replay<'t> {
             Format::Kcat if options.time.is_some() => return Err(Error::SecondTime),
             Format::Ndjson => {
                 let is_absent = |part: &&Part| !matches!(part, Part::RecordValue | Part::Field(_) | Part::Content { .. });
-                let absent = topic.key.leaves().find(is_absent);
+                let absent = topic.key.leaves().chain(topic.on_change.iter().flat_map(KeySpec::leaves)).find(is_absent);
                 absent.map_or(Ok(()), |part| Err(Error::Part(part.clone())))?;
                 let predicates = topic.when.iter().map(|when| ("when", when));
                 let mut predicates = predicates.chain(topic.retract.iter().map(|retract| ("retract", retract)));
@@ -352,7 +354,10 @@ impl<'t> Replay<'t> {
         // If one key is followed, it is in the given partition.
         let number = match self.only {
             None if self.topic.repartition => {
-                key::partition(fingerprint, self.partitions.len().try_into().unwrap_or(u32::MAX)).cast_signed()
+                let spec = RecordSpec { content: None, ..spec };
+                let alone = self.topic.on_change.as_ref().map(|_| self.reader.read(spec, &record, None, &mut self.scratch, &*self.schemas));
+                let key = alone.and_then(Result::ok).map_or(fingerprint, |keyed| keyed.fingerprint);
+                key::partition(key, self.partitions.len().try_into().unwrap_or(u32::MAX)).cast_signed()
             }
             _ => recorded.partition,
         };
@@ -366,12 +371,13 @@ impl<'t> Replay<'t> {
         let verdict =
             if retracts { dedup.retract(fingerprint, time, max_timestamp) } else { dedup.judge(fingerprint, time, max_timestamp) };
         let verdict = verdict.map_err(LineError::Verdict)?;
-        if self.only.is_none() {
+        // With `on_change`, a record with another content is not a duplicate.
+        if self.only.is_none() && self.rules.emit == Emit::First {
             let key = PartitionKey { partition: number, fingerprint };
             let value = self.value_reader.open(self.formats.value(), record.value, headers.iter().copied(), &*self.schemas);
             self.contents.take(key, verdict, value, &self.compare);
         }
-        let is_followed = self.only.is_none_or(|only| only == (recorded.partition, fingerprint));
+        let is_followed = self.only.is_none_or(|only| only == (recorded.partition, self.rules.emit.key_of(fingerprint)));
         if let Some(truth) = truth {
             if is_followed {
                 self.is_wrong = truth.check(fingerprint, verdict, dedup);
@@ -381,7 +387,8 @@ impl<'t> Replay<'t> {
         }
         if is_followed && self.only.is_some() {
             let (slice, stream_time) = (dedup.slice(), dedup.stream_time());
-            self.followed = Some(FollowedRecord { offset: recorded.offset, verdict, is_wrong: self.is_wrong, slice, stream_time });
+            self.followed =
+                Some(FollowedRecord { offset: recorded.offset, fingerprint, verdict, is_wrong: self.is_wrong, slice, stream_time });
         }
         match verdict {
             Verdict::Duplicate => self.counted.duplicates += 1,

@@ -24,6 +24,7 @@ fn topic(parts: Vec<Part>) -> Topic {
         time: None,
         max_future: Duration::from_secs(300),
         late: Late::Emit,
+        on_change: None,
         on_duplicate: OnDuplicate::Drop,
         on_tombstone: OnTombstone::Emit,
         on_invalid: OnInvalid::Fail,

@@ -2,7 +2,7 @@
 //!
 //! Stores the emitted keys in generations that rotate together with the filter's. Must never rely on the contents of the filter.
 
-use crate::dedup::{Dedup, Rules};
+use crate::dedup::{Dedup, Emit, Rules};
 use crate::filter::Window;
 use crate::key::Fingerprint;
 use crate::record::Verdict;
@@ -39,14 +39,15 @@ impl Counts {
 #[derive(Debug)]
 pub(super) struct Truth {
     refresh: bool,
+    emit: Emit,
     /// True in a window by count.
     counted: bool,
     slice: i64,
     window: i64,
     /// Current position of the window, or `None` before the first time or key.
     position: Option<i64>,
-    /// Position at which each key was last emitted, or `None` before the first time was known.
-    emitted: HashMap<Fingerprint, Option<i64>>,
+    /// Position at which each key was last emitted, or `None` before the first time was known, and the content of that record.
+    emitted: HashMap<Fingerprint, (Option<i64>, u64)>,
     counts: Counts,
 }
 
@@ -57,7 +58,16 @@ impl Truth {
             Window::Keys { slice_keys, .. } => (true, i64::try_from(slice_keys).unwrap_or(i64::MAX)),
         };
         let window = slice.saturating_mul(i64::from(rules.window.slices()));
-        Self { refresh: rules.refresh, counted, slice, window, position: None, emitted: HashMap::new(), counts: Counts::default() }
+        Self {
+            refresh: rules.refresh,
+            emit: rules.emit,
+            counted,
+            slice,
+            window,
+            position: None,
+            emitted: HashMap::new(),
+            counts: Counts::default(),
+        }
     }
 
     pub(super) const fn counts(&self) -> Counts {
@@ -70,7 +80,8 @@ impl Truth {
         // An inserted key advances a count, but was evaluated before that.
         let evaluated_at = if self.counted { self.position } else { after };
         self.advance(evaluated_at);
-        let emitted = self.emitted.get(&fingerprint).copied();
+        let (key, content) = (self.emit.key_of(fingerprint), self.emit.content_of(fingerprint));
+        let emitted = self.emitted.get(&key).filter(|(_, last)| *last == content).map(|&(at, _)| at);
         let remembered = emitted.is_some_and(|at| self.remembers(at));
         let is_wrong = !remembered && verdict == Verdict::Duplicate;
         self.counts.unseen += u64::from(!remembered && verdict != Verdict::Retracted);
@@ -79,9 +90,9 @@ impl Truth {
         self.counts.false_negatives += u64::from(promised && verdict == Verdict::Unseen);
         self.advance(after);
         if verdict == Verdict::Retracted {
-            self.emitted.remove(&fingerprint);
+            self.emitted.remove(&key);
         } else if verdict == Verdict::Unseen || (verdict == Verdict::Duplicate && self.refresh && remembered) {
-            self.emitted.insert(fingerprint, self.position);
+            self.emitted.insert(key, (self.position, content));
         }
         is_wrong
     }
@@ -104,13 +115,13 @@ impl Truth {
     fn advance(&mut self, position: Option<i64>) {
         if self.position.is_none() && position.is_some() {
             // Keys inserted before any time was known belong to the first known time.
-            self.emitted.values_mut().for_each(|at| *at = position);
+            self.emitted.values_mut().for_each(|(at, _)| *at = position);
         }
         let turned = self.slice_of(position) != self.slice_of(self.position);
         self.position = position;
         if turned {
             let mut emitted = std::mem::take(&mut self.emitted);
-            emitted.retain(|_, at| self.remembers(*at));
+            emitted.retain(|_, (at, _)| self.remembers(*at));
             self.emitted = emitted;
         }
     }
@@ -144,6 +155,7 @@ mod tests {
             exact: false,
             refresh: false,
             late: Late::Emit,
+            emit: Emit::First,
         };
         let (mut dedup, mut truth) = (Dedup::new(rules), Truth::new(rules));
         for &(key, time, verdict) in stream {
@@ -172,7 +184,7 @@ mod tests {
         let window = Window::keys(60, 4);
         let plan = AgingSizing::new(window, 60, 0.3);
         let filter = Some(Spec::Aging(plan));
-        let rules = Rules { window, filter, exact: true, refresh: true, late: Late::Emit };
+        let rules = Rules { window, filter, exact: true, refresh: true, late: Late::Emit, emit: Emit::First };
         let (mut dedup, mut truth) = (Dedup::new(rules), Truth::new(rules));
         for step in 0..20_000_u64 {
             let fingerprint = Fingerprint(xxhash_rust::xxh3::xxh3_128(&(step * step % 997 % 120).to_le_bytes()));
@@ -191,6 +203,7 @@ mod tests {
             exact: false,
             refresh: false,
             late: Late::Emit,
+            emit: Emit::First,
         };
         let (mut dedup, mut truth) = (Dedup::new(rules), Truth::new(rules));
         for key in 0..10_000_u128 {

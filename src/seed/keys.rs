@@ -117,7 +117,7 @@ impl Part {
 mod tests {
     use super::*;
     use crate::changelog::{Applier, ChangelogRecord, Outcome};
-    use crate::dedup::Late;
+    use crate::dedup::{Emit, Late};
     use crate::filter::{AgingSizing, CuckooSizing, Spec, StableSizing, Window};
     use crate::record::Verdict;
     use proptest::prelude::*;
@@ -133,7 +133,7 @@ mod tests {
     }
 
     fn rules(window: Window, filter: Option<Spec>, exact: bool) -> Rules {
-        Rules { window, filter, exact, refresh: false, late: Late::Emit }
+        Rules { window, filter, exact, refresh: false, late: Late::Emit, emit: Emit::First }
     }
 
     /// Returns rules for every filter kind. The last kind forgets at random.

@@ -93,6 +93,10 @@ impl<'t> Seeds<'t> {
         partitions: u32,
         schemas: Arc<dyn Schemas>,
     ) -> Result<Self, Error> {
+        if topic.on_change.is_some() {
+            let message = "a topic with emit = \"on_change\" cannot be seeded, because a key alone has no content; the first record of each key will be emitted".to_owned();
+            return Err(Error::Options(message));
+        }
         let inputs = config.space_of(topic).topics.iter().map(|topic| topic.input.as_str()).collect();
         Ok(Self {
             reader: LineReader::new(topic, inputs, options, schemas)?,

@@ -4,9 +4,9 @@
 
 use super::{ActualOutcome, FAILS, TestRecord};
 use crate::config::Config;
-use crate::dedup::Dedup;
+use crate::dedup::{Dedup, Emit};
 use crate::format::Schemas;
-use crate::key::{self, Fingerprint, KeyedRecord, NoKey, Reader, Scratch};
+use crate::key::{self, Fingerprint, KeyedRecord, NoKey, Reader, RecordSpec, Scratch};
 use crate::record::{Record, SpaceId, Timestamp, Verdict};
 use crate::route::{self, AddedHeaders, Detail, Origin, Route};
 use std::collections::{BTreeMap, HashMap};
@@ -29,8 +29,8 @@ pub(super) struct Judge<'c> {
 
 struct State {
     dedup: Dedup,
-    /// Number of the last emitted record, by key.
-    emitted: HashMap<Fingerprint, u64>,
+    /// Number and fingerprint of the last emitted record, by key.
+    emitted: HashMap<Fingerprint, (u64, Fingerprint)>,
 }
 
 impl<'c> Judge<'c> {
@@ -69,8 +69,14 @@ impl<'c> Judge<'c> {
                 (topic.verdict_without_key(invalid.reason), Some(*invalid), None, Some(why))
             }
             Ok(KeyedRecord { fingerprint, retracts, time: event_time }) => {
-                let partition =
-                    if topic.repartition { key::partition(fingerprint, self.partitions).cast_signed() } else { record.partition };
+                let partition = if topic.repartition {
+                    let spec = RecordSpec { content: None, ..topic.record_spec() };
+                    let alone = topic.on_change.as_ref().map(|_| reader.read(spec, &parts, time, scratch, schemas));
+                    let key = alone.and_then(Result::ok).map_or(fingerprint, |keyed| keyed.fingerprint);
+                    key::partition(key, self.partitions).cast_signed()
+                } else {
+                    record.partition
+                };
                 if let Some(between) = &self.between[number] {
                     // A worker reads the record from the repartition topic.
                     origin = Origin { topic: between, partition, offset: next(&mut self.offsets, (number, true, partition)), time };
@@ -119,17 +125,26 @@ fn next(offsets: &mut BTreeMap<(usize, bool, i32), i64>, of: (usize, bool, i32))
 impl State {
     /// Explains a verdict by previously emitted records.
     fn explain(&mut self, verdict: Verdict, fingerprint: Fingerprint, place: u64) -> Option<String> {
-        let before = self.emitted.get(&fingerprint).copied();
+        let emit = self.dedup.rules().emit;
+        let key = emit.key_of(fingerprint);
+        let before = self.emitted.get(&key).copied();
         match (verdict, before) {
             (Verdict::Unseen, before) => {
-                self.emitted.insert(fingerprint, place);
-                before.map(|before| format!("record {before} had this key, but the window has ended"))
+                self.emitted.insert(key, (place, fingerprint));
+                before.map(|(before, last)| {
+                    if last == fingerprint {
+                        format!("record {before} had this key, but the window has ended")
+                    } else {
+                        format!("its content differs from that of record {before}, the last emitted record with this key")
+                    }
+                })
             }
             (Verdict::Retracted, _) => {
-                self.emitted.remove(&fingerprint);
+                self.emitted.remove(&key);
                 None
             }
-            (Verdict::Duplicate, Some(before)) => Some(format!("it repeats record {before}")),
+            (Verdict::Duplicate, Some((before, _))) if emit == Emit::OnChange => Some(format!("its content is that of record {before}")),
+            (Verdict::Duplicate, Some((before, _))) => Some(format!("it repeats record {before}")),
             (Verdict::Duplicate, None) => Some("no earlier record has this key: a false positive of the filter".to_owned()),
             (Verdict::Late, _) => Some("it is older than the window".to_owned()),
             _ => None,

@@ -5,6 +5,7 @@
 //! workers sample the same keys. Must never change a verdict.
 
 use super::topics::InputTopic;
+use crate::dedup::Emit;
 use crate::key::Fingerprint;
 use crate::record::SpaceId;
 use crate::stats::Stats;
@@ -30,12 +31,13 @@ struct Seen {
 impl CrossPartitionKeys {
     /// Records that a key was emitted from a partition. Returns the key's previous partition if it differs.
     #[inline]
-    pub(super) fn seen(&self, space: SpaceId, fingerprint: Fingerprint, partition: i32) -> Option<i32> {
+    pub(super) fn seen(&self, space: SpaceId, fingerprint: Fingerprint, emit: Emit, partition: i32) -> Option<i32> {
+        // The sample depends only on the low half, which is the key's.
         if !fingerprint.0.is_multiple_of(SAMPLE) {
             return None;
         }
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (space, fingerprint);
+        let key = (space, emit.key_of(fingerprint));
         if let Some(before) = seen.partitions.insert(key, partition) {
             return Some(before).filter(|&before| before != partition);
         }
@@ -52,7 +54,7 @@ impl CrossPartitionKeys {
 /// Counts a key that occurs in more than one partition, and logs the first one.
 #[inline]
 pub(super) fn watch(keys: &CrossPartitionKeys, stats: &Stats, topic: &InputTopic, fingerprint: Fingerprint, partition: i32) {
-    let Some(other) = keys.seen(topic.space, fingerprint, partition) else { return };
+    let Some(other) = keys.seen(topic.space, fingerprint, topic.config.emit(), partition) else { return };
     if stats.spaces[topic.space.0].cross_partition_keys.fetch_add(1, Ordering::Relaxed) == 0 {
         tracing::warn!(
             space = topic.config.space,
@@ -71,14 +73,17 @@ mod tests {
     fn a_key_in_two_partitions_is_detected_and_the_sample_is_bounded() {
         let cross_partition_keys = CrossPartitionKeys::default();
         let key = |number: usize| Fingerprint(number as u128 * SAMPLE);
-        assert_eq!(cross_partition_keys.seen(SpaceId(0), key(1), 3), None);
-        assert_eq!(cross_partition_keys.seen(SpaceId(0), key(1), 3), None, "emitted again after its window");
-        assert_eq!(cross_partition_keys.seen(SpaceId(1), key(1), 2), None, "another space");
-        assert_eq!(cross_partition_keys.seen(SpaceId(0), key(1), 2), Some(3));
-        assert_eq!(cross_partition_keys.seen(SpaceId(0), Fingerprint(1), 0), None);
-        assert_eq!(cross_partition_keys.seen(SpaceId(0), Fingerprint(1), 1), None, "not sampled");
+        assert_eq!(cross_partition_keys.seen(SpaceId(0), key(1), Emit::First, 3), None);
+        assert_eq!(cross_partition_keys.seen(SpaceId(0), key(1), Emit::First, 3), None, "emitted again after its window");
+        assert_eq!(cross_partition_keys.seen(SpaceId(1), key(1), Emit::First, 2), None, "another space");
+        assert_eq!(cross_partition_keys.seen(SpaceId(0), key(1), Emit::First, 2), Some(3));
+        assert_eq!(cross_partition_keys.seen(SpaceId(0), Fingerprint(1), Emit::First, 0), None);
+        assert_eq!(cross_partition_keys.seen(SpaceId(0), Fingerprint(1), Emit::First, 1), None, "not sampled");
+        let contents = [1, 2].map(|content| Fingerprint(content << 64 | key(7).0));
+        assert_eq!(cross_partition_keys.seen(SpaceId(0), contents[0], Emit::OnChange, 0), None);
+        assert_eq!(cross_partition_keys.seen(SpaceId(0), contents[1], Emit::OnChange, 1), Some(0), "the key counts, and not its content");
         for number in 0..=KEYS_MAX {
-            cross_partition_keys.seen(SpaceId(2), key(number), 0);
+            cross_partition_keys.seen(SpaceId(2), key(number), Emit::First, 0);
         }
         let seen = cross_partition_keys.0.lock().unwrap();
         assert!(seen.order.len() == KEYS_MAX && seen.partitions.len() == KEYS_MAX);

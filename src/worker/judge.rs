@@ -45,10 +45,11 @@ pub(super) fn judge_one(
     };
     let max_timestamp = input.max_timestamp(offset, max_timestamp);
     state.changed = true;
+    let keeps_first = fault::defect("replaced_contents_not_logged") && state.dedup.would_drop(fingerprint).is_ok_and(|seen| seen.is_some());
     let verdict =
         if retracts { state.dedup.retract(fingerprint, time, max_timestamp) } else { state.dedup.judge(fingerprint, time, max_timestamp) };
     let verdict = verdict.map_err(VerdictError::State)?;
-    if !input.is_logged(offset) {
+    if !input.is_logged(offset) && !keeps_first {
         state.pending.note(&state.dedup, input.topic, offset, fingerprint);
     }
     Ok(verdict)

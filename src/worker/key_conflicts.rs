@@ -38,7 +38,7 @@ pub(super) fn watch<B: Broker>(
             offset = message.offset(),
             fields = fields.join(", "),
             conflicts = number,
-            "a duplicate has different content than the first record with its key; the key may lack a field. Run `unseen explain` to find the first record. If the fields may differ, add them to key_conflicts.except"
+            "a duplicate has different content than the first record with its key; the key may lack a field. Run `unseen explain` to find the first record. If each change must be emitted, set emit = \"on_change\". If the fields may differ, add them to key_conflicts.except"
         );
     }
 }

@@ -74,9 +74,12 @@ impl KeyReader {
         let spec = RecordSpec { time: spec.time.filter(|_| !fault::defect("event_times_ignored")), ..spec };
         let spec = if fault::defect("conditions_ignored") { RecordSpec { when: &[], ..spec } } else { spec };
         let (reader, scratch, schemas) = (&mut self.readers[id.0], &mut self.scratch, &*self.schemas);
+        let spec = if fault::defect("contents_ignored") { RecordSpec { content: None, ..spec } } else { spec };
+        // Records are forwarded by their keys.
+        let spec = RecordSpec { content: spec.content.filter(|_| topic.forward.is_none()), ..spec };
         let reads_headers = topic.config.reads_headers();
         // Decided once, so that a topic without a condition does not pay for it.
-        if spec.when.is_empty() {
+        if spec.when.is_empty() && spec.content.is_none() {
             read_each(messages, reads_headers, keys, |record, time| reader.read_selected(spec, record, time, scratch, schemas));
         } else {
             read_each(messages, reads_headers, keys, |record, time| reader.read(spec, record, time, scratch, schemas));

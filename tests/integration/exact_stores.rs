@@ -2,6 +2,7 @@
 
 use crate::harness::{News, RETRACT, TestRecord, broker, topic, wait_until};
 use crate::stream::{LIMIT, Stream};
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 const RECORDS: usize = 60_000;
@@ -18,11 +19,36 @@ fn with_regrets() -> Vec<TestRecord> {
     records
 }
 
+/// Records of which each has one of two states.
+fn with_states() -> Vec<TestRecord> {
+    let mut records = news();
+    for (number, record) in records.iter_mut().enumerate() {
+        record.pad(&(number / 3 % 2).to_string());
+    }
+    records
+}
+
+/// The records whose state differs from that of the last record with their key, by partition.
+fn changes(records: &[TestRecord]) -> Vec<Vec<TestRecord>> {
+    let (mut states, mut changes) = (HashMap::new(), vec![Vec::new(); 4]);
+    for record in records {
+        let state = record.text().ends_with("\"1\"}");
+        if states.insert(record.key.clone(), state) != Some(state) {
+            changes[usize::try_from(record.partition).expect("a partition")].push(record.clone());
+        }
+    }
+    changes
+}
+
 /// Runs workers that are killed while they read the records. Compares the output with the exact window.
 fn killed(hint: &str, records: Vec<TestRecord>, lines: &str) {
     let output = topic(broker(), &format!("{hint}-out"), 4);
-    let stream = Stream::remembered_by(broker(), hint, output, records, Duration::from_secs(20 * 60), lines)
-        .with(|setup| setup.kafka(&format!("instance_id = \"{hint}\"")));
+    let stream = Stream::remembered_by(broker(), hint, output, records, Duration::from_secs(20 * 60), lines);
+    killed_in(stream, hint);
+}
+
+fn killed_in(stream: Stream, hint: &str) {
+    let stream = stream.with(|setup| setup.kafka(&format!("instance_id = \"{hint}\"")));
     let part = stream.records.len() / (KILLS + 1);
     let mut worker = stream.setup.start("a");
     for kill in 0..KILLS {
@@ -45,6 +71,18 @@ fn retracted_keys_of_an_exact_filter_survive_kills() {
 fn retracted_keys_of_a_confirmed_filter_survive_kills() {
     let filter = "filter = { kind = \"aging\", capacity = \"100k\", false_positive_rate = 0.1, confirm = true }";
     killed("confirmed", with_regrets(), &format!("retract = {{ header = \"retract\" }}\n{filter}"));
+}
+
+#[test]
+fn changed_contents_survive_kills() {
+    let lines = "emit = { on_change = { field = \"/padding\" } }\nfilter = { kind = \"exact\" }";
+    let output = topic(broker(), "change-out", 4);
+    let mut stream = Stream::remembered_by(broker(), "change", output, with_states(), Duration::from_secs(24 * 3600), lines);
+    stream.expected = changes(&stream.records);
+    let emitted = stream.expected.iter().map(Vec::len).sum::<usize>();
+    let keys = stream.records.iter().map(|record| &record.key).collect::<HashSet<_>>().len();
+    assert!(emitted > keys * 5 / 4 && emitted < RECORDS * 9 / 10, "{emitted} of {RECORDS} records with {keys} keys are changes");
+    killed_in(stream, "change");
 }
 
 /// The disk has no space to open the state for writing. The worker still looks up its keys.

@@ -220,6 +220,38 @@ fn retractions_renewals_and_windows_by_count_are_explained() {
 }
 
 #[test]
+fn changes_are_explained() {
+    let (input, output) = (topic(broker(), "why-changed", 1), topic(broker(), "why-changed-out", 1));
+    let setup =
+        Setup::new(broker(), "why-changed").topic(&input, &output, &format!("{}\nemit = \"on_change\"", lines("{ kind = \"exact\" }")));
+    let report = |number, state: &str| TestRecord { value: Some(state.into()), ..record(number, number % 2) };
+    let mut worker = setup.start("a");
+    // The first commit has several contents of each key.
+    produce(broker(), &input, ["on", "on", "on", "off", "off", "off"].into_iter().enumerate().map(|(number, state)| report(number, state)));
+    read(&setup, &input, &mut worker, 6);
+    produce(broker(), &input, [report(6, "off"), report(7, "on")]);
+    read(&setup, &input, &mut worker, 8);
+    worker.drain();
+    for (offset, verdict, cause, repeats) in [
+        ("0", "unseen", "first", None),
+        ("2", "duplicate", "repeat", Some(0)),
+        ("3", "unseen", "changed", None),
+        ("5", "duplicate", "repeat", Some(3)),
+        ("6", "duplicate", "repeat", Some(4)),
+        ("7", "unseen", "changed", None),
+    ] {
+        let said = explained(&setup, &[&input, "0", offset]);
+        assert_eq!((&said["verdict"], &said["cause"], &said["certain"]), (&verdict.into(), &cause.into(), &true.into()), "{said:#}");
+        assert_eq!(said["repeats"]["inputs"][0]["first_offset"].as_i64(), repeats, "{said:#}");
+    }
+    let said = explained(&setup, &["--key", "key-1"]);
+    assert_eq!((&said["emissions"], &said["seen"]), (&3.into(), &true.into()), "{said:#}");
+    let [dir, config] = [setup.state_dir("a"), setup.write_config("a")].map(|path| path.display().to_string());
+    let (_, shown, error) = unseen(["inspect", &dir, "-c", &config, "--key", "key-1"]);
+    assert!(shown.contains(": a record with this key and the same content would be a duplicate"), "{shown} {error}");
+}
+
+#[test]
 fn a_reset_group_is_explained_by_its_last_pass() {
     let records = records(300);
     let filter = "{ kind = \"exact\" }";

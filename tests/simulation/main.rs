@@ -19,11 +19,12 @@ mod table;
 #[allow(dead_code, reason = "servers are asked on a real broker")]
 mod truth;
 
+use options::Options;
 use plan::Plan;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{env, fs};
@@ -82,8 +83,8 @@ fn stay_on(core: usize) {
 
 /// Runs the plans of these seeds on all cores. Panics if a plan fails, and shows the first failed plan after shrinking it. Returns the
 /// number of killed processes.
-fn run_seeds(seeds: std::ops::Range<u64>, draw: &(dyn Fn(u64) -> Plan + Sync), defect: Option<&'static str>) -> u64 {
-    let (next, kills, failed) = (AtomicU64::new(seeds.start), AtomicU64::new(0), Mutex::new(BTreeMap::new()));
+fn run_seeds(seeds: &[u64], draw: &(dyn Fn(u64) -> Plan + Sync), defect: Option<&'static str>) -> u64 {
+    let (next, kills, failed) = (AtomicUsize::new(0), AtomicU64::new(0), Mutex::new(BTreeMap::new()));
     let allowed = sched_getaffinity(None).unwrap_or_default();
     let cores: Vec<_> = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect();
     let failures = || failed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,10 +94,7 @@ fn run_seeds(seeds: std::ops::Range<u64>, draw: &(dyn Fn(u64) -> Plan + Sync), d
             scope.spawn(move || {
                 stay_on(core);
                 while failures().len() < FAILURES_MAX {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end {
-                        return;
-                    }
+                    let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
                     match run(&draw(seed), defect) {
                         Outcome::Exact { kills: more } => drop(kills.fetch_add(more, Ordering::Relaxed)),
                         Outcome::Failed(reason) => {
@@ -126,7 +124,7 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[test]
 fn every_plan_is_exact() {
-    run_seeds(0..100, &|seed| Plan::draw(seed, FAULTS), None);
+    run_seeds(&(0..100).collect::<Vec<_>>(), &|seed| Plan::draw(seed, FAULTS), None);
 }
 
 /// Offsets and changelog records of all partitions, which do not fit into one request.
@@ -152,7 +150,7 @@ fn plan_depends_only_on_its_seed() {
 
 /// Runs `UNSEEN_SIM_PLANS` plans with `UNSEEN_SIM_FAULTS` faults and `UNSEEN_SIM_KILLS` additional kills each, starting at seed
 /// `UNSEEN_SIM_SEED`, or the plan in the file `UNSEEN_SIM_PLAN`. `UNSEEN_SIM_LOG=1` prints the logs of the processes.
-/// `UNSEEN_SIM_DEFECT=NAME` injects a defect.
+/// `UNSEEN_SIM_DEFECT=NAME` injects a defect. `UNSEEN_SIM_OPTION=CHOICE` passes over the seeds whose options do not have this choice.
 #[test]
 #[ignore = "runs for as long as it is asked to"]
 fn at_length() {
@@ -169,6 +167,9 @@ fn at_length() {
     let (count, began) = (number("UNSEEN_SIM_PLANS", 1), Instant::now());
     let faults = usize::try_from(number("UNSEEN_SIM_FAULTS", FAULTS as u64)).expect("a number of faults");
     let kills = usize::try_from(number("UNSEEN_SIM_KILLS", 0)).expect("a number of kills");
-    let kills = run_seeds(first..first + count, &|seed| Plan::draw(seed, faults).with_kills(kills), defect);
+    let choice = env::var("UNSEEN_SIM_OPTION").ok();
+    let has = |seed: &u64| choice.as_ref().is_none_or(|choice| Options::of_seed(*seed).has(choice));
+    let seeds: Vec<_> = (first..).filter(has).take(usize::try_from(count).expect("a number of plans")).collect();
+    let kills = run_seeds(&seeds, &|seed| Plan::draw(seed, faults).with_kills(kills), defect);
     eprintln!("{count} plans exact, {kills} processes killed, in {:.1} s", began.elapsed().as_secs_f64());
 }

@@ -3,7 +3,7 @@
 //! As text, a plan has one line for the configuration and one line per step.
 
 use crate::harness::SplitMix;
-use crate::options::{Change, EVENT_TIMES, Options, WHEN};
+use crate::options::{Change, EVENT_TIMES, ON_CHANGE, Options, WHEN};
 use crate::table;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -271,6 +271,10 @@ impl Plan {
             // Records that are read again may be judged by another condition.
             plan.steps.retain(|step| step.fault != Fault::Change(Change::When));
         }
+        if plan.has(&Fault::Change(Change::When)) {
+            // Records that are evaluated again by the other rule are selected by the present condition.
+            plan.steps.retain(|step| step.fault != Fault::Change(Change::Emit));
+        }
         plan.begin_kills = (plan.options.has("state.changelog = true") && random.below(3) == 0)
             .then(|| [1 + random.next() % 300, 1 + random.next() % 300]);
         let server = pick(&mut random, &[None, None, Some(ServerFilter::Worker), Some(ServerFilter::Aging), Some(ServerFilter::Cuckoo)]);
@@ -295,7 +299,7 @@ impl Plan {
         // A server would spend most of the time on queries for that number of keys and partitions. If the changelog is deleted, the server
         // does not learn what it forgot.
         let may_serve = plan.options.has("state.changelog = true") && plan.partitions == Self::few() && !plan.has(&Fault::DeleteChangelog);
-        plan.server = server.filter(|_| may_serve);
+        plan.server = server.filter(|_| may_serve && !plan.options.has(ON_CHANGE));
         // A process whose clock is behind sees the brokers' times as times from the future.
         let has_brokers_clock =
             plan.clocks_ms == [0; MEMBERS] && !plan.steps.iter().any(|step| matches!(step.fault, Fault::StepClock { .. }));
@@ -399,7 +403,7 @@ impl Fault {
                 | Self::LoseOffsets
                 | Self::ResetOffset { .. }
                 | Self::AddPartitions
-                | Self::Change(Change::When)
+                | Self::Change(Change::When | Change::Emit)
         )
     }
 
@@ -411,15 +415,19 @@ impl Fault {
         let is_spared = has_changelog || by_keys && !has("cold_start = \"fail\"");
         let may_change = |change| match change {
             Change::Size => !has("kind = \"stable\""),
-            Change::Kind => has_changelog && has("refresh = false") && !has("kind = \"stable\""),
+            // Only one kind has contents.
+            Change::Kind => has_changelog && has("refresh = false") && !has("kind = \"stable\"") && !has(ON_CHANGE),
             Change::Stable => has_changelog && by_keys,
             Change::Slices | Change::Window | Change::Time => has_changelog && !plan.options.rotates(),
             // Each record is judged by the condition with which it was first read.
             Change::When => has_changelog && plan.options.is_ordered(),
+            // All records that were read are evaluated again, by the new rule.
+            Change::Emit => has_changelog && has(ON_CHANGE) && has("cold_start = \"rebuild\"") && !plan.options.rotates(),
         };
         loop {
             let change = pick(random, &[Change::Kind, Change::Kind, Change::Stable, Change::Size, Change::Slices, Change::Window]);
             let change = match change {
+                Change::Kind if has(ON_CHANGE) => Change::Emit,
                 Change::Slices if killed && has(EVENT_TIMES) => Change::Time,
                 Change::Slices | Change::Size if !killed && has(WHEN) => Change::When,
                 change => change,

@@ -3,7 +3,7 @@
 //! Drawn plans reach most of these situations sooner or later. These plans reach them in every run. Most have an `instance_id`: without
 //! one, the group would wait until the session of a killed process ends, and by then the stream would have ended, too.
 
-use crate::options::{Change, DIMENSIONS, EVENT_TIMES, WHEN};
+use crate::options::{Change, DIMENSIONS, ENCODED, EVENT_TIMES, ON_CHANGE, WHEN};
 use crate::plan::{FAILING, Fault, Plan, ServerFilter, Step};
 use crate::{Outcome, run};
 use serde_json::json;
@@ -267,6 +267,42 @@ fn a_changed_condition_holds_for_the_records_that_follow() {
     }
     let lost = step(250, Fault::LoseDisk { killed: true });
     check(&plan(&[STATIC, COVERS_ALL, NO_COLD_START, WHEN, EVENT_TIMES], [steps().to_vec(), vec![lost]].concat()));
+}
+
+/// On, on, off, on becomes on, off, on, even if the worker that emits the third has only the changelog.
+#[test]
+fn changed_contents_are_emitted_through_kills_and_lost_disks() {
+    let of = |more: &[&str]| {
+        let lost = |at| step(at, Fault::LoseDisk { killed: true });
+        let steps = [step(60, Fault::Kill), lost(120), step(160, Fault::Kill), step(200, Fault::Join), lost(240), step(280, Fault::Kill)];
+        plan(&[&[STATIC, NO_COLD_START, "kind = \"exact\"", ON_CHANGE][..], more].concat(), steps)
+    };
+    for more in [
+        &[COVERS_ALL][..],
+        &["slices = 1", "refresh = true"],
+        &["a window by count that rotates", "on_duplicate = \"mark\""],
+        &["records that are late, from the future, or without a time", "late = \"drop\""],
+        &["records that lack what the key is made of", "on_invalid = { topic }"],
+        &["retract", "tombstones", "slices = 1"],
+        &[ENCODED, WHEN, EVENT_TIMES],
+        &[WITHOUT_CHANGELOG, "cold_start = \"rebuild\""],
+    ] {
+        let plan = of(more);
+        let keeps_disk = |step: &Step| more[0] != WITHOUT_CHANGELOG || !matches!(step.fault, Fault::LoseDisk { .. });
+        check(&Plan { steps: plan.steps.iter().filter(|step| keeps_disk(step)).cloned().collect(), ..plan });
+    }
+    for defect in ["contents_ignored", "replaced_contents_not_logged"] {
+        assert!(matches!(run(&of(&[COVERS_ALL]), Some(defect)), Outcome::Failed(_)), "the simulation does not notice {defect}");
+    }
+}
+
+#[test]
+fn a_change_of_emit_evaluates_the_records_again() {
+    let change = |at| step(at, Fault::Change(Change::Emit));
+    let steps = [change(80), step(120, Fault::Kill), change(160), step(200, Fault::LoseDisk { killed: true }), change(240)];
+    for more in [&["cold_start = \"rebuild\""][..], &["retract", "refresh = true", "start = \"latest\""]] {
+        check(&plan(&[&[STATIC, COVERS_ALL, "kind = \"exact\"", ON_CHANGE][..], more].concat(), steps.clone()));
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ pub(super) use memory::Change;
 #[cfg(feature = "faults")]
 pub use memory::MemoryDisk;
 
+use super::decode::content;
 use super::draft::Draft;
 use super::options::options;
 use rocksdb::{DB, Direction, ErrorKind, IteratorMode, ReadOptions};
@@ -56,11 +57,13 @@ impl Database {
         }
     }
 
-    pub(super) fn contains(&self, key: &[u8]) -> Result<bool, DatabaseError> {
+    /// Returns the content of a stored fingerprint, if there is one.
+    pub(super) fn content(&self, key: &[u8]) -> Result<Option<u64>, DatabaseError> {
+        let invalid = || DatabaseError { message: "Corruption: a fingerprint has an invalid content".to_owned(), is_corruption: true };
         match self {
-            Self::RocksDb(db) => Ok(db.get_pinned(key)?.is_some()),
+            Self::RocksDb(db) => db.get_pinned(key)?.map(|value| content(&value).ok_or_else(invalid)).transpose(),
             #[cfg(feature = "faults")]
-            Self::Memory(memory) => Ok(memory.get(key)?.is_some()),
+            Self::Memory(memory) => memory.get(key)?.map(|value| content(&value).ok_or_else(invalid)).transpose(),
         }
     }
 

@@ -286,24 +286,24 @@ impl Store {
         self.opened().epoch == saved.epoch
     }
 
-    /// Returns true if the fingerprint was stored in the generation by the checkpoint that `saved` proves, or by a later one. If the stored
-    /// fingerprints are corrupt, quarantines the store, because nothing else would detect it.
+    /// Returns the content of an entry if it was stored in the generation by the checkpoint that `saved` proves, or by a later one. If the
+    /// stored fingerprints are corrupt, quarantines the store, because nothing else would detect it.
     ///
     /// # Errors
     /// If the fingerprint cannot be read, or if the store was quarantined since `saved`.
-    pub(super) fn holds_fingerprint(
+    pub(super) fn stored_content(
         &self,
         id: &PartitionId,
         saved: Saved,
         generation: GenerationId,
-        fingerprint: Fingerprint,
-    ) -> Result<bool, Error> {
+        entry: Fingerprint,
+    ) -> Result<Option<u64>, Error> {
         self.reopen(false)?;
         let open = self.opened();
         let Some(db) = open.db.as_ref().filter(|_| open.epoch == saved.epoch) else {
             return Err(Error::Lost { dir: self.dir.clone(), id: id.clone() });
         };
-        let found = db.contains(&fingerprint_key(id, generation, fingerprint));
+        let found = db.content(&fingerprint_key(id, generation, entry));
         drop(open);
         let failed = match found {
             Ok(found) => return Ok(found),
@@ -329,7 +329,7 @@ impl Store {
         Ok(())
     }
 
-    /// Calls `take` for each fingerprint of a generation.
+    /// Calls `take` for each fingerprint of a generation, including the content.
     ///
     /// # Errors
     /// If a fingerprint cannot be read, or `take` fails.
@@ -343,9 +343,10 @@ impl Store {
         let Some(db) = &open.db else { return Ok(()) };
         let (from, to) = fingerprints_of(id, generation);
         for entry in db.range(&from, Some(to)) {
-            let (key, _) = entry.map_err(|error| self.error(&error))?;
-            let fingerprint = key.last_chunk::<16>().ok_or_else(|| self.corrupt(id, "a fingerprint has an invalid key"))?;
-            take(Fingerprint(u128::from_be_bytes(*fingerprint)))?;
+            let (key, value) = entry.map_err(|error| self.error(&error))?;
+            let invalid = || self.corrupt(id, "a fingerprint has an invalid key or content");
+            let entry = key.last_chunk::<16>().map(|entry| u128::from_be_bytes(*entry)).ok_or_else(invalid)?;
+            take(Fingerprint(entry | u128::from(decode::content(&value).ok_or_else(invalid)?) << 64))?;
         }
         Ok(())
     }

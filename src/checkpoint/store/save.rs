@@ -156,7 +156,8 @@ fn put_fingerprints(draft: &mut Draft<'_>, id: &PartitionId, exact: &Exact) -> R
         for (&fingerprint, change) in changes {
             let key = fingerprint_key(id, generation, fingerprint);
             match change {
-                Change::Put => draft.put(&key, &[])?,
+                Change::Put(content) if exact.has_contents() => draft.put(&key, &content.to_le_bytes())?,
+                Change::Put(_) => draft.put(&key, &[])?,
                 Change::Delete => draft.delete(&key)?,
             }
         }

@@ -4,7 +4,7 @@ use super::*;
 use crate::changelog::Progress;
 use crate::checkpoint::StoredFingerprints;
 use crate::checkpoint::draft::Draft;
-use crate::dedup::{Dedup, Late};
+use crate::dedup::{Dedup, Emit, Late};
 use crate::filter::{AgingSizing, Spec, Window};
 use crate::record::{Offset, Verdict};
 use proptest::prelude::*;
@@ -25,7 +25,7 @@ fn rules(slices: u32, filter: bool, exact: bool) -> Rules {
     let window = Window::Time { slice_ms: 100, slices };
     // The filter has many pages, and only a few of them change.
     let filter = filter.then(|| Spec::Aging(AgingSizing::new(window, 200_000, 1e-3)));
-    Rules { window, filter, exact, refresh: false, late: Late::Emit }
+    Rules { window, filter, exact, refresh: false, late: Late::Emit, emit: Emit::First }
 }
 
 fn settings(rules: Rules) -> Settings {

@@ -1,7 +1,7 @@
 //! Promise: the measured rate equals an exact count.
 
 use super::*;
-use crate::dedup::{Dedup, Late, Rules};
+use crate::dedup::{Dedup, Emit, Late, Rules};
 use crate::filter::{AgingSizing, AtMaxMemory, CuckooSizing, Growth, Spec, StableSizing, Window};
 use crate::record::Verdict;
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ fn key(number: u64) -> Fingerprint {
 }
 
 fn rules(window: Window, filter: Spec) -> Rules {
-    Rules { window, filter: Some(filter), exact: false, refresh: false, late: Late::Emit }
+    Rules { window, filter: Some(filter), exact: false, refresh: false, late: Late::Emit, emit: Emit::First }
 }
 
 /// A filter of fixed size, which a stream can overfill.

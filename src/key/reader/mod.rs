@@ -40,6 +40,8 @@ impl From<Box<Invalid>> for NoKey {
 pub struct RecordSpec<'t> {
     /// The key.
     pub key: &'t KeySpec,
+    /// The content that is compared with that of the last record of the key, if it is compared.
+    pub content: Option<&'t KeySpec>,
     /// The predicates that all hold for the records that are deduplicated.
     pub when: &'t [Predicate],
     /// The predicate that holds for a record that retracts its key, if there is one.
@@ -60,7 +62,7 @@ impl RecordSpec<'_> {
 /// Everything in a record that its verdict depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyedRecord {
-    /// The fingerprint of its key.
+    /// The fingerprint of its key, with its content if the content is compared.
     pub fingerprint: Fingerprint,
     /// True if it retracts its key.
     pub retracts: bool,
@@ -78,7 +80,22 @@ pub struct Reader {
     retract: Extractors,
     time: Extractors,
     decoded: Decoded,
+    content: ContentReader,
 }
+
+/// Reads the contents that are compared.
+#[derive(Debug, Default)]
+struct ContentReader {
+    key: Extractors,
+    value: Extractors,
+    /// The working memory of the key still has its parts.
+    scratch: Scratch,
+}
+
+/// The content of a record without a value.
+const NO_VALUE: Fingerprint = Fingerprint(0);
+/// The content of a record whose parts are all null or missing.
+const NOTHING: Fingerprint = Fingerprint(1);
 
 impl Reader {
     /// Returns the number of bytes of values that were decoded so far.
@@ -90,8 +107,42 @@ impl Reader {
     /// Reads everything that a record's verdict depends on. `timestamp` is Kafka's.
     ///
     /// # Errors
-    /// [`NoKey`] if the record passes through, has no key or no time, or does not have them yet.
+    /// [`NoKey`] if the record passes through, has no key, content, or time, or does not have them yet.
     pub fn read(
+        &mut self,
+        spec: RecordSpec<'_>,
+        record: &Record<'_>,
+        timestamp: Option<Timestamp>,
+        scratch: &mut Scratch,
+        schemas: &dyn Schemas,
+    ) -> Result<KeyedRecord, NoKey> {
+        let keyed = self.read_without_content(spec, record, timestamp, scratch, schemas)?;
+        match spec.content {
+            // A retraction removes its key with any content.
+            Some(content) if !keyed.retracts => {
+                let content = self.content(content, spec.formats, record, schemas)?;
+                Ok(KeyedRecord { fingerprint: keyed.fingerprint.with_content(content), ..keyed })
+            }
+            _ => Ok(keyed),
+        }
+    }
+
+    /// Computes the fingerprint of the content of a record.
+    fn content(&mut self, spec: &KeySpec, formats: &Formats, record: &Record<'_>, schemas: &dyn Schemas) -> Result<Fingerprint, NoKey> {
+        let encodings = &formats.value().encodings;
+        let value = match record.value.filter(|_| spec.reads_value() && !encodings.is_empty()) {
+            Some(value) => Some(self.decoded.decode(encodings, value).map_err(|what| invalid(Side::Value, Reason::Malformed, &what))?),
+            None => record.value,
+        };
+        let ContentReader { key, value: values, scratch } = &mut self.content;
+        match fingerprint_of(spec, (key, values), formats, &Record { value, ..*record }, scratch, schemas) {
+            Err(NoKey::Invalid(invalid)) if invalid.reason == Reason::Tombstone => Ok(NO_VALUE),
+            Err(NoKey::Invalid(invalid)) if invalid.reason == Reason::NullKey => Ok(NOTHING),
+            content => content,
+        }
+    }
+
+    fn read_without_content(
         &mut self,
         spec: RecordSpec<'_>,
         record: &Record<'_>,
@@ -162,7 +213,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads a record without looking at `when`.
+    /// Reads a record without looking at `when` and the content.
     ///
     /// # Errors
     /// [`NoKey`] if the record has no key or no time, or does not have them yet.
@@ -174,7 +225,7 @@ impl Reader {
         scratch: &mut Scratch,
         schemas: &dyn Schemas,
     ) -> Result<KeyedRecord, NoKey> {
-        self.read(RecordSpec { when: &[], ..spec }, record, timestamp, scratch, schemas)
+        self.read_without_content(RecordSpec { when: &[], ..spec }, record, timestamp, scratch, schemas)
     }
 
     /// Adds everything except the key.
@@ -211,7 +262,7 @@ impl Reader {
         scratch: &mut Scratch,
         schemas: &dyn Schemas,
     ) -> Result<Fingerprint, NoKey> {
-        let spec = RecordSpec { key, when: &[], retract: None, time: None, formats };
+        let spec = RecordSpec { key, content: None, when: &[], retract: None, time: None, formats };
         self.read(spec, record, None, scratch, schemas).map(|keyed| keyed.fingerprint)
     }
 
@@ -224,21 +275,7 @@ impl Reader {
         scratch: &mut Scratch,
         schemas: &dyn Schemas,
     ) -> Result<Fingerprint, NoKey> {
-        let (mut key, mut value) = (Opened::bare(record.key), Opened::bare(record.value));
-        if let (Some(text), true) = (record.key, spec.reads_key()) {
-            let header = header(record, KEY_HEADER);
-            key = self.key.open(Side::Key, formats.key(), spec.places(Side::Key), text, header, schemas)?;
-        }
-        if let Some(text) = record.value
-            && (spec.reads_value() || spec.reads_event(record.headers))
-        {
-            let header = header(record, VALUE_HEADER);
-            value = self.value.open(Side::Value, formats.value(), spec.places(Side::Value), text, header, schemas)?;
-        }
-        let bare = Record { key: key.text, value: value.text, headers: record.headers };
-        let key = self.key.source(Side::Key, formats.key(), key)?;
-        let value = self.value.source(Side::Value, formats.value(), value)?;
-        spec.fingerprint_of(&bare, &key, &value, scratch).map_err(NoKey::Invalid)
+        fingerprint_of(spec, (&mut self.key, &mut self.value), formats, record, scratch, schemas)
     }
 
     /// Returns the time that the window goes by. `timestamp` is Kafka's.
@@ -295,6 +332,33 @@ impl Reader {
             [Some(value)] => time.of_scalar(value).ok_or_else(not_a_time),
         }
     }
+}
+
+/// Computes the fingerprint of a key, or of a content. The value is already decoded.
+#[inline]
+fn fingerprint_of(
+    spec: &KeySpec,
+    (keys, values): (&mut Extractors, &mut Extractors),
+    formats: &Formats,
+    record: &Record<'_>,
+    scratch: &mut Scratch,
+    schemas: &dyn Schemas,
+) -> Result<Fingerprint, NoKey> {
+    let (mut key, mut value) = (Opened::bare(record.key), Opened::bare(record.value));
+    if let (Some(text), true) = (record.key, spec.reads_key()) {
+        let header = header(record, KEY_HEADER);
+        key = keys.open(Side::Key, formats.key(), spec.places(Side::Key), text, header, schemas)?;
+    }
+    if let Some(text) = record.value
+        && (spec.reads_value() || spec.reads_event(record.headers))
+    {
+        let header = header(record, VALUE_HEADER);
+        value = values.open(Side::Value, formats.value(), spec.places(Side::Value), text, header, schemas)?;
+    }
+    let bare = Record { key: key.text, value: value.text, headers: record.headers };
+    let key = keys.source(Side::Key, formats.key(), key)?;
+    let value = values.source(Side::Value, formats.value(), value)?;
+    spec.fingerprint_of(&bare, &key, &value, scratch).map_err(NoKey::Invalid)
 }
 
 /// Reads the values of one topic's records for something other than their keys; kept between records.

@@ -350,7 +350,7 @@ fn retractions_and_times_are_in_the_decoded_value() {
     let read = |value: &[u8], retract, optional| {
         let time = EventTime { place: TimePlace::field("/at").unwrap(), unit: None, optional };
         let formats = encoded(Format::Json);
-        let spec = RecordSpec { key: &key, when: &[], retract, time: Some(&time), formats: &formats };
+        let spec = RecordSpec { key: &key, content: None, when: &[], retract, time: Some(&time), formats: &formats };
         let record = Record { key: Some(b"k"), value: Some(value), headers: &[] };
         Reader::default().read(spec, &record, Some(7), &mut Scratch::default(), &NoSchemas).map(|keyed| (keyed.retracts, keyed.time)).ok()
     };
@@ -396,7 +396,7 @@ fn time_of(
     let time = EventTime { place, unit: None, optional };
     let record = Record { key: Some(b"k"), value, headers };
     let key = by(Part::RecordKey);
-    let spec = RecordSpec { key: &key, when: &[], retract: None, time: Some(&time), formats };
+    let spec = RecordSpec { key: &key, content: None, when: &[], retract: None, time: Some(&time), formats };
     let read = Reader::default().read(spec, &record, Some(7), &mut Scratch::default(), &schemas);
     read.map(|keyed| keyed.time).map_err(|error| match error {
         NoKey::Invalid(invalid) => {
@@ -450,7 +450,7 @@ fn a_record_without_a_usable_time_is_invalid_or_has_that_of_kafka() {
 /// Returns whether a record is deduplicated, or the reason why its key cannot be read.
 fn selects(when: &[Predicate], formats: &Formats, record: &Record<'_>) -> Result<bool, Reason> {
     let (key, schemas) = (by(Part::RecordKey), Few::with(1, avro(EVENT)));
-    let spec = RecordSpec { key: &key, when, retract: None, time: None, formats };
+    let spec = RecordSpec { key: &key, content: None, when, retract: None, time: None, formats };
     let mut reader = Reader::default();
     // The second time, all extractors are there.
     let [first, second] = [(); 2].map(|()| reader.read(spec, record, None, &mut Scratch::default(), &schemas));
@@ -527,4 +527,32 @@ fn all_predicates_hold_and_the_first_that_does_not_decides() {
     let null = Record { key: Some(b"k"), value: None, headers: &[] };
     assert_eq!(selects(&[field(Side::Value)], &json, &null), Ok(false));
     assert_eq!(selects(&[field(Side::Value).negate()], &json, &null), Ok(true));
+}
+
+#[test]
+fn contents_are_compared_regardless_of_what_is_not_compared() {
+    let (key, retract, schemas) = (by(Part::RecordKey), Predicate::header("gone"), Few::with(1, avro(EVENT)));
+    let optional = |part: Part| Part::Optional(Box::new(part));
+    let field = || KeySpec::new(vec![optional(Part::Field("/state".to_owned()))]).unwrap();
+    let all_but = || KeySpec::new(vec![optional(Part::Content { except: vec!["/ts".to_owned()] })]).unwrap();
+    let whole = || KeySpec::new(vec![Part::RecordValue]).unwrap();
+    let json = Formats::default();
+    let of = |content: &KeySpec, value: Option<&[u8]>, headers: &[(&str, Option<&[u8]>)]| {
+        let spec = RecordSpec { key: &key, content: Some(content), when: &[], retract: Some(&retract), time: None, formats: &json };
+        let record = Record { key: Some(b"k"), value, headers };
+        Reader::default().read(spec, &record, None, &mut Scratch::default(), &schemas).map(|keyed| keyed.fingerprint)
+    };
+    let (on, on_later, off): (&[u8], &[u8], &[u8]) =
+        (br#"{"state":"on","ts":1}"#, br#"{ "ts":2, "state":"on" }"#, br#"{"state":"off","ts":1}"#);
+    for (content, is_same) in [(field(), true), (all_but(), true), (whole(), false)] {
+        assert_eq!(of(&content, Some(on), &[]) == of(&content, Some(on_later), &[]), is_same, "{content}");
+        let contents = [Some(on), Some(off), Some(&b"{}"[..]), None].map(|value| of(&content, value, &[]).unwrap());
+        let distinct: std::collections::HashSet<_> = contents.into_iter().collect();
+        assert_eq!(distinct.len(), 4, "{content}: a null value is a content of its own");
+        assert!(contents.iter().all(|content| content.low() == contents[0].low()), "the key is the same");
+    }
+    assert_eq!(of(&field(), Some(br#"{"state":null}"#), &[]), of(&field(), Some(b"{}"), &[]), "missing and null are the same");
+    assert_ne!(of(&all_but(), Some(b"null"), &[]), of(&all_but(), None, &[]));
+    assert!(matches!(of(&field(), Some(b"on"), &[]), Err(NoKey::Invalid(invalid)) if invalid.reason == Reason::Malformed));
+    assert!(of(&field(), Some(b"on"), &[("gone", None)]).is_ok(), "a retraction needs no content");
 }

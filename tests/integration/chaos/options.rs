@@ -65,6 +65,7 @@ pub const DIMENSIONS: &[&[&str]] = &[
     &["Kafka's timestamps", EVENT_TIMES],
     &["values as they are", ENCODED],
     &["all records are deduplicated", WHEN],
+    &["emit = \"first\"", ON_CHANGE],
 ];
 const NORMALIZED: &str = "normalized key parts, fallbacks, and retraction by value";
 /// The event time in a field differs from Kafka's timestamp, and has any unit. Some records have none.
@@ -73,9 +74,11 @@ pub const EVENT_TIMES: &str = "event times from a field, optional";
 pub const ENCODED: &str = "encoded values, with the key in JSON in a text";
 /// Some records pass through, by a header or a field.
 pub const WHEN: &str = "when, with records that pass through";
+/// Records that differ from the last one of their key are emitted.
+pub const ON_CHANGE: &str = "emit = \"on_change\"";
 /// The number of dimensions at the end whose choices are derived from the others. This keeps plans stable that were reported by their
 /// seeds.
-const DERIVED: usize = 4;
+const DERIVED: usize = 5;
 
 /// One choice per dimension.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -90,6 +93,10 @@ impl Options {
             let mut options = Self(drawn.iter().map(|choices| pick(random, choices).to_owned()).collect());
             let sum: usize = options.numbers().into_iter().map(|(at, choice)| at * choice + choice).sum();
             options.0.extend(derived.iter().enumerate().map(|(at, choices)| choices[(sum >> at) % choices.len()].to_owned()));
+            if options.has(ON_CHANGE) && !options.may_emit_changes() {
+                options.0.pop();
+                options.0.push(derived[DERIVED - 1][0].to_owned());
+            }
             if options.is_possible() {
                 return options;
             }
@@ -158,6 +165,11 @@ impl Options {
         accepted && (self.is_ordered() && !has("kind = \"stable\"") || self.is_judged_by_keys())
     }
 
+    /// True if changes can be emitted, and their order is known. A seed has keys without contents.
+    fn may_emit_changes(&self) -> bool {
+        self.has("kind = \"exact\"") && self.has("no seed") && self.is_ordered()
+    }
+
     /// True if the outcome of each record follows from the input alone, in order.
     pub fn is_ordered(&self) -> bool {
         self.has("delivery = \"exactly_once\"") && self.is_in_order()
@@ -171,6 +183,7 @@ impl Options {
     /// True if each key is unseen exactly once, in any order of the records.
     pub fn is_judged_by_keys(&self) -> bool {
         !self.rotates()
+            && !self.has(ON_CHANGE)
             && self.has("no retract")
             && !self.has("records that are late, from the future, or without a time")
             && !self.has("records of time 0, or before it")
@@ -195,6 +208,9 @@ impl Options {
             is_resized: false,
             has_event_times: self.has(EVENT_TIMES),
             is_selective: self.has(WHEN),
+            emits_changes: self.has(ON_CHANGE),
+            // Everything else in a value is the same for all records of a key.
+            content: if self.slices() == 1 { "field = \"/state\"" } else { "except = [\"/title\", \"/ts\", \"/kind\", \"/padding\"]" },
         }
     }
 
@@ -288,6 +304,8 @@ pub struct Memory {
     is_resized: bool,
     has_event_times: bool,
     is_selective: bool,
+    emits_changes: bool,
+    content: &'static str,
 }
 
 /// A part of the configuration that may change between two runs.
@@ -306,6 +324,8 @@ pub enum Change {
     Time,
     /// From a condition to none.
     When,
+    /// From changed records of a key to first ones.
+    Emit,
 }
 
 impl Memory {
@@ -324,6 +344,7 @@ impl Memory {
             Change::Window => self.window /= 2,
             Change::Time => self.has_event_times = !self.has_event_times,
             Change::When => self.is_selective = !self.is_selective,
+            Change::Emit => self.emits_changes = !self.emits_changes,
         }
     }
 
@@ -367,6 +388,7 @@ impl Memory {
         } else {
             ""
         };
-        format!("window = {window}\nfilter = {{ {filter} }}\n{time}{when}")
+        let emit = if self.emits_changes { format!("emit = {{ on_change = {{ {} }} }}\n", self.content) } else { String::new() };
+        format!("window = {window}\nfilter = {{ {filter} }}\n{time}{when}{emit}")
     }
 }

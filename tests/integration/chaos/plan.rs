@@ -2,7 +2,7 @@
 //!
 //! As text, a plan has one line for the configuration and one line per fault, so that a failing plan can be reduced by deleting lines.
 
-use super::options::{Change, EVENT_TIMES, Options};
+use super::options::{Change, EVENT_TIMES, ON_CHANGE, Options};
 use super::server::Own;
 use crate::harness::SplitMix;
 use serde::{Deserialize, Serialize};
@@ -267,8 +267,9 @@ impl Fault {
         let may_change = |change| match change {
             Change::Size => !has("kind = \"stable\""),
             // The changelog does not contain all renewals.
-            Change::Kind => has("state.changelog = true") && has("refresh = false") && !has("kind = \"stable\""),
+            Change::Kind => has("state.changelog = true") && has("refresh = false") && !has("kind = \"stable\"") && !has(ON_CHANGE),
             Change::Stable => has("state.changelog = true") && conditions.options.is_judged_by_keys(),
+            Change::Emit => false,
             Change::Slices | Change::Window | Change::Time | Change::When => has("state.changelog = true") && !conditions.options.rotates(),
         };
         loop {
@@ -341,6 +342,7 @@ impl Fault {
             Self::Change(Change::Slices) => "other slices",
             Self::Change(Change::Window) => "a longer or shorter window, where both cover all",
             Self::Change(Change::When) => "another condition",
+            Self::Change(Change::Emit) => "another emit",
             Self::Change(Change::Time) => "event times instead of Kafka's timestamps, or the reverse, where the window covers all",
             Self::AddPartitions => "partitions are added",
             Self::LoseOffsets => "the group's offsets are lost",

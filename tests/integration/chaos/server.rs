@@ -3,7 +3,7 @@
 //! The test judges its answers at the end, when it knows what the group has read. An answer must reflect everything that had certainly been
 //! committed by its `as_of_ms`.
 
-use super::options::Memory;
+use super::options::{Memory, ON_CHANGE};
 use super::plan::{Conditions, Trouble};
 use super::stage::{BEFORE, Stage};
 use super::truth;
@@ -124,9 +124,9 @@ fn filter(conditions: &Conditions, memory: &Memory) -> (Option<String>, f64) {
 }
 
 impl Stage<'_> {
-    /// Starts the server if there is a changelog to follow.
+    /// Starts the server if there is a changelog that it can follow.
     pub fn begin_server(&mut self) {
-        if self.conditions.options.has("state.changelog = false") {
+        if self.conditions.options.has("state.changelog = false") || self.conditions.options.has(ON_CHANGE) {
             return;
         }
         if let Some(broker) = &self.broker {

@@ -473,6 +473,7 @@ fn records(conditions: &Conditions) -> Vec<TestRecord> {
         make_odd(&conditions.options, record, &mut random);
     }
     truth::move_times(&conditions.options, &mut records, conditions.seed);
+    truth::set_states(&conditions.options, &mut records, conditions.seed);
     truth::mark_passing(&conditions.options, &mut records, conditions.seed);
     truth::encode(&conditions.options, &mut records);
     records

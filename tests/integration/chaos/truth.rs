@@ -1,6 +1,6 @@
 //! The expected output, from a model that is a simple list, and from the promises of the plan.
 
-use super::options::{ENCODED, EVENT_TIMES, Options, WHEN};
+use super::options::{ENCODED, EVENT_TIMES, ON_CHANGE, Options, WHEN};
 use super::table::Promise;
 use crate::harness::{RETRACT, SplitMix, TestRecord, assert_same, show};
 use data_encoding::BASE64;
@@ -118,10 +118,42 @@ fn time(record: &TestRecord) -> Option<i64> {
     event.or(Some(record.timestamp)).filter(|&time| time >= 0)
 }
 
+/// The header with the state in a record's value, for this model. Workers read the field.
+const STATE: &str = "state";
+
+/// Gives the records states that often stay the same, if the options ask for that. Some have none.
+pub fn set_states(options: &Options, records: &mut [TestRecord], seed: u64) {
+    let mut random = SplitMix(seed ^ 0x57a7);
+    for record in records.iter_mut().filter(|_| options.has(ON_CHANGE)) {
+        let state = match random.below(8) {
+            0 => continue,
+            1 => "off".to_owned(),
+            2 => format!("{}", random.below(3)),
+            _ => "on".to_owned(),
+        };
+        if let Some(value) = record.value.as_mut().filter(|value| value.ends_with(b"}")) {
+            value.pop();
+            value.extend_from_slice(format!(",\"state\":\"{state}\"}}").as_bytes());
+            record.headers.push((STATE.to_owned(), Some(state.into_bytes())));
+        }
+    }
+}
+
+fn state(record: &TestRecord) -> Option<Vec<u8>> {
+    record.headers.iter().find(|(name, _)| name == STATE).and_then(|(_, value)| value.clone())
+}
+
 /// The header of a record that passes through, regardless of its value.
 const SKIP: &str = "skip";
 /// A header that no record has: this record was read without a condition, for this model.
 pub const WITHOUT_CONDITION: &str = "without-condition";
+
+/// A header that no record has: this record was read while only the first record of each key is emitted, for this model.
+pub const FIRST_ONLY: &str = "first-only";
+
+fn has_header(record: &TestRecord, name: &str) -> bool {
+    record.headers.iter().any(|(header, _)| header == name)
+}
 
 /// Has some records pass through, if the options ask for that.
 pub fn mark_passing(options: &Options, records: &mut [TestRecord], seed: u64) {
@@ -147,7 +179,7 @@ pub fn mark_passing(options: &Options, records: &mut [TestRecord], seed: u64) {
 
 /// True if a record is not deduplicated.
 pub fn passes(record: &TestRecord) -> bool {
-    let has = |name: &str| record.headers.iter().any(|(header, _)| header == name);
+    let has = |name: &str| has_header(record, name);
     let is_of_kind = |value: &Vec<u8>| {
         let value = if is_encoded(value) { Cow::Owned(decoded(value).into_bytes()) } else { Cow::Borrowed(&**value) };
         [",\"kind\":\"view\"}", ",\"kind\":\"7\" }", ",\"kind\":7}"].iter().any(|kind| value.ends_with(kind.as_bytes()))
@@ -206,12 +238,22 @@ struct Model<'o> {
     counted: (i64, i64),
     /// `None` for keys that were inserted before any time was known.
     keys: BTreeMap<Vec<u8>, Option<i64>>,
+    /// The states of the last emitted records.
+    states: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    emits_changes: bool,
 }
 
 impl<'o> Model<'o> {
     /// Creates a model that has seen the partition's seeds.
     fn new(options: &'o Options, seeds: &[TestRecord], partition: usize) -> Self {
-        let mut model = Self { options, stream_time: None, counted: (0, 0), keys: BTreeMap::new() };
+        let mut model = Self {
+            options,
+            stream_time: None,
+            counted: (0, 0),
+            keys: BTreeMap::new(),
+            states: BTreeMap::new(),
+            emits_changes: options.has(ON_CHANGE),
+        };
         for seed in seeds.iter().filter(|seed| usize::try_from(seed.partition) == Ok(partition)) {
             model.pass(Some(seed.timestamp).filter(|_| options.window_keys().is_none()));
             model.put(id(seed));
@@ -284,7 +326,8 @@ impl<'o> Model<'o> {
             self.keys.remove(&id);
             return None;
         }
-        if self.remembers(&id) {
+        let is_changed = self.emits_changes && self.states.get(&id).is_some_and(|last| *last != state(record));
+        if self.remembers(&id) && !is_changed {
             if self.options.has("refresh = true") && self.keys[&id] != self.slice() {
                 self.put(id);
             }
@@ -301,6 +344,7 @@ impl<'o> Model<'o> {
         if is_late && !self.options.has("late = \"emit\"") {
             return Some(Destination::DeadLetters).filter(|_| self.options.has("late = \"dead_letter\""));
         }
+        self.states.insert(id.clone(), state(record));
         self.put(id);
         self.written(record, Destination::Output)
     }
@@ -319,7 +363,13 @@ impl<'o> Model<'o> {
 fn expected(options: &Options, seeds: &[TestRecord], input: &[Vec<TestRecord>], to: Destination) -> Vec<Vec<TestRecord>> {
     let of_partition = |(partition, records): (usize, &Vec<TestRecord>)| {
         let mut model = Model::new(options, seeds, partition);
-        records.iter().filter(|record| model.judge(record) == Some(to)).cloned().map(as_written).collect()
+        // After a change, the worker evaluates all records again by the other rule.
+        let mut other = options.has(ON_CHANGE).then(|| Model { emits_changes: false, ..Model::new(options, seeds, partition) });
+        let mut judge = |record: &TestRecord| {
+            let (own, other) = (model.judge(record), other.as_mut().map(|other| other.judge(record)));
+            other.filter(|_| has_header(record, FIRST_ONLY)).unwrap_or(own)
+        };
+        records.iter().filter(|record| judge(record) == Some(to)).cloned().map(as_written).collect()
     };
     input.iter().enumerate().map(of_partition).collect()
 }
@@ -380,7 +430,7 @@ pub fn ids(records: &[TestRecord]) -> impl Iterator<Item = Vec<u8>> {
 
 /// The record with the time of its output. Times before 0 become "no time", and librdkafka cannot write 0.
 fn as_written(mut record: TestRecord) -> TestRecord {
-    record.headers.retain(|(name, _)| name != WITHOUT_CONDITION);
+    record.headers.retain(|(name, _)| name != WITHOUT_CONDITION && name != FIRST_ONLY);
     record.timestamp = match record.timestamp {
         ..0 => -1,
         0 => 1,

@@ -126,11 +126,12 @@ impl Stage<'_> {
                 records.drain(..before.count());
             }
         }
-        for changes in self.condition_changes.chunks(2) {
+        let marks = [(&self.condition_changes, truth::WITHOUT_CONDITION), (&self.emit_changes, truth::FIRST_ONLY)];
+        for (changes, mark) in marks.into_iter().flat_map(|(changes, mark)| changes.chunks(2).map(move |pair| (pair, mark))) {
             let end = |partition: usize| changes.get(1).map_or(usize::MAX, |counts| counts[partition]);
             for (partition, records) in input.iter_mut().enumerate() {
                 let (start, end) = (changes[0].get(partition).copied().unwrap_or_default(), end(partition).min(records.len()));
-                records[start..end].iter_mut().for_each(|record| record.headers.push((truth::WITHOUT_CONDITION.to_owned(), None)));
+                records[start..end].iter_mut().for_each(|record| record.headers.push((mark.to_owned(), None)));
             }
         }
         std::iter::once(input).chain(self.other.then(|| of("other"))).collect()

@@ -41,13 +41,14 @@ impl Stage<'_> {
         }
     }
 
-    /// Everything is read; then the processes get another condition.
-    pub(super) fn change_condition(&mut self) {
-        assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before its condition changes");
+    /// Everything is read; then the processes get another condition, or emit other records of a key.
+    pub(super) fn change_after_reading(&mut self, change: Change) {
+        assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before its configuration changes");
         self.while_all_are_down(|stage| {
             let read = stage.inputs()[0].iter().map(Vec::len).collect();
-            stage.condition_changes.push(read);
-            stage.memory.change(Change::When, &stage.plan.options);
+            let changes = if change == Change::When { &mut stage.condition_changes } else { &mut stage.emit_changes };
+            changes.push(read);
+            stage.memory.change(change, &stage.plan.options);
         });
     }
 

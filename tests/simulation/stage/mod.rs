@@ -59,6 +59,8 @@ struct Stage<'p> {
     has_more_partitions: bool,
     /// Records of each partition of the input that were read when the condition changed, once for each change.
     condition_changes: Vec<Vec<usize>>,
+    /// The same for changes of the records of a key that are emitted.
+    emit_changes: Vec<Vec<usize>>,
     kills: u64,
     other: bool,
     /// The number of records of the stream that were appended.
@@ -151,6 +153,7 @@ impl<'p> Stage<'p> {
             mixed: vec![0; (count + MORE_PARTITIONS) as usize],
             has_more_partitions: false,
             condition_changes: Vec::new(),
+            emit_changes: Vec::new(),
             kills: 0,
             other,
             fed: 0,
@@ -313,7 +316,7 @@ impl<'p> Stage<'p> {
                 disk.set_full(false);
             }
             Fault::DeleteDisk => self.members[number].disk.delete(),
-            Fault::Change(Change::When) => self.change_condition(),
+            Fault::Change(change @ (Change::When | Change::Emit)) => self.change_after_reading(*change),
             Fault::Change(change) => self.while_all_are_down(|stage| stage.memory.change(*change, &stage.plan.options)),
             Fault::AddPartitions => self.add_partitions(),
             // If nothing was ever logged, only the offsets show that the group has started.

@@ -4,6 +4,10 @@
 //! [`Archive`] holds the others. A whole generation is forgotten at once, so nothing ever has to search for expired fingerprints.
 //! The store is a kind of its own, and confirms what another kind reports as seen. Must never report a key as seen that was not
 //! inserted, or report a key as unseen that was inserted within the window (up to a collision of two 128-bit hashes).
+//!
+//! A store of contents keeps the last content of each key. The low half of a fingerprint identifies the entry of its key, and the high half
+//! is the content ([`Fingerprint::with_content`]). An insertion replaces the content. Only the newest generation that has the entry counts,
+//! so nothing has to be deleted from older ones.
 
 use super::{CapacityError, MergeError, MetadataError, Slice, Window};
 use crate::key::Fingerprint;
@@ -21,11 +25,11 @@ pub type GenerationId = u64;
 
 /// Storage for the fingerprints of earlier checkpoints.
 pub trait Archive: fmt::Debug + Send + Sync {
-    /// True if a fingerprint was stored in a generation and not deleted since.
+    /// Returns the content of an entry that was stored in a generation and not deleted since. Without contents, it is 0.
     ///
     /// # Errors
     /// If the archive cannot be read.
-    fn contains(&self, generation: GenerationId, fingerprint: Fingerprint) -> Result<bool, ArchiveError>;
+    fn content(&self, generation: GenerationId, entry: Fingerprint) -> Result<Option<u64>, ArchiveError>;
 }
 
 /// An archive that cannot be read. Its contents have to be restored.
@@ -50,16 +54,16 @@ pub enum ExactError {
 struct Nothing;
 
 impl Archive for Nothing {
-    fn contains(&self, _: GenerationId, _: Fingerprint) -> Result<bool, ArchiveError> {
-        Ok(false)
+    fn content(&self, _: GenerationId, _: Fingerprint) -> Result<Option<u64>, ArchiveError> {
+        Ok(None)
     }
 }
 
-/// Change of a fingerprint since the last checkpoint.
+/// Change of an entry since the last checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Inserted.
-    Put,
+    /// Inserted, with this content. Without contents, it is 0.
+    Put(u64),
     /// Deleted.
     Delete,
 }
@@ -80,6 +84,8 @@ struct Generation {
 #[derive(Debug)]
 pub struct Exact {
     window: Window,
+    /// The bits of a fingerprint that identify its entry. The others are its content.
+    entry_bits: u128,
     slice: Option<Slice>,
     /// Generations, oldest first. The last is open if its slice is the current one.
     generations: VecDeque<Generation>,
@@ -92,7 +98,25 @@ impl Exact {
     /// Creates an empty store, in memory only.
     #[must_use]
     pub fn new(window: Window) -> Self {
-        Self { window, slice: window.first_slice(), generations: VecDeque::new(), next_id: 0, unsaved: 0, archive: Box::new(Nothing) }
+        let (slice, generations) = (window.first_slice(), VecDeque::new());
+        Self { window, entry_bits: u128::MAX, slice, generations, next_id: 0, unsaved: 0, archive: Box::new(Nothing) }
+    }
+
+    /// Makes an empty store one of contents.
+    #[must_use]
+    pub fn with_contents(self) -> Self {
+        Self { entry_bits: u64::MAX.into(), ..self }
+    }
+
+    /// True if the store has the contents of keys.
+    #[must_use]
+    pub const fn has_contents(&self) -> bool {
+        self.entry_bits != u128::MAX
+    }
+
+    /// Returns the entry of a fingerprint, and its content.
+    const fn entry(&self, fingerprint: Fingerprint) -> (Fingerprint, u64) {
+        (Fingerprint(fingerprint.0 & self.entry_bits), Fingerprint(fingerprint.0 & !self.entry_bits).high())
     }
 
     /// Attaches the archive, which answers lookups of fingerprints that [`Exact::mark_clean`] removed from memory.
@@ -100,32 +124,39 @@ impl Exact {
         self.archive = archive;
     }
 
-    /// True if the key was inserted within the window and not deleted.
+    /// True if the key was inserted within the window and not deleted. In a store of contents, only if its content is still this one.
     ///
     /// # Errors
     /// If the archive cannot be read.
     pub fn contains(&self, fingerprint: Fingerprint) -> Result<bool, ArchiveError> {
-        self.slice_of(fingerprint).map(|slice| slice.is_some())
+        let (entry, content) = self.entry(fingerprint);
+        Ok(self.newest(entry)?.is_some_and(|(_, newest)| newest == content))
     }
 
-    /// Returns the last slice into which a key was inserted, if the key is present.
+    /// Returns the last slice into which a key was inserted, if the key is present, regardless of its content.
     ///
     /// # Errors
     /// If the archive cannot be read.
     pub fn slice_of(&self, fingerprint: Fingerprint) -> Result<Option<Slice>, ArchiveError> {
+        let (entry, _) = self.entry(fingerprint);
+        Ok(self.newest(entry)?.map(|(slice, _)| slice))
+    }
+
+    /// Returns the newest slice that has an entry, and the content of the entry.
+    fn newest(&self, entry: Fingerprint) -> Result<Option<(Slice, u64)>, ArchiveError> {
         for generation in self.generations.iter().rev() {
-            if self.generation_contains(generation, fingerprint)? {
-                return Ok(Some(generation.slice));
+            if let Some(content) = self.content_in(generation, entry)? {
+                return Ok(Some((generation.slice, content)));
             }
         }
         Ok(None)
     }
 
-    fn generation_contains(&self, generation: &Generation, fingerprint: Fingerprint) -> Result<bool, ArchiveError> {
-        match generation.changes.get(&fingerprint) {
-            Some(Change::Put) => Ok(true),
-            None if generation.stored => self.archive.contains(generation.id, fingerprint),
-            Some(Change::Delete) | None => Ok(false),
+    fn content_in(&self, generation: &Generation, entry: Fingerprint) -> Result<Option<u64>, ArchiveError> {
+        match generation.changes.get(&entry) {
+            Some(&Change::Put(content)) => Ok(Some(content)),
+            None if generation.stored => self.archive.content(generation.id, entry),
+            Some(Change::Delete) | None => Ok(None),
         }
     }
 
@@ -147,9 +178,10 @@ impl Exact {
             self.next_id += 1;
             self.generations.push_back(Generation { id, slice, keys: 0, stored: false, changes: HashMap::new() });
         }
+        let (entry, content) = self.entry(fingerprint);
         if let Some(open) = self.generations.back_mut() {
             open.keys += 1;
-            self.unsaved += u64::from(open.changes.insert(fingerprint, Change::Put).is_none());
+            self.unsaved += u64::from(open.changes.insert(entry, Change::Put(content)).is_none());
         }
         Ok(())
     }
@@ -160,26 +192,27 @@ impl Exact {
     /// # Errors
     /// If the archive cannot be read, or there is no room. The state is then unchanged.
     pub fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
-        let there = self.open().map_or(Ok(false), |open| self.generation_contains(open, fingerprint))?;
+        let (entry, content) = self.entry(fingerprint);
+        let there = self.open().map_or(Ok(None), |open| self.content_in(open, entry))? == Some(content);
         if !there {
             self.insert(fingerprint)?;
         }
         Ok(!there)
     }
 
-    /// Deletes a key. Returns true if it was present.
+    /// Deletes a key, regardless of its content. Returns true if it was present.
     ///
     /// # Errors
     /// If the archive cannot be read. The state is then unchanged.
     pub fn remove(&mut self, fingerprint: Fingerprint) -> Result<bool, ArchiveError> {
-        let holders: Result<Vec<bool>, _> =
-            self.generations.iter().map(|generation| self.generation_contains(generation, fingerprint)).collect();
-        let holders = holders?;
+        let (entry, _) = self.entry(fingerprint);
+        let holds = |generation| self.content_in(generation, entry).map(|content| content.is_some());
+        let holders = self.generations.iter().map(holds).collect::<Result<Vec<_>, _>>()?;
         for (generation, _) in self.generations.iter_mut().zip(&holders).filter(|(_, holds)| **holds) {
             if generation.stored {
-                self.unsaved += u64::from(generation.changes.insert(fingerprint, Change::Delete).is_none());
+                self.unsaved += u64::from(generation.changes.insert(entry, Change::Delete).is_none());
             } else {
-                self.unsaved -= u64::from(generation.changes.remove(&fingerprint).is_some());
+                self.unsaved -= u64::from(generation.changes.remove(&entry).is_some());
             }
         }
         Ok(holders.contains(&true))
@@ -242,8 +275,11 @@ impl Exact {
     /// Adds the generations of another store. [`Exact::insert_into`] then inserts their fingerprints.
     ///
     /// # Errors
-    /// [`MergeError`] if the windows do not match. The state is then unchanged.
+    /// [`MergeError`] if the windows do not match, or if the store has contents. The state is then unchanged.
     pub fn union(&mut self, other: &ExactMetadata) -> Result<(), MergeError> {
+        if self.has_contents() {
+            return Err(MergeError::Contents);
+        }
         if self.window.length_ms().is_none() {
             return Err(MergeError::Counted);
         }
@@ -272,7 +308,7 @@ impl Exact {
     /// Inserts a fingerprint into the generation of a slice without counting it. Does nothing if the slice has left the window.
     pub fn insert_into(&mut self, slice: Slice, fingerprint: Fingerprint) {
         if let Some(generation) = self.generations.iter_mut().find(|generation| generation.slice == slice) {
-            self.unsaved += u64::from(generation.changes.insert(fingerprint, Change::Put).is_none());
+            self.unsaved += u64::from(generation.changes.insert(fingerprint, Change::Put(0)).is_none());
         }
     }
 
@@ -290,7 +326,7 @@ impl Exact {
         self.generations.iter().any(|generation| generation.stored)
     }
 
-    /// Returns the changes since the last checkpoint, in the order of generation ids. Within a generation, the order is
+    /// Returns the changes of entries since the last checkpoint, in the order of generation ids. Within a generation, the order is
     /// unspecified.
     pub fn changes_by_generation(&self) -> impl Iterator<Item = (GenerationId, impl Iterator<Item = (&Fingerprint, Change)>)> {
         self.generations.iter().map(|generation| {
@@ -331,12 +367,13 @@ impl Exact {
         ExactMetadata { slice: self.slice, next_id: self.next_id, generations: generations.collect() }
     }
 
-    /// Creates the store that metadata describes. Its fingerprints are in an archive that the caller attaches next.
+    /// Restores the store that metadata describes, from an empty one. Its fingerprints are in an archive that the caller attaches next.
     ///
     /// # Errors
-    /// [`MetadataError::Generations`] if the metadata does not match this window.
-    pub fn from_metadata(window: Window, metadata: &ExactMetadata) -> Result<Self, MetadataError> {
-        let mut exact = Self { slice: metadata.slice, next_id: metadata.next_id, ..Self::new(window) };
+    /// [`MetadataError::Generations`] if the metadata does not match the window.
+    pub fn restored(self, metadata: &ExactMetadata) -> Result<Self, MetadataError> {
+        let window = self.window;
+        let mut exact = Self { slice: metadata.slice, next_id: metadata.next_id, ..self };
         let newest = exact.current();
         let oldest = newest.before(window.slices());
         let ordered = metadata.generations.windows(2).all(|pair| pair[0].slice < pair[1].slice && pair[0].id < pair[1].id);
@@ -382,74 +419,4 @@ pub struct ExactGenerationMetadata {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn metadata(slices: &[i64]) -> ExactMetadata {
-        let generations = (0..).zip(slices).map(|(id, &slice)| ExactGenerationMetadata { id, slice: Slice(slice), keys: 1 }).collect();
-        ExactMetadata { slice: slices.last().copied().map(Slice), next_id: slices.len() as u64, generations }
-    }
-
-    #[test]
-    fn impossible_metadata_is_rejected() {
-        let window = Window::Time { slice_ms: 10, slices: 2 };
-        assert!(Exact::from_metadata(window, &metadata(&[3, 4, 5])).is_ok());
-        assert!(Exact::from_metadata(window, &metadata(&[])).is_ok());
-        let changed = |change: fn(&mut ExactMetadata)| {
-            let mut metadata = metadata(&[3, 4, 5]);
-            change(&mut metadata);
-            Exact::from_metadata(window, &metadata).map(drop)
-        };
-        let wrong: [fn(&mut ExactMetadata); 5] = [
-            |metadata| metadata.next_id = 2,
-            |metadata| metadata.generations.reverse(),
-            |metadata| metadata.generations[0].slice = Slice(2),
-            |metadata| metadata.slice = Some(Slice(4)),
-            |metadata| metadata.slice = None,
-        ];
-        for change in wrong {
-            assert_eq!(changed(change), Err(MetadataError::Generations));
-        }
-    }
-
-    #[test]
-    fn unsaved_fingerprints_are_counted_and_bounded() {
-        let mut exact = Exact::new(Window::Time { slice_ms: 10, slices: 1 });
-        exact.advance(0);
-        for number in 0..5 {
-            exact.insert(Fingerprint(number)).unwrap();
-        }
-        assert!(exact.remove(Fingerprint(0)).unwrap() && !exact.remove(Fingerprint(9)).unwrap());
-        assert_eq!((exact.unsaved(), exact.changes().count(), exact.is_stored()), (4, 4, false));
-        exact.mark_clean();
-        assert_eq!((exact.unsaved(), exact.keys(), exact.is_stored()), (0, 5, true));
-        exact.unsaved = UNSAVED_MAX;
-        assert_eq!(exact.insert(Fingerprint(7)), Err(CapacityError::Unsaved));
-    }
-
-    #[test]
-    fn deletions_of_possibly_stored_keys_reach_the_archive() {
-        let mut exact = Exact::new(Window::keys(10, 1));
-        exact.insert(Fingerprint(1)).unwrap();
-        // The checkpoint was written, but the writer does not know that.
-        exact.mark_stored();
-        assert!(exact.remove(Fingerprint(1)).unwrap() && !exact.contains(Fingerprint(1)).unwrap());
-        assert_eq!(exact.changes().collect::<Vec<_>>(), [(0, Fingerprint(1), Change::Delete)]);
-    }
-
-    #[test]
-    fn an_unreadable_archive_is_an_error() {
-        #[derive(Debug)]
-        struct Broken;
-        impl Archive for Broken {
-            fn contains(&self, _: GenerationId, _: Fingerprint) -> Result<bool, ArchiveError> {
-                Err(ArchiveError("broken".to_owned()))
-            }
-        }
-        let mut exact = Exact::new(Window::keys(10, 1));
-        exact.insert(Fingerprint(1)).unwrap();
-        exact.mark_clean();
-        exact.attach(Box::new(Broken));
-        assert!(exact.contains(Fingerprint(1)).is_err() && exact.remove(Fingerprint(2)).is_err());
-    }
-}
+mod tests;

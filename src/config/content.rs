@@ -1,0 +1,102 @@
+//! Options that compare the content of records: which records of a key are emitted, and the detection of key conflicts.
+
+use super::error::Diagnostics;
+use super::key;
+use super::kind::Kind;
+use super::units::expected;
+use crate::content::CompareContent;
+use crate::key::{KeySpec, Part};
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::{Map, Value, json};
+
+/// Resolves which records of a key are emitted. Returns the content by which changes are noticed, or `None` if the first record is emitted.
+/// If there is an error, returns the whole value, so that no other error follows.
+pub(super) fn emit(raw: Option<&Value>, kind: Kind, path: &str, diagnostics: &mut Diagnostics) -> Option<KeySpec> {
+    let content = match raw {
+        None => return None,
+        Some(Value::String(name)) if name == "first" => return None,
+        Some(Value::String(name)) if name == "on_change" => None,
+        Some(Value::Object(table)) if table.len() == 1 && table.get("on_change").is_some_and(|content| !content.is_string()) => {
+            compared(&table["on_change"], &format!("{path}.on_change"), diagnostics)
+        }
+        Some(other) => {
+            let what = "\"first\", \"on_change\", or { on_change = … } with the parts of the value to compare, such as { except = [\"/updated_at\"] }";
+            diagnostics.add(path, expected(what, other));
+            None
+        }
+    };
+    if kind != Kind::Exact {
+        let name = kind.name();
+        diagnostics.add(
+            path,
+            format!("\"on_change\" requires filter.kind = \"exact\", because only the exact store has the content of each key; got kind {name:?}"),
+        );
+    }
+    content.or_else(|| KeySpec::new(vec![Part::RecordValue]).ok())
+}
+
+/// Resolves the parts to compare: those of a key, or `{ except = ["/pointer"] }`. A missing part is the same as null.
+fn compared(raw: &Value, path: &str, diagnostics: &mut Diagnostics) -> Option<KeySpec> {
+    let mut raw = raw.clone();
+    if let Some(table) = raw.as_object_mut().filter(|table| table.contains_key("except")) {
+        table.entry("content").or_insert_with(|| json!("value"));
+    }
+    let spec = key::resolve(&raw, path, diagnostics)?;
+    let optional = |part: &Part| match part {
+        part @ (Part::Optional(_) | Part::RecordKey | Part::RecordValue) => part.clone(),
+        part => Part::Optional(Box::new(part.clone())),
+    };
+    KeySpec::new(spec.parts().iter().map(optional).collect()).map_err(|error| diagnostics.add(path, error.to_string())).ok()
+}
+
+/// Returns the JSON schema of `emit`.
+pub(super) fn emit_schema(generator: &mut SchemaGenerator) -> Schema {
+    let names = json!({ "type": "string", "enum": ["first", "on_change"] });
+    let mut parts = key::schema(generator).to_value();
+    if let Some(forms) = parts["anyOf"].as_array_mut() {
+        forms.retain(|form| form.get("const").is_none());
+        forms.insert(
+            0,
+            json!({
+                "type": "object",
+                "properties": {
+                    "except": { "description": "Everything in the value is compared, except for these fields.", "type": "array", "items": { "type": "string" } },
+                },
+                "required": ["except"],
+                "additionalProperties": false,
+            }),
+        );
+    }
+    json_schema!({
+        "anyOf": [
+            names,
+            { "type": "object", "properties": { "on_change": parts }, "required": ["on_change"], "additionalProperties": false },
+        ],
+        "default": "first",
+    })
+}
+
+/// Resolves how to compare the content of duplicates, if it is compared. `compares_all` is true if changed records are emitted.
+pub(super) fn key_conflicts(raw: Option<&Value>, compares_all: bool, path: &str, diagnostics: &mut Diagnostics) -> Option<CompareContent> {
+    let compare = compare(raw?).map_err(|message| diagnostics.add(path, message)).ok()??;
+    if compares_all {
+        diagnostics.add(path, "remove it: with emit = \"on_change\", every record with another content is emitted");
+    }
+    Some(compare)
+}
+
+/// Parses `true`, `false`, or `{ except = ["/pointer"] }`.
+fn compare(value: &Value) -> Result<Option<CompareContent>, String> {
+    let except = |table: &Map<String, Value>| {
+        let pointers = table.get("except").filter(|_| table.len() == 1)?.as_array()?;
+        pointers.iter().map(|pointer| pointer.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
+    };
+    match value {
+        Value::Bool(is_on) => return Ok(is_on.then(CompareContent::default)),
+        // A value from a variable is text.
+        Value::String(text) if text == "true" || text == "false" => return Ok((text == "true").then(CompareContent::default)),
+        _ => {}
+    }
+    let except = value.as_object().and_then(except).ok_or_else(|| expected("true, false, or { except = [\"/pointer\"] }", value))?;
+    CompareContent::new(except).map(Some)
+}
