@@ -1,5 +1,14 @@
 //! Errors of clients.
 
+/// A requirement of the configuration that a topic of the cluster does not meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The input topic that cannot be read for this reason.
+    pub input: String,
+    /// The problem, and what to do.
+    pub message: String,
+}
+
 /// The reason why a client cannot continue. Retrying with the same client is useless, unless the documentation of the method says
 /// otherwise.
 #[derive(Debug, thiserror::Error)]
@@ -29,8 +38,8 @@ pub enum Error {
         reason: String,
     },
     /// The topics do not meet the requirements of the configuration.
-    #[error("{}", .0.join("\n       "))]
-    Cluster(Vec<String>),
+    #[error("{}", .0.iter().map(|problem| &*problem.message).collect::<Vec<_>>().join("\n       "))]
+    Cluster(Vec<Problem>),
     /// A fatal error of the client.
     #[error("{0}")]
     Fatal(String),

@@ -11,17 +11,18 @@ mod errored;
 mod note;
 mod sink;
 pub(crate) mod throttle;
+pub mod topics;
 
 use crate::config::Config;
 use crate::record::{Offset, Timestamp, TimestampType, TopicPartition};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
 pub use changelog::{ChangelogEnds, ChangelogReader, ChangelogTail, Logged, ReadEnd, TailEvent};
-pub use error::Error;
+pub use error::{Error, Problem};
 pub(crate) use errored::Errored;
 pub use note::Note;
 pub use sink::{Meanwhile, Outgoing, Refused, Sink, SinkError, Target, duplicate_producer};
@@ -53,6 +54,9 @@ pub trait Broker: Clone + Send + Sync + 'static {
 
     /// Creates a client that requests the ends of changelogs.
     fn changelog_ends(&self, config: &Config) -> Result<Self::ChangelogEnds, Error>;
+
+    /// Waits for a broker, and returns the names of all topics that this user may see.
+    fn topics(&self, config: &Config, stop: &dyn Fn() -> bool) -> Result<BTreeSet<String>, Error>;
 
     /// Waits for a broker, checks the configured topics, and creates missing internal topics.
     fn discover(&self, config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Error>;

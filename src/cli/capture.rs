@@ -86,7 +86,7 @@ fn moment(text: &str) -> Result<Moment, String> {
 /// # Errors
 /// Fails if the configuration is invalid, the brokers or the output fail, or a signal interrupts the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let config = args.config.load()?;
+    let config = args.config.load_with(args.topic.as_deref())?;
     args.config.check_properties(&config)?;
     let wanted = wanted(args, &config)?;
     let interrupt = Interrupt::listen()?;
@@ -184,7 +184,7 @@ fn summary(args: &Args, config: &Config, topic: &str, written: u64, partitions: 
     if !is_input || place.is_empty() {
         return what;
     }
-    let choice = if config.topics.len() > 1 { format!(" --topic {topic}") } else { String::new() };
+    let choice = if config.topics.len() > 1 || !config.patterns.is_empty() { format!(" --topic {topic}") } else { String::new() };
     let file = args.config.config.display();
     format!(
         "{what}; to deduplicate them, run: unseen replay -c {file}{choice} --format capture --partitions {partitions} {}",

@@ -1,10 +1,11 @@
 //! `unseen check`: validates a configuration, and prints a summary of its topics.
 
 use super::table::{size, table};
-use crate::config::{self, Config, Topic, window_text};
+use crate::config::{self, Config, LeftOut, Pattern, Topic, window_text};
 use crate::kafka::{Checked, Feature, Support};
 use crate::{follower, kafka};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
 
@@ -18,6 +19,8 @@ JSON output (--json): one object.
   problems  errors, which make the exit code 78
   warnings  warnings
   topics    one object for each topic: input, output, space, window, filter, and the memory of a partition in bytes (null: on disk)
+  patterns  one object for each pattern, with the same names as a topic; `topics` has the topics that match only with --connect
+  left_out  with --connect, one object for each topic that matches a pattern but is not read: topic, and the reason
   features  with --connect, one object for each feature of the cluster: name, supported (yes, no, untested, or unused), and the reason";
 
 #[derive(clap::Args)]
@@ -44,14 +47,16 @@ pub struct Args {
 /// # Errors
 /// Returns [`crate::config::Errors`] with every problem found.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let (mut config, mut checked) = (None, Checked::default());
-    let result = check(args, &mut config, &mut checked);
+    let (mut config, mut checked, mut left_out) = (None, Checked::default(), Vec::new());
+    let result = check(args, &mut config, &mut checked, &mut left_out);
     if args.json {
         let problems: Vec<_> = result.as_ref().err().into_iter().flat_map(|errors| &errors.0).map(ToString::to_string).collect();
         let topics: Vec<_> = config.iter().flat_map(|config| &config.topics).map(topic_json).collect();
+        let patterns: Vec<_> = config.iter().flat_map(|config| &config.patterns).map(pattern_json).collect();
         let Checked { warnings, features, .. } = &checked;
         let report = json!({
-            "ok": result.is_ok(), "problems": problems, "warnings": warnings, "topics": topics, "features": features,
+            "ok": result.is_ok(), "problems": problems, "warnings": warnings, "topics": topics, "patterns": patterns,
+            "left_out": left_out, "features": features,
         });
         super::print(&format!("{report}\n"))?;
     }
@@ -65,15 +70,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Checks everything. `config` is set once it is loaded. Warnings are also written to stderr.
-fn check(args: &Args, loaded: &mut Option<Config>, checked: &mut Checked) -> Result<(), config::Errors> {
+fn check(args: &Args, loaded: &mut Option<Config>, checked: &mut Checked, left_out: &mut Vec<LeftOut>) -> Result<(), config::Errors> {
     let config = &*loaded.insert(args.config.load()?);
     args.config.check_properties(config)?;
     try_state_dir(&config.state.dir).map_err(|problem| args.config.refuse(vec![problem]))?;
     if config.serve.is_set {
-        let faults: Vec<_> = follower::check(config)
-            .iter()
-            .map(|fault| format!("serve: {fault}; if you do not run `unseen serve`, remove [serve]"))
-            .collect();
+        let mut all = config.clone();
+        all.topics.extend(config.patterns.iter().map(Pattern::entry).cloned());
+        let faults: Vec<_> =
+            follower::check(&all).iter().map(|fault| format!("serve: {fault}; if you do not run `unseen serve`, remove [serve]")).collect();
         if !faults.is_empty() {
             return Err(args.config.refuse(faults));
         }
@@ -88,12 +93,18 @@ fn check(args: &Args, loaded: &mut Option<Config>, checked: &mut Checked) -> Res
     warn(&mut checked.warnings, args.config.effective().map_or_else(|_| Vec::new(), |effective| list_elements(&effective)));
     if args.connect {
         eprintln!("connecting to {}", config.kafka.bootstrap_servers);
-        let Checked { features, warnings, problems } = kafka::check(config, &|problem| eprintln!("{problem}"));
+        let (Checked { features, warnings, problems }, resolved) = kafka::check(config, &|problem| eprintln!("{problem}"));
         checked.features = features;
         warn(&mut checked.warnings, warnings);
         if !problems.is_empty() {
             return Err(args.config.refuse(problems));
         }
+        let config = if let Some(resolved) = resolved {
+            *left_out = resolved.left_out;
+            &*loaded.insert(Config::clone(&resolved.config))
+        } else {
+            config
+        };
         warn(&mut checked.warnings, super::schemas::check(config).map_err(|faults| args.config.refuse(faults))?);
     }
     Ok(())
@@ -149,14 +160,17 @@ fn try_state_dir(dir: &Path) -> Result<(), String> {
 
 fn summary(config: &Config) -> String {
     let mut rows = vec![["topic", "output", "space", "window", "filter", "memory*"].map(str::to_owned)];
-    rows.extend(config.topics.iter().map(row));
+    rows.extend(config.topics.iter().map(|topic| row(topic, topic.input.clone())));
+    let with_topics: BTreeSet<_> = config.topics.iter().map(|topic| topic.entry).collect();
+    let others = config.patterns.iter().filter(|pattern| !with_topics.contains(&pattern.entry().entry));
+    rows.extend(others.map(|pattern| row(pattern.entry(), format!("pattern {:?}", pattern.text()))));
     table(&rows) + "\n* for one partition; partitions share the capacity of a time window, but each has its own count window"
 }
 
-fn row(topic: &Topic) -> [String; 6] {
+fn row(topic: &Topic, name: String) -> [String; 6] {
     let memory = memory(topic).map_or_else(|| "on disk".to_owned(), size);
     let output = topic.output.clone().unwrap_or_else(|| "none (shadow)".to_owned());
-    [topic.input.clone(), output, topic.space.clone(), window_text(topic.window), topic.filter.to_string(), memory]
+    [name, output, topic.space.clone(), window_text(topic.window), topic.filter.to_string(), memory]
 }
 
 /// The bytes of memory for one partition; `None` if the filter is on disk.
@@ -169,6 +183,12 @@ fn topic_json(topic: &Topic) -> Value {
         "input": topic.input, "output": topic.output, "space": topic.space, "window": window_text(topic.window),
         "filter": topic.filter.to_string(), "bytes": memory(topic),
     })
+}
+
+fn pattern_json(pattern: &Pattern) -> Value {
+    let mut json = topic_json(pattern.entry());
+    json["input"] = json!({ "pattern": pattern.text() });
+    json
 }
 
 /// The features of the cluster as a table; empty if there are none.

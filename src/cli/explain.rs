@@ -63,7 +63,7 @@ pub struct Args {
 /// # Errors
 /// Fails if the configuration is invalid, the brokers or the capture cannot be read, or the record does not exist.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let config = args.config.load()?;
+    let config = args.config.load_with(args.input.as_deref().or(args.topic.as_deref()))?;
     let topic = match &args.input {
         Some(name) => topic::named(&config, name, "TOPIC")?,
         None => topic::choose(&config, args.topic.as_deref())?,

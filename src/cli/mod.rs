@@ -110,6 +110,11 @@ impl ConfigArgs {
         Config::load(&self.config, &self.set)
     }
 
+    /// Loads the configuration with the named topic, if it matches a pattern.
+    fn load_with(&self, topic: Option<&str>) -> anyhow::Result<Config> {
+        topic::expand(&self.load()?, topic)
+    }
+
     fn effective(&self) -> Result<serde_json::Value, config::Errors> {
         Config::effective(&self.config, &self.set)
     }

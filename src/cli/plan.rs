@@ -118,7 +118,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.sample.is_some() && Format::from(args.format) == Format::Kcat && args.time.is_some() {
         usage("--time: lines of a capture already have the record time; remove --time");
     }
-    let config = config_file(args).map(|file| Config::load(&file, &args.set)).transpose()?;
+    let load = |file: PathBuf| super::topic::expand(&Config::load(&file, &args.set)?, args.topic.as_deref());
+    let config = config_file(args).map(load).transpose()?;
     if config.is_none() && (args.topic.is_some() || !args.set.is_empty()) {
         usage("--topic and --set need a configuration; add -c, or set UNSEEN_CONFIG");
     }

@@ -109,7 +109,7 @@ impl From<LineFormat> for Format {
 /// # Errors
 /// Fails if the configuration is invalid, the input cannot be read, or the output cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let config = args.config.load()?;
+    let config = args.config.load_with(args.topic.as_deref())?;
     let topic = topic::choose(&config, args.topic.as_deref())?;
     let options = Options { format: args.format.into(), time: args.time.clone(), partitions: args.partitions, truth: args.truth };
     let mut replay = Replay::new(topic, &options)?.with_schemas(super::schemas::blocking(&config)?);

@@ -1,25 +1,30 @@
-//! `unseen run`: starts the workers, handles signals, and enforces the shutdown timeout.
+//! `unseen run`: starts the workers, starts them again when other topics match the patterns, handles signals, and enforces the shutdown
+//! timeout.
 
 use super::{ConfigArgs, schemas, service};
-use crate::broker::Broker as _;
+use crate::broker::topics::{self, Resolved};
 use crate::checkpoint::Store;
 use crate::config::Config;
 use crate::format::{NoSchemas, Schemas};
-use crate::http::{self, Disk, Events, View};
+use crate::http::{self, CurrentView, Disk, Events, View};
 use crate::kafka::KafkaBroker;
 use crate::stats::{Stats, Totals, get};
 use crate::worker::{Rebuilder, Shared, Worker};
-use crate::{broker, worker};
+use crate::{broker, runtime, worker};
+use std::collections::BTreeSet;
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc::UnboundedSender;
 
 /// Delay before the log explains why joining the group takes so long. A normal join is faster.
 const JOIN_LOG_DELAY: Duration = Duration::from_secs(4);
 /// Interval of the progress log line.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
+/// Time between two checks for a stop request while there is no topic to read.
+const WAIT_STEP: Duration = Duration::from_millis(100);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,43 +43,84 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     service::run(&args.config, events.clone(), async |config| serve(config, events).await)
 }
 
+/// A message of a thread that `start` has started.
+enum Event {
+    /// A worker has ended.
+    Ended(anyhow::Result<()>),
+    /// Other topics match the patterns.
+    Changed(Resolved),
+}
+
+/// What `start` knows from earlier rounds.
+#[derive(Default)]
+struct Earlier {
+    /// The topics to read, if they are already known.
+    resolved: Option<Resolved>,
+    /// The error that ended the workers, and the topics that they read. If the same topics match now, the error ends the process.
+    failure: Option<(anyhow::Error, Vec<String>)>,
+}
+
+/// Runs the workers. If other topics match the patterns of the configuration, the workers drain and start again.
 async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let (ended, mut endings) = tokio::sync::mpsc::unbounded_channel();
+    let draining = Arc::new(AtomicBool::new(false));
+    let mut signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let registry = schemas::registry(&config)?.map(Arc::new);
-    let stats = Arc::new(Stats::new(&config));
-    let instance = Arc::new(OnceLock::new());
+    let view = CurrentView::new(View {
+        config: Arc::clone(&config),
+        stats: Arc::new(Stats::new(&config)),
+        registry,
+        events,
+        stop: Arc::clone(&draining),
+        instance: Arc::new(OnceLock::new()),
+        disk: if config.http.listen.is_some() { Disk::watch(config.state.dir.clone()) } else { Disk::default() },
+        started: SystemTime::now(),
+    });
     if let Some(address) = config.http.listen {
         let listener = http::listen(address).await.map_err(anyhow::Error::msg)?;
         tracing::info!(address = %listener.local_addr()?, "listening for http");
-        let (config, stats, stop, instance) = (Arc::clone(&config), Arc::clone(&stats), Arc::clone(&stop), Arc::clone(&instance));
-        let registry = registry.clone();
-        let disk = Disk::watch(config.state.dir.clone());
-        tokio::spawn(http::serve(listener, View { config, stats, registry, events, stop, instance, disk, started: SystemTime::now() }));
+        tokio::spawn(http::serve(listener, view.clone()));
     }
+    let mut earlier = Earlier::default();
+    loop {
+        match round(&config, &view, &draining, &mut signals, earlier).await? {
+            Some(next) => earlier = next,
+            None => return Ok(()),
+        }
+    }
+}
+
+/// Starts the workers and waits for their end. Returns `None` if the process must end, or else what the next round must know.
+async fn round(
+    config: &Arc<Config>,
+    view: &CurrentView,
+    draining: &Arc<AtomicBool>,
+    (terminate, interrupt): &mut (Signal, Signal),
+    earlier: Earlier,
+) -> anyhow::Result<Option<Earlier>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let (events, mut happened) = tokio::sync::mpsc::unbounded_channel();
     let threads = {
-        let (config, stop, stats) = (Arc::clone(&config), Arc::clone(&stop), Arc::clone(&stats));
-        let instance = Arc::clone(&instance);
-        let schemas = registry.map_or_else(|| Arc::new(NoSchemas) as Arc<dyn Schemas>, |registry| registry as _);
-        move || start(&config, stop, stats, &instance, schemas, &ended)
+        let (config, stop, view) = (Arc::clone(config), Arc::clone(&stop), view.clone());
+        move || start(&config, &stop, &view, earlier, &events)
     };
     // Waiting for a broker blocks the thread. This thread must still handle signals.
     let starting = std::thread::spawn(threads);
-    let (mut running, mut failure) = (usize::from(config.worker.workers), None);
+    let (mut running, mut failure, mut changed) = (usize::from(config.worker.workers), None, None);
     let mut deadline = None;
     let mut report = tokio::time::interval(REPORT_INTERVAL);
     report.tick().await;
     let (mut joining, mut started, mut is_joining) = (tokio::time::interval(Duration::from_secs(1)), None, true);
     while running > 0 {
         let timeout = deadline.map_or(Duration::MAX, |deadline: Instant| deadline.saturating_duration_since(Instant::now()));
+        let is_draining = draining.load(Ordering::Relaxed);
         tokio::select! {
-            _ = terminate.recv(), if deadline.is_none() => tracing::info!("shutting down"),
-            _ = interrupt.recv(), if deadline.is_none() => tracing::info!("shutting down"),
-            _ = report.tick() => { report_progress(&stats); continue }
+            _ = terminate.recv(), if !is_draining => drain(draining),
+            _ = interrupt.recv(), if !is_draining => drain(draining),
+            _ = report.tick() => { report_progress(&view.get().stats); continue }
             _ = joining.tick(), if is_joining => {
-                if instance.get().is_some() {
-                    is_joining = waits_for_group(&config, &stats, *started.get_or_insert_with(Instant::now));
+                let now = view.get();
+                if now.instance.get().is_some() && !now.config.topics.is_empty() {
+                    is_joining = waits_for_group(&now.config, &now.stats, *started.get_or_insert_with(Instant::now));
                 }
                 continue;
             }
@@ -82,22 +128,42 @@ async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
                 tracing::error!(limit_s = config.worker.shutdown_timeout.as_secs_f64(), "shutdown timed out; the next owner processes uncommitted records again");
                 process::exit(1);
             }
-            ending = endings.recv() => match ending {
-                Some(Ok(())) => running -= 1,
-                Some(Err(error)) => { running -= 1; failure = failure.or(Some(error)) }
+            event = happened.recv() => match event {
+                Some(Event::Ended(Ok(()))) => running -= 1,
+                Some(Event::Ended(Err(error))) => { running -= 1; failure = failure.or(Some(error)) }
+                Some(Event::Changed(resolved)) => changed = Some(resolved),
                 None => break,
             },
+        }
+        if failure.is_some() && config.patterns.is_empty() {
+            draining.store(true, Ordering::Relaxed);
         }
         stop.store(true, Ordering::Relaxed);
         deadline.get_or_insert(Instant::now() + config.worker.shutdown_timeout);
     }
+    let now = view.get();
     match starting.join() {
-        Ok(Ok(())) => report_progress(&stats),
-        Ok(Err(worker::Error::Kafka(broker::Error::Stopped))) => {}
-        Ok(Err(error)) => failure = failure.or_else(|| Some(error.into())),
+        Ok(Ok(())) => report_progress(&now.stats),
+        Ok(Err(error)) if is_stopped(&error) => {}
+        Ok(Err(error)) => return Err(failure.unwrap_or(error)),
         Err(panic) => std::panic::resume_unwind(panic),
     }
-    failure.map_or(Ok(()), Err)
+    if draining.load(Ordering::Relaxed) || config.patterns.is_empty() {
+        return failure.map_or(Ok(None), Err);
+    }
+    let inputs = || now.config.topics.iter().map(|topic| topic.input.clone()).collect();
+    let failure = failure.map(|error| (error, inputs()));
+    Ok((failure.is_some() || changed.is_some()).then_some(Earlier { resolved: changed.filter(|_| failure.is_none()), failure }))
+}
+
+fn drain(draining: &AtomicBool) {
+    tracing::info!("shutting down");
+    draining.store(true, Ordering::Relaxed);
+}
+
+/// True if the error is that the process had to stop.
+fn is_stopped(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(worker::Error::Kafka(broker::Error::Stopped)))
 }
 
 /// Returns true while workers wait to join the group. After `JOIN_LOG_DELAY`, logs the likely reason once and returns false.
@@ -120,47 +186,88 @@ fn waits_for_group(config: &Config, stats: &Stats, started: Instant) -> bool {
 /// Waits for the brokers, opens the state, and starts the worker threads.
 fn start(
     config: &Arc<Config>,
-    stop: Arc<AtomicBool>,
-    stats: Arc<Stats>,
-    known: &OnceLock<String>,
-    schemas: Arc<dyn Schemas>,
-    ended: &tokio::sync::mpsc::UnboundedSender<anyhow::Result<()>>,
-) -> Result<(), worker::Error> {
-    let store = Arc::new(Store::open(&config.state.dir)?);
-    let broker = KafkaBroker::new(Arc::clone(&stats));
-    let cluster = broker.discover(config, &|| stop.load(Ordering::Relaxed))?;
-    for warning in config.shadows().chain(cluster.warnings.iter().cloned()) {
+    stop: &Arc<AtomicBool>,
+    view: &CurrentView,
+    earlier: Earlier,
+    events: &UnboundedSender<Event>,
+) -> anyhow::Result<()> {
+    let View { stats, registry, instance: known, .. } = view.get();
+    let schemas = registry.map_or_else(|| Arc::new(NoSchemas) as Arc<dyn Schemas>, |registry| registry as _);
+    let stopped = || stop.load(Ordering::Relaxed);
+    let store = Arc::new(Store::open(&config.state.dir).map_err(worker::Error::from)?);
+    let resolve = || topics::resolve(&KafkaBroker::new(Arc::clone(&stats)), config, &stopped).map_err(worker::Error::from);
+    let resolved = earlier.resolved.map_or_else(resolve, Ok)?;
+    if let Some((error, inputs)) = earlier.failure {
+        if resolved.inputs().into_iter().eq(&inputs.into_iter().collect::<BTreeSet<_>>()) {
+            return Err(error);
+        }
+        tracing::warn!("the workers ended, and other topics match now, so they start again: {error:#}");
+    }
+    let stats = if config.patterns.is_empty() { stats } else { Arc::new(Stats::new(&resolved.config)) };
+    view.replace(Arc::clone(&resolved.config), Arc::clone(&stats));
+    topics::report(&stats, resolved.left_out.clone());
+    for warning in config.shadows().chain(resolved.cluster.warnings.iter().cloned()) {
         tracing::warn!("{warning}");
     }
-    let instance = config.kafka.instance_id.clone().map_or_else(|| store.instance_id(), Ok)?;
+    let instance = config.kafka.instance_id.clone().map_or_else(|| store.instance_id(), Ok).map_err(worker::Error::from)?;
     let instance = known.get_or_init(|| instance);
+    let broker = KafkaBroker::new(Arc::clone(&stats));
     let shared = Shared {
         broker: broker.clone(),
-        config: Arc::clone(config),
-        cluster: Arc::new(cluster),
-        rebuilder: Arc::new(Rebuilder::start(&broker, config, &store, &stats, &stop)),
+        config: Arc::clone(&resolved.config),
+        cluster: Arc::clone(&resolved.cluster),
+        rebuilder: Arc::new(Rebuilder::start(&broker, &resolved.config, &store, &stats, stop)),
         store,
-        stats,
+        stats: Arc::clone(&stats),
         cross_partition_keys: Arc::default(),
         schemas,
-        stop,
+        stop: Arc::clone(stop),
         instance: instance.as_str().into(),
     };
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), instance = %shared.instance, workers = config.worker.workers, "started");
+    let topics = resolved.config.topics.len();
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), instance = %shared.instance, workers = config.worker.workers, topics, "started");
+    if topics == 0 {
+        tracing::info!("no topic matches a pattern in `input` yet; waiting for one");
+    }
     for number in 0..usize::from(config.worker.workers) {
-        let (shared, ended) = (shared.clone(), ended.clone());
+        let (shared, events) = (shared.clone(), events.clone());
         // The name distinguishes the thread from librdkafka's threads in a profiler.
         let thread = std::thread::Builder::new().name(format!("worker-{number}"));
         let spawned = thread.spawn(move || {
-            let result = Worker::connect(shared, number).and_then(|worker| worker.run(number));
-            let _ = ended.send(match result {
+            let result = if topics == 0 {
+                wait(&shared.stop);
+                drop(shared);
+                Ok(())
+            } else {
+                Worker::connect(shared, number).and_then(|worker| worker.run(number))
+            };
+            let _ = events.send(Event::Ended(match result {
                 Ok(()) | Err(worker::Error::Kafka(broker::Error::Stopped)) => Ok(()),
                 Err(error) => Err(error.into()),
-            });
+            }));
+        });
+        spawned.expect("a thread can be started");
+    }
+    drop(shared);
+    if !config.patterns.is_empty() {
+        let (config, stop, events) = (Arc::clone(config), Arc::clone(stop), events.clone());
+        // Nothing waits for this thread, which may be waiting for a broker.
+        let thread = std::thread::Builder::new().name("topics".to_owned());
+        let spawned = thread.spawn(move || {
+            let Some(changed) = topics::watch(&broker, &config, &resolved, &stats, &|| stop.load(Ordering::Relaxed)) else { return };
+            tracing::info!("other topics match the patterns in `input`; committing, and starting again with them");
+            let _ = events.send(Event::Changed(changed));
         });
         spawned.expect("a thread can be started");
     }
     Ok(())
+}
+
+/// Waits for a stop request, because there is no topic to read.
+fn wait(stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        runtime::sleep(WAIT_STEP);
+    }
 }
 
 /// Logs the totals since the start.

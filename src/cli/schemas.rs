@@ -1,6 +1,6 @@
 //! Schemas of the configured topics, for commands.
 
-use crate::config::{Config, SchemaRegistry, Topic};
+use crate::config::{Config, Pattern, SchemaRegistry, Topic};
 use crate::format::{Format, Message, NoSchemas, RecordFormat, SchemaError, Schemas, Side};
 use crate::key::{EventTime, TimePlace};
 use crate::registry::Registry;
@@ -15,7 +15,8 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// # Errors
 /// Fails if the registry's certificate or key files cannot be used.
 pub fn registry(config: &Config) -> anyhow::Result<Option<Registry>> {
-    let needed = config.schema_registry.as_ref().filter(|_| config.topics.iter().any(|topic| topic.formats.needs_registry()));
+    let topics = || config.topics.iter().chain(config.patterns.iter().map(Pattern::entry));
+    let needed = config.schema_registry.as_ref().filter(|_| topics().any(|topic| topic.formats.needs_registry()));
     needed.map(Registry::start).transpose().map_err(anyhow::Error::msg)
 }
 

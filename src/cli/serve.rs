@@ -2,10 +2,14 @@
 
 use super::interrupt::EXIT_INTERRUPTED;
 use super::{ConfigArgs, service};
+use crate::broker::{self, topics};
 use crate::config::Config;
 use crate::follower::Follower;
 use crate::http::Events;
+use crate::kafka::KafkaBroker;
 use crate::serve::Server;
+use crate::stats::Stats;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -25,8 +29,38 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     service::run(&args.config, Events::default(), serve)
 }
 
+/// Finds the topics that match the patterns of the configuration. Logs when others do, because this server does not follow those.
+fn expand(config: &Arc<Config>) -> Result<Arc<Config>, broker::Error> {
+    let broker = KafkaBroker::new(Arc::new(Stats::new(config)));
+    let found = Arc::new(topics::followed(&broker, config, &|| false)?);
+    let (configured, known) = (Arc::clone(config), Arc::clone(&found));
+    std::thread::spawn(move || {
+        let inputs = |config: &Config| config.topics.iter().map(|topic| topic.input.clone()).collect::<BTreeSet<_>>();
+        let mut known = inputs(&known);
+        loop {
+            std::thread::sleep(topics::interval(&configured));
+            let Ok(now) = topics::followed(&broker, &configured, &|| false).map(|now| inputs(&now)) else { continue };
+            if now != known {
+                tracing::warn!("other topics match the patterns in `input`; restart this server to follow them");
+                known = now;
+            }
+        }
+    });
+    Ok(found)
+}
+
 async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let config = if config.patterns.is_empty() {
+        config
+    } else {
+        let expanding = tokio::task::spawn_blocking(move || expand(&config));
+        tokio::select! {
+            config = expanding => config??,
+            _ = terminate.recv() => std::process::exit(EXIT_INTERRUPTED),
+            _ = interrupt.recv() => std::process::exit(EXIT_INTERRUPTED),
+        }
+    };
     let follower = Follower::start(&config)?;
     let end = follower.end();
     let (failed, failure) = tokio::sync::oneshot::channel();

@@ -35,6 +35,12 @@ fn entry(name: &str, value: &Schema) -> Schema {
     json_schema!({ "type": "object", "properties": { name: value }, "required": [name], "additionalProperties": false })
 }
 
+/// A topic, a list of topics, or a pattern.
+fn inputs() -> Schema {
+    let pattern = entry("pattern", &json_schema!({ "description": "A regular expression that matches whole names.", "type": "string" }));
+    json_schema!({ "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" }, "minItems": 1 }, pattern] })
+}
+
 /// `"json"`, `"json_schema"`, `"avro"`, `"protobuf"`, or a table with a schema.
 fn format() -> Schema {
     let kinds = json!({ "type": "string", "enum": ["json", "json_schema", "avro", "protobuf"] });
@@ -92,7 +98,7 @@ macro_rules! written {
 }
 
 written! {
-    Inputs: json_schema!({ "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" }, "minItems": 1 }] });
+    Inputs: inputs();
     Span: duration();
     Count: quantity(&COUNT_UNITS);
     Bytes: quantity(&BYTE_UNITS);

@@ -1,10 +1,11 @@
 //! The topics that an entry of `[[topics]]` reads, and the names that contain theirs.
 //!
-//! An entry with several inputs means the same as an entry for each of them. Must never let a list reach another module.
+//! An entry with several inputs means the same as an entry for each of them. Must never let a list reach another module. `pattern` finds the
+//! inputs of an entry with a pattern.
 
 use super::error::{Diagnostics, required};
 use super::units::expected;
-use super::{OnDuplicate, OnInvalid, Topic};
+use super::{Config, OnDuplicate, OnInvalid, Topic};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -20,6 +21,8 @@ pub(super) enum Inputs {
     One(String),
     /// `None` is a name with an error that was already reported.
     List(Vec<Option<String>>),
+    /// A regular expression that matches the names of topics.
+    Pattern(String),
 }
 
 impl TryFrom<Value> for Inputs {
@@ -31,10 +34,11 @@ impl TryFrom<Value> for Inputs {
             Value::Array(names) if names.iter().all(|name| name.is_string() || name.is_null()) => {
                 Ok(Self::List(names.iter().map(|name| name.as_str().map(str::to_owned)).collect()))
             }
-            Value::Object(table) if table.contains_key("pattern") => {
-                Err("a pattern is not supported; list the topics: input = [\"a\", \"b\"]".to_owned())
-            }
-            _ => Err(expected("a topic or a list of topics", &value)),
+            Value::Object(table) => match table.get("pattern") {
+                Some(Value::String(pattern)) if table.len() == 1 => Ok(Self::Pattern(pattern.clone())),
+                _ => Err(expected("{ pattern = \"…\" } with a regular expression, and nothing else", &value)),
+            },
+            _ => Err(expected("a topic, a list of topics, or { pattern = \"…\" }", &value)),
         }
     }
 }
@@ -43,7 +47,8 @@ impl TryFrom<Value> for Inputs {
 pub(super) fn resolve(raw: Option<Inputs>, path: &str, diagnostics: &mut Diagnostics) -> Vec<(String, String)> {
     let what = "the topic to read";
     let named = match required(raw, path, what, diagnostics) {
-        None => Vec::new(),
+        // A pattern has no names before the brokers list their topics.
+        None | Some(Inputs::Pattern(_)) => Vec::new(),
         Some(Inputs::One(name)) => vec![(path.to_owned(), name)],
         Some(Inputs::List(names)) => {
             if names.is_empty() {
@@ -87,6 +92,58 @@ fn check_name(name: &str, advice: &str, path: &str, diagnostics: &mut Diagnostic
 pub(super) fn is_topic_name(name: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(allowed) && name != "." && name != ".."
+}
+
+/// Checks the names of a topic's internal topics, which consist of other names.
+pub(super) fn check_internal_topics(config: &Config, topic: &Topic, diagnostics: &mut Diagnostics) {
+    if let Some(name) = config.repartitioned(topic) {
+        let path = topic.setting("repartition");
+        if !config.state.changelog {
+            diagnostics
+                .add(&path, "requires state.changelog = true, because records are deleted from the repartition topic after they are read");
+        }
+        if !is_topic_name(&name) {
+            diagnostics.add(
+                &path,
+                format!("the repartition topic {name:?} is not a valid topic name (at most 249 letters, digits, '.', '_', and '-'); change kafka.group_id"),
+            );
+        }
+    }
+    let Some(name) = config.changelog(&topic.space) else { return };
+    if !is_topic_name(&name) {
+        let message = format!(
+            "the changelog topic {name:?} is not a valid topic name (at most 249 letters, digits, '.', '_', and '-'); change the space or kafka.group_id, or set state.changelog to false"
+        );
+        diagnostics.add(&topic.setting("space"), message);
+    }
+}
+
+impl Config {
+    /// Returns a warning for each shadow topic, because its output may have been forgotten.
+    pub fn shadows(&self) -> impl Iterator<Item = String> {
+        let topics = self.topics.iter().map(|topic| (topic, &*topic.input));
+        let patterns = self.patterns.iter().map(|pattern| (pattern.entry(), pattern.text()));
+        let unmatched = topics.filter(|(topic, _)| !self.is_matched(topic));
+        unmatched.chain(patterns).filter(|(topic, _)| topic.is_shadow()).map(|(Topic { entry, .. }, input)| {
+            format!("topics[{entry}]: {input:?} has no output, so it is a shadow: the worker writes only its state")
+        })
+    }
+}
+
+impl Topic {
+    /// Returns the names of the topics that the worker writes to, with the options that name them. A shadow writes to no topic at all.
+    #[must_use]
+    pub fn outputs(&self) -> Vec<(&'static str, &str)> {
+        let Some(output) = &self.output else { return Vec::new() };
+        let mut outputs = vec![("output", output.as_str())];
+        if let OnDuplicate::Topic(name) = &self.on_duplicate {
+            outputs.push(("on_duplicate.topic", name));
+        }
+        if let OnInvalid::Topic(name) = &self.on_invalid {
+            outputs.push(("on_invalid.topic", name));
+        }
+        outputs
+    }
 }
 
 /// Returns the topic of an entry for one of its inputs. In the entry, names contain the placeholder.

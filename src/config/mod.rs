@@ -21,6 +21,7 @@ mod listen;
 mod load;
 mod oauth;
 mod partitioner;
+mod pattern;
 mod predicate;
 mod properties;
 mod raw;
@@ -40,6 +41,7 @@ pub use kind::Kind;
 pub use load::document;
 pub use oauth::{OAuth, RegistryOAuth, TokenEndpoint, TokenSource};
 pub use partitioner::Partitioner;
+pub use pattern::{LeftOut, MATCHED_MAX, Pattern};
 #[cfg(feature = "worker")]
 pub(crate) use properties::first_name;
 pub use registry::SchemaRegistry;
@@ -83,8 +85,10 @@ pub struct Config {
     pub schema_registry: Option<SchemaRegistry>,
     /// The servers of `unseen serve`.
     pub serve: Serve,
-    /// The topics to deduplicate, at least one.
+    /// The topics to deduplicate. Without patterns, at least one.
     pub topics: Vec<Topic>,
+    /// The entries whose topics are found by name. [`Config::expand`] adds their topics.
+    pub patterns: Vec<Pattern>,
 }
 
 impl Config {
@@ -132,17 +136,11 @@ impl Config {
         found.map(TopicId).ok_or_else(|| format!("expected one of {}, got `{input}`", self.inputs()))
     }
 
-    /// Returns the inputs of all topics, separated by commas.
+    /// Returns the inputs of all topics and the patterns, separated by commas.
     #[must_use]
     pub fn inputs(&self) -> String {
-        self.topics.iter().map(|topic| topic.input.as_str()).collect::<Vec<_>>().join(", ")
-    }
-
-    /// Returns a warning for each shadow topic, because its output may have been forgotten.
-    pub fn shadows(&self) -> impl Iterator<Item = String> {
-        self.topics.iter().filter(|topic| topic.is_shadow()).map(|Topic { entry, input, .. }| {
-            format!("topics[{entry}]: {input:?} has no output, so it is a shadow: the worker writes only its state")
-        })
+        let patterns = self.patterns.iter().map(|pattern| format!("a topic that matches {:?}", pattern.text()));
+        self.topics.iter().map(|topic| topic.input.clone()).chain(patterns).collect::<Vec<_>>().join(", ")
     }
 }
 

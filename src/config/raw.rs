@@ -281,7 +281,7 @@ pub(super) struct Tls {
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 #[schemars(extend("required" = ["input", "key", "window"]))]
 pub(super) struct Topic {
-    /// Topic to read, or a list of topics, each as if it had an entry of its own. In other names, `{input}` stands for it. Required.
+    /// Topic to read, a list of topics, or `{ pattern = "…" }` for all that match. In other names, `{input}` stands for each. Required.
     #[schemars(required)]
     pub(super) input: Option<inputs::Inputs>,
     /// Topic for unseen records, such as `{input}.unseen`. Without it, the topic is a shadow: the worker evaluates, counts, and

@@ -5,7 +5,7 @@
 use super::error::{Diagnostics, integer, required};
 use super::listen::listen;
 use super::raw::{self, Raw};
-use super::{Config, Http, Kafka, Log, State, Worker, inputs, oauth, properties, registry, serve, topics};
+use super::{Config, Http, Kafka, Log, Start, State, Topic, Worker, inputs, oauth, properties, registry, serve, topics};
 use std::path::PathBuf;
 use std::time::Duration;
 use tracing::level_filters::LevelFilter;
@@ -18,56 +18,54 @@ pub(super) fn resolve(raw: Raw, diagnostics: &mut Diagnostics) -> Option<Config>
     let http = http(&raw.http.listen, diagnostics);
     let log = log(raw.log, diagnostics);
     let schema_registry = registry::resolve(raw.schema_registry, diagnostics);
-    let topics = topics::resolve(raw.topics, diagnostics);
-    let serve = serve::resolve(raw.serve, &topics, diagnostics);
-    let config = Config { kafka: kafka?, worker: worker?, state, http: http?, log, schema_registry, serve: serve?, topics };
-    schemas(&config, diagnostics);
-    made_topics(&config, diagnostics);
+    let (topics, patterns) = topics::resolve(raw.topics, diagnostics);
+    // A server can have its own filter for the space of a topic that a pattern matches.
+    let spaces = || raw.serve.filters.keys();
+    let matched = patterns.iter().flat_map(|pattern| spaces().filter_map(|space| pattern.topic_of_space(space)));
+    let with_filters: Vec<_> = topics.iter().cloned().chain(matched).collect();
+    let serve = serve::resolve(raw.serve, &with_filters, diagnostics);
+    let config = Config { kafka: kafka?, worker: worker?, state, http: http?, log, schema_registry, serve: serve?, topics, patterns };
+    for topic in &config.topics {
+        schemas(&config, topic, diagnostics);
+        inputs::check_internal_topics(&config, topic, diagnostics);
+    }
+    for pattern in &config.patterns {
+        let topic = pattern.topic("input");
+        schemas(&config, &topic, diagnostics);
+        inputs::check_internal_topics(&config, &topic, diagnostics);
+    }
+    check_patterns(&config, diagnostics);
     Some(config)
 }
 
-/// Checks that there is a registry if a format needs one.
-fn schemas(config: &Config, diagnostics: &mut Diagnostics) {
-    for topic in &config.topics {
-        for (side, format) in [("key_format", topic.formats.key()), ("value_format", topic.formats.value())] {
-            let path = topic.setting(side);
-            if format.needs_registry() && config.schema_registry.is_none() && !diagnostics.knows("schema_registry") {
-                let kind = serde_json::json!(format.format);
-                let message = format!(
-                    "requires schema_registry.url; for records without a registry's frame, set {{ kind = {kind}, schema = \"file\" }} instead"
-                );
-                diagnostics.add(&path, message);
-            }
-        }
+/// Checks the options that have no effect, or another one, on topics that appear later.
+fn check_patterns(config: &Config, diagnostics: &mut Diagnostics) {
+    let Some(pattern) = config.patterns.first() else { return };
+    let input = pattern.entry().setting("input");
+    if config.kafka.start == Start::Latest {
+        let message = format!(
+            "{input} is a pattern: with \"latest\", the records that are written to a new topic before the worker finds it would be lost; use \"earliest\""
+        );
+        diagnostics.add("kafka.start", message);
+    }
+    if config.kafka.instance_id.is_some() {
+        let message = format!(
+            "{input} is a pattern: the group assigns no partitions of new topics to static members (KAFKA-12759); remove it, and the worker uses the id in state.dir"
+        );
+        diagnostics.add("kafka.instance_id", message);
     }
 }
 
-/// Checks the names of internal topics, which consist of other names.
-fn made_topics(config: &Config, diagnostics: &mut Diagnostics) {
-    for topic in &config.topics {
-        if let Some(name) = config.repartitioned(topic) {
-            let path = topic.setting("repartition");
-            if !config.state.changelog {
-                diagnostics.add(
-                    &path,
-                    "requires state.changelog = true, because records are deleted from the repartition topic after they are read",
-                );
-            }
-            if !inputs::is_topic_name(&name) {
-                diagnostics.add(
-                    &path,
-                    format!("the repartition topic {name:?} is not a valid topic name (at most 249 letters, digits, '.', '_', and '-'); change kafka.group_id"),
-                );
-            }
-        }
-    }
-    for topic in &config.topics {
-        let Some(name) = config.changelog(&topic.space) else { return };
-        if !inputs::is_topic_name(&name) {
+/// Checks that there is a registry if a format needs one.
+fn schemas(config: &Config, topic: &Topic, diagnostics: &mut Diagnostics) {
+    for (side, format) in [("key_format", topic.formats.key()), ("value_format", topic.formats.value())] {
+        let path = topic.setting(side);
+        if format.needs_registry() && config.schema_registry.is_none() && !diagnostics.knows("schema_registry") {
+            let kind = serde_json::json!(format.format);
             let message = format!(
-                "the changelog topic {name:?} is not a valid topic name (at most 249 letters, digits, '.', '_', and '-'); change the space or kafka.group_id, or set state.changelog to false"
+                "requires schema_registry.url; for records without a registry's frame, set {{ kind = {kind}, schema = \"file\" }} instead"
             );
-            diagnostics.add(&topic.setting("space"), message);
+            diagnostics.add(&path, message);
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The topics to deduplicate: validates each topic, and compares them with each other.
 
 use super::error::{Diagnostics, integer, required};
+use super::inputs::Inputs;
+use super::pattern::{self, Pattern};
 use super::space::{self, KeySpace};
 use super::units::{KEYS, Length, window_text};
 use super::{Filter, OnDuplicate, OnInvalid, Topic, content, filter, format, inputs, key, predicate, raw};
@@ -13,27 +15,30 @@ use std::ops::RangeInclusive;
 
 const SLICES: RangeInclusive<u64> = 1..=64;
 
-/// Resolves the topics that have no errors of their own.
-pub(super) fn resolve(raw: Vec<Option<raw::Topic>>, diagnostics: &mut Diagnostics) -> Vec<Topic> {
+/// Resolves the topics and the patterns that have no errors of their own.
+pub(super) fn resolve(raw: Vec<Option<raw::Topic>>, diagnostics: &mut Diagnostics) -> (Vec<Topic>, Vec<Pattern>) {
     if raw.is_empty() && !diagnostics.knows("topics") {
         diagnostics.add("topics", "required: at least one topic to deduplicate");
     }
-    let mut topics = Vec::new();
+    let (mut topics, mut patterns) = (Vec::new(), Vec::new());
     for (index, raw) in raw.into_iter().enumerate() {
         if let Some(raw) = required(raw, &format!("topics[{index}]"), "a topic", diagnostics) {
-            topics.extend(entry(raw, index, diagnostics));
+            topics.extend(entry(raw, index, &mut patterns, diagnostics));
         }
     }
     check_loops(&topics, diagnostics);
     check_spaces(&topics, diagnostics);
-    topics.into_iter().map(|(_, topic)| topic).collect()
+    (topics.into_iter().map(|(_, topic)| topic).collect(), patterns)
 }
 
-/// Returns the topics of an entry, each with the path of its input.
-fn entry(mut raw: raw::Topic, index: usize, diagnostics: &mut Diagnostics) -> Vec<(String, Topic)> {
+/// Returns the topics of an entry, each with the path of its input. If the entry has a pattern, it has no topics yet.
+fn entry(mut raw: raw::Topic, index: usize, patterns: &mut Vec<Pattern>, diagnostics: &mut Diagnostics) -> Vec<(String, Topic)> {
     let path = format!("topics[{index}]");
     let at = |name: &str| format!("{path}.{name}");
-    let inputs = inputs::resolve(raw.input.take(), &at("input"), diagnostics);
+    let input = raw.input.take();
+    let pattern = if let Some(Inputs::Pattern(text)) = &input { Some(text.clone()) } else { None };
+    let regex = pattern.as_deref().and_then(|text| pattern::compile(text, &at("input"), diagnostics));
+    let inputs = inputs::resolve(input, &at("input"), diagnostics);
     let mut names = vec![("output", raw.output.as_ref()), ("space", raw.space.as_ref())];
     if let OnDuplicate::Topic(name) = &raw.on_duplicate {
         names.push(("on_duplicate.topic", Some(name)));
@@ -41,12 +46,19 @@ fn entry(mut raw: raw::Topic, index: usize, diagnostics: &mut Diagnostics) -> Ve
     if let OnInvalid::Topic(name) = &raw.on_invalid {
         names.push(("on_invalid.topic", Some(name)));
     }
+    if pattern.is_some() {
+        pattern::check_names(&names, &path, diagnostics);
+    }
     for (field, name) in names {
         if let Some(name) = name {
             inputs::check_names(name, &inputs, &at(field), diagnostics);
         }
     }
     let Some(topic) = topic(raw, index, &path, diagnostics) else { return Vec::new() };
+    if let (Some(text), Some(regex)) = (pattern, regex) {
+        patterns.push(Pattern::new(text, regex, topic));
+        return Vec::new();
+    }
     inputs.into_iter().map(|(path, input)| (path, inputs::topic(&topic, &input))).collect()
 }
 

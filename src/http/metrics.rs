@@ -94,6 +94,7 @@ fn records(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
     )?;
     let shadows = status.topics.iter().map(|topic| ([("topic", topic.topic.clone())], f64::from(u8::from(topic.shadow))));
     encoder.gauges("unseen_shadow", "1 if the topic has no output, so only its state is updated", shadows)?;
+    encoder.gauge("unseen_left_out_topics", "Topics that match a pattern, but are not read", Some(float(status.left_out.len() as u64)))?;
     let help = "Time from the record timestamp to the commit, for every 64th record written";
     histogram(encoder, "unseen_end_to_end_latency_seconds", help, &status.end_to_end_latency)
 }

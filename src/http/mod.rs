@@ -31,14 +31,14 @@ use crate::runtime;
 use crate::stats::{LastTime, Stats};
 use crate::status::{self, Identity, Status};
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{FromRef, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::SystemTime;
 use tokio::net::TcpListener;
 
@@ -85,6 +85,36 @@ impl View {
     }
 }
 
+/// The data of the endpoints. A worker replaces it when it starts to read other topics.
+#[derive(Clone, Debug)]
+pub struct CurrentView(Arc<RwLock<View>>);
+
+impl CurrentView {
+    /// Creates the data.
+    #[must_use]
+    pub fn new(view: View) -> Self {
+        Self(Arc::new(RwLock::new(view)))
+    }
+
+    /// Returns the present data.
+    #[must_use]
+    pub fn get(&self) -> View {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the configuration and the counters.
+    pub fn replace(&self, config: Arc<Config>, stats: Arc<Stats>) {
+        let mut view = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        (view.config, view.stats) = (config, stats);
+    }
+}
+
+impl FromRef<CurrentView> for View {
+    fn from_ref(current: &CurrentView) -> Self {
+        current.get()
+    }
+}
+
 /// Listens on an address.
 ///
 /// # Errors
@@ -95,7 +125,7 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, String> {
 }
 
 /// Serves requests until the future is dropped.
-pub async fn serve(listener: TcpListener, view: View) {
+pub async fn serve(listener: TcpListener, view: CurrentView) {
     let limits = Limits { setting: "http.listen", connections: CONNECTIONS_MAX, idle: None };
     server::serve(listener, None, router(view), limits, std::future::pending()).await;
 }
@@ -106,7 +136,7 @@ pub(crate) fn process(encoder: &mut Encoder<'_>, started_ms: i64) -> Result<(), 
     metrics::of_process(encoder, started_ms, process.resident_bytes, process.cpu_seconds)
 }
 
-fn router(view: View) -> Router {
+fn router(view: CurrentView) -> Router {
     Router::new()
         .route("/", get(async || page("text/html; charset=utf-8", include_str!("dashboard/index.html"))))
         .route("/dashboard.css", get(async || page("text/css; charset=utf-8", include_str!("dashboard/dashboard.css"))))

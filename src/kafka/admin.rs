@@ -7,6 +7,7 @@ use super::observer::Observer;
 use rdkafka::admin::TopicResult;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use std::collections::BTreeMap;
 
 /// Returns the topic's partition count, or 0 if the topic does not exist.
 pub(super) fn partitions(observer: &BaseConsumer<Observer>, topic: &str) -> Result<u32, KafkaError> {
@@ -16,6 +17,13 @@ pub(super) fn partitions(observer: &BaseConsumer<Observer>, topic: &str) -> Resu
         None | Some(RDKafkaErrorCode::UnknownTopicOrPartition) => Ok(u32::try_from(found.partitions().len()).unwrap_or(0)),
         Some(code) => Err(KafkaError::MetadataFetch(code)),
     }
+}
+
+/// Returns the partition counts of all topics that this user may see, without topics that have an error. Empty if no broker answers.
+pub(super) fn all_partitions(observer: &BaseConsumer<Observer>) -> BTreeMap<String, u32> {
+    let Ok(metadata) = observer.fetch_metadata(None, CALL_TIMEOUT) else { return BTreeMap::new() };
+    let sound = metadata.topics().iter().filter(|topic| topic.error().is_none() && !topic.partitions().is_empty());
+    sound.map(|topic| (topic.name().to_owned(), u32::try_from(topic.partitions().len()).unwrap_or(u32::MAX))).collect()
 }
 
 /// Blocks until the brokers have answered.

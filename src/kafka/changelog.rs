@@ -8,7 +8,7 @@ use super::client_config::{self as client, CALL_TIMEOUT};
 use super::ffi::{LoggedIn, topic_ids};
 use super::observer::Observer;
 use super::tail::{ChangelogTail, one};
-use crate::broker::{ChangelogReader as Reader, Cluster};
+use crate::broker::{ChangelogReader as Reader, Cluster, Problem};
 use crate::config::Config;
 use crate::record::{Offset, SpaceId, TopicPartition};
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication};
@@ -41,7 +41,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Checks the internal topics, and creates those that are missing if `make` is true. Otherwise, the brokers
 /// only validate their creation. `cluster` contains the partition count of each topic,
 /// and gets an entry for each internal topic.
-pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, cluster: &mut Cluster, make: bool, problems: &mut Vec<String>) {
+pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, cluster: &mut Cluster, make: bool, problems: &mut Vec<Problem>) {
     let Cluster { partitions: known, warnings, .. } = cluster;
     // The partition count of each space, and a topic that has it.
     let mut judged: BTreeMap<SpaceId, (u32, String)> = BTreeMap::new();
@@ -49,7 +49,9 @@ pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, cluster
         let Some(&input) = known.get(&topic.input) else { continue };
         let space = config.space_of(topic).id;
         let of_space = judged.get(&space).cloned();
-        let mut report = |setting: &str, problem: &str| problems.push(format!("{setting}: {problem}; {}", advice(problem)));
+        let mut report = |setting: &str, problem: &str| {
+            problems.push(Problem { input: topic.input.clone(), message: format!("{setting}: {problem}; {}", advice(problem)) });
+        };
         let mut warn = |setting: &str, warning: Option<String>| warnings.extend(warning.map(|warning| format!("{setting}: {warning}")));
         let (count, name) = match config.repartitioned(topic) {
             None => (input, topic.input.clone()),

@@ -1,23 +1,25 @@
 //! The state of the cluster, compared with the configuration.
 
 use super::Error;
-use super::admin::{block_on, partitions};
+use super::admin::{all_partitions, block_on, partitions};
 use super::client_config::{self as client, BATCH_BYTES};
-use super::ffi::{LoggedIn, Operation};
+use super::ffi::{LoggedIn, Operation, describe_topics};
 use super::observer::{Complaint, Observer};
 use super::security;
-use crate::broker::Cluster;
-use crate::broker::throttle;
-use crate::config::{Config, OnDuplicate, OnInvalid};
+use crate::broker::{Cluster, Problem, throttle};
+use crate::config::{Config, Topic};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Bytes that a batch header takes from a broker's `max.message.bytes`.
 const BATCH_OVERHEAD: usize = 512;
+
+/// The number of topics from which on one request for all topics of the cluster replaces the requests for each of them.
+const TOPICS_MANY: usize = 20;
 
 /// Time to wait for a metadata response before reporting that no broker answers.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
@@ -37,6 +39,25 @@ pub fn discover(config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Err
 /// As of `discover`.
 pub fn prepare(config: &Config, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Cluster, Error> {
     look(config, true, stop, report)
+}
+
+/// Waits for a broker, and returns the names of all topics that this user may see.
+///
+/// # Errors
+/// If no broker answers within `kafka.connect_timeout`, or if all brokers reject the login.
+pub fn topics(config: &Config, stop: &dyn Fn() -> bool) -> Result<BTreeSet<String>, Error> {
+    list(config, true, stop, &|message| tracing::warn!("{message}"))
+}
+
+/// Does the same as `topics`, for a command that reports progress in its own way.
+pub(super) fn list(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<BTreeSet<String>, Error> {
+    let observer = observe(config, &client::observer(&config.kafka))?;
+    wait(&observer, config, is_worker, stop, report)?;
+    let metadata = observer.fetch_metadata(None, client::CALL_TIMEOUT).map_err(|error| {
+        let (servers, reason) = (config.kafka.bootstrap_servers.clone(), error.to_string());
+        Error::NoBroker { servers, waited: client::CALL_TIMEOUT, reason }
+    })?;
+    Ok(metadata.topics().iter().map(|topic| topic.name().to_owned()).collect())
 }
 
 /// Returns an error message for each known topic that no longer exists. Leaves out topics whose state the brokers do not reveal.
@@ -67,21 +88,33 @@ pub(super) fn look(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, re
 
 fn find_topics(config: &Config, observer: &BaseConsumer<Observer>, is_worker: bool) -> Result<Cluster, Error> {
     let (mut cluster, mut problems) = (Cluster { batch_bytes: BATCH_BYTES, ..Cluster::default() }, Vec::new());
-    for NamedTopic { setting, topic, operation } in named_topics(config) {
-        match partitions(observer, topic) {
+    let all = if config.topics.len() > TOPICS_MANY { all_partitions(observer) } else { BTreeMap::new() };
+    for NamedTopic { setting, input, topic, operation } in named_topics(config) {
+        let problem = match all.get(topic).map_or_else(|| partitions(observer, topic), |&count| Ok(count)) {
             Ok(0) => {
                 let like = if operation == Operation::Read { "" } else { ", with the same number of partitions as its input" };
-                problems.push(format!("{setting}: topic {topic:?} does not exist; create it{like}"));
+                format!("{setting}: topic {topic:?} does not exist; create it{like}")
             }
-            Ok(count) => drop(cluster.partitions.insert(topic.to_owned(), count)),
+            Ok(count) => {
+                cluster.partitions.insert(topic.to_owned(), count);
+                continue;
+            }
             // If this user has no permission on the topic at all, brokers do not reveal whether it exists.
             Err(KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed)) => {
-                problems.push(format!(
-                    "{setting}: topic {topic:?} does not exist, or this user may not see it; give the user {operation:?} on it"
-                ));
+                format!("{setting}: topic {topic:?} does not exist, or this user may not see it; give the user {operation:?} on it")
+            }
+            // Such as a new topic that has no leader yet.
+            Err(error @ KafkaError::MetadataFetch(RDKafkaErrorCode::LeaderNotAvailable)) if config.is_matched(input) => {
+                format!("{setting}: cannot get metadata of topic {topic:?}: {error}")
             }
             Err(error) => return Err(Error::Fatal(format!("{setting}: cannot get metadata of topic {topic:?}: {error}"))),
-        }
+        };
+        problems.push(Problem { input: input.input.clone(), message: problem });
+    }
+    // A missing permission would stop the worker, and with it the other topics.
+    let matched: Vec<_> = named_topics(config).into_iter().filter(|named| config.is_matched(named.input)).collect();
+    if !matched.is_empty() {
+        problems.extend(denied(observer, &matched));
     }
     compare(config, &mut cluster, &mut problems);
     if problems.is_empty() {
@@ -100,7 +133,9 @@ pub(super) fn observe(config: &Config, client: &ClientConfig) -> Result<LoggedIn
 
 /// Requests metadata once. Returns `None` if a broker answered, or else the reason why none did.
 fn ask(observer: &BaseConsumer<Observer>, config: &Config) -> Option<Complaint> {
-    let error = observer.fetch_metadata(Some(&config.topics[0].input), METADATA_TIMEOUT).err()?;
+    // Without a topic, the answer has all topics.
+    let topic = config.topics.first().map(|topic| topic.input.as_str());
+    let error = observer.fetch_metadata(topic, METADATA_TIMEOUT).err()?;
     // Each poll returns one event, so this delivers all of them to the observer.
     while observer.poll(Duration::from_millis(10)).is_some() {}
     let complaint = observer.context().complaint();
@@ -152,6 +187,8 @@ fn only_the_name_differs(config: &Config) -> bool {
 pub(super) struct NamedTopic<'a> {
     /// The option that names it.
     pub(super) setting: String,
+    /// The configured topic that needs it.
+    pub(super) input: &'a Topic,
     pub(super) topic: &'a str,
     /// The operation that this user must be allowed.
     pub(super) operation: Operation,
@@ -159,35 +196,36 @@ pub(super) struct NamedTopic<'a> {
 
 pub(super) fn named_topics(config: &Config) -> Vec<NamedTopic<'_>> {
     let mut named_topics = Vec::new();
-    for topic in &config.topics {
-        named_topics.push(NamedTopic { setting: topic.setting("input"), topic: &topic.input, operation: Operation::Read });
-        let outputs = outputs(topic).into_iter();
-        named_topics.extend(outputs.map(|(setting, name)| NamedTopic {
-            setting: topic.setting(setting),
-            topic: name,
+    for input in &config.topics {
+        named_topics.push(NamedTopic { setting: input.setting("input"), input, topic: &input.input, operation: Operation::Read });
+        let outputs = input.outputs().into_iter();
+        named_topics.extend(outputs.map(|(setting, topic)| NamedTopic {
+            setting: input.setting(setting),
+            input,
+            topic,
             operation: Operation::Write,
         }));
     }
     named_topics
 }
 
-pub(super) fn outputs(topic: &crate::config::Topic) -> Vec<(&'static str, &str)> {
-    // A shadow topic writes to no topic at all.
-    let Some(output) = &topic.output else { return Vec::new() };
-    let mut outputs = vec![("output", output.as_str())];
-    if let OnDuplicate::Topic(name) = &topic.on_duplicate {
-        outputs.push(("on_duplicate.topic", name));
-    }
-    if let OnInvalid::Topic(name) = &topic.on_invalid {
-        outputs.push(("on_invalid.topic", name));
-    }
-    outputs
+/// Returns a problem for each permission that the brokers deny on a named topic. Some brokers do not answer this question.
+pub(super) fn denied(observer: &BaseConsumer<Observer>, all: &[NamedTopic<'_>]) -> Vec<Problem> {
+    let names: Vec<_> = all.iter().map(|named| named.topic).collect::<BTreeSet<_>>().into_iter().collect();
+    let Ok(described) = describe_topics(observer.client(), &names, true, client::CALL_TIMEOUT) else { return Vec::new() };
+    let denied = |named: &&NamedTopic<'_>| described.get(named.topic).is_some_and(|topic| topic.denies(named.operation));
+    let problem = |NamedTopic { setting, input, topic, operation }: &NamedTopic<'_>| Problem {
+        input: input.input.clone(),
+        message: format!("{setting}: this user lacks the permission {operation:?} on topic {topic:?}; give the user {operation:?} on it"),
+    };
+    all.iter().filter(denied).map(problem).collect()
 }
 
-fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<String>) {
+fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<Problem>) {
     for topic in &config.topics {
+        let mut report = |message: String| problems.push(Problem { input: topic.input.clone(), message });
         let Some(&input) = cluster.partitions.get(&topic.input) else { continue };
-        for (setting, name) in outputs(topic) {
+        for (setting, name) in topic.outputs() {
             if let Some(&output) = cluster.partitions.get(name).filter(|&&output| output < input) {
                 cluster.warnings.push(format!(
                     "{}: topic {name:?} has fewer partitions ({output}) than {:?} ({input}), so it receives records by key and not in the partition of the input",
@@ -199,7 +237,7 @@ fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<String>) {
         if let Some(problem) = topic.filter.memory_problem(topic.window, input) {
             let problem = format!("{}: {problem}", topic.setting("filter.max_memory"));
             if topic.window.length_ms().is_none() {
-                problems.push(problem);
+                report(problem);
             } else if !topic.repartition {
                 // Partitions can be added at any time. `at_max_memory` decides what to do if the memory does not suffice.
                 cluster.warnings.push(problem);
@@ -212,7 +250,7 @@ fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<String>) {
         let space = config.space_of(topic);
         let mut known = space.topics.iter().filter_map(|other| Some((other, *cluster.partitions.get(&other.input)?)));
         if let Some((other, count)) = known.next().filter(|&(_, count)| count != input) {
-            problems.push(format!(
+            report(format!(
                 "{}: {:?} has {input} partitions and {:?} has {count}, but both are in space {:?}; give them the same number of partitions, or the copies of a key end up in different partitions",
                 topic.setting("space"),
                 topic.input,
@@ -230,7 +268,7 @@ fn batch_bytes(config: &Config) -> usize {
         return BATCH_BYTES;
     };
     // Brokers answer nothing if a topic is in the request twice.
-    let names: BTreeSet<_> = config.topics.iter().flat_map(outputs).map(|(_, name)| name).collect();
+    let names: BTreeSet<_> = config.topics.iter().flat_map(Topic::outputs).map(|(_, name)| name).collect();
     if names.is_empty() {
         return BATCH_BYTES;
     }

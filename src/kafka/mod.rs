@@ -29,7 +29,7 @@ pub use changelog::ChangelogReader;
 pub use check::check;
 pub use client_config::check_properties;
 pub use cluster::prepare;
-use cluster::{discover, missing};
+use cluster::{discover, missing, topics};
 pub use create::create_topics;
 pub use embedded::{Embedded, Generator, Reader};
 pub use features::{Checked, Feature, Support};
@@ -43,6 +43,7 @@ pub use tail::{ChangelogEnds, ChangelogTail};
 use crate::broker::{Broker, ProducerOptions};
 use crate::config::Config;
 use crate::stats::Stats;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A Kafka cluster.
@@ -84,6 +85,10 @@ impl Broker for KafkaBroker {
 
     fn changelog_ends(&self, config: &Config) -> Result<ChangelogEnds, Error> {
         ChangelogEnds::new(config)
+    }
+
+    fn topics(&self, config: &Config, stop: &dyn Fn() -> bool) -> Result<BTreeSet<String>, Error> {
+        topics(config, stop)
     }
 
     fn discover(&self, config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Error> {

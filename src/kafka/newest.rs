@@ -28,11 +28,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Returns a warning for each topic whose newest records do not move its window, or move it too slowly. Does not check event times.
 pub(super) fn warnings(config: &Config, partitions: &BTreeMap<String, u32>) -> Vec<String> {
     let deadline = Instant::now() + TIMEOUT;
-    let timed = config.topics.iter().enumerate().filter(|(_, topic)| topic.forgets_by_time() && topic.time.is_none());
+    let timed = config.topics.iter().filter(|topic| topic.forgets_by_time() && topic.time.is_none());
     timed
-        .filter_map(|(at, topic)| {
+        .filter_map(|topic| {
             let newest = newest(config, &topic.input, *partitions.get(&topic.input)?, deadline)?;
-            warning(topic, &newest, runtime::wall_clock()).map(|warning| format!("topics[{at}].input: {warning}"))
+            warning(topic, &newest, runtime::wall_clock()).map(|warning| format!("{}: {warning}", topic.setting("input")))
         })
         .collect()
 }

@@ -6,11 +6,11 @@ use super::faults::Api;
 use super::network::Code;
 use super::{ClientId, World};
 use super::{SimBroker, Simulation, TIMEOUT};
-use crate::broker::{Broker, Cluster, Error, ProducerOptions};
-use crate::config::{Config, OnDuplicate, OnInvalid, Topic};
+use crate::broker::{Broker, Cluster, Error, Problem, ProducerOptions};
+use crate::config::{Config, Topic};
 use crate::record::SpaceId;
 use crate::runtime;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The largest batch that every output accepts (`kafka::client_config::BATCH_BYTES`).
@@ -55,6 +55,33 @@ impl Simulation {
     }
 }
 
+impl SimBroker {
+    /// Waits for an answer of any broker.
+    fn wait<T: Send + 'static>(
+        &self,
+        config: &Config,
+        client: &Asking,
+        stop: &dyn Fn() -> bool,
+        serve: impl Fn(&mut World) -> Result<T, Code> + Clone + Send + 'static,
+    ) -> Result<T, Error> {
+        let began = runtime::now();
+        loop {
+            let code = match self.0.ask(client.id, Duration::from_secs(2), serve.clone()) {
+                Ok(answer) => return Ok(answer),
+                Err(code) => code,
+            };
+            if stop() {
+                return Err(Error::Stopped);
+            }
+            let limit = config.kafka.connect_timeout;
+            if runtime::since(began) >= limit {
+                let servers = config.kafka.bootstrap_servers.clone();
+                return Err(Error::NoBroker { servers, waited: limit, reason: format!("{code:?}") });
+            }
+        }
+    }
+}
+
 impl Broker for SimBroker {
     type Consumer = SimConsumer;
     type Producer = SimProducer;
@@ -82,19 +109,13 @@ impl Broker for SimBroker {
         Ok(SimEnds::new(&self.0))
     }
 
+    fn topics(&self, config: &Config, stop: &dyn Fn() -> bool) -> Result<BTreeSet<String>, Error> {
+        self.wait(config, &Asking::new(&self.0), stop, |world| Ok(world.cluster.topics.keys().cloned().collect()))
+    }
+
     fn discover(&self, config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Error> {
         let client = Asking::new(&self.0);
-        let began = runtime::now();
-        while let Err(code) = self.0.ask(client.id, Duration::from_secs(2), |_| Ok(())) {
-            if stop() {
-                return Err(Error::Stopped);
-            }
-            let limit = config.kafka.connect_timeout;
-            if runtime::since(began) >= limit {
-                let servers = config.kafka.bootstrap_servers.clone();
-                return Err(Error::NoBroker { servers, waited: limit, reason: format!("{code:?}") });
-            }
-        }
+        self.wait(config, &client, stop, |_| Ok(()))?;
         let (mut cluster, mut problems) = (Cluster { batch_bytes: BATCH_BYTES, ..Cluster::default() }, Vec::new());
         let count = |topic: &str| {
             let found = self.0.partition_count(client.id, topic);
@@ -103,7 +124,7 @@ impl Broker for SimBroker {
         for topic in &config.topics {
             for (setting, name) in named(topic) {
                 match count(name)? {
-                    0 => problems.push(format!("{}: topic {name:?} does not exist; create it", topic.setting(setting))),
+                    0 => problems.push(problem(topic, format!("{}: topic {name:?} does not exist; create it", topic.setting(setting)))),
                     partitions => drop(cluster.partitions.insert(name.to_owned(), partitions)),
                 }
             }
@@ -111,7 +132,7 @@ impl Broker for SimBroker {
         if !problems.is_empty() {
             return Err(Error::Cluster(problems));
         }
-        for (name, wanted) in internal(config, &cluster, &count)? {
+        for (name, (owner, wanted)) in internal(config, &cluster, &count)? {
             let found = count(&name)?;
             let topic = name.clone();
             let made = match found {
@@ -122,7 +143,8 @@ impl Broker for SimBroker {
                 }),
                 found if found < wanted => self.0.ask(client.id, TIMEOUT, move |world| world.cluster.add_partitions(&topic, wanted)),
                 found if found > wanted => {
-                    problems.push(format!("topic {name:?} has {found} partitions and needs {wanted}; delete it, and unseen recreates it"));
+                    let message = format!("topic {name:?} has {found} partitions and needs {wanted}; delete it, and unseen recreates it");
+                    problems.push(problem(owner, message));
                     Ok(())
                 }
                 _ => Ok(()),
@@ -155,21 +177,20 @@ impl Broker for SimBroker {
 
 /// The input and the outputs of a topic, each with the setting that names it.
 fn named(topic: &Topic) -> Vec<(&'static str, &str)> {
-    let mut named = vec![("input", topic.input.as_str())];
-    // A shadow writes to no topic.
-    let Some(output) = &topic.output else { return named };
-    named.push(("output", output));
-    if let OnDuplicate::Topic(name) = &topic.on_duplicate {
-        named.push(("on_duplicate.topic", name));
-    }
-    if let OnInvalid::Topic(name) = &topic.on_invalid {
-        named.push(("on_invalid.topic", name));
-    }
-    named
+    [("input", topic.input.as_str())].into_iter().chain(topic.outputs()).collect()
 }
 
-/// The internal topics and their partition counts (`kafka::changelog::ensure`). An existing repartition topic keeps its partitions.
-fn internal(config: &Config, cluster: &Cluster, existing: &dyn Fn(&str) -> Result<u32, Error>) -> Result<BTreeMap<String, u32>, Error> {
+fn problem(topic: &Topic, message: String) -> Problem {
+    Problem { input: topic.input.clone(), message }
+}
+
+/// The internal topics with the topics that need them and their partition counts (`kafka::changelog::ensure`). An existing repartition topic
+/// keeps its partitions.
+fn internal<'c>(
+    config: &'c Config,
+    cluster: &Cluster,
+    existing: &dyn Fn(&str) -> Result<u32, Error>,
+) -> Result<BTreeMap<String, (&'c Topic, u32)>, Error> {
     let mut judged: BTreeMap<SpaceId, u32> = BTreeMap::new();
     let mut internal = BTreeMap::new();
     for topic in &config.topics {
@@ -181,10 +202,10 @@ fn internal(config: &Config, cluster: &Cluster, existing: &dyn Fn(&str) -> Resul
                 0 => judged.get(&space).copied().unwrap_or(input),
                 found => found,
             };
-            internal.insert(name, count);
+            internal.insert(name, (topic, count));
         }
         if let Some(changelog) = config.changelog(&topic.space).filter(|_| !judged.contains_key(&space)) {
-            internal.insert(changelog, count);
+            internal.insert(changelog, (topic, count));
         }
         judged.entry(space).or_insert(count);
     }

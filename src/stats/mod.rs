@@ -11,7 +11,7 @@ pub use contents::SharedContents;
 use times::TimeWatch;
 pub use times::{RecentTimes, TimesChange, is_seconds, likely_cause, wrong_unit};
 
-use crate::config::{Config, Topic};
+use crate::config::{Config, LeftOut, Topic};
 use crate::dedup::Observed;
 use crate::record::{Offset, Reason, SpaceId, Timestamp, TopicPartition, Verdict};
 use crate::runtime;
@@ -64,6 +64,7 @@ pub struct Stats {
     /// Time at which each worker thread started a round of its loop, or retried a request.
     pub rounds: Vec<LastTime>,
     times_checked: LastTime,
+    left_out: Mutex<Vec<LeftOut>>,
     reports: Mutex<BTreeMap<usize, WorkerReport>>,
 }
 
@@ -320,6 +321,17 @@ impl Stats {
             rounds: (0..config.worker.workers).map(|_| LastTime::default()).collect(),
             ..Self::default()
         }
+    }
+
+    /// Returns the topics that match a pattern, but are not read.
+    #[must_use]
+    pub fn left_out(&self) -> Vec<LeftOut> {
+        self.left_out.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sets the topics that match a pattern, but are not read.
+    pub fn set_left_out(&self, left_out: Vec<LeftOut>) {
+        *self.left_out.lock().unwrap_or_else(PoisonError::into_inner) = left_out;
     }
 
     /// Returns the sums over all topics.

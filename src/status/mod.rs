@@ -10,7 +10,7 @@ pub use state::{State, dead};
 use topic::topic_status;
 pub use topic::{ConflictStatus, TopicStatus, ValueStatus, VerdictCounts};
 
-use crate::config::{Config, KeySpace, window_text};
+use crate::config::{Config, KeySpace, LeftOut, window_text};
 use crate::dedup::Observed;
 use crate::filter::Window;
 use crate::record::{Offset, Timestamp};
@@ -49,6 +49,8 @@ pub struct Status {
     pub loop_ages_seconds: Vec<Option<f64>>,
     /// Status per topic. A repartition topic has only `consumed_bytes`.
     pub topics: Vec<TopicStatus>,
+    /// Topics that match a pattern in `input`, but are not read.
+    pub left_out: Vec<LeftOut>,
     /// Time from the record timestamp to the commit, for every 64th record that is written.
     pub end_to_end_latency: Durations,
     /// Time from the start of a transaction to its end.
@@ -312,6 +314,7 @@ impl Status {
             broker_contact_ms: contact.map(|age| identity.time_ms - i64::try_from(age.as_millis()).unwrap_or(i64::MAX)),
             loop_ages_seconds: rounds.iter().map(|age| age.map(|age| age.as_secs_f64())).collect(),
             topics: topics(config).zip(&stats.topics).map(topic_status).collect(),
+            left_out: stats.left_out(),
             end_to_end_latency: durations(&stats.latency),
             transaction_duration: durations(&stats.transaction_time),
             checkpoint_duration: durations(&stats.checkpoint_time),
@@ -333,14 +336,16 @@ impl Status {
         }
     }
 
-    /// Returns a message about partitions that cannot be read although their worker is ready, or `None` if there are none.
+    /// Returns a message about partitions or topics that are not read although the worker is ready, or `None` if there are none.
     #[must_use]
     pub fn held_back(&self) -> Option<String> {
         let unreadable = self.longest(|partition| partition.unreadable_since_ms);
         let held = self.longest(|partition| partition.open_transaction_since_ms);
         let unreadable = unreadable.map(|(which, seconds)| format!("{which} could not be read for {seconds} s; the log shows the error"));
-        unreadable
-            .or_else(|| held.map(|(which, seconds)| format!("an open transaction of a producer has held back {which} for {seconds} s")))
+        let held = held.map(|(which, seconds)| format!("an open transaction of a producer has held back {which} for {seconds} s"));
+        let left_out = self.left_out.first().map(ToString::to_string);
+        let nothing = || self.topics.is_empty().then(|| "no topic matches a pattern in `input` yet".to_owned());
+        unreadable.or(held).or(left_out).or_else(nothing)
     }
 
     /// Returns the partition that has had a problem for the longest time, with the number of others, and the duration in seconds.

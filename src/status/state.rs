@@ -95,6 +95,9 @@ pub(super) fn determine(
         (State::Draining, "the process is shutting down and commits the records that it has read".to_owned())
     } else if identity.instance.is_none() {
         (State::Connecting, "the process has not reached the brokers yet".to_owned())
+    } else if config.topics.is_empty() {
+        // No topic matches a pattern yet, so there are no workers.
+        return (State::Running, None);
     } else if let Some(age) = contact.filter(|&age| age > CONTACT_TIMEOUT) {
         (State::Disconnected, format!("no broker has answered for {} s; check the brokers, the network, and the log", age.as_secs()))
     } else if let Some((worker, age)) = hung(config, rounds, HUNG_TIMEOUT) {

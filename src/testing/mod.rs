@@ -85,6 +85,14 @@ pub type Open<'o> = &'o dyn Fn(&Path) -> io::Result<Box<dyn BufRead>>;
 #[must_use]
 pub fn run(config: &Config, test: &Test, schemas: &Arc<dyn Schemas>, open: Open<'_>) -> Report {
     let mut report = Report::new(&test.name);
+    let expanded = expand(config, test);
+    let config = match &expanded {
+        Ok(config) => config,
+        Err(message) => {
+            report.error = Some(message.clone());
+            return report;
+        }
+    };
     let ran = match &test.file {
         Some(recording) => replay(config, test, recording, schemas, open, &mut report),
         None => judge(config, test, schemas, &mut report),
@@ -93,9 +101,19 @@ pub fn run(config: &Config, test: &Test, schemas: &Arc<dyn Schemas>, open: Open<
     report
 }
 
+/// Adds the topics that a test names and that match a pattern.
+fn expand(config: &Config, test: &Test) -> Result<Config, String> {
+    let of_records = test.records.iter().filter_map(|record| record.topic.as_deref());
+    let (config, left_out) = config.expand(test.topic.as_deref().into_iter().chain(of_records))?;
+    left_out.first().map_or(Ok(config), |left_out| Err(format!("topic: {left_out}")))
+}
+
 /// Returns the index of the topic with this name, or of the only topic.
 fn topic(config: &Config, name: Option<&str>) -> Result<usize, String> {
     match (name, config.topics.len()) {
+        (None, _) if !config.patterns.is_empty() => {
+            Err(format!("topic: the configuration has a pattern; name a topic: {}", config.inputs()))
+        }
         (None, 1) => Ok(0),
         (None, _) => Err(format!("topic: the configuration has several topics; choose one: {}", config.inputs())),
         (Some(name), _) => config.topic(name).map(|id| id.0).map_err(|message| format!("topic: {message}")),

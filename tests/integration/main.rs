@@ -35,6 +35,7 @@ mod offsets;
 mod output_deleted;
 mod oversize;
 mod panics;
+mod patterns;
 mod rebuild;
 mod rebuild_threads;
 mod redrive;

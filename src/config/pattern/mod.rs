@@ -1,0 +1,219 @@
+//! Topics by pattern: which topics of a cluster an entry reads.
+//!
+//! Owns which names a pattern may match. Must never match a topic that the worker may write to, because its records would be read again
+//! forever.
+
+use super::error::Diagnostics;
+use super::inputs::{self, PLACEHOLDER};
+use super::{Config, Error, Topic};
+use regex::bytes::{Regex, RegexBuilder};
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// The maximum number of topics that match the patterns of a configuration.
+pub const MATCHED_MAX: usize = 1000;
+/// The maximum size of a compiled pattern in bytes.
+const COMPILED_MAX: usize = 1 << 20;
+
+/// The input of an entry whose topics are those with a matching name.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    text: String,
+    regex: Regex,
+    /// The entry. In its names, the placeholder stands for the name of a topic.
+    topic: Topic,
+}
+
+/// A topic that matches a pattern, but is not read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct LeftOut {
+    /// The topic.
+    pub topic: String,
+    /// The reason, as a message that says what to do.
+    pub reason: String,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "topic {:?} matches a pattern, but it is left out: {}", self.topic, self.reason)
+    }
+}
+
+/// Compiles a pattern, which must match a whole name.
+pub(super) fn compile(text: &str, path: &str, diagnostics: &mut Diagnostics) -> Option<Regex> {
+    if text.is_empty() {
+        diagnostics.add(&format!("{path}.pattern"), "must not be empty");
+        return None;
+    }
+    // Topic names are ASCII.
+    let build = |text: &str| RegexBuilder::new(text).unicode(false).size_limit(COMPILED_MAX).build();
+    // On its own first, so that a parenthesis in the text cannot close the group.
+    let compiled = build(text).and_then(|_| build(&format!(r"\A(?:{text})\z")));
+    let fault = |error: regex::Error| {
+        let error = error.to_string();
+        let reason = error.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        diagnostics
+            .add(&format!("{path}.pattern"), format!("expected a regular expression, such as \"orders\\\\..*\", got {text:?}: {reason}"));
+    };
+    compiled.map_err(fault).ok()
+}
+
+/// Checks the names of an entry with a pattern.
+pub(super) fn check_names(names: &[(&str, Option<&String>)], path: &str, diagnostics: &mut Diagnostics) {
+    for (field, name) in names.iter().filter_map(|(field, name)| Some((*field, (*name)?))) {
+        let place = format!("{path}.{field}");
+        if field == "space" {
+            if !name.contains(PLACEHOLDER) {
+                let message = format!(
+                    "topics that match a pattern cannot share a space, because they would need the same number of partitions: add {{input}}, such as \"{name}-{{input}}\", or remove the option"
+                );
+                diagnostics.add(&place, message);
+            }
+        } else if name.contains(PLACEHOLDER) && name.replace(PLACEHOLDER, "").is_empty() {
+            diagnostics.add(
+                &place,
+                format!("{name:?} is the input, so records would be read again forever; use a name such as \"{{input}}.unseen\""),
+            );
+        }
+    }
+}
+
+impl Pattern {
+    pub(super) const fn new(text: String, regex: Regex, topic: Topic) -> Self {
+        Self { text, regex, topic }
+    }
+
+    /// Returns the entry. In its names, `{input}` stands for the name of a topic.
+    #[must_use]
+    pub const fn entry(&self) -> &Topic {
+        &self.topic
+    }
+
+    /// Returns the regular expression as configured.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns the topic for a name. The name need not match.
+    pub(super) fn topic(&self, name: &str) -> Topic {
+        inputs::topic(&self.topic, name)
+    }
+
+    /// Returns the topic with this space, if a matching topic can have it.
+    pub(super) fn topic_of_space(&self, space: &str) -> Option<Topic> {
+        let (prefix, suffix) = around(&self.topic.space)?;
+        let name = space.strip_prefix(prefix)?.strip_suffix(suffix)?;
+        Some(self.topic(name)).filter(|topic| topic.space == space && self.regex.is_match(name.as_bytes()))
+    }
+}
+
+/// Splits a name into the parts before the first placeholder and after the last one.
+fn around(template: &str) -> Option<(&str, &str)> {
+    let (prefix, rest) = template.split_once(PLACEHOLDER)?;
+    Some((prefix, rest.rsplit_once(PLACEHOLDER).map_or(rest, |(_, suffix)| suffix)))
+}
+
+/// True if `name` may be the template with some input.
+fn can_be(template: &str, name: &str) -> bool {
+    around(template).map_or(template == name, |(prefix, suffix)| {
+        name.len() > prefix.len() + suffix.len() && name.starts_with(prefix) && name.ends_with(suffix)
+    })
+}
+
+impl Config {
+    /// True if a pattern matched the topic.
+    #[must_use]
+    pub fn is_matched(&self, topic: &Topic) -> bool {
+        self.patterns.iter().any(|pattern| pattern.topic.entry == topic.entry)
+    }
+
+    /// Returns the configuration with only these of its topics.
+    #[must_use]
+    pub fn only(&self, is_wanted: impl Fn(&Topic) -> bool) -> Self {
+        Self { topics: self.topics.iter().filter(|topic| is_wanted(topic)).cloned().collect(), ..self.clone() }
+    }
+
+    /// Returns the configuration with the topics of `names` that match its patterns, and the matching topics that cannot be read. If
+    /// several patterns match a topic, it belongs to the first one.
+    ///
+    /// # Errors
+    /// An error message if the patterns match more than [`MATCHED_MAX`] topics.
+    pub fn expand<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Result<(Self, Vec<LeftOut>), String> {
+        let mut config = self.only(|topic| !self.is_matched(topic));
+        let names: BTreeSet<_> = names.into_iter().filter(|name| !config.is_excluded(name)).collect();
+        let find = |name: &&'n str| Some((self.patterns.iter().find(|pattern| pattern.regex.is_match(name.as_bytes()))?, *name));
+        let matched: Vec<_> = names.iter().filter_map(find).collect();
+        if matched.len() > MATCHED_MAX {
+            return Err(format!(
+                "{} topics match the patterns in `input`, and the maximum is {MATCHED_MAX}; use patterns that match fewer topics, and read the others with a second configuration that has its own group_id",
+                matched.len()
+            ));
+        }
+        let (mut left_out, mut spaces) = (Vec::new(), BTreeSet::new());
+        let mut found = Vec::new();
+        for (pattern, name) in matched {
+            let topic = pattern.topic(name);
+            match config.fault(&topic, &spaces) {
+                None => {
+                    spaces.insert(topic.space.clone());
+                    found.push(topic);
+                }
+                Some(reason) => left_out.push(LeftOut { topic: topic.input, reason }),
+            }
+        }
+        config.topics.extend(found);
+        config.topics.sort_by_key(|topic| topic.entry);
+        Ok((config, left_out))
+    }
+
+    /// True if no pattern may match this topic: it belongs to Kafka or to this group, another entry names it, or an entry may write to it.
+    fn is_excluded(&self, name: &str) -> bool {
+        let entries = || self.topics.iter().chain(self.patterns.iter().map(Pattern::entry));
+        name.starts_with("__")
+            || self.is_internal(name)
+            || self.topics.iter().any(|topic| topic.input == name)
+            || entries().flat_map(Topic::outputs).any(|(_, template)| can_be(template, name))
+    }
+
+    /// True for a changelog or a repartition topic of this group, and for the topic of `unseen check --connect`.
+    fn is_internal(&self, name: &str) -> bool {
+        let is_hex = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let of_check = |rest: &str| rest.strip_prefix("check-")?.split_once('-').filter(|(time, id)| is_hex(time) && is_hex(id)).map(drop);
+        let rest = name.strip_prefix(&self.kafka.group_id).and_then(|rest| rest.strip_prefix('-'));
+        rest.is_some_and(|rest| rest.ends_with("-changelog") || rest.ends_with("-repartition") || of_check(rest).is_some())
+    }
+
+    /// Returns the reason why a matching topic cannot be read next to the named topics and those with these spaces.
+    fn fault(&self, topic: &Topic, spaces: &BTreeSet<String>) -> Option<String> {
+        for (option, name) in topic.outputs() {
+            if let Some(reader) = self.topics.iter().find(|reader| reader.input == name) {
+                let setting = topic.setting(option);
+                return Some(format!(
+                    "{setting}: {name:?} is the input of topics[{}], so records would be read again forever",
+                    reader.entry
+                ));
+            }
+        }
+        if spaces.contains(&topic.space) || self.topics.iter().any(|other| other.space == topic.space) {
+            let setting = topic.setting("space");
+            return Some(format!(
+                "{setting}: another topic has the space {:?}; set `space` to a name such as \"NAME-{{input}}\"",
+                topic.space
+            ));
+        }
+        let mut diagnostics = Diagnostics::new(String::new());
+        let input = [(String::new(), topic.input.clone())];
+        for (option, name) in topic.outputs().into_iter().chain([("space", &*topic.space)]) {
+            inputs::check_names(name, &input, &topic.setting(option), &mut diagnostics);
+        }
+        inputs::check_internal_topics(self, topic, &mut diagnostics);
+        let errors = diagnostics.finish(Some(())).err()?;
+        errors.0.first().map(|Error { path, message, .. }| format!("{path}: {message}"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

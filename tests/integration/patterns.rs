@@ -1,0 +1,126 @@
+//! Promise: topics that match a pattern are found while the worker runs, each is deduplicated exactly once, and one that cannot be read
+//! does not stop the others.
+
+use crate::harness::{
+    Setup, TestRecord, Worker, assert_same, broker, committed_offset, make_topic, produce, read_committed, unique, unseen, wait_until,
+};
+use crate::stream::{LIMIT, short_timeouts};
+use serde_json::{Value, json};
+
+/// A record with each of these keys.
+fn records(keys: std::ops::Range<i64>) -> Vec<TestRecord> {
+    let record =
+        |key: i64| TestRecord { key: Some(key.to_string().into_bytes()), timestamp: 1_700_000_000_000 + key, ..TestRecord::default() };
+    keys.map(record).collect()
+}
+
+/// A setup for all topics whose names start with `base` and a dot. The worker lists the topics every second.
+fn setup(base: &str) -> Setup {
+    let setup = Setup::new(broker(), "pattern").properties("\"topic.metadata.refresh.interval.ms\" = 1000").sections(&format!(
+        "[[topics]]\ninput = {{ pattern = '{base}\\..*' }}\noutput = \"{{input}}.unseen\"\n\
+         key = {{ record = \"key\" }}\nwindow = \"24h\"\nfilter = {{ kind = \"exact\" }}"
+    ));
+    short_timeouts(setup)
+}
+
+/// Creates an input with this number of partitions and its output. The output comes first, so that the input is never left out.
+fn make(input: &str) {
+    make_topic(broker(), &format!("{input}.unseen"), 1);
+    make_topic(broker(), input, 1);
+}
+
+fn wait_until_read(setup: &Setup, worker: &mut Worker, input: &str, end: i64) {
+    wait_until("all is read", LIMIT, || {
+        assert!(worker.runs(), "the worker has ended");
+        (committed_offset(broker(), setup.group(), input, 0) == Some(end)).then_some(())
+    });
+}
+
+#[test]
+fn a_topic_that_appears_is_deduplicated_exactly_once() {
+    let base = unique("appears");
+    let setup = setup(&base);
+    let [a, b, c] = ["a", "b", "c"].map(|name| format!("{base}.{name}"));
+    make(&a);
+    produce(broker(), &a, records(0..100));
+    // The worker is killed after the commit with which it ends reading the old topics.
+    let mut worker = setup.start_armed("w", &[], "drain.committed:1:kill");
+    wait_until_read(&setup, &mut worker, &a, 100);
+    make(&b);
+    produce(broker(), &b, records(50..150));
+    wait_until("the worker is killed", LIMIT, || worker.ended());
+    produce(broker(), &a, records(0..200));
+    let mut worker = setup.start("w");
+    wait_until_read(&setup, &mut worker, &b, 100);
+    // The next topic is found by a process that keeps running.
+    make(&c);
+    for input in [&a, &b, &c] {
+        produce(broker(), input, records(0..300));
+    }
+    wait_until_read(&setup, &mut worker, &c, 300);
+    worker.kill9();
+    let mut worker = setup.start("w");
+    produce(broker(), &c, records(0..400));
+    for (input, end) in [(&a, 600), (&b, 400), (&c, 700)] {
+        wait_until_read(&setup, &mut worker, input, end);
+    }
+    let log = worker.drain();
+    assert!(log.contains("topics=3"), "{log}");
+    // The keys in the order of their first records.
+    let of_b = [records(50..150), records(0..50), records(150..300)].concat();
+    for (input, expected) in [(&a, records(0..300)), (&b, of_b), (&c, records(0..400))] {
+        assert_same(&[expected], &read_committed(broker(), &format!("{input}.unseen"), 1));
+    }
+}
+
+#[test]
+fn a_matching_topic_without_an_output_does_not_stop_the_others() {
+    let base = unique("left-out");
+    let setup = setup(&base);
+    let [good, bad] = ["good", "bad"].map(|name| format!("{base}.{name}"));
+    make(&good);
+    make_topic(broker(), &bad, 1);
+    for input in [&good, &bad] {
+        produce(broker(), input, records(0..100));
+    }
+    let file = setup.write_config("w").display().to_string();
+    let (code, stdout, stderr) = unseen(["check", "--connect", "--json", "-c", &file]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let report: Value = serde_json::from_str(&stdout).expect("JSON");
+    let reason =
+        format!("topics[0].output: topic \"{bad}.unseen\" does not exist; create it, with the same number of partitions as its input");
+    assert_eq!(report["topics"].as_array().map(Vec::len), Some(1), "{report}");
+    assert_eq!(report["topics"][0]["input"], json!(good));
+    assert_eq!(report["left_out"], json!([{ "topic": bad, "reason": reason }]));
+
+    let mut worker = setup.start("w");
+    worker.wait_for_log(&format!("topic \"{bad}\" matches a pattern, but it is left out: {reason}"), LIMIT);
+    wait_until_read(&setup, &mut worker, &good, 100);
+    assert_eq!(committed_offset(broker(), setup.group(), &bad, 0), None);
+    make_topic(broker(), &format!("{bad}.unseen"), 1);
+    wait_until_read(&setup, &mut worker, &bad, 100);
+    produce(broker(), &good, records(0..150));
+    wait_until_read(&setup, &mut worker, &good, 250);
+    worker.drain();
+    for (input, end) in [(&good, 150), (&bad, 100)] {
+        assert_same(&[records(0..end)], &read_committed(broker(), &format!("{input}.unseen"), 1));
+        assert_eq!(committed_offset(broker(), setup.group(), &format!("{input}.unseen"), 0), None, "outputs match, but are not read");
+    }
+}
+
+#[test]
+fn a_worker_without_a_matching_topic_waits_for_one() {
+    let base = unique("awaited");
+    let setup = setup(&base);
+    let mut worker = setup.start("w");
+    worker.wait_for_log("no topic matches a pattern in `input` yet; waiting for one", LIMIT);
+    worker.drain();
+    let mut worker = setup.start("w");
+    worker.wait_for_log("no topic matches a pattern in `input` yet; waiting for one", LIMIT);
+    let input = format!("{base}.a");
+    make(&input);
+    produce(broker(), &input, records(0..100));
+    wait_until_read(&setup, &mut worker, &input, 100);
+    worker.drain();
+    assert_same(&[records(0..100)], &read_committed(broker(), &format!("{input}.unseen"), 1));
+}
