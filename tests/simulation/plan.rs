@@ -13,6 +13,7 @@ pub const MEMBERS: usize = 3;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "independent choices")]
 pub struct Plan {
     pub seed: u64,
     pub records: usize,
@@ -52,6 +53,9 @@ pub struct Plan {
     /// The lead of each process's wall clock over the brokers' clock at its first start, in milliseconds.
     #[serde(default)]
     pub clocks_ms: [i64; MEMBERS],
+    /// True if a pattern matches the input, and other topics that appear later.
+    #[serde(default)]
+    pub pattern: bool,
     #[serde(skip)]
     pub steps: Vec<Step>,
 }
@@ -212,6 +216,8 @@ pub enum Fault {
     MoveAll {
         lag: i64,
     },
+    /// A topic without records appears, which a pattern of the configuration matches.
+    NewTopic,
 }
 
 pub fn pick<T: Copy>(random: &mut SplitMix, choices: &[T]) -> T {
@@ -246,6 +252,7 @@ impl Plan {
             max_poll_ms: (random.below(4) == 0).then_some(8_000),
             append_time: false,
             clocks_ms: [0; MEMBERS],
+            pattern: false,
             options,
             steps: Vec::new(),
         };
@@ -306,7 +313,31 @@ impl Plan {
         // The brokers' times are far from the event times, so keys would expire when the time changes.
         let keeps_time = !plan.has(&Fault::Change(Change::Time));
         plan.append_time = has_brokers_clock && random.below(6) == 0 && keeps_time;
-        plan
+        // A generator of its own, so that the other plans stay as they are.
+        let mut random = SplitMix(seed ^ 0x7a77);
+        if plan.may_have_pattern() && random.below(8) == 0 { plan.with_pattern(&mut random) } else { plan }
+    }
+
+    /// The key space of the input.
+    pub const fn space(&self) -> &'static str {
+        if self.pattern { "news_in" } else { "news" }
+    }
+
+    /// True if the options allow a pattern.
+    pub fn may_have_pattern(&self) -> bool {
+        ["start = \"latest\"", "instance_id", "a space that topics share"].iter().all(|option| !self.options.has(option))
+    }
+
+    /// The plan with a pattern, and some topics that appear.
+    pub fn with_pattern(mut self, random: &mut SplitMix) -> Self {
+        self.pattern = true;
+        let step = |_| {
+            let delay_ms = pick(random, &[0, 5, 50, 400]);
+            Step { at: random.below(self.records), delay_ms, who: random.below(MEMBERS), fault: Fault::NewTopic }
+        };
+        self.steps.extend((0..3).map(step));
+        self.steps.sort_by_key(|step| step.at);
+        self
     }
 
     /// The plan with this number of additional steps that kill a process anywhere.

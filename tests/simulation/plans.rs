@@ -175,6 +175,33 @@ fn worker_is_killed_at_every_point_of_a_revocation() {
     kill_at_each(DRAINING, &[1], |kill| plan(&[STATIC], [step(60, kill), step(100, Fault::Terminate)]));
 }
 
+/// A topic appears that a pattern matches. The process is killed while it ends its work with the old topics, or starts with the new one.
+#[test]
+fn worker_is_killed_at_every_point_of_a_start_with_a_new_topic() {
+    // The process finds the topic before the stream ends.
+    let found = || Step { delay_ms: 3_000, ..step(100, Fault::Elect { partition: 0, lag: 0 }) };
+    let with_topic = |kill| Plan { pattern: true, ..plan(&[], [step(40, kill), step(60, Fault::NewTopic), found()]) };
+    kill_at_each(DRAINING, &[1], with_topic);
+    kill_at_each(STARTING, &[1], with_topic);
+}
+
+/// Members that know different topics for a while, in each of two protocols.
+#[test]
+fn members_start_with_new_topics_at_different_times() {
+    for options in [&[][..], &["workers = 2"], &["repartition = true", COVERS_ALL]] {
+        let steps = [
+            step(20, Fault::Join),
+            step(50, Fault::NewTopic),
+            step(90, Fault::Stop { ms: 1_500 }),
+            at_once(120, Fault::NewTopic),
+            step(150, Fault::Join),
+            step(200, Fault::NewTopic),
+        ];
+        let plan = plan(options, steps);
+        check(&Plan { pattern: true, ..plan });
+    }
+}
+
 /// Each step of a transaction and of a checkpoint fails twice, with small and with large transactions.
 #[test]
 fn steps_of_transactions_and_checkpoints_fail() {

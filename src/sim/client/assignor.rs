@@ -57,18 +57,22 @@ fn cooperative(members: &[(String, JoinRequest)], topics: &BTreeSet<String>, cou
     for (id, member) in order {
         let quota = share + usize::from(extras > 0);
         extras = extras.saturating_sub(1);
-        let held = member.owned.iter().filter(|partition| owners.get(partition) == Some(&id.as_str()));
+        let is_kept = |partition: &&TopicPartition| owners.get(partition) == Some(&id.as_str()) && member.topics.contains(&partition.topic);
+        let held = member.owned.iter().filter(is_kept);
         let kept: Vec<_> = held.take(quota).cloned().collect();
         for partition in &kept {
             free.remove(partition);
         }
-        quotas.push((id, quota));
+        quotas.push((id, member, quota));
         assignments.insert(id.clone(), kept);
     }
-    for (id, quota) in quotas {
+    // Members that do not know a topic leave room for it, so the others may need more than their share.
+    let rest = quotas.clone().into_iter().map(|(id, member, _)| (id, member, usize::MAX));
+    for (id, member, quota) in quotas.into_iter().chain(rest) {
         let assigned = assignments.entry(id.clone()).or_default();
         while assigned.len() < quota {
-            let Some(partition) = free.pop_first() else { break };
+            let Some(partition) = free.iter().find(|partition| member.topics.contains(&partition.topic)).cloned() else { break };
+            free.remove(&partition);
             if owners.get(&partition).is_none_or(|owner| *owner == id.as_str()) {
                 assigned.push(partition);
             } else {

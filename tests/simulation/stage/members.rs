@@ -3,10 +3,10 @@
 use super::{GROUP, STEP, Stage};
 use crate::plan::Plan;
 use std::fs;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use unseen::broker::Broker as _;
+use unseen::broker::topics::{self, Resolved};
 use unseen::checkpoint::{MemoryDisk, Store};
 use unseen::config::Config;
 use unseen::format::NoSchemas;
@@ -34,9 +34,11 @@ pub(super) struct Member {
 pub(super) struct Life {
     pub(super) process: Process<Result<(), String>>,
     pub(super) stop: Arc<AtomicBool>,
-    pub(super) config: Arc<Config>,
-    pub(super) stats: Arc<Stats>,
+    pub(super) view: View,
 }
+
+/// The configuration that a process works with, and its counts. A pattern may match other topics later.
+pub(super) type View = Arc<Mutex<(Arc<Config>, Arc<Stats>)>>;
 
 impl Life {
     /// The reason why the process is not ready, or the partition that lags although everything was read. `None` if all is well.
@@ -44,7 +46,8 @@ impl Life {
         let identity = Identity { instance: Some("simulated"), time_ms: 0, started_ms: 0, draining: false, login_trouble: None };
         let process =
             status::Process { resident_bytes: None, cpu_seconds: None, state_disk_available_bytes: None, state_disk_size_bytes: None };
-        let status = Status::new(&self.config, &self.stats, &identity, None, process, Vec::new());
+        let (config, counts) = self.view.lock().expect("no panic").clone();
+        let status = Status::new(&config, &counts, &identity, None, process, Vec::new());
         let lag = status.partitions.iter().find(|partition| partition.lag.is_some_and(|lag| lag > 0));
         status.reason.or_else(|| lag.map(|of| format!("{}[{}] has a lag of {:?}", of.topic, of.partition, of.lag)))
     }
@@ -62,16 +65,19 @@ fn load(text: &str, overrides: &[String]) -> Arc<Config> {
 impl Stage<'_> {
     pub(super) fn config(&self, name: &str, more: Vec<String>) -> Arc<Config> {
         let Plan { options, max_poll_ms, commit_ms, checkpoint_ms, transaction_ms, transaction_records, session_ms, .. } = self.plan;
-        let lines = format!("{}space = \"news\"\n{}", options.key(), self.memory.lines());
+        let space = if self.plan.pattern { "news_{input}" } else { "news" };
+        let lines = format!("{}space = \"{space}\"\n{}", options.key(), self.memory.lines());
         let lines = format!("{lines}{}", options.lines("dead", "duplicates"));
-        let topic = |input: &str| format!("[[topics]]\ninput = \"{input}\"\noutput = \"out\"\n{lines}\n");
-        let other = if self.other { topic("other") } else { String::new() };
+        let topic = |input: &str| format!("[[topics]]\ninput = {input}\noutput = \"out\"\n{lines}\n");
+        let other = if self.other { topic("\"other\"") } else { String::new() };
+        let input = if self.plan.pattern { "{ pattern = \"in(-[0-9]+)?\" }" } else { "\"in\"" };
+        let interval = if self.plan.pattern { "\"topic.metadata.refresh.interval.ms\" = \"1000\"\n" } else { "" };
         let text = format!(
             "[kafka]\nbootstrap_servers = \"simulated:1\"\ngroup_id = \"{GROUP}\"\n[kafka.properties]\n\"session.timeout.ms\" = \"{session_ms}\"\n\
-             \"heartbeat.interval.ms\" = \"{}\"\n{}{}{other}",
+             \"heartbeat.interval.ms\" = \"{}\"\n{}{interval}{}{other}",
             session_ms / 5,
             max_poll_ms.map(|ms| format!("\"max.poll.interval.ms\" = \"{ms}\"\n")).unwrap_or_default(),
-            topic("in")
+            topic(input)
         );
         let mut overrides = options.overrides();
         overrides.extend([
@@ -89,12 +95,12 @@ impl Stage<'_> {
 
     pub(super) fn spawn(&self, member: &Member, name: &str, disk: &MemoryDisk) -> Life {
         let (config, stop) = (self.config(member.name, Vec::new()), Arc::new(AtomicBool::new(false)));
-        let stats = Arc::new(Stats::new(&config));
+        let view = Arc::new(Mutex::new((Arc::clone(&config), Arc::new(Stats::new(&config)))));
         let (broker, disk) = (self.simulation.broker(), disk.clone());
-        let (with, counts, told) = (Arc::clone(&config), Arc::clone(&stats), Arc::clone(&stop));
-        let process = self.simulation.start(name, move || main(&broker, &with, &disk, &counts, &told));
+        let (shown, told) = (Arc::clone(&view), Arc::clone(&stop));
+        let process = self.simulation.start(name, move || main(&broker, &config, &disk, &shown, &told));
         process.set_clock_ahead(member.clock_ahead);
-        Life { process, stop, config, stats }
+        Life { process, stop, view }
     }
 
     pub(super) fn start(&mut self, number: usize) {
@@ -202,21 +208,44 @@ impl Stage<'_> {
 }
 
 /// The main function of a process: like `unseen run`, but without HTTP and signals.
-fn main(broker: &SimBroker, config: &Arc<Config>, disk: &MemoryDisk, stats: &Arc<Stats>, stop: &Arc<AtomicBool>) -> Result<(), String> {
+fn main(broker: &SimBroker, config: &Arc<Config>, disk: &MemoryDisk, view: &View, stop: &Arc<AtomicBool>) -> Result<(), String> {
+    let mut resolved = None;
+    loop {
+        resolved = round(broker, config, resolved, disk, view, stop)?;
+        if resolved.is_none() || stop.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+    }
+}
+
+/// Runs the workers until they end. Returns the topics to start again with, if other topics match a pattern.
+fn round(
+    broker: &SimBroker,
+    config: &Arc<Config>,
+    resolved: Option<Resolved>,
+    disk: &MemoryDisk,
+    view: &View,
+    stop: &Arc<AtomicBool>,
+) -> Result<Option<Resolved>, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let store = Arc::new(Store::open_in_memory(disk).map_err(|error| text(&error))?);
-    let cluster = broker.discover(config, &|| stop.load(Ordering::Relaxed)).map_err(|error| text(&error))?;
+    let resolve = || topics::resolve(broker, config, &|| stop.load(Ordering::Relaxed));
+    let resolved = resolved.map_or_else(resolve, Ok).map_err(|error| text(&error))?;
+    let stats = Arc::new(Stats::new(&resolved.config));
+    *view.lock().expect("no panic") = (Arc::clone(&resolved.config), Arc::clone(&stats));
     let instance = config.kafka.instance_id.clone().map_or_else(|| store.instance_id(), Ok).map_err(|error| text(&error))?;
+    // Ends this round. `stop` ends the process.
+    let drain = if config.patterns.is_empty() { Arc::clone(stop) } else { Arc::default() };
     let shared = Shared {
         broker: broker.clone(),
-        config: Arc::clone(config),
-        cluster: Arc::new(cluster),
-        rebuilder: Arc::new(Rebuilder::start(broker, config, &store, stats, stop)),
+        config: Arc::clone(&resolved.config),
+        cluster: Arc::clone(&resolved.cluster),
+        rebuilder: Arc::new(Rebuilder::start(broker, &resolved.config, &store, &stats, &drain)),
         store,
-        stats: Arc::clone(stats),
+        stats: Arc::clone(&stats),
         cross_partition_keys: Arc::default(),
         schemas: Arc::new(NoSchemas),
-        stop: Arc::clone(stop),
+        stop: Arc::clone(&drain),
         instance: instance.as_str().into(),
     };
     let work = |number: usize, shared: Shared<SimBroker>| match Worker::connect(shared, number).and_then(|worker| worker.run(number)) {
@@ -225,14 +254,14 @@ fn main(broker: &SimBroker, config: &Arc<Config>, disk: &MemoryDisk, stats: &Arc
     };
     let threads: Vec<_> = (0..usize::from(config.worker.workers))
         .map(|number| {
-            let (shared, stop, task) = (shared.clone(), Arc::clone(stop), Task::new("worker"));
+            let (shared, drain, task) = (shared.clone(), Arc::clone(&drain), Task::new("worker"));
             let done = task.done();
             let process = std::thread::current().name().unwrap_or_default().to_owned();
             let thread = std::thread::Builder::new().name(process).spawn(move || {
                 task.run(|| {
                     let ended = work(number, shared);
                     // The other workers drain, too.
-                    stop.store(true, Ordering::Relaxed);
+                    drain.store(true, Ordering::Relaxed);
                     ended
                 })
             });
@@ -240,9 +269,39 @@ fn main(broker: &SimBroker, config: &Arc<Config>, disk: &MemoryDisk, stats: &Arc
         })
         .collect();
     drop(shared);
-    let join = |(thread, done): (std::thread::JoinHandle<Result<(), String>>, unseen::runtime::Done)| {
-        done.wait();
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    };
-    threads.into_iter().map(join).fold(Ok(()), Result::and)
+    let watch = (!config.patterns.is_empty()).then(|| watch(broker, config, resolved, stats, stop, &drain));
+    let ended = threads.into_iter().map(join).fold(Ok(()), Result::and);
+    let changed = watch.and_then(join);
+    ended.map(|()| changed)
+}
+
+type Thread<T> = (std::thread::JoinHandle<T>, unseen::runtime::Done);
+
+fn join<T>((thread, done): Thread<T>) -> T {
+    done.wait();
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Starts the thread that watches the topics. It ends the round if other topics are to be read, or if the process must stop.
+fn watch(
+    broker: &SimBroker,
+    config: &Arc<Config>,
+    resolved: Resolved,
+    stats: Arc<Stats>,
+    stop: &Arc<AtomicBool>,
+    drain: &Arc<AtomicBool>,
+) -> Thread<Option<Resolved>> {
+    let (broker, config, stop, drain, task) =
+        (broker.clone(), Arc::clone(config), Arc::clone(stop), Arc::clone(drain), Task::new("topics"));
+    let done = task.done();
+    let process = std::thread::current().name().unwrap_or_default().to_owned();
+    let thread = std::thread::Builder::new().name(process).spawn(move || {
+        task.run(|| {
+            let is_stopped = || stop.load(Ordering::Relaxed) || drain.load(Ordering::Relaxed);
+            let changed = topics::watch(&broker, &config, &resolved, &stats, &is_stopped);
+            drain.store(true, Ordering::Relaxed);
+            changed
+        })
+    });
+    (thread.expect("a thread can be started"), done)
 }

@@ -194,13 +194,17 @@ impl<'p> Stage<'p> {
         stage
     }
 
+    fn changelog(&self) -> String {
+        format!("{GROUP}-{}-changelog", self.plan.space())
+    }
+
     const fn record_time(&self) -> Duration {
         Duration::from_millis(self.plan.record_ms)
     }
 
     /// Writes what a killed `unseen seed` leaves behind: records of an aborted transaction in every partition of the changelog.
     fn abort_a_seed(&self) {
-        let changelog = format!("{GROUP}-news-changelog");
+        let changelog = self.changelog();
         let endless = TopicOptions { after_max_ms: i64::MAX, ..TopicOptions::default() };
         self.simulation.create_topic(&changelog, self.plan.partitions.unsigned_abs(), endless);
         for partition in 0..self.plan.partitions {
@@ -338,7 +342,7 @@ impl<'p> Stage<'p> {
                 self.while_all_are_down(Self::expire_input);
             }
             Fault::ExpireUnderWay => self.expire_under_way(),
-            Fault::DeleteChangelog => self.while_all_are_down(|stage| stage.simulation.delete_topic(&format!("{GROUP}-news-changelog"))),
+            Fault::DeleteChangelog => self.while_all_are_down(|stage| stage.simulation.delete_topic(&stage.changelog())),
             Fault::DeleteRepartitionTopic => self.delete_repartition_topic(),
             Fault::ResetOffset { partition, back } => self.reset_offset(&at("in", *partition), *back),
             Fault::ElectAfterRestore { lag } => self.elect_after_restore(number, *lag),
@@ -352,12 +356,19 @@ impl<'p> Stage<'p> {
             }
             Fault::ExpireTransactionalIds => self.expire_transactional_ids(),
             Fault::MoveAll { lag } => self.simulation.move_all(*lag),
+            Fault::NewTopic => self.make_topic(),
         }
+    }
+
+    /// Creates a topic without records that a pattern matches: the first one that does not exist yet.
+    fn make_topic(&self) {
+        let count = self.plan.partitions.unsigned_abs();
+        (0..9).any(|number| self.simulation.create_topic(&format!("in-{number}"), count, input_options(self.plan)));
     }
 
     /// True if every partition of the changelog has a record.
     fn has_logged(&self) -> bool {
-        let of = |partition| at(&format!("{GROUP}-news-changelog"), partition);
+        let of = |partition| at(&self.changelog(), partition);
         (0..self.plan.partitions).all(|partition| !self.simulation.read(&of(partition), Isolation::ReadCommitted).is_empty())
     }
 }

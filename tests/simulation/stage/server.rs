@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use unseen::broker::topics;
 use unseen::config::Config;
 use unseen::follower::{Answer, Follower, Query, Unavailable};
 use unseen::runtime;
@@ -87,7 +88,8 @@ impl Stage<'_> {
         server.stop = Arc::default();
         let (stop, keys, given) = (Arc::clone(&server.stop), Arc::clone(&server.keys), Arc::clone(&server.given));
         let rate = 1.0 - (1.0 - rate).powi(LOOKUPS);
-        server.process = Some(self.simulation.start("server", move || serve(&broker, &config, &stop, &keys, rate, &given)));
+        let space = self.plan.space();
+        server.process = Some(self.simulation.start("server", move || serve(&broker, &config, &stop, space, &keys, rate, &given)));
     }
 
     /// Kills or freezes the server, and resumes it after a while.
@@ -122,7 +124,7 @@ impl Stage<'_> {
         };
         let now: Vec<_> = (0..self.partitions()).map(count).collect();
         let is_in_doubt = |partition| {
-            let offsets = self.simulation.offsets(&at(&format!("{GROUP}-news-changelog"), partition));
+            let offsets = self.simulation.offsets(&at(&self.changelog(), partition));
             offsets.is_none_or(|[_, last_stable, _, end]| last_stable < end)
         };
         let sight = (!(0..self.plan.partitions).any(is_in_doubt)).then(|| Sight {
@@ -226,7 +228,7 @@ fn filter(plan: &Plan, memory: &Memory) -> (Option<String>, f64) {
     let retracts = plan.options.has("retract");
     let own = |kind: &str, rate: f64| {
         let capacity = if plan.options.window_keys().is_some() { String::new() } else { format!(", capacity = {}", plan.capacity) };
-        (Some(format!("serve.filters.news={{ kind = \"{kind}\"{capacity}, false_positive_rate = {rate:e} }}")), rate)
+        (Some(format!("serve.filters.{}={{ kind = \"{kind}\"{capacity}, false_positive_rate = {rate:e} }}", plan.space())), rate)
     };
     match plan.server {
         Some(ServerFilter::Aging) if !retracts => own("aging", OFTEN),
@@ -241,13 +243,15 @@ fn serve(
     broker: &SimBroker,
     config: &Arc<Config>,
     stop: &AtomicBool,
+    space: &str,
     keys: &[Vec<u8>],
     rate: f64,
     given: &Mutex<Vec<Given>>,
 ) -> Result<(), String> {
     let began = runtime::wall_clock();
-    let follower = Follower::start_on(broker, config).map_err(|error| error.to_string())?;
-    let space = follower.space("news").ok_or("the space is missing")?;
+    let config = Arc::new(topics::followed(broker, config, &|| stop.load(Ordering::Relaxed)).map_err(|error| error.to_string())?);
+    let follower = Follower::start_on(broker, &config).map_err(|error| error.to_string())?;
+    let space = follower.space(space).ok_or("the space is missing")?;
     let mut query = Query::default();
     while !stop.load(Ordering::Relaxed) {
         query.clear();
