@@ -102,8 +102,9 @@ config.state.changelog: must not be false with serve.enabled, because servers bu
 {{- range $index, $topic := .topics }}
 {{- $filter := default dict $topic.filter }}
 {{- range kindIs "slice" $topic.input | ternary $topic.input (list $topic.input) }}
-{{- $space := default "{input}" $topic.space | replace "{input}" . }}
-{{- if not (hasKey $filters $space) }}
+{{- $space := kindIs "map" . | ternary "NAME" (default "{input}" $topic.space | replace "{input}" (toString .)) }}
+{{- /* A pattern's spaces are not known. */}}
+{{- if not (or (hasKey $filters $space) (and (kindIs "map" .) $filters)) }}
 {{- if eq (toString (get $filter "kind")) "exact" }}
 config.topics[{{ $index }}].filter: must not have kind "exact" with serve.enabled, because servers keep all keys in memory; set config.serve.filters.{{ $space }}
 {{- else if and $topic.retract (eq (toString (get $filter "confirm")) "true") }}

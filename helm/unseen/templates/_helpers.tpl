@@ -31,6 +31,14 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
+{{/*
+Not empty if a topic has a pattern. Its pods are no static members, because these would not get the partitions of new topics. The id in
+the state directory, on the pod's volume, then keeps the transactional ids stable.
+*/}}
+{{- define "unseen.hasPattern" -}}
+{{- range .topics }}{{ if kindIs "map" .input }}true{{ end }}{{ end }}
+{{- end }}
+
 {{/* Servers and workers are different pods. Their selectors must not match each other. */}}
 {{- define "unseen.serveName" -}}
 {{ include "unseen.fullname" . }}-serve
