@@ -113,7 +113,7 @@ impl Writer {
     fn failure(&self, topic: &str, failure: SinkError) -> Failure {
         let again = "run the command again to continue with the dead letters that were not redriven";
         let message = match failure {
-            SinkError::Exit(reason) => reason,
+            SinkError::Exit(reason) => format!("{reason}; a redrive needs Write on the inputs and outputs"),
             SinkError::Abort(reason) => format!("the last transaction was aborted: {reason}; {again}"),
             SinkError::Refused(refused) => {
                 let Some(refused) = refused.iter().find(|refused| refused.is_certain) else { return Failure::Batch };

@@ -13,7 +13,14 @@ impl<B: Broker> Sink<B> {
     /// # Errors
     /// [`SinkError`] says what to do.
     pub fn wait_written(&self) -> Result<(), SinkError> {
-        self.flush().map_err(|failure| self.explain(failure))
+        self.flush().map_err(|failure| match self.explain(failure) {
+            // If the user may not write to a topic, all records fail together, and only the transaction has the reason.
+            SinkError::Abort(reason) => match self.why_failed() {
+                denied @ SinkError::Exit(_) => denied,
+                _ => SinkError::Abort(reason),
+            },
+            other => other,
+        })
     }
 
     /// Commits the [written](Self::wait_written) records together with offsets of a group. `check` is called after the offsets were added
