@@ -112,6 +112,18 @@ pub fn refresh<B: Broker>(broker: &B, config: &Config, current: &Resolved, stop:
     Ok(if found.inputs() == read { Refreshed::Same(found.left_out) } else { Refreshed::Changed(Box::new(found)) })
 }
 
+/// Returns the configuration with the existing topics that match its patterns, without a check of these topics.
+///
+/// # Errors
+/// If no broker answers, or if too many topics match its patterns.
+pub fn existing<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool) -> Result<Config, Error> {
+    if config.patterns.is_empty() {
+        return Ok(config.clone());
+    }
+    let names = broker.topics(config, stop)?;
+    Ok(config.expand(names.iter().map(String::as_str)).map_err(Error::Fatal)?.0)
+}
+
 /// Returns the configuration with the matching topics that have a changelog, for a server.
 ///
 /// # Errors

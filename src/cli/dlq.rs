@@ -3,15 +3,18 @@
 use super::interrupt::Interrupt;
 use super::table::table;
 use super::{capture, topic};
-use crate::kafka;
+use crate::broker::topics;
+use crate::kafka::{self, KafkaBroker};
 use crate::record::Verdict;
 use crate::redrive::{self, Options, Redriven, Waiting};
 use crate::route::dead_letter::{reason, verdicts};
+use crate::stats::Stats;
 use anyhow::{bail, ensure};
 use clap::builder::PossibleValuesParser;
 use indicatif::{HumanCount, ProgressBar};
 use serde_json::json;
 use std::io::{self, IsTerminal as _};
+use std::sync::Arc;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -77,6 +80,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let Command::Redrive(args) = &args.command;
     let config = args.config.load()?;
     args.config.check_properties(&config)?;
+    let interrupt = Interrupt::listen()?;
+    // Otherwise, dead letters of topics that match a pattern would be skipped.
+    let broker = KafkaBroker::new(Arc::new(Stats::new(&config)));
+    let config = topics::existing(&broker, &config, &|| interrupt.received())?;
     for input in &args.topic {
         let topic = topic::named(&config, input, "--topic")?;
         let name = crate::route::Destination::DeadLetters.name(topic);
@@ -88,7 +95,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         limit: args.limit.unwrap_or(u64::MAX),
         dry_run: args.dry_run,
     };
-    let interrupt = Interrupt::listen()?;
     let shows = !args.quiet && io::stderr().is_terminal();
     let bar = if shows { ProgressBar::new(0).with_style(capture::style()) } else { ProgressBar::hidden() };
     let waiting = Waiting { stop: &|| interrupt.received(), report: &|problem| bar.suspend(|| eprintln!("{problem}")) };
