@@ -176,7 +176,7 @@ fn a_capture_ends_at_a_corrupt_batch() {
     let (config, file) = (setup.write_config("a"), setup.dir().join("capture.jsonl"));
     let (config, file) = (config.to_str().expect("a path in UTF-8"), file.to_str().expect("a path in UTF-8"));
     let (code, _, error) = unseen(["capture", "-c", config, "-o", file]);
-    assert!(code == Some(1) && error.contains("a record batch is corrupt"), "{code:?}: {error}");
+    assert!(code == Some(1) && error.contains(&format!("a record batch of topic {input:?} is corrupt")), "{code:?}: {error}");
 }
 
 /// librdkafka parses garbage as an offset that does not exist.
