@@ -14,6 +14,10 @@ use crate::record::{Offset, TopicPartition};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The maximum number of events to look through for the reason of a failed request.
+const EVENTS_MAX: usize = 1000;
 
 /// A read-only view of a group and its topics.
 pub struct GroupView {
@@ -60,9 +64,21 @@ impl GroupView {
     /// Returns the group's committed offsets, in the order of `partitions`. Waits until no transaction is pending on them.
     ///
     /// # Errors
-    /// If no broker answers.
+    /// If no broker answers, or if this user lacks the permission.
     pub fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error> {
-        committed(&self.observer, partitions, &format!("get the committed offsets of group {:?}", self.group))
+        let answer = committed(&self.observer, partitions, &format!("get the committed offsets of group {:?}", self.group));
+        answer.map_err(|error| self.denied().unwrap_or(error))
+    }
+
+    /// Returns an error if the brokers denied access to the group. A request for its offsets only times out then, because librdkafka keeps
+    /// looking for the group's coordinator.
+    fn denied(&self) -> Option<Error> {
+        let is_denied =
+            |event: Result<_, KafkaError>| matches!(event, Err(KafkaError::MessageConsumption(RDKafkaErrorCode::GroupAuthorizationFailed)));
+        let mut events = std::iter::from_fn(|| self.observer.poll(Duration::ZERO).map(|event| event.map(drop))).take(EVENTS_MAX);
+        events
+            .any(is_denied)
+            .then(|| Error::Fatal(format!("this user may not read group {:?}; give this user Read on the group", self.group)))
     }
 
     /// Returns the group's state as the brokers name it, if the group has members.
