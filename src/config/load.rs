@@ -215,7 +215,7 @@ fn meant(name: &str) -> Option<String> {
     Some([PREFIX, &path].join(SEPARATOR)).filter(|meant| meant != name)
 }
 
-/// Returns the name of the option that consists of these words, if that part of the schema has it.
+/// Joins words to the name of an option, and returns the name if this part of the schema has such an option.
 fn known(part: &str, words: &[&str]) -> Option<String> {
     let option = words.join("_");
     let place = format!("/properties{part}/properties/{}", option.to_ascii_lowercase());

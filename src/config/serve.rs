@@ -22,7 +22,7 @@ pub struct Serve {
     pub is_set: bool,
     /// The address for Redis clients.
     pub listen: SocketAddr,
-    /// The address of the metrics, the probes, and HTTP lookups, if any.
+    /// The HTTP address for metrics, probes, and lookups, if set.
     pub http_listen: Option<SocketAddr>,
     /// Number of threads. The number of CPUs by default.
     pub threads: Option<u16>,

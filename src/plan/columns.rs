@@ -75,7 +75,7 @@ pub(super) struct Columns {
     pub(super) is_cut: bool,
     /// The field that was used as the record time because none was given.
     pub(super) time: Option<String>,
-    /// The format of the values: JSON, compressed if the first one is.
+    /// The format of the values: JSON, gzip-compressed if the first value is gzip-compressed.
     pub(super) format: Option<RecordFormat>,
 }
 

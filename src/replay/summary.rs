@@ -29,7 +29,7 @@ pub struct Summary {
     pub invalid: BTreeMap<&'static str, u64>,
     /// Lines without a key that look like output of `kcat -J`, although they are read as values.
     pub envelopes: u64,
-    /// Records later than the max timestamp. They are evaluated, but do not move the window.
+    /// Records whose time is after the latest time that can move the window. They are evaluated, but do not move it.
     pub future: u64,
     /// The timestamp of the last such record.
     pub future_time: Option<Timestamp>,

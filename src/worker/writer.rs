@@ -39,7 +39,7 @@ pub(super) struct TransactionWriter<B: Broker> {
     delivery_timeout: Duration,
     transaction: Option<Transaction>,
     limit: Limit,
-    /// True if the brokers did not accept the last transactions in time, so that the next ones must be smaller.
+    /// True if the brokers did not accept the last transactions in time. The next transactions must then be smaller.
     pub(super) shrinks: bool,
     /// The durations of the last two commits. A single slow commit may have been an outage.
     commits_took: [Duration; 2],
