@@ -51,7 +51,7 @@ enum Event {
     Changed(Resolved),
 }
 
-/// What `start` knows from earlier rounds.
+/// The results of earlier rounds that `start` needs.
 #[derive(Default)]
 struct Earlier {
     /// The topics to read, if they are already known.

@@ -16,7 +16,7 @@ pub enum Error {
 
 /// The reason why a pass over a dead-letter topic ended early.
 pub(super) enum Failure {
-    /// A topic rejected a batch, and it is unknown because of which record.
+    /// A topic rejected a batch without naming the record.
     Batch,
     /// The command fails.
     Error(Error),

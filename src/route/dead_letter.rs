@@ -38,7 +38,7 @@ pub struct Origin<'a> {
 /// A header of a record: its name and value.
 pub type Header<'h> = (&'h [u8], Option<&'h [u8]>);
 
-/// What the headers of a dead letter contain.
+/// The headers of a dead letter, parsed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DeadLetter<'h> {
     /// The topic that the record was read from.
