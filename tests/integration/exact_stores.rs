@@ -19,7 +19,7 @@ fn with_regrets() -> Vec<TestRecord> {
     records
 }
 
-/// Records of which each has one of two states.
+/// Returns records that each have one of two states.
 fn with_states() -> Vec<TestRecord> {
     let mut records = news();
     for (number, record) in records.iter_mut().enumerate() {

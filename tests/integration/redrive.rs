@@ -143,7 +143,7 @@ fn a_second_redrive_fences_the_first() {
     assert_eq!(dead.input(), by_partition(records, PARTITIONS));
 }
 
-/// What a redrive does not select is left for a later one. Records that the worker would not emit again go to the output.
+/// A later redrive writes the dead letters that this one does not select. Records that the worker would not emit again go to the output.
 #[test]
 fn selected_dead_letters_are_redriven_and_others_are_left() {
     let (dead, records) = (Dead::new("redrive-some"), records(30));
