@@ -3,6 +3,7 @@
 //! Owns its text format. Must never decide what follows from it.
 
 use crate::record::{Offset, Timestamp};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// The metadata of a committed offset. Metadata from other programs is ignored.
@@ -12,6 +13,8 @@ pub struct Note {
     pub first: Option<Offset>,
     /// Stream time, which a warm-up must not advance further.
     pub stream_time: Option<Timestamp>,
+    /// The same for each key space that the input uses, if it has several rules. `None` if unknown.
+    pub stream_times: BTreeMap<String, Option<Timestamp>>,
     /// The id of the topic that the offset belongs to.
     pub id: Option<String>,
     /// The epoch of the owner that committed the offset. If the next owner has a checkpoint at the same offset, it does not read the
@@ -33,11 +36,21 @@ impl Note {
                 Some(("topic_id", id)) => note.id = Some(id.to_owned()),
                 Some(("first", offset)) => note.first = offset.parse().ok(),
                 Some(("epoch", epoch)) => note.epoch = epoch.parse().ok(),
+                Some((name, time)) => {
+                    let space = name.strip_prefix("stream_time.");
+                    note.stream_times.extend(space.map(|space| (space.to_owned(), time.parse().ok())));
+                }
                 None if word == "seed" => note.is_seed = true,
-                _ => {}
+                None => {}
             }
         }
         note
+    }
+
+    /// Returns the stream time in a key space. If the input had a single rule when the offset was committed, it is that of all spaces.
+    #[must_use]
+    pub fn stream_time_in(&self, space: &str) -> Option<Timestamp> {
+        self.stream_times.get(space).copied().flatten().or(self.stream_time)
     }
 }
 
@@ -49,6 +62,10 @@ impl fmt::Display for Note {
         }
         if let Some(time) = self.stream_time {
             write!(f, " stream_time={time}")?;
+        }
+        for (space, time) in &self.stream_times {
+            let time = time.map_or_else(|| "unknown".to_owned(), |time| time.to_string());
+            write!(f, " stream_time.{space}={time}")?;
         }
         self.id.iter().try_for_each(|id| write!(f, " topic_id={id}"))?;
         self.epoch.iter().try_for_each(|epoch| write!(f, " epoch={epoch}"))?;
@@ -66,12 +83,18 @@ mod tests {
             for stream_time in [None, Some(-5), Some(1_700_000_000_000)] {
                 for id in [None, Some("dGhpcyBpcyBhbiBpZC4=".to_owned())] {
                     for (epoch, is_seed) in [(None, false), (Some(7), true)] {
-                        let note = Note { first, stream_time, id: id.clone(), epoch, is_seed };
-                        assert_eq!(Note::read(&note.to_string()), note);
+                        for spaces in [&[][..], &["orders"], &["in.2", "a-b"]] {
+                            let stream_times = spaces.iter().zip([None, Some(-1)]).map(|(&space, time)| (space.to_owned(), time)).collect();
+                            let note = Note { first, stream_time, stream_times, id: id.clone(), epoch, is_seed };
+                            assert_eq!(Note::read(&note.to_string()), note);
+                        }
                     }
                 }
             }
         }
+        let note = Note::read("unseen stream_time.a=5 stream_time.b=x");
+        assert_eq!((note.stream_time_in("a"), note.stream_time_in("b")), (Some(5), None));
+        assert_eq!(Note::read("unseen stream_time=7").stream_time_in("a"), Some(7));
         for text in ["", "unseen", "something else stream_time=5", "unseen stream_time=x first=y"] {
             assert_eq!(Note::read(text), Note::default(), "{text}");
         }

@@ -163,12 +163,12 @@ fn wanted(args: &Args, config: &Config) -> anyhow::Result<Wanted> {
     // A topic from the command line need not be configured.
     let topic = match &args.topic {
         Some(topic) => topic,
-        None => &topic::choose(config, None)?.input,
+        None => topic::input(config, None)?,
     };
     let now = SystemTime::now();
     let [from, to] = [args.from, args.to].map(|moment| moment.map(|moment| moment.timestamp(now)));
     ensure!(from.zip(to).is_none_or(|(from, to)| from < to), "--from must be before --to");
-    Ok(Wanted { topic: topic.clone(), partitions: args.partition.clone(), from, to, ..Wanted::default() })
+    Ok(Wanted { topic: topic.to_owned(), partitions: args.partition.clone(), from, to, ..Wanted::default() })
 }
 
 pub(super) fn style() -> ProgressStyle {
@@ -184,7 +184,7 @@ fn summary(args: &Args, config: &Config, topic: &str, written: u64, partitions: 
     if !is_input || place.is_empty() {
         return what;
     }
-    let choice = if config.topics.len() > 1 || !config.patterns.is_empty() { format!(" --topic {topic}") } else { String::new() };
+    let choice = if config.only_input().is_none() { format!(" --topic {topic}") } else { String::new() };
     let file = args.config.config.display();
     format!(
         "{what}; to deduplicate them, run: unseen replay -c {file}{choice} --format capture --partitions {partitions} {}",

@@ -85,9 +85,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let broker = KafkaBroker::new(Arc::new(Stats::new(&config)));
     let config = topics::existing(&broker, &config, &|| interrupt.received())?;
     for input in &args.topic {
-        let topic = topic::named(&config, input, "--topic")?;
-        let name = crate::route::Destination::DeadLetters.name(topic);
-        ensure!(name.is_some(), "--topic: {input:?} has no dead-letter topic; set on_invalid = {{ topic = \"...\" }}");
+        let mut rules = config.rules(topic::input(&config, Some(input))?);
+        let has_name = rules.any(|(_, topic)| crate::route::Destination::DeadLetters.name(topic).is_some());
+        ensure!(has_name, "--topic: {input:?} has no dead-letter topic; set on_invalid = {{ topic = \"...\" }}");
     }
     let options = Options {
         inputs: args.topic.clone(),

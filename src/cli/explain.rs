@@ -2,12 +2,12 @@
 
 use super::interrupt::Interrupt;
 use super::{replay, schemas, topic};
-use crate::config::{Config, Topic};
+use crate::config::Config;
 use crate::explain::{self, Captured, Cause, Explanation, Explanations, VerdictName, Waiting};
 use crate::kafka;
 use crate::record::Offset;
 use crate::replay::format_rfc3339;
-use anyhow::ensure;
+use anyhow::{anyhow, ensure};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -38,7 +38,7 @@ pub struct Args {
     /// A field is a JSON value, or a string without quotes. `1` looks up both the number and the string.
     #[arg(long, value_name = "PART")]
     key: Vec<String>,
-    /// Input topic; required if the configuration has several
+    /// Input topic, or the space of one of its entries; required if the configuration has several
     #[arg(short, long, value_name = "INPUT", requires = "key")]
     topic: Option<String>,
     /// Partition to look up the key in [default: all partitions that can have the key]
@@ -64,15 +64,15 @@ pub struct Args {
 /// Fails if the configuration is invalid, the brokers or the capture cannot be read, or the record does not exist.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load_with(args.input.as_deref().or(args.topic.as_deref()))?;
-    let topic = match &args.input {
-        Some(name) => topic::named(&config, name, "TOPIC")?,
-        None => topic::choose(&config, args.topic.as_deref())?,
-    };
-    let explanations = match (&args.capture, args.number, args.offset) {
-        (Some(file), Some(partition), Some(offset)) => vec![recorded(args, &config, topic, file, (partition, offset))?],
-        (_, partition, offset) => {
+    let input = args.input.as_deref();
+    if let Some(input) = input {
+        config.topic(input).map_err(|message| anyhow!("TOPIC: {message}"))?;
+    }
+    let explanations = match (&args.capture, input, args.number.zip(args.offset)) {
+        (Some(file), Some(input), Some(record)) => vec![recorded(args, &config, input, file, record)?],
+        (_, input, record) => {
             args.config.check_properties(&config)?;
-            live(args, &config, topic, partition.zip(offset))?
+            live(args, &config, input.zip(record))?
         }
     };
     if args.json {
@@ -81,13 +81,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     super::print(&explanations.iter().map(text).collect::<Vec<_>>().join("\n"))
 }
 
-fn live(args: &Args, config: &Config, topic: &Topic, record: Option<(i32, Offset)>) -> anyhow::Result<Vec<Explanation>> {
+fn live(args: &Args, config: &Config, record: Option<(&str, (i32, Offset))>) -> anyhow::Result<Vec<Explanation>> {
     let interrupt = Interrupt::listen()?;
     let waiting = Waiting { stop: &|| interrupt.received(), report: &|problem| eprintln!("{problem}") };
-    let explained = if let Some((partition, offset)) = record {
+    let explained = if let Some((input, (partition, offset))) = record {
         let schemas = schemas::blocking(config)?;
-        explain::record(config, &*schemas, topic, partition, offset, waiting).map(|explanation| vec![explanation])
+        explain::record(config, &*schemas, input, partition, offset, waiting).map(|explanation| vec![explanation])
     } else {
+        let topic = topic::choose(config, args.topic.as_deref())?;
         let texts: Vec<_> = args.key.iter().map(String::as_bytes).collect();
         explain::key(config, topic, &texts, args.partition, waiting)
     };
@@ -96,16 +97,17 @@ fn live(args: &Args, config: &Config, topic: &Topic, record: Option<(i32, Offset
     Ok(explained?)
 }
 
-fn recorded(args: &Args, config: &Config, topic: &Topic, file: &Path, record: (i32, Offset)) -> anyhow::Result<Explanation> {
+fn recorded(args: &Args, config: &Config, input: &str, file: &Path, record: (i32, Offset)) -> anyhow::Result<Explanation> {
+    let max_future = config.rules(input).map(|(_, topic)| topic.max_future).next().unwrap_or_default();
     let written = || file.metadata().and_then(|data| data.modified()).ok();
     let read_at = args.read_at.or_else(written).unwrap_or_else(SystemTime::now);
     let captured = Captured {
         open: &|| Ok(Box::new(BufReader::with_capacity(1 << 16, File::open(file)?)) as Box<dyn BufRead>),
         name: &file.display().to_string(),
         partitions: args.partitions,
-        max_timestamp: &|| replay::max_timestamp_ms(read_at, topic.max_future),
+        max_timestamp: &|| replay::max_timestamp_ms(read_at, max_future),
     };
-    Ok(explain::recorded(config, topic, &schemas::blocking(config)?, record, &captured)?)
+    Ok(explain::recorded(config, input, &schemas::blocking(config)?, record, &captured)?)
 }
 
 fn text(explanation: &Explanation) -> String {

@@ -86,7 +86,7 @@ pub struct Args {
     /// Override a setting of the configuration, for example `--set topics.0.window=2h`. Repeat the option to override several
     #[arg(long, value_name = "PATH=VALUE", value_parser = super::key_value, requires = "sample")]
     set: Vec<(String, String)>,
-    /// Input topic; required if the configuration has several
+    /// Input topic, or the space of one of its entries; required if the configuration has several
     #[arg(short, long, value_name = "INPUT", requires = "sample")]
     topic: Option<String>,
     /// Part of the key: a JSON pointer such as /order/id, `key` for the record key, or `header:NAME`. Repeat the option for each part

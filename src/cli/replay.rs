@@ -110,9 +110,11 @@ impl From<LineFormat> for Format {
 /// Fails if the configuration is invalid, the input cannot be read, or the output cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load_with(args.topic.as_deref())?;
-    let topic = topic::choose(&config, args.topic.as_deref())?;
+    let rules: Vec<_> = config.rules(topic::input(&config, args.topic.as_deref())?).map(|(_, topic)| topic).collect();
+    // The summary describes the options of the first rule.
+    let topic = rules[0];
     let options = Options { format: args.format.into(), time: args.time.clone(), partitions: args.partitions, truth: args.truth };
-    let mut replay = Replay::new(topic, &options)?.with_schemas(super::schemas::blocking(&config)?);
+    let mut replay = Replay::of_rules(&rules, &options)?.with_schemas(super::schemas::blocking(&config)?);
     let path = args.input.as_deref().filter(|path| *path != Path::new("-"));
     let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
     let (input, progress) = open(path, !args.quiet).with_context(|| name.clone())?;

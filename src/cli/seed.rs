@@ -46,7 +46,7 @@ pub struct Args {
     /// File with each key and the time at which it was last seen; `-` reads from stdin
     #[arg(value_name = "FILE")]
     input: PathBuf,
-    /// Input topic; required if the configuration has several
+    /// Input topic, or the space of one of its entries; required if the configuration has several
     #[arg(short, long, value_name = "INPUT")]
     topic: Option<String>,
     #[command(flatten)]

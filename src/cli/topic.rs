@@ -12,26 +12,33 @@ pub fn expand(config: &Config, name: Option<&str>) -> anyhow::Result<Config> {
     left_out.first().map_or(Ok(config), |left_out| Err(anyhow!("{left_out}")))
 }
 
-/// Returns the topic with the named input, or the only topic if there is no name.
+/// Returns the topic with the named input, or the only topic if there is no name. If the input has several entries, the name is the space
+/// of one of them.
 ///
 /// # Errors
-/// Fails if no topic has that input, or if there is no name and the configuration has several topics or a pattern.
+/// Fails if no topic has that name, or if there is no name and the configuration has several topics.
 pub fn choose<'c>(config: &'c Config, name: Option<&str>) -> anyhow::Result<&'c Topic> {
-    match (name, config.topics.as_slice()) {
-        (None, [only]) if config.patterns.is_empty() => Ok(only),
-        (None, _) if config.patterns.is_empty() => {
-            bail!("the configuration has several topics; choose one with --topic: {}", config.inputs())
-        }
-        (None, _) => bail!("the configuration has a pattern; name a topic with --topic: {}", config.inputs()),
-        (Some(name), _) => named(config, name, "--topic"),
-    }
+    let name = match name {
+        Some(name) => name,
+        None => input(config, None)?,
+    };
+    config.rule(name).map_err(|message| anyhow!("--topic: {message}"))
 }
 
-/// Returns the topic with the named input. `option` is the option or argument that has the name, for the error message.
+/// Returns the name of the input, or of the only input if there is no name.
 ///
 /// # Errors
-/// Fails if no topic has that input.
-pub fn named<'c>(config: &'c Config, name: &str, option: &str) -> anyhow::Result<&'c Topic> {
-    let found = config.topic(name).map_err(|message| anyhow!("{option}: {message}"))?;
-    Ok(&config.topics[found.0])
+/// Fails if no topic has that input, or if there is no name and the configuration has several inputs.
+pub fn input<'c>(config: &'c Config, name: Option<&str>) -> anyhow::Result<&'c str> {
+    let topic = match name {
+        Some(name) => config.topic(name).map_err(|message| anyhow!("--topic: {message}"))?,
+        None => match config.only_input() {
+            Some(only) => return Ok(&only.input),
+            None if !config.patterns.is_empty() => {
+                bail!("the configuration has a pattern; name a topic with --topic: {}", config.inputs())
+            }
+            None => bail!("the configuration has several topics; choose one with --topic: {}", config.inputs()),
+        },
+    };
+    Ok(&config.topics[topic.0].input)
 }

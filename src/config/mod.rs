@@ -27,6 +27,7 @@ mod properties;
 mod raw;
 mod registry;
 mod resolve;
+mod rules;
 mod schema;
 mod secrets;
 mod serve;
@@ -57,7 +58,7 @@ use crate::dedup::{Emit, Late, Rules};
 use crate::filter::Window;
 use crate::format::Formats;
 use crate::key::{EventTime, KeySpec, Predicate, RecordSpec, TimePlace};
-use crate::record::{Reason, Timestamp, TopicId, Verdict};
+use crate::record::{Reason, Timestamp, Verdict};
 use crate::values::CountBy;
 use error::Diagnostics;
 use schemars::JsonSchema;
@@ -125,22 +126,6 @@ impl Config {
     #[must_use]
     pub fn repartitioned(&self, topic: &Topic) -> Option<String> {
         topic.repartition.then(|| format!("{}-{}-repartition", self.kafka.group_id, topic.input))
-    }
-
-    /// Returns the topic with this input.
-    ///
-    /// # Errors
-    /// An error message with all inputs, if none has this name.
-    pub fn topic(&self, input: &str) -> Result<TopicId, String> {
-        let found = self.topics.iter().position(|topic| topic.input == input);
-        found.map(TopicId).ok_or_else(|| format!("expected one of {}, got `{input}`", self.inputs()))
-    }
-
-    /// Returns the inputs of all topics and the patterns, separated by commas.
-    #[must_use]
-    pub fn inputs(&self) -> String {
-        let patterns = self.patterns.iter().map(|pattern| format!("a topic that matches {:?}", pattern.text()));
-        self.topics.iter().map(|topic| topic.input.clone()).chain(patterns).collect::<Vec<_>>().join(", ")
     }
 }
 

@@ -292,7 +292,7 @@ pub(super) struct Topic {
     #[schemars(schema_with = "predicate::when_schema")]
     // `resolve` parses it, so that an error has the path of its predicate.
     pub(super) when: Option<Value>,
-    /// Key space. Topics with the same space share their seen keys. The name of the input by default.
+    /// Key space. Topics with the same space share their seen keys. The name of the input by default; a second entry of it needs another.
     pub(super) space: Option<String>,
     /// What identifies a record: a part, or a list of parts. Required.
     #[schemars(schema_with = "key::schema")]

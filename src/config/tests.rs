@@ -387,7 +387,7 @@ fn contradicting_options_of_topics_are_rejected() {
     for (other, error) in [
         (
             format!("input = \"in\"\n{same}"),
-            "topics[1].input: \"in\" is already the input of topics[0], and a topic can have only one key and one window; to deduplicate some records by another key, run a second configuration with its own group_id that reads the output of topics[0], and set `when` in both",
+            "topics[1].input: \"in\" is already the input of topics[0], which has no `when` and takes all records, so this entry would get none; set `when` in topics[0], or move topics[0] behind this entry",
         ),
         (
             format!("input = \"out\"\n{same}"),
@@ -1137,4 +1137,65 @@ fn overrides_number_entries_and_reach_into_lists() {
     assert_eq!(loaded(&[("UNSEEN__TOPICS__0__INPUT__1", "c")], &[]), ["a 1day", "c 1day", "last 1h"]);
     assert_eq!(loaded(&[], &[("topics.0.input", "[\"x\", \"y\", \"z\"]")]), ["x 1day", "y 1day", "z 1day", "last 1h"]);
     assert_eq!(loaded(&[("UNSEEN__TOPICS__0__INPUT", "x")], &[]), ["x 1day", "last 1h"]);
+}
+
+#[test]
+fn an_input_has_several_entries_if_they_fit_together() {
+    const FIRST: &str = "input = \"in\"\noutput = \"out\"\nwhen = { header = \"a\", exists = true }";
+    let entry =
+        |lines: &str| format!("[[topics]]\nkey = {{ record = \"key\" }}\nwindow = \"24h\"\nfilter = {{ capacity = \"10M\" }}\n{lines}\n");
+    let load_all = |entries: &[&str]| {
+        let entries: String = entries.iter().map(|lines| entry(lines)).collect();
+        load(&format!("[kafka]\nbootstrap_servers = \"localhost:9092\"\n{entries}"))
+    };
+    let with = |second: &str| load_all(&[FIRST, &format!("input = \"in\"\n{second}")]);
+    let config = with("output = \"out\"\nspace = \"in-2\"\nlate = \"drop\"").unwrap();
+    assert_eq!(config.rules("in").map(|(id, topic)| (id.0, &*topic.space)).collect::<Vec<_>>(), [(0, "in"), (1, "in-2")]);
+    assert_eq!((config.inputs(), config.only_input().map(|topic| &*topic.space)), ("in".to_owned(), Some("in")));
+    assert_eq!(config.rule("in-2").map(|topic| topic.entry), Ok(1));
+    assert_eq!(config.rule("in").map(drop), Err("`in` has several entries; choose one by its space: in, in-2".to_owned()));
+    assert_eq!(config.rule("out").map(drop), Err("expected one of in, got `out`".to_owned()));
+    for (second, error) in [
+        (
+            "output = \"out\"",
+            "topics[1].space: topics[0] also has the input \"in\" and the space \"in\", but entries of one input do not share their keys; set a space of its own, such as space = \"{input}-2\"",
+        ),
+        (
+            "output = \"out\"\nspace = \"in-2\"\nrepartition = true",
+            "topics[1].repartition: topics[0] has the same input, \"in\", and must have the same value, because either all records of an input are repartitioned, or none",
+        ),
+        (
+            "output = \"out\"\nspace = \"in-2\"\nkey_format = \"json\"\nvalue_encoding = \"gzip\"",
+            "topics[1].value_encoding: topics[0] has the same input, \"in\", and must have the same value, because each record has one encoding",
+        ),
+        (
+            "space = \"in-2\"",
+            "topics[1].output: topics[0] also has the input \"in\": set an output for both or for none, because unseen records of the entry without an output would be lost",
+        ),
+    ] {
+        assert_eq!(with(second).unwrap_err(), format!("x.toml: {error}"), "{second}");
+    }
+    // The second entry takes all records that the first one leaves.
+    let third = "input = \"in\"\noutput = \"out\"\nspace = \"in-3\"";
+    assert_eq!(
+        load_all(&[FIRST, "input = \"in\"\noutput = \"out\"\nspace = \"in-2\"", third]).unwrap_err(),
+        "x.toml: topics[2].input: \"in\" is already the input of topics[1], which has no `when` and takes all records, so this entry would get none; set `when` in topics[1], or move topics[1] behind this entry"
+    );
+    let many: Vec<_> = (0..9).map(|number| format!("{FIRST}\nspace = \"s{number}\"")).collect();
+    let many: Vec<_> = many.iter().map(String::as_str).collect();
+    assert!(load_all(&many[..8]).is_ok());
+    assert_eq!(
+        load_all(&many).unwrap_err(),
+        "x.toml: topics[8].input: \"in\" already has 8 entries, and cannot have more; combine some of them"
+    );
+    // Lists may overlap.
+    let lists = [
+        "input = [\"a\", \"b\"]\noutput = \"{input}.out\"\nwhen = { header = \"x\", exists = true }",
+        "input = [\"b\", \"c\"]\noutput = \"{input}.out\"\nspace = \"{input}-2\"",
+    ];
+    let config = load_all(&lists).unwrap();
+    let spaces = |input| config.rules(input).map(|(_, topic)| &*topic.space).collect::<Vec<_>>();
+    assert_eq!((spaces("a"), spaces("b"), spaces("c"), config.inputs()), (vec!["a"], vec!["b", "b-2"], vec!["c-2"], "a, b, c".to_owned()));
+    let same = lists[1].replace("space = \"{input}-2\"", "");
+    assert_eq!(load_all(&[lists[0], &same]).unwrap_err().lines().count(), 1);
 }

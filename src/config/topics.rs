@@ -5,7 +5,7 @@ use super::inputs::Inputs;
 use super::pattern::{self, Pattern};
 use super::space::{self, KeySpace};
 use super::units::{KEYS, Length, window_text};
-use super::{Filter, OnDuplicate, OnInvalid, Topic, content, filter, format, inputs, key, predicate, raw};
+use super::{Filter, OnDuplicate, OnInvalid, Topic, content, filter, format, inputs, key, predicate, raw, rules};
 use crate::dedup::Late;
 use crate::filter::{Growth, Window};
 use crate::key::{EventTime, KeySpec, Predicate};
@@ -27,6 +27,7 @@ pub(super) fn resolve(raw: Vec<Option<raw::Topic>>, diagnostics: &mut Diagnostic
         }
     }
     check_loops(&topics, diagnostics);
+    rules::check(&topics, diagnostics);
     check_spaces(&topics, diagnostics);
     (topics.into_iter().map(|(_, topic)| topic).collect(), patterns)
 }
@@ -162,19 +163,12 @@ fn late(late: Late, length: Option<Length>, on_invalid: &OnInvalid, path: &str, 
     }
 }
 
-/// Checks that no topic is read twice, and that no input is also written.
+/// Checks that no input is also written, and that an entry names an input once.
 fn check_loops(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
     for (index, (path, topic)) in topics.iter().enumerate() {
         let input = &topic.input;
-        match topics[..index].iter().find(|(_, other)| other.input == *input) {
-            None => {}
-            Some((other, of)) if of.entry == topic.entry => diagnostics.add(path, format!("{input:?} is already at {other}")),
-            Some((_, Topic { entry: other, .. })) => {
-                let message = format!(
-                    "{input:?} is already the input of topics[{other}], and a topic can have only one key and one window; to deduplicate some records by another key, run a second configuration with its own group_id that reads the output of topics[{other}], and set `when` in both"
-                );
-                diagnostics.add(path, message);
-            }
+        if let Some((other, _)) = topics[..index].iter().find(|(_, other)| other.input == *input && other.entry == topic.entry) {
+            diagnostics.add(path, format!("{input:?} is already at {other}"));
         }
         let mut written: Vec<_> = topic.output.iter().map(|name| ("output", name)).collect();
         if let OnDuplicate::Topic(name) = &topic.on_duplicate {

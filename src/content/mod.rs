@@ -110,6 +110,19 @@ pub struct Conflicts {
 }
 
 impl Conflicts {
+    /// Adds the conflicts of other keys.
+    pub fn add(&mut self, other: Self) {
+        self.compared += other.compared;
+        self.conflicts += other.conflicts;
+        for (field, number) in other.fields {
+            match self.fields.iter_mut().find(|(known, _)| *known == field) {
+                Some((_, sum)) => *sum += number,
+                None => self.fields.push((field, number)),
+            }
+        }
+        self.fields.sort_by_key(|(_, number)| std::cmp::Reverse(*number));
+    }
+
     /// Returns the number of conflicts divided by the number of compared duplicates.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a share")]

@@ -20,23 +20,32 @@ use crate::record::{Offset, TopicPartition, Verdict, log_topic};
 
 const NO_CHANGELOG: &str = "state.changelog is false, so there is no log of emitted records; capture the topic, and use --capture";
 
-/// Explains the record at an offset of a topic.
+/// Explains the record at an offset of an input.
 ///
 /// # Errors
 /// Fails if the record does not exist or the brokers do not answer.
 pub fn record(
     config: &Config,
     schemas: &dyn Schemas,
-    topic: &Topic,
+    input: &str,
     partition: i32,
     offset: Offset,
     waiting: Waiting<'_>,
 ) -> Result<Explanation, Error> {
     let client = Client::connect(config, schemas, waiting)?;
-    let place = TopicPartition { topic: topic.input.clone(), partition };
-    in_range(partition, client.partitions(&topic.input)?, &topic.input)?;
+    let place = TopicPartition { topic: input.to_owned(), partition };
+    in_range(partition, client.partitions(input)?, input)?;
     let committed = client.committed(std::slice::from_ref(&place))?.into_iter().next().and_then(|(committed, _)| committed);
-    let FoundRecord { time, keyed, key, texts } = client.record(topic, &place, offset)?;
+    let mut rules = config.rules(input).map(|(_, topic)| topic);
+    let mut topic = rules.next().ok_or_else(|| Error::Question(format!("{input:?} is not configured")))?;
+    let mut found = client.record(topic, &place, offset)?;
+    for rule in rules {
+        if !matches!(found.keyed, Err(NoKey::Passes)) {
+            break;
+        }
+        (topic, found) = (rule, client.record(rule, &place, offset)?);
+    }
+    let FoundRecord { time, keyed, key, texts } = found;
     let parts = key_parts(topic, texts);
     let record = ExplainedRecord { topic: topic.input.clone(), partition, offset, time_ms: time };
     let mut explanation = Explanation { record: Some(record), key: parts, ..empty(topic) };

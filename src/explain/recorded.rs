@@ -38,13 +38,13 @@ struct KeyState {
     retractions: u64,
 }
 
-/// Explains the record at an offset of a topic by replaying a capture.
+/// Explains the record at an offset of an input by replaying a capture.
 ///
 /// # Errors
 /// Fails if the capture does not have the record or cannot be replayed.
-pub fn recorded(
-    config: &Config,
-    topic: &Topic,
+pub fn recorded<'c>(
+    config: &'c Config,
+    input: &str,
     schemas: &Arc<dyn Schemas>,
     (partition, offset): (i32, Offset),
     captured: &Captured<'_>,
@@ -52,13 +52,18 @@ pub fn recorded(
     let partitions = captured.partitions.unwrap_or(1);
     let options = Options { format: Format::Kcat, time: None, partitions, truth: true };
     let open = || (captured.open)().map_err(|error| Error::Question(format!("{}: {error}", captured.name)));
-    let replay = || Ok::<_, Error>(Replay::new(topic, &options)?.with_schemas(Arc::clone(schemas)));
-    let Some(RecordedKey { time, fingerprint, texts, first_offset }) = replay()?.find(open()?, &topic.input, partition, offset)? else {
+    let rules: Vec<_> = config.rules(input).map(|(_, topic)| topic).collect();
+    let replay = |rules: &[&'c Topic]| Ok::<_, Error>(Replay::of_rules(rules, &options)?.with_schemas(Arc::clone(schemas)));
+    let found = replay(&rules)?.find(open()?, input, partition, offset)?;
+    let Some(RecordedKey { time, fingerprint, texts, first_offset, rule }) = found else {
         return Err(Error::Question(format!(
             "{} has no record of {}[{partition}] at offset {offset}; use a capture that includes it",
-            captured.name, topic.input
+            captured.name, input
         )));
     };
+    // The record's rule, and those before it, which select other records.
+    let rules = &rules[..=rule];
+    let topic = rules[rule];
     let record = ExplainedRecord { topic: topic.input.clone(), partition, offset, time_ms: time };
     let parts = key_parts(topic, texts);
     let mut explanation = Explanation { record: Some(record), key: parts, partition: Some(partition), ..empty(topic) };
@@ -76,7 +81,7 @@ pub fn recorded(
     let of = |record: &FollowedRecord| emission(topic, partition, record);
     let mut known = KeyState::default();
     let is_sliced = topic.rules(partitions).is_sliced();
-    let (slice, stream_time) = replay()?.follow(open()?, (partition, fingerprint), captured.max_timestamp, &mut |followed| {
+    let (slice, stream_time) = replay(rules)?.follow(open()?, (partition, fingerprint), captured.max_timestamp, &mut |followed| {
         if followed.offset == Some(offset) {
             let (verdict, cause, repeats) = judged(&known, &followed, topic, is_sliced);
             (explanation.verdict, explanation.cause, explanation.repeats) = (Some(verdict), cause, repeats.map(|repeats| of(&repeats)));
@@ -206,7 +211,7 @@ filter = { kind = "aging", capacity = 1000, false_positive_rate = 1e-9 }
             partitions,
             max_timestamp: &|| Timestamp::MAX,
         };
-        recorded(&config, &config.topics[0], &schemas, (0, offset), &captured).unwrap()
+        recorded(&config, &config.topics[0].input, &schemas, (0, offset), &captured).unwrap()
     }
 
     #[test]
@@ -282,6 +287,34 @@ filter = { kind = "aging", capacity = 1000, false_positive_rate = 1e-9 }
         }
         let passed = said(&selective, Some(1), &lines, 0);
         assert_eq!(passed.sentences, ["`when` does not select the record, so it is emitted without deduplication."]);
+    }
+
+    #[test]
+    fn a_record_is_explained_by_its_entry() {
+        let entry = CONFIG.split("[[topics]]").nth(1).unwrap();
+        let first = entry.replace("window", "space = \"a\"\nwhen = { field = \"/type\", equals = \"a\" }\nwindow");
+        let config = CONFIG.replace(entry, &format!("{first}\n[[topics]]{}", entry.replace("/id", "/no")));
+        let lines: String = [
+            r#"{"type":"a","id":1,"no":1}"#,
+            r#"{"type":"b","id":1,"no":1}"#,
+            r#"{"type":"a","id":1,"no":2}"#,
+            r#"{"type":"b","id":2,"no":1}"#,
+            r#"{"type":"b","id":1,"no":2}"#,
+        ]
+        .iter()
+        .zip(0..)
+        .map(|(value, offset)| line("news", 0, offset, value))
+        .collect();
+        for (offset, space, verdict) in [
+            (0, "a", VerdictName::Unseen),
+            (1, "news", VerdictName::Unseen),
+            (2, "a", VerdictName::Duplicate),
+            (3, "news", VerdictName::Duplicate),
+            (4, "news", VerdictName::Unseen),
+        ] {
+            let said = said(&config, Some(1), &lines, offset);
+            assert_eq!((&*said.space, said.verdict, said.certain), (space, Some(verdict), true), "{offset}");
+        }
     }
 
     #[test]

@@ -39,8 +39,10 @@ impl<'c> StateView<'c> {
 
     /// Returns the progress of the group in each log.
     pub(super) fn readings(&self) -> BTreeMap<String, Reading> {
-        let reading =
-            |input: &InputView<'_>| Reading { first: input.note.first, committed: input.committed, stream_time: input.note.stream_time };
+        let reading = |input: &InputView<'_>| {
+            let stream_time = input.note.stream_time_in(&input.topic.space);
+            Reading { first: input.note.first, committed: input.committed, stream_time }
+        };
         self.inputs.iter().map(|input| (input.log.clone(), reading(input))).collect()
     }
 }

@@ -197,7 +197,9 @@ pub(super) struct NamedTopic<'a> {
 pub(super) fn named_topics(config: &Config) -> Vec<NamedTopic<'_>> {
     let mut named_topics = Vec::new();
     for input in &config.topics {
-        named_topics.push(NamedTopic { setting: input.setting("input"), input, topic: &input.input, operation: Operation::Read });
+        if config.rules(&input.input).next().is_some_and(|(_, first)| first.entry == input.entry) {
+            named_topics.push(NamedTopic { setting: input.setting("input"), input, topic: &input.input, operation: Operation::Read });
+        }
         let outputs = input.outputs().into_iter();
         named_topics.extend(outputs.map(|(setting, topic)| NamedTopic {
             setting: input.setting(setting),

@@ -19,6 +19,8 @@ pub struct RecordedKey {
     pub texts: Vec<String>,
     /// First recorded offset of the partition.
     pub first_offset: Option<Offset>,
+    /// Index of the rule that the record belongs to.
+    pub rule: usize,
 }
 
 /// A record with the key that is followed.
@@ -79,12 +81,25 @@ impl Replay<'_> {
             Err(NoKey::Awaits(schema)) => return Err(LineError::awaits(schema, &*self.schemas)),
             Err(no_key) => (Err(no_key), recorded.time),
         };
+        if let (Err(NoKey::Passes), Some(next)) = (&fingerprint, &mut self.next) {
+            let found = next.find_in(line, of, first)?;
+            return Ok(found.map(|found| RecordedKey { rule: found.rule + 1, ..found }));
+        }
         let texts = if fingerprint.is_ok() { self.scratch.texts() } else { Vec::new() };
-        Ok(Some(RecordedKey { time, fingerprint, texts, first_offset: None }))
+        Ok(Some(RecordedKey { time, fingerprint, texts, first_offset: None, rule: 0 }))
     }
 
-    /// Evaluates all records of `input`, except those of other topics, and calls back with the verdict of each record with this
-    /// key in this partition, in order. The fingerprint of the key has no content. The exact window is kept for that key alone. `max_timestamp` is as in
+    /// Returns the last rule of the input.
+    fn last_rule(&mut self) -> &mut Self {
+        if self.next.is_none() {
+            return self;
+        }
+        self.next.as_mut().expect("there is a next rule").last_rule()
+    }
+
+    /// Evaluates all records of `input`, except those of other topics, and calls back with the verdict of each record of the last rule
+    /// with this key in this partition, in order. The fingerprint of the key has no content. The exact window is kept for that key alone.
+    /// `max_timestamp` is as in
     /// [`Replay::run_and_list`]. Returns the slice of the partition at the end, and its stream time.
     ///
     /// # Errors
@@ -96,7 +111,9 @@ impl Replay<'_> {
         max_timestamp: impl Fn() -> Timestamp,
         take: &mut dyn FnMut(FollowedRecord),
     ) -> Result<(Option<Slice>, Option<Timestamp>), Error> {
-        (self.truth, self.only, self.others) = (true, Some(only), Others::Skip);
+        self.others = Others::Skip;
+        let last = self.last_rule();
+        (last.truth, last.only) = (true, Some(only));
         let mut lines = Lines::new(input);
         loop {
             self.is_wrong = false;
@@ -110,7 +127,7 @@ impl Replay<'_> {
                 take(followed);
             }
         }
-        let of = usize::try_from(only.0).ok().and_then(|at| self.partitions.get(at)).and_then(Option::as_ref);
+        let of = usize::try_from(only.0).ok().and_then(|at| self.last_rule().partitions.get(at)).and_then(Option::as_ref);
         Ok(of.map_or((None, None), |of| (of.dedup.slice(), of.dedup.stream_time())))
     }
 }

@@ -8,6 +8,7 @@ mod envelope;
 mod followed;
 mod input;
 mod recorded;
+mod rules;
 mod summary;
 mod truth;
 
@@ -73,6 +74,8 @@ pub struct Replay<'t> {
     /// The last record, if it has that key.
     followed: Option<FollowedRecord>,
     others: Others,
+    /// The next rule of the input, for records that this one does not select.
+    next: Option<Box<Self>>,
 }
 
 /// Handling of a line that names another topic.
@@ -96,6 +99,9 @@ struct Partition {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// There is no topic to replay.
+    #[error("there is no topic to replay")]
+    NoTopic,
     /// The key needs something that the format does not have.
     #[error("the topic's key needs {0}, which an ndjson line does not have; record with `unseen capture` and replay with --format capture")]
     Part(Part),
@@ -265,19 +271,22 @@ impl<'t> Replay<'t> {
             only: None,
             followed: None,
             others: Others::Accept,
+            next: None,
         })
     }
 
     /// Makes a line that names another topic an error.
     #[must_use]
     pub fn reject_other_topics(self) -> Self {
-        Self { others: Others::Reject, ..self }
+        let next = self.next.map(|next| Box::new(next.reject_other_topics()));
+        Self { others: Others::Reject, next, ..self }
     }
 
     /// Sets the source of schemas. Without it, records that name a schema are invalid.
     #[must_use]
     pub fn with_schemas(self, schemas: Arc<dyn Schemas>) -> Self {
-        Self { schemas, ..self }
+        let next = self.next.map(|next| Box::new(next.with_schemas(Arc::clone(&schemas))));
+        Self { schemas, next, ..self }
     }
 
     /// Reads `input` to its end and writes the lines of unseen records to `output`. See [`Replay::run_and_list`].
@@ -321,7 +330,7 @@ impl<'t> Replay<'t> {
     }
 
     /// Evaluates a line, and returns whether to emit it.
-    fn line(&mut self, line: &[u8], max_timestamp: impl Fn() -> Timestamp) -> Result<bool, LineError> {
+    fn line(&mut self, line: &[u8], max_timestamp: &dyn Fn() -> Timestamp) -> Result<bool, LineError> {
         let recorded = Recorded::parse(self.format, line, self.time.as_ref())?;
         if let Some(other) = recorded.topic.as_ref().filter(|other| **other != self.topic.input) {
             match self.others {
@@ -339,6 +348,10 @@ impl<'t> Replay<'t> {
             match self.reader.read(spec, &record, recorded.time, &mut self.scratch, &*self.schemas) {
                 Ok(keyed) => keyed,
                 Err(NoKey::Awaits(schema)) => return Err(LineError::awaits(schema, &*self.schemas)),
+                Err(NoKey::Passes) if self.next.is_some() => {
+                    self.counted.records -= 1;
+                    return self.line_of_next(line, max_timestamp);
+                }
                 Err(NoKey::Passes) => {
                     self.counted.passed += 1;
                     self.count_value(&record, false);
@@ -447,7 +460,10 @@ impl<'t> Replay<'t> {
                 sum.add(truth.counts());
             }
         }
-        summary
+        match &self.next {
+            Some(next) => summary.and(next.summary()),
+            None => summary,
+        }
     }
 }
 

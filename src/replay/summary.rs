@@ -52,3 +52,59 @@ pub struct Summary {
     /// For a sample of keys, duplicates compared with the record that they duplicate, except for fields that `key_conflicts` leaves out.
     pub key_conflicts: Conflicts,
 }
+
+impl Summary {
+    /// Adds the counts of another rule of the same input.
+    #[must_use]
+    pub(super) fn and(mut self, other: Self) -> Self {
+        let Self {
+            records,
+            unseen,
+            duplicates,
+            late,
+            retracted,
+            tombstones,
+            passed,
+            corrected,
+            invalid,
+            envelopes,
+            future,
+            future_time,
+            stream_time,
+            dead_letters,
+            untimed,
+            partitions,
+            load,
+            memory,
+            truth,
+            values,
+            key_conflicts,
+        } = other;
+        self.records += records;
+        self.unseen += unseen;
+        self.duplicates += duplicates;
+        self.late += late;
+        self.retracted += retracted;
+        self.tombstones += tombstones;
+        self.passed += passed;
+        self.corrected += corrected;
+        for (reason, count) in invalid {
+            *self.invalid.entry(reason).or_default() += count;
+        }
+        self.envelopes += envelopes;
+        self.future += future;
+        self.future_time = future_time.or(self.future_time);
+        self.stream_time = self.stream_time.max(stream_time);
+        self.dead_letters += dead_letters;
+        self.untimed += untimed;
+        self.partitions = self.partitions.max(partitions);
+        self.load = self.load.max(load);
+        self.memory += memory;
+        if let (Some(sum), Some(truth)) = (&mut self.truth, truth) {
+            sum.add(truth);
+        }
+        self.values.extend(values);
+        self.key_conflicts.add(key_conflicts);
+        self
+    }
+}

@@ -291,7 +291,7 @@ impl<'a> Group<'a> {
             let start = if self.config.kafka.start == Start::Latest { high } else { low };
             let first = begin.get(&partition).copied().unwrap_or(start);
             let stream_time = times.get(partition.partition.unsigned_abs() as usize).copied().flatten();
-            let note = Note { first: Some(first), stream_time, id: ids.get(&partition.topic).cloned(), epoch: None, is_seed: true };
+            let note = Note { first: Some(first), stream_time, id: ids.get(&partition.topic).cloned(), is_seed: true, ..Note::default() };
             Ok((partition, first, note.to_string()))
         };
         self.all_partitions(|_| true).into_iter().map(begin).collect()

@@ -51,6 +51,8 @@ pub(super) struct LineReader<'t> {
     formats: Formats,
     schemas: Arc<dyn Schemas>,
     reader: Reader,
+    /// The earlier rules of the input, whose records have their keys in other spaces.
+    earlier: Vec<(&'t Topic, Reader)>,
     scratch: Scratch,
     fingerprints: Vec<Fingerprint>,
     pub(super) counts: Counts,
@@ -116,10 +118,16 @@ impl<'t> LineReader<'t> {
             formats: if options.format == Format::Ndjson { Formats::default() } else { topic.formats.clone() },
             schemas,
             reader: Reader::default(),
+            earlier: Vec::new(),
             scratch: Scratch::default(),
             fingerprints: Vec::new(),
             counts: Counts::default(),
         })
+    }
+
+    /// Skips records that one of these rules selects.
+    pub(super) fn without(self, earlier: impl Iterator<Item = &'t Topic>) -> Self {
+        Self { earlier: earlier.map(|topic| (topic, Reader::default())).collect(), ..self }
     }
 
     /// Parses all lines, and calls `take` for each line with a key until it fails.
@@ -153,6 +161,13 @@ impl<'t> LineReader<'t> {
             Some(field) => field.text(line).map(|text| time(&text)).transpose()?,
             None => recorded.time,
         };
+        for (topic, reader) in &mut self.earlier {
+            let spec = RecordSpec { formats: &self.formats, ..topic.record_spec() };
+            if !matches!(reader.read(spec, &record, timestamp, &mut self.scratch, &*self.schemas), Err(NoKey::Passes)) {
+                self.counts.passed += 1;
+                return Ok(());
+            }
+        }
         let spec = RecordSpec { formats: &self.formats, ..self.topic.record_spec() };
         let KeyedRecord { fingerprint, retracts, time } =
             match self.reader.read(spec, &record, timestamp, &mut self.scratch, &*self.schemas) {

@@ -97,9 +97,10 @@ impl<'t> Seeds<'t> {
             let message = "a topic with emit = \"on_change\" cannot be seeded, because a key alone has no content; the first record of each key will be emitted".to_owned();
             return Err(Error::Options(message));
         }
+        let earlier = config.rules(&topic.input).take_while(|(_, rule)| rule.entry != topic.entry);
         let inputs = config.space_of(topic).topics.iter().map(|topic| topic.input.as_str()).collect();
         Ok(Self {
-            reader: LineReader::new(topic, inputs, options, schemas)?,
+            reader: LineReader::new(topic, inputs, options, schemas)?.without(earlier.map(|(_, rule)| rule)),
             placement: Placement::new(options, topic, partitions),
             options,
             is_timed: topic.window.length_ms().is_some(),

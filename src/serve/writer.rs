@@ -74,7 +74,7 @@ impl Writer {
     /// If librdkafka rejects a property.
     pub(super) fn new(config: &Config) -> Result<Self, Error> {
         let partitioner = config.serve.partitioner;
-        let inputs = config.spaces().iter().map(|space| Input::of(space, partitioner)).collect();
+        let inputs = config.spaces().iter().map(|space| Input::of(config, space, partitioner)).collect();
         let producer = InputWriter::new(config, partitioner.unwrap_or(Partitioner::Murmur2))?;
         Ok(Self { producer, inputs, in_flight: Mutex::default() })
     }
@@ -165,8 +165,13 @@ const NOT_MADE_OF_FIELDS: &str =
 
 impl Input {
     /// Returns the first topic of a space that can be written to, or the reason why the first topic cannot.
-    fn of(space: &KeySpace<'_>, partitioner: Option<Partitioner>) -> Result<Self, String> {
-        let mut inputs = space.topics.iter().map(|topic| Self::new(topic, partitioner));
+    fn of(config: &Config, space: &KeySpace<'_>, partitioner: Option<Partitioner>) -> Result<Self, String> {
+        let input = |topic: &&Topic| match config.rules(&topic.input).nth(1) {
+            // Another one may select the record.
+            Some(_) => Err(format!("{:?} has several entries; only topics with one entry can be written to", topic.input)),
+            None => Self::new(topic, partitioner),
+        };
+        let mut inputs = space.topics.iter().map(input);
         let first = inputs.next().ok_or(NOT_MADE_OF_FIELDS)?;
         first.or_else(|reason| inputs.find_map(Result::ok).ok_or(reason))
     }
@@ -279,7 +284,7 @@ mod tests {
         let file = dir.path().join("unseen.toml");
         std::fs::write(&file, text).unwrap();
         let config = Config::load(&file, &[]).unwrap();
-        Input::of(&config.spaces()[0], partitioner)
+        Input::of(&config, &config.spaces()[0], partitioner)
     }
 
     #[test]

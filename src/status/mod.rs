@@ -7,7 +7,7 @@ mod state;
 mod topic;
 
 pub use state::{State, dead};
-use topic::topic_status;
+use topic::topic_statuses;
 pub use topic::{ConflictStatus, TopicStatus, ValueStatus, VerdictCounts};
 
 use crate::config::{Config, KeySpace, LeftOut, window_text};
@@ -313,7 +313,7 @@ impl Status {
             started_ms: identity.started_ms,
             broker_contact_ms: contact.map(|age| identity.time_ms - i64::try_from(age.as_millis()).unwrap_or(i64::MAX)),
             loop_ages_seconds: rounds.iter().map(|age| age.map(|age| age.as_secs_f64())).collect(),
-            topics: topics(config).zip(&stats.topics).map(topic_status).collect(),
+            topics: topic_statuses(topics(config).zip(&stats.topics)),
             left_out: stats.left_out(),
             end_to_end_latency: durations(&stats.latency),
             transaction_duration: durations(&stats.transaction_time),

@@ -10,12 +10,12 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Counts of one topic.
+/// Counts of one topic. If several entries of the configuration read it, the sums of their counts.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct TopicStatus {
     /// The input topic.
     pub topic: String,
-    /// The key space of the topic.
+    /// The key space of the topic, or of its first entry.
     pub space: String,
     /// True if the topic has no output, so only its state is updated.
     pub shadow: bool,
@@ -82,7 +82,61 @@ pub struct VerdictCounts {
     pub passed: u64,
 }
 
-pub(super) fn topic_status(((name, topic), counts): ((String, &Topic), &TopicCounts)) -> TopicStatus {
+/// Returns the status of each topic that is read. The counts of an input's entries are added up, so that a topic has one row.
+pub(super) fn topic_statuses<'c>(all: impl Iterator<Item = ((String, &'c Topic), &'c TopicCounts)>) -> Vec<TopicStatus> {
+    let (mut statuses, mut numbers) = (Vec::<TopicStatus>::new(), BTreeMap::new());
+    for status in all.map(topic_status) {
+        let number = *numbers.entry(status.topic.clone()).or_insert(statuses.len());
+        match statuses.get_mut(number) {
+            Some(known) => known.add(status),
+            None => statuses.push(status),
+        }
+    }
+    statuses
+}
+
+impl TopicStatus {
+    /// Adds the counts of another entry of the same input.
+    fn add(&mut self, other: Self) {
+        let VerdictCounts { unseen, duplicate, late, invalid, retracted, tombstone, passed } = other.records;
+        let records = &mut self.records;
+        records.unseen += unseen;
+        records.duplicate += duplicate;
+        records.late += late;
+        records.invalid += invalid;
+        records.retracted += retracted;
+        records.tombstone += tombstone;
+        records.passed += passed;
+        for (reason, count) in other.invalid {
+            *self.invalid.entry(reason).or_default() += count;
+        }
+        self.consumed_bytes += other.consumed_bytes;
+        self.dead_letters += other.dead_letters;
+        self.future += other.future;
+        self.time_warning = self.time_warning.take().or(other.time_warning);
+        self.warmed_up += other.warmed_up;
+        for ValueStatus { value, records, duplicates } in other.values {
+            match self.values.iter_mut().find(|known| known.value == value) {
+                Some(known) => (known.records, known.duplicates) = (known.records + records, known.duplicates + duplicates),
+                None => self.values.push(ValueStatus { value, records, duplicates }),
+            }
+        }
+        // The count of all other values is last.
+        self.values.sort_by_key(|known| (known.value.is_none(), std::cmp::Reverse(known.records)));
+        self.key_conflicts = match (self.key_conflicts.take(), other.key_conflicts) {
+            (Some(mut sum), Some(ConflictStatus { compared, conflicts, fields })) => {
+                (sum.compared, sum.conflicts) = (sum.compared + compared, sum.conflicts + conflicts);
+                for (field, count) in fields {
+                    *sum.fields.entry(field).or_default() += count;
+                }
+                Some(sum)
+            }
+            (one, other) => one.or(other),
+        };
+    }
+}
+
+fn topic_status(((name, topic), counts): ((String, &Topic), &TopicCounts)) -> TopicStatus {
     let invalid = Reason::ALL.into_iter().zip(&counts.invalid).map(|(reason, count)| (reason.label().to_owned(), get(count)));
     let invalid: BTreeMap<_, _> = invalid.filter(|(_, count)| *count > 0).collect();
     TopicStatus {

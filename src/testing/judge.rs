@@ -41,7 +41,7 @@ impl<'c> Judge<'c> {
         Self { config, partitions, states, readers, scratch: Scratch::default(), schemas, between, offsets }
     }
 
-    /// Evaluates the record at position `place` of a test, in topic `number`. `time` is its Kafka timestamp. Without `read_at`, it is read
+    /// Evaluates the record at position `place` of a test, by the rules of the input of topic `number`. `time` is its Kafka timestamp. Without `read_at`, it is read
     /// at its event time.
     pub(super) fn record(
         &mut self,
@@ -51,14 +51,21 @@ impl<'c> Judge<'c> {
         time: Option<Timestamp>,
         read_at: Option<Timestamp>,
     ) -> Result<ActualOutcome<'c>, String> {
-        let topic = &self.config.topics[number];
+        let config = self.config;
         let offset = next(&mut self.offsets, (number, false, record.partition));
-        let mut origin = Origin { topic: &topic.input, partition: record.partition, offset, time };
+        let mut origin = Origin { topic: &config.topics[number].input, partition: record.partition, offset, time };
         let (key, value) = (record.key_bytes()?, record.value_bytes()?);
         let headers: Vec<_> = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().map(str::as_bytes))).collect();
         let parts = Record { key: key.as_deref(), value: value.as_deref(), headers: &headers };
-        let (reader, scratch, schemas) = (&mut self.readers[number], &mut self.scratch, &*self.schemas);
-        let (verdict, invalid, since, why) = match reader.read(topic.record_spec(), &parts, time, scratch, schemas) {
+        let (mut keyed, mut number) = (Err(NoKey::Passes), number);
+        for (id, rule) in config.rules(&config.topics[number].input) {
+            (number, keyed) = (id.0, self.readers[id.0].read(rule.record_spec(), &parts, time, &mut self.scratch, &*self.schemas));
+            if !matches!(keyed, Err(NoKey::Passes)) {
+                break;
+            }
+        }
+        let topic = &config.topics[number];
+        let (verdict, invalid, since, why) = match keyed {
             Err(NoKey::Awaits(schema)) => {
                 let why = self.schemas.trouble().unwrap_or_else(|| "the schema registry has not answered".to_owned());
                 return Err(format!("value: the record needs schema {schema}, which is not available: {why}"));
@@ -71,7 +78,8 @@ impl<'c> Judge<'c> {
             Ok(KeyedRecord { fingerprint, retracts, time: event_time }) => {
                 let partition = if topic.repartition {
                     let spec = RecordSpec { content: None, ..topic.record_spec() };
-                    let alone = topic.on_change.as_ref().map(|_| reader.read(spec, &parts, time, scratch, schemas));
+                    let alone =
+                        topic.on_change.as_ref().map(|_| self.readers[number].read(spec, &parts, time, &mut self.scratch, &*self.schemas));
                     let key = alone.and_then(Result::ok).map_or(fingerprint, |keyed| keyed.fingerprint);
                     key::partition(key, self.partitions).cast_signed()
                 } else {
@@ -81,7 +89,7 @@ impl<'c> Judge<'c> {
                     // A worker reads the record from the repartition topic.
                     origin = Origin { topic: between, partition, offset: next(&mut self.offsets, (number, true, partition)), time };
                 }
-                let state = self.states.entry((self.config.space_of(topic).id, partition));
+                let state = self.states.entry((config.space_of(topic).id, partition));
                 let begun = || State { dedup: Dedup::new(topic.rules(self.partitions)), emitted: HashMap::new() };
                 let state = state.or_insert_with(begun);
                 let max_timestamp = read_at.or(event_time).map_or(i64::MAX, |now| topic.max_timestamp(now));

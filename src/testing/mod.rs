@@ -108,14 +108,14 @@ fn expand(config: &Config, test: &Test) -> Result<Config, String> {
     left_out.first().map_or(Ok(config), |left_out| Err(format!("topic: {left_out}")))
 }
 
-/// Returns the index of the topic with this name, or of the only topic.
+/// Returns the index of the topic with this name, or of the only topic. If it has several rules, returns the first one.
 fn topic(config: &Config, name: Option<&str>) -> Result<usize, String> {
-    match (name, config.topics.len()) {
+    match (name, config.only_input()) {
         (None, _) if !config.patterns.is_empty() => {
             Err(format!("topic: the configuration has a pattern; name a topic: {}", config.inputs()))
         }
-        (None, 1) => Ok(0),
-        (None, _) => Err(format!("topic: the configuration has several topics; choose one: {}", config.inputs())),
+        (None, Some(_)) => Ok(0),
+        (None, None) => Err(format!("topic: the configuration has several topics; choose one: {}", config.inputs())),
         (Some(name), _) => config.topic(name).map(|id| id.0).map_err(|message| format!("topic: {message}")),
     }
 }
@@ -181,7 +181,8 @@ fn replay(
     let name = recording.path.display();
     // The replay's error message names the option of its own command.
     let fault = |error: replay::Error| format!("file: {name}: {}", with_causes(&error).replace("--partitions", "`partitions` of the test"));
-    let mut replay = Replay::new(topic, &options).map_err(fault)?.with_schemas(Arc::clone(schemas)).reject_other_topics();
+    let rules: Vec<_> = config.rules(&topic.input).map(|(_, topic)| topic).collect();
+    let mut replay = Replay::of_rules(&rules, &options).map_err(fault)?.with_schemas(Arc::clone(schemas)).reject_other_topics();
     let input = open(&recording.path).map_err(|error| format!("file.path: cannot read {name}: {error}"))?;
     // Without `read_at`, each record is read at its own time, so none is from the future.
     let read_at = test.read_at.as_deref().and_then(parse_rfc3339).unwrap_or(i64::MAX);

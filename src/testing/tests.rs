@@ -416,3 +416,68 @@ fn late_and_future_records_are_judged_by_the_time_of_their_event() {
         assert_eq!((report.differences, report.error), (Vec::new(), None));
     }
 }
+
+const ENTRIES: &str = r#"
+[kafka]
+bootstrap_servers = "localhost:9092"
+
+[[topics]]
+input = "news"
+output = "orders"
+space = "orders"
+when = { field = "/type", equals = "order" }
+key = { field = "/id" }
+window = "1h"
+on_invalid = { topic = "invalid-orders" }
+filter = { kind = "exact" }
+
+[[topics]]
+input = "news"
+output = "others"
+when = { field = "/type", equals = "view" }
+key = { field = "/user" }
+window = "1m"
+on_invalid = "drop"
+filter = { kind = "exact" }
+"#;
+
+/// Live, replayed, and tested verdicts are those of the first entry that selects a record.
+#[test]
+fn a_record_belongs_to_the_first_entry_that_selects_it() {
+    let config = config(ENTRIES);
+    let test = json!({ "name": "entries", "records": [
+        { "value": { "type": "order", "id": 1, "user": 1 }, "expect": { "verdict": "unseen", "output": "orders" } },
+        { "value": { "type": "view", "id": 1, "user": 1 }, "expect": { "verdict": "unseen", "output": "others" } },
+        { "value": { "type": "order", "id": 1, "user": 2 }, "expect": { "verdict": "duplicate", "output": "none" } },
+        { "value": { "type": "view", "id": 2, "user": 1 }, "expect": "duplicate" },
+        // No entry selects it.
+        { "value": { "type": "x", "id": 1 }, "expect": { "verdict": "passed", "output": "others" } },
+        { "value": { "type": "order", "user": 1 }, "expect": { "verdict": "invalid", "output": "invalid-orders" } },
+        { "value": { "type": "view", "id": 1 }, "expect": { "verdict": "invalid", "output": "none" } },
+        // The first entry cannot read the type.
+        { "value": "not JSON", "expect": { "verdict": "invalid", "output": "invalid-orders" } },
+        { "at": "+10m", "value": { "type": "view", "id": 1, "user": 1 }, "expect": "unseen" },
+        { "value": { "type": "order", "id": 1, "user": 1 }, "expect": "duplicate" },
+    ] });
+    let report = report(&config, &test);
+    assert!(report.passed(), "{}", text("entries", &[report]));
+}
+
+#[test]
+fn a_file_is_replayed_by_all_entries_of_its_input() {
+    let lines: String = ["order 1 1", "view 1 1", "order 1 2", "view 2 1", "x 1 1", "view 3 2", "order 2 2"]
+        .into_iter()
+        .map(|line| {
+            let mut words = line.split(' ');
+            let mut next = || words.next().unwrap();
+            json!({ "type": next(), "id": next(), "user": next() }).to_string() + "\n"
+        })
+        .collect();
+    let test = json!({ "name": "file", "file": { "path": "x", "time": "none" }, "expect": {
+        "records": 7, "unseen": 4, "duplicate": 2, "passed": 1, "false_positive": 0 } });
+    let file = TestFile::new(&json!({ "tests": [test] })).unwrap();
+    let schemas: Arc<dyn Schemas> = Arc::new(NoSchemas);
+    let open = |_: &Path| -> io::Result<Box<dyn BufRead>> { Ok(Box::new(io::Cursor::new(lines.clone().into_bytes()))) };
+    let report = run(&config(ENTRIES), &file.tests[0], &schemas, &open);
+    assert!(report.passed(), "{}", text("file", &[report]));
+}

@@ -2,7 +2,7 @@
 //!
 //! Owns the inputs, the states, and the partitions that wait for a state. Must never talk to a broker.
 
-use super::ids::{InputId, StateId};
+use super::ids::{InputId, StateId, UnitId};
 use super::input::Input;
 use super::partition::{Announced, PartitionState};
 use super::pending_restore::{AssignedPartition, PendingRestore};
@@ -24,8 +24,8 @@ pub(super) struct Assignment {
     pub(super) claims: BTreeMap<StateId, Claim>,
     /// States whose checkpoint another worker of this process has claimed, although this worker has committed since.
     pub(super) superseded: BTreeSet<StateId>,
-    /// Partitions that wait for their state to be rebuilt.
-    pub(super) pending_restores: BTreeMap<StateId, PendingRestore>,
+    /// Partitions that wait for their states to be rebuilt.
+    pub(super) pending_restores: BTreeMap<UnitId, PendingRestore>,
     pub(super) rebuilt: (Sender<Rebuilt>, Receiver<Rebuilt>),
     /// Partitions of topics that the group has not started to read.
     pub(super) unbegun: Vec<AssignedPartition>,
@@ -48,7 +48,9 @@ pub(super) struct Assignment {
 
 /// The inputs that use a state.
 pub(super) fn inputs_of<'w>(topics: &'w Topics, inputs: &'w BTreeMap<InputId, Input>, state: StateId) -> impl Iterator<Item = &'w Input> {
-    topics.of_space(state.space).filter_map(move |(topic, _)| inputs.get(&InputId { topic, partition: state.partition }))
+    topics
+        .of_space(state.space)
+        .filter_map(move |(rule, _)| inputs.get(&topics.input_of(InputId { topic: rule, partition: state.partition })))
 }
 
 impl Assignment {
@@ -88,11 +90,12 @@ impl Assignment {
         self.inputs.values().filter(|input| are(input)).map(|input| input.partition.clone()).collect()
     }
 
-    /// Returns the partitions that share a state with any of these.
-    pub(super) fn with_shared_state(&self, partitions: &[TopicPartition]) -> Vec<TopicPartition> {
-        let states: BTreeSet<_> =
-            self.inputs.values().filter(|input| partitions.contains(&input.partition)).map(|input| input.state).collect();
-        self.partitions(|input| states.contains(&input.state))
+    /// Returns the partitions that are restored together with any of these, because they share a state, directly or not.
+    pub(super) fn with_shared_state(&self, topics: &Topics, partitions: &[TopicPartition]) -> Vec<TopicPartition> {
+        let units: BTreeSet<_> =
+            self.inputs.iter().filter(|(_, input)| partitions.contains(&input.partition)).map(|(&id, _)| topics.unit_of(id)).collect();
+        let of_units = self.inputs.iter().filter(|(id, _)| units.contains(&topics.unit_of(**id)));
+        of_units.map(|(_, input)| input.partition.clone()).collect()
     }
 
     /// True if records of the aborted transaction are missing from the open one. All of them must be committed in one transaction, so that
@@ -101,9 +104,15 @@ impl Assignment {
         self.inputs.values().any(|input| !input.ends_worker && !input.replay_complete())
     }
 
-    /// True if any topic of the state is warming up.
+    /// True if the state lacks effects of an input, which a warm-up restores.
     pub(super) fn warms_up(&self, topics: &Topics, state: StateId) -> bool {
-        inputs_of(topics, &self.inputs, state).any(|input| input.is_warm_up(input.position()))
+        inputs_of(topics, &self.inputs, state).any(|input| input.warms_up(state))
+    }
+
+    /// Returns the states with an input that is warming up, by the units in which they are restored.
+    pub(super) fn warming(&self, topics: &Topics) -> BTreeSet<UnitId> {
+        let warming = self.inputs.iter().filter(|(_, input)| input.is_warm_up(input.position()));
+        warming.map(|(&id, _)| topics.unit_of(id)).collect()
     }
 
     /// True if a changelog needs a record that no other commit has written: its new owner has logged nothing for `timeout`, or the end of a
@@ -115,10 +124,10 @@ impl Assignment {
         })
     }
 
-    /// True if another topic of the same state is warming up.
+    /// True if another topic of the same states is warming up.
     pub(super) fn others_warm_up(&self, topics: &Topics, of: InputId) -> bool {
-        let Some(state) = self.inputs.get(&of).map(|input| input.state) else { return false };
-        inputs_of(topics, &self.inputs, state).any(|input| input.topic != of.topic && input.is_warm_up(input.position()))
+        let others = topics.inputs_of_unit(topics.unit_of(of)).filter(|&other| other != of);
+        others.filter_map(|other| self.inputs.get(&other)).any(|input| input.is_warm_up(input.position()))
     }
 
     /// Drops partitions that now belong to another member.
@@ -129,7 +138,7 @@ impl Assignment {
             .for_each(|waiting| waiting.assigned.retain(|assigned| !partitions.contains(&assigned.partition)));
         self.pending_restores.retain(|_, waiting| !waiting.assigned.is_empty());
         self.unbegun.retain(|assigned| !partitions.contains(&assigned.partition));
-        let used: BTreeSet<_> = self.inputs.values().map(|input| input.state).collect();
+        let used: BTreeSet<_> = self.inputs.values().flat_map(Input::states).collect();
         self.states.retain(|id, _| used.contains(id));
     }
 
@@ -146,7 +155,7 @@ impl Assignment {
     /// committed.
     pub(super) fn offsets(&self, topics: &Topics) -> Vec<(TopicPartition, Offset, String)> {
         let ahead = self.inputs.values().filter(|input| input.is_ahead()).map(|input| self.reached(topics, input));
-        let announces = |input: &Input| self.states.get(&input.state).is_some_and(|state| state.announced != Announced::Complete);
+        let announces = |input: &Input| self.states_of(input).any(|(_, state)| state.announced != Announced::Complete);
         let is_noted = |input: &&Input| !input.is_ahead() && (input.has_unlogged() || input.group().offset.is_none() || announces(input));
         let unmoved = self.inputs.values().filter(is_noted);
         let unmoved = unmoved.map(|input| {
@@ -159,15 +168,20 @@ impl Assignment {
         ahead.chain(unmoved).chain(beginnings).collect()
     }
 
+    /// Returns the states of an input that are restored.
+    fn states_of(&self, input: &Input) -> impl Iterator<Item = (StateId, &PartitionState)> {
+        input.states().filter_map(|id| Some((id, self.states.get(&id)?)))
+    }
+
     /// Returns the position of an input, with its metadata, to be committed.
     fn reached(&self, topics: &Topics, input: &Input) -> (TopicPartition, Offset, String) {
         // If some decided records are not in this transaction, stream time is left out. Otherwise the next owner would start with their
         // stream time.
-        let is_whole = inputs_of(topics, &self.inputs, input.state).all(Input::replay_complete);
-        let state = self.states.get(&input.state);
-        let stream_time = state.filter(|_| is_whole).and_then(|state| state.dedup.stream_time());
-        let (id, epoch) = (log_id(&input.topic_incarnation).map(str::to_owned), state.map(|state| state.epoch));
-        let note = Note { first: input.group_start(), stream_time, id, epoch, is_seed: false };
+        let is_whole = |state: StateId| inputs_of(topics, &self.inputs, state).all(Input::replay_complete);
+        let times = self.states_of(input).map(|(id, state)| (id, state.dedup.stream_time().filter(|_| is_whole(id))));
+        let id = log_id(&input.topic_incarnation).map(str::to_owned);
+        let epoch = self.states_of(input).map(|(_, state)| state.epoch).max();
+        let note = Note { first: input.group_start(), id, epoch, ..topics.note_of_times(input.topic, times) };
         (input.partition.clone(), input.position(), note.to_string())
     }
 
@@ -187,8 +201,7 @@ impl Assignment {
 
     /// Returns the committed offsets of partitions whose owner has not announced itself in the changelog.
     pub(super) fn unannounced(&self) -> Vec<(TopicPartition, Offset, String)> {
-        let is_new =
-            |input: &&Input| self.states.get(&input.state).is_some_and(|state| matches!(state.announced, Announced::Nothing { .. }));
+        let is_new = |input: &&Input| self.states_of(input).any(|(_, state)| matches!(state.announced, Announced::Nothing { .. }));
         let committed =
             |input: &Input| input.group().offset.map(|offset| (input.partition.clone(), offset, input.group().metadata.clone()));
         self.inputs.values().filter(is_new).filter_map(committed).collect()
@@ -212,7 +225,7 @@ impl Assignment {
             state.pending.committed(&read);
             if let Some(written) = written.remove(&TopicPartition { topic: changelog.clone(), partition: id.partition }) {
                 are_same &= state.logged(&written);
-                let warms_up = inputs().any(Input::logs_warm_up);
+                let warms_up = inputs().any(|input| input.logs_warm_up(id));
                 state.announced = if warms_up { Announced::WarmUp } else { Announced::Complete };
             }
         }

@@ -91,7 +91,7 @@ impl<B: Broker> Worker<B> {
         }
         let _span = tracing::debug_span!("checkpoint", space = topic.config.space, partition = id.partition).entered();
         for input in inputs() {
-            state.advance_offset(&input.topic_incarnation, input.position());
+            state.advance_offset(&input.topic_incarnation, input.reached(id));
         }
         let Some(claim) = claims.get(&id) else { return 0 };
         let bytes = state.save(&self.shared.store, &self.shared.stats, (&topic.stored_as(id.partition), claim), &topic.settings);

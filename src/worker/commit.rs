@@ -174,9 +174,9 @@ impl<B: Broker> Worker<B> {
             let inputs = || inputs_of(&self.topics, inputs, id);
             // Also set in the last commit of a warm-up, which may write several records. The next commit announces that the state is
             // complete.
-            let warms_up = inputs().any(Input::logs_warm_up);
+            let warms_up = inputs().any(|input| input.logs_warm_up(id));
             let announces = state.announced.is_behind(warms_up);
-            let mut spans: Vec<_> = inputs().map(Input::unlogged).filter(|span| announces || span.start < span.end).collect();
+            let mut spans: Vec<_> = inputs().map(|input| input.unlogged(id)).filter(|span| announces || span.start < span.end).collect();
             if spans.is_empty() {
                 continue;
             }
@@ -286,8 +286,9 @@ impl<B: Broker> Worker<B> {
         }
         for Refused { origin, topic: to, invalid, .. } in refused.into_iter().filter(|refused| refused.is_certain) {
             let Some((of, offset)) = self.writer.in_flight.origin(origin) else { continue };
-            let Some(input) = self.assignment.inputs.get_mut(&of) else { continue };
+            // The rule that the record belongs to.
             let topic = &self.topics[of.topic];
+            let Some(input) = self.assignment.inputs.get_mut(&self.topics.input_of(of)) else { continue };
             let stop = |advice: &str| Err(Error::Exit(format!("{} offset {offset}: {}; {advice}", input.partition, invalid.message)));
             let verdict = input.verdicts().verdict(offset);
             if topic.forward.is_some() && verdict.is_none() {

@@ -2,7 +2,8 @@
 //!
 //! Owns the recovery of a partition whose fetch failed or stopped. Must never change a position.
 
-use super::input::{Input, Wait};
+use super::input::Input;
+use super::stall::Wait;
 use super::{Error, Worker};
 use crate::broker::{Broker, Consumer as _};
 use crate::fault;

@@ -4,7 +4,7 @@
 
 use crate::record::{SpaceId, TopicId};
 
-/// The id of an input partition.
+/// The id of an input partition: the topic is the first rule of the input. Where a record is meant, the topic is the record's rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct InputId {
     pub(super) topic: TopicId,
@@ -15,6 +15,14 @@ pub(super) struct InputId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct StateId {
     pub(super) space: SpaceId,
+    pub(super) partition: i32,
+}
+
+/// The id of states that are restored together: a partition number of the key spaces that rules of the same inputs connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct UnitId {
+    /// The first of these spaces.
+    pub(super) first: SpaceId,
     pub(super) partition: i32,
 }
 

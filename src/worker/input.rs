@@ -6,6 +6,8 @@
 
 use super::ids::StateId;
 use super::pending_restore::AssignedPartition;
+use super::stall::{Stall, Wait};
+use super::state_progress::StateProgress;
 use super::verdicts::Verdicts;
 use crate::broker::Committed;
 use crate::changelog::Span;
@@ -13,25 +15,10 @@ use crate::fault;
 use crate::format::SchemaId;
 use crate::record::{Invalid, Offset, Timestamp, TopicId, TopicPartition, Verdict};
 use crate::runtime;
-use std::time::{Duration, Instant};
-
-/// The time without progress after which the worker asks a broker for an open transaction that holds the partition back. The answer is
-/// valid for the same time. Ordinary transactions are shorter.
-pub(super) const STALLED: Duration = Duration::from_secs(30);
+use std::time::Instant;
 
 /// The delay before the status shows a partition as unreadable.
 const UNREADABLE_MS: Timestamp = 5_000;
-
-/// The wait state of an input. See the module `pausing`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wait {
-    /// The input does not wait.
-    No,
-    /// Records were passed over and must be read again.
-    PassedOver,
-    /// The consumer is paused.
-    Paused,
-}
 
 /// The progress of one input partition.
 pub(super) struct Input {
@@ -40,8 +27,8 @@ pub(super) struct Input {
     pub(super) topic_incarnation: String,
     /// The topic as configured.
     pub(super) topic: TopicId,
-    /// The state that the input uses.
-    pub(super) state: StateId,
+    /// The states that the input uses, one per rule of the topic.
+    states: Vec<StateProgress>,
     /// The offset at which the group started, if known.
     first: Option<Offset>,
     /// The offset of the next record to process.
@@ -54,10 +41,6 @@ pub(super) struct Input {
     warm_until: Offset,
     /// True until a record after the warm-up is processed.
     warming_up: bool,
-    /// Stream time at `warm_until`, if known. Records of the warm-up cannot advance stream time past it.
-    warm_up_max_timestamp: Option<Timestamp>,
-    /// The changelog contains the effects of all records below this offset.
-    logged: Offset,
     /// Records below this offset are counted.
     counted: Offset,
     verdicts: Verdicts,
@@ -73,35 +56,27 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// Creates an input that reads from `start`. Records from `start` up to `warm_until` are a warm-up. If `warm_until` is less than
-    /// `start`, the state ends there, and the records in between have expired. `group` is the group's committed offset, and `first` is the
+    /// Creates an input that reads from `start`. Records from `start` up to `warm_until` are a warm-up, at least for one of the states. If
+    /// `warm_until` is less than `start`, the records in between have expired. `group` is the group's committed offset, and `first` is the
     /// offset at which the group started.
     pub(super) fn new(
         assigned: AssignedPartition,
-        state: StateId,
+        states: Vec<StateProgress>,
         (start, warm_until): (Offset, Offset),
         first: Option<Offset>,
         group: Committed,
-        has_changelog: bool,
     ) -> Self {
         Self {
-            warm_up_max_timestamp: assigned.note().stream_time,
             partition: assigned.partition,
             topic_incarnation: assigned.topic_incarnation,
             topic: assigned.topic,
-            state,
+            states,
             first,
             position: start,
             committed: start,
             group,
             warm_until,
             warming_up: start < warm_until,
-            // A changelog record starts where the state ends, or the next rebuild would miss the expired records in between.
-            logged: match has_changelog {
-                true if fault::defect("expired_records_not_logged") => start,
-                true => start.min(warm_until),
-                false => Offset::MAX,
-            },
             counted: start,
             verdicts: Verdicts::default(),
             wait: Wait::No,
@@ -110,6 +85,33 @@ impl Input {
             stall: None,
             failing: None,
         }
+    }
+
+    /// Returns the ids of the input's states.
+    pub(super) fn states(&self) -> impl Iterator<Item = StateId> {
+        self.states.iter().map(|progress| progress.state)
+    }
+
+    #[inline]
+    fn progress(&self, state: StateId) -> Option<&StateProgress> {
+        self.states.iter().find(|progress| progress.state == state)
+    }
+
+    /// Returns the offset up to which a state contains the effects of the input.
+    pub(super) fn reached(&self, state: StateId) -> Offset {
+        let start = self.progress(state).map_or(0, |progress| progress.start);
+        self.position.max(start)
+    }
+
+    /// True if the record at this offset belongs to the warm-up, and the state contains its effect already.
+    pub(super) fn is_in(&self, state: StateId, offset: Offset) -> bool {
+        let has = |progress: &StateProgress| offset < progress.start && !fault::defect("warm_up_applied_again");
+        self.is_warm_up(offset) && self.progress(state).is_some_and(has)
+    }
+
+    /// True if the state lacks effects of the input, which the warm-up restores.
+    pub(super) fn warms_up(&self, state: StateId) -> bool {
+        self.is_warm_up(self.position) && self.progress(state).is_some_and(|progress| progress.start < self.warm_until)
     }
 
     /// Returns the offset of the next record to process.
@@ -173,10 +175,13 @@ impl Input {
         self.position.max(self.warm_until)
     }
 
-    /// Returns the latest timestamp to which the record at this offset may advance stream time. For a live record, this is `now`.
+    /// Returns the latest timestamp to which the record at this offset may advance a state's stream time. For a live record, this is `now`.
     #[inline]
-    pub(super) fn max_timestamp(&self, offset: Offset, now: Timestamp) -> Timestamp {
-        if self.is_warm_up(offset) { self.warm_up_max_timestamp.unwrap_or(now) } else { now }
+    pub(super) fn max_timestamp(&self, state: StateId, offset: Offset, now: Timestamp) -> Timestamp {
+        if !self.is_warm_up(offset) {
+            return now;
+        }
+        self.progress(state).and_then(|progress| progress.warm_up_max_timestamp).unwrap_or(now)
     }
 
     /// Advances past a record of the warm-up. There is nothing to commit or to abort.
@@ -232,36 +237,41 @@ impl Input {
         offset < self.counted
     }
 
-    /// True if the changelog contains the effect of the record at this offset.
+    /// True if the state's changelog contains the effect of the record at this offset.
     #[inline]
-    pub(super) const fn is_logged(&self, offset: Offset) -> bool {
-        offset < self.logged
+    pub(super) fn is_logged(&self, state: StateId, offset: Offset) -> bool {
+        self.progress(state).is_some_and(|progress| offset < progress.logged)
     }
 
-    /// True if the effects of some records below the position are not in the changelog.
-    pub(super) const fn has_unlogged(&self) -> bool {
-        self.position > self.logged
+    /// True if the effects of some records below the position are not in a changelog.
+    pub(super) fn has_unlogged(&self) -> bool {
+        self.states.iter().any(|progress| self.position > progress.logged)
     }
 
-    /// Records that the changelog contains the effects of all records below the position.
+    /// Records that the changelogs contain the effects of all records below the position.
     pub(super) fn note_logged(&mut self) {
-        self.logged = self.logged.max(self.position);
+        for progress in &mut self.states {
+            progress.logged = progress.logged.max(self.position);
+        }
     }
 
     /// True if the records from this offset on are read for the first time: they are past the warm-up, and neither counted nor logged.
     #[inline]
     pub(super) fn is_new_from(&self, offset: Offset) -> bool {
-        offset >= self.position.max(self.warm_until).max(self.counted).max(self.logged)
+        let logged = self.states.iter().map(|progress| progress.logged).max().unwrap_or_default();
+        offset >= self.position.max(self.warm_until).max(self.counted).max(logged)
     }
 
     /// True if the next changelog record of the state contains effects of the warm-up.
-    pub(super) const fn logs_warm_up(&self) -> bool {
-        self.logged < self.warm_until
+    pub(super) fn logs_warm_up(&self, state: StateId) -> bool {
+        self.progress(state).is_some_and(|progress| progress.logged < self.warm_until)
     }
 
-    /// Returns the span of records whose effects are not in the changelog.
-    pub(super) fn unlogged(&self) -> Span<'_> {
-        Span { topic: &self.topic_incarnation, start: self.logged.min(self.position), end: self.position }
+    /// Returns the span of records whose effects are not in the state's changelog.
+    pub(super) fn unlogged(&self, state: StateId) -> Span<'_> {
+        let end = self.reached(state);
+        let logged = self.progress(state).map_or(end, |progress| progress.logged);
+        Span { topic: &self.topic_incarnation, start: logged.min(end), end }
     }
 
     /// Passes over a record that arrived too early. It will be read again.
@@ -354,31 +364,12 @@ impl Input {
     }
 }
 
-/// A partition that makes no progress before the end of its log.
-pub(super) struct Stall {
-    pub(super) position: Offset,
-    pub(super) since: Instant,
-    since_ms: Timestamp,
-    /// The time of the last answer of a broker, and true if an open transaction is the cause.
-    pub(super) answer: Option<(Instant, bool)>,
-}
-
-impl Stall {
-    /// Returns the time at which the partition stopped at an open transaction, or `None` if no open transaction is known.
-    pub(super) fn open_transaction_since(&self) -> Option<Timestamp> {
-        self.answer.filter(|&(_, is_open)| is_open).map(|_| self.since_ms)
-    }
-
-    pub(super) fn must_ask(&self, now: Instant) -> bool {
-        let last = self.answer.map_or(self.since, |(asked, _)| asked);
-        now.saturating_duration_since(last) >= STALLED
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::stall::STALLED;
     use super::super::verdicts::Recall;
     use super::*;
+    use crate::record::SpaceId;
 
     /// An input at `position` that has judged nothing yet.
     fn input(position: Offset) -> Input {
@@ -386,15 +377,13 @@ mod tests {
             partition: TopicPartition { topic: "in".to_owned(), partition: 0 },
             topic_incarnation: "in".to_owned(),
             topic: TopicId(0),
-            state: StateId::default(),
+            states: vec![StateProgress::new(StateId::default(), (position, position), None, true)],
             first: Some(position),
             position,
             committed: position,
             group: Committed { offset: Some(position), metadata: String::new() },
             warm_until: position,
             warming_up: false,
-            warm_up_max_timestamp: None,
-            logged: position,
             verdicts: Verdicts::default(),
             wait: Wait::No,
             blocked_on_schema: None,
@@ -458,6 +447,28 @@ mod tests {
         input.rewind();
         assert_eq!((input.position(), input.group().offset), (6, Some(6)), "an abort does not undo a commit");
         assert_eq!(input.verdicts().recall(6), Recall::Decided(Verdict::Duplicate), "not committed yet");
+    }
+
+    /// A state that has been restored to a later offset than another one of the input takes no record twice.
+    #[test]
+    fn each_state_warms_up_from_its_own_offset() {
+        let state = |space| StateId { space: SpaceId(space), partition: 0 };
+        let progress = |space, start, time| StateProgress::new(state(space), (start, 10), Some(time), true);
+        let states = vec![progress(0, 5, 0), progress(1, 8, 1), progress(2, 10, 2)];
+        let mut input = Input { states, warm_until: 10, warming_up: true, ..input(5) };
+        let span = |input: &Input, space| (input.unlogged(state(space)).start, input.unlogged(state(space)).end);
+        input.warmed_up(6);
+        assert_eq!([0, 1, 2].map(|space| input.is_in(state(space), 7)), [false, true, true]);
+        assert_eq!([0, 1, 2].map(|space| input.reached(state(space))), [7, 8, 10]);
+        assert_eq!([0, 1, 2].map(|space| input.warms_up(state(space))), [true, true, false]);
+        assert_eq!([0, 1, 2].map(|space| input.logs_warm_up(state(space))), [true, true, false]);
+        assert_eq!([0, 1, 2].map(|space| span(&input, space)), [(5, 7), (8, 8), (10, 10)]);
+        assert_eq!([0, 1].map(|space| input.max_timestamp(state(space), 9, 77)), [0, 1]);
+        input.note_logged();
+        input.skip_warm_up();
+        assert_eq!([0, 1, 2].map(|space| span(&input, space)), [(7, 10), (8, 10), (10, 10)]);
+        assert!(![0, 1, 2].into_iter().any(|space| input.warms_up(state(space)) || input.is_in(state(space), 10)));
+        assert_eq!(input.max_timestamp(state(1), 10, 77), 77);
     }
 
     #[test]

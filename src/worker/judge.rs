@@ -9,6 +9,7 @@
 //! through, has no key, retracts its key, or ends a slice of the window. So are all records of a topic that writes its duplicates, and of a
 //! topic whose filter needs more than one call per key. [`RecordLoop::emit`] handles both kinds.
 
+use super::ids::StateId;
 use super::input::Input;
 use super::key_reader::Keyed;
 use super::partition::PartitionState;
@@ -21,13 +22,13 @@ use crate::filter::ExactError;
 use crate::key::{KeyedRecord, NoKey};
 use crate::record::{Offset, Timestamp, Verdict};
 
-/// Decides or recalls the verdict of one record. `max_timestamp` is the latest timestamp to which a record may advance stream time, based
+/// Decides or recalls the verdict of one record, in the state of its rule. `max_timestamp` is the latest timestamp to which a record may advance stream time, based
 /// on the local clock.
 #[inline]
 pub(super) fn judge_one(
     topic: &Topic,
     input: &Input,
-    state: &mut PartitionState,
+    (id, state): (StateId, &mut PartitionState),
     offset: Offset,
     keyed: &Keyed,
     max_timestamp: Timestamp,
@@ -43,13 +44,13 @@ pub(super) fn judge_one(
         Err(NoKey::Passes) => return Ok(Verdict::Passed),
         Err(NoKey::Awaits(schema)) => return Err(VerdictError::Awaits(*schema)),
     };
-    let max_timestamp = input.max_timestamp(offset, max_timestamp);
+    let max_timestamp = input.max_timestamp(id, offset, max_timestamp);
     state.changed = true;
     let keeps_first = fault::defect("replaced_contents_not_logged") && state.dedup.would_drop(fingerprint).is_ok_and(|seen| seen.is_some());
     let verdict =
         if retracts { state.dedup.retract(fingerprint, time, max_timestamp) } else { state.dedup.judge(fingerprint, time, max_timestamp) };
     let verdict = verdict.map_err(VerdictError::State)?;
-    if !input.is_logged(offset) && !keeps_first {
+    if !input.is_logged(id, offset) && !keeps_first {
         state.pending.note(&state.dedup, input.topic, offset, fingerprint);
     }
     Ok(verdict)

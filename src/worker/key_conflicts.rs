@@ -46,9 +46,12 @@ pub(super) fn watch<B: Broker>(
 /// Forgets the content for partitions that are assigned or revoked, because other members may have emitted records in the meantime.
 pub(super) fn forget<B: Broker>(shared: &Shared<B>, topics: &Topics, partitions: &[TopicPartition]) {
     for partition in partitions {
-        let topic = topics.find(&partition.topic).map(|topic| &topics[topic]).filter(|topic| topic.forward.is_none());
-        if let Some(contents) = topic.and_then(|topic| shared.stats.topics[topic.counted.0].contents.as_ref()) {
-            contents.forget_partition(partition.partition);
+        let rules = topics.find(&partition.topic).into_iter().flat_map(|topic| &topics[topic].of_input).map(|&rule| &topics[rule]);
+        for topic in rules.filter(|topic| topic.forward.is_none()) {
+            let contents = shared.stats.topics[topic.counted.0].contents.as_ref();
+            if let Some(contents) = contents {
+                contents.forget_partition(partition.partition);
+            }
         }
     }
 }

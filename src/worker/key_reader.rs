@@ -2,17 +2,52 @@
 //!
 //! Owns the compiled schemas and the reusable buffers for the extraction. Must never decide a verdict.
 
-use super::topics::InputTopic;
+use super::ids::InputId;
+use super::topics::{InputTopic, Topics};
 use crate::broker;
 use crate::fault;
 use crate::format::{Lookup, SchemaId, Schemas};
 use crate::key::{KeyedRecord, NoKey, Reader, RecordSpec, Scratch};
 use crate::record::{Record, Timestamp, TopicId};
+use std::ops::Range;
 use std::slice;
 use std::sync::Arc;
 
 /// Everything in a record that its verdict depends on.
 pub(super) type Keyed = Result<KeyedRecord, NoKey>;
+
+/// The keys of consecutive records.
+#[derive(Default)]
+pub(super) struct Keys {
+    pub(super) keyed: Vec<Keyed>,
+    /// The rule that each record belongs to. Empty if no input has several rules.
+    pub(super) rules: Vec<TopicId>,
+}
+
+impl Keys {
+    pub(super) fn clear(&mut self) {
+        self.keyed.clear();
+        self.rules.clear();
+    }
+
+    /// Splits consecutive records of an input into runs of one rule, each with the rule as its topic.
+    pub(super) fn by_rule(&self, of: Option<InputId>, numbers: Range<usize>) -> impl Iterator<Item = (Option<InputId>, Range<usize>)> {
+        let mut start = numbers.start;
+        std::iter::from_fn(move || {
+            let left = start..numbers.end;
+            if left.is_empty() {
+                return None;
+            }
+            let Some(rules) = self.rules.get(left.clone()) else {
+                start = left.end;
+                return Some((of, left));
+            };
+            let len = rules.iter().take_while(|&&rule| rule == rules[0]).count();
+            start = left.start + len;
+            Some((of.map(|of| InputId { topic: rules[0], ..of }), left.start..start))
+        })
+    }
+}
 
 /// The number of decoded bytes after which the extraction of keys stops. Decoding so much takes about a second, and the worker must
 /// commit and poll in between.
@@ -50,26 +85,44 @@ impl KeyReader {
 
     /// Extracts the keys of consecutive records, until `decoded_limit` is reached. Requests all unknown schemas at once, so that the
     /// partition waits only once.
-    pub(super) fn take(
-        &mut self,
-        id: TopicId,
-        topic: &InputTopic,
-        messages: &[impl broker::Record],
-        keys: &mut Vec<Keyed>,
-        decoded_limit: u64,
-    ) {
+    pub(super) fn take(&mut self, topics: &Topics, id: TopicId, messages: &[impl broker::Record], keys: &mut Keys, decoded_limit: u64) {
+        let topic = &topics[id];
         if topic.config.formats.value().encodings.is_empty() {
-            return self.take_all(id, topic, messages, keys);
+            return self.take_all(topics, id, messages, keys);
         }
         for message in messages {
             if self.decoded_bytes() >= decoded_limit {
                 return;
             }
-            self.take_all(id, topic, slice::from_ref(message), keys);
+            self.take_all(topics, id, slice::from_ref(message), keys);
         }
     }
 
-    fn take_all(&mut self, id: TopicId, topic: &InputTopic, messages: &[impl broker::Record], keys: &mut Vec<Keyed>) {
+    fn take_all(&mut self, topics: &Topics, id: TopicId, messages: &[impl broker::Record], keys: &mut Keys) {
+        let topic = &topics[id];
+        if topic.has_rules() {
+            self.take_by_rules(topics, &topic.of_input, messages, keys);
+        } else {
+            self.take_of_topic(id, topic, messages, &mut keys.keyed);
+        }
+    }
+
+    /// Extracts the keys of records by the first rule that selects each. The last rule has those that none selects.
+    fn take_by_rules(&mut self, topics: &Topics, rules: &[TopicId], messages: &[impl broker::Record], keys: &mut Keys) {
+        for message in messages {
+            for &rule in rules {
+                self.take_of_topic(rule, &topics[rule], slice::from_ref(message), &mut keys.keyed);
+                let passes = matches!(keys.keyed.last(), Some(Err(NoKey::Passes)));
+                if !passes || rules.last() == Some(&rule) {
+                    keys.rules.push(rule);
+                    break;
+                }
+                keys.keyed.pop();
+            }
+        }
+    }
+
+    fn take_of_topic(&mut self, id: TopicId, topic: &InputTopic, messages: &[impl broker::Record], keys: &mut Vec<Keyed>) {
         let spec = topic.config.record_spec();
         let spec = RecordSpec { time: spec.time.filter(|_| !fault::defect("event_times_ignored")), ..spec };
         let spec = if fault::defect("conditions_ignored") { RecordSpec { when: &[], ..spec } } else { spec };

@@ -3,7 +3,8 @@
 //! Owns offsets that hold no record. Must never skip a record, or ask a broker more often than once per second.
 
 use super::ids::InputId;
-use super::input::{Input, STALLED};
+use super::input::Input;
+use super::stall::STALLED;
 use super::{Error, Flow, Worker};
 use crate::broker::{Broker, Consumer as _};
 use crate::fault;
@@ -75,7 +76,11 @@ impl<B: Broker> Worker<B> {
             if input.step_over(end) {
                 stepped = true;
                 // So that the next checkpoint contains the new offset.
-                self.assignment.states.get_mut(&input.state).into_iter().for_each(|state| state.changed = true);
+                for id in input.states() {
+                    if let Some(state) = self.assignment.states.get_mut(&id) {
+                        state.changed = true;
+                    }
+                }
             }
         }
         match if stepped { self.writer.begin() } else { Ok(()) } {

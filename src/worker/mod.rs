@@ -34,6 +34,8 @@ mod report;
 mod restore;
 mod retry;
 mod shared;
+mod stall;
+mod state_progress;
 mod topics;
 mod transaction;
 mod verdicts;
@@ -126,7 +128,7 @@ impl<B: Broker> Worker<B> {
     pub fn run(mut self, number: usize) -> Result<(), Error> {
         loop {
             let source = self.shared.broker.consumer(&self.shared.config, number)?;
-            let inputs: Vec<_> = self.topics.iter().map(|(_, topic)| &*topic.config.input).collect();
+            let inputs: Vec<_> = self.topics.inputs().map(|(_, topic)| &*topic.config.input).collect();
             source.subscribe(&inputs)?;
             (self.generation, self.has_unhandled_rebalance) = (None, false);
             let ended = self.work(&source).and_then(|()| self.commit_and_checkpoint(&source));

@@ -6,18 +6,17 @@
 //! partition.
 
 use super::ids::InputId;
-use super::input::Wait;
+use super::stall::Wait;
 use super::{Error, Worker};
 use crate::broker::{Broker, Consumer as _};
 use crate::fault;
 use crate::format::SchemaId;
 use crate::record::TopicPartition;
-use std::collections::BTreeSet;
 
 impl<B: Broker> Worker<B> {
     /// Marks the next record of a partition as waiting for an unknown schema. Other partitions continue.
     pub(super) fn block_on_schema(&mut self, of: InputId, schema: SchemaId) {
-        let Some(input) = self.assignment.inputs.get_mut(&of) else { return };
+        let Some(input) = self.assignment.inputs.get_mut(&self.topics.input_of(of)) else { return };
         tracing::debug!(partition = %input.partition, schema = %schema, offset = input.position(), "waiting for a schema");
         input.blocked_on_schema = Some(schema);
         self.assignment.any_blocked_on_schema = true;
@@ -28,13 +27,12 @@ impl<B: Broker> Worker<B> {
         if !self.assignment.any_warm_up && !self.assignment.any_blocked_on_schema && !self.assignment.holds_new_records {
             return Ok(());
         }
-        let states: BTreeSet<_> = self.assignment.inputs.values().map(|input| input.state).collect();
-        let warming: BTreeSet<_> = states.into_iter().filter(|&state| self.assignment.warms_up(&self.topics, state)).collect();
+        let warming = self.assignment.warming(&self.topics);
         let holding = self.assignment.holds_new_records && self.writer.is_open();
         let (mut waiting, mut going_on) = (Vec::new(), Vec::new());
-        for input in self.assignment.inputs.values_mut() {
+        for (&id, input) in &mut self.assignment.inputs {
             input.blocked_on_schema = input.blocked_on_schema.filter(|&schema| self.key_reader.is_awaited(schema));
-            let must_warm_up = warming.contains(&input.state) && !input.is_warm_up(input.position());
+            let must_warm_up = warming.contains(&self.topics.unit_of(id)) && !input.is_warm_up(input.position());
             let is_new = holding && input.replay_complete();
             let must_wait = must_warm_up || is_new || input.blocked_on_schema.is_some();
             if must_wait && input.wait != Wait::Paused {

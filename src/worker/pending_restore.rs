@@ -1,12 +1,13 @@
-//! Assigned partitions whose state is not restored yet.
+//! Assigned partitions whose states are not restored yet.
 //!
-//! Owns their offsets and the rebuild of their state until they become inputs. Must never ask a broker.
+//! Owns their offsets and the rebuilds of their states until they become inputs. Must never ask a broker.
 
-use super::ids::StateId;
+use super::ids::{InputId, StateId};
+use super::partition::PartitionState;
 use super::rebuild_job::Cancellation;
-use super::topics::Topics;
 use crate::broker::{Committed, Note};
 use crate::record::{Offset, TopicId, TopicPartition, log_id};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -22,23 +23,35 @@ pub(super) struct AssignedPartition {
     pub(super) high: Offset,
 }
 
-/// A state that is being rebuilt, with the partitions that wait for it.
+/// States that are restored together and of which some are being rebuilt, with the partitions that wait for them.
 pub(super) struct PendingRestore {
     pub(super) assigned: Vec<AssignedPartition>,
     pub(super) began: Instant,
-    pub(super) cancellation: Arc<Cancellation>,
+    /// The states that are being rebuilt.
+    pub(super) jobs: BTreeMap<StateId, Arc<Cancellation>>,
+    /// The states that are restored already.
+    pub(super) states: BTreeMap<StateId, PartitionState>,
+}
+
+impl PendingRestore {
+    /// True if this job rebuilds one of the states, and was not replaced by another job.
+    pub(super) fn awaits(&self, id: StateId, job: &Arc<Cancellation>) -> bool {
+        self.jobs.get(&id).is_some_and(|awaited| Arc::ptr_eq(awaited, job))
+    }
 }
 
 impl Drop for PendingRestore {
     fn drop(&mut self) {
-        self.cancellation.cancel();
+        for job in self.jobs.values() {
+            job.cancel();
+        }
     }
 }
 
 impl AssignedPartition {
-    /// Returns the id of the partition's state.
-    pub(super) fn state(&self, topics: &Topics) -> StateId {
-        StateId { space: topics[self.topic].space, partition: self.partition.partition }
+    /// Returns the id of the partition as an input.
+    pub(super) const fn input(&self) -> InputId {
+        InputId { topic: self.topic, partition: self.partition.partition }
     }
 
     /// Returns the metadata of the committed offset.

@@ -5,7 +5,7 @@
 
 use super::Flow;
 use super::ids::InputId;
-use super::key_reader::{KeyReader, Keyed};
+use super::key_reader::{KeyReader, Keys};
 use super::topics::Topics;
 use crate::broker::{self, Batch, Broker, Consumer as _, Record, RecordOf};
 use crate::key::{Fingerprint, KeyedRecord};
@@ -26,7 +26,7 @@ pub(super) struct ReadAhead<'s, B: Broker> {
     pub(super) batch: Batch<RecordOf<'s, B>>,
     pub(super) runs: PartitionRuns,
     /// The keys of the first records in the batch.
-    pub(super) keys: Vec<Keyed>,
+    pub(super) keys: Keys,
     /// A fatal error of the consumer.
     failed: Option<broker::Error>,
 }
@@ -67,7 +67,7 @@ impl PartitionRuns {
 
 impl<B: Broker> Default for ReadAhead<'_, B> {
     fn default() -> Self {
-        Self { batch: Batch::default(), runs: PartitionRuns::default(), keys: Vec::new(), failed: None }
+        Self { batch: Batch::default(), runs: PartitionRuns::default(), keys: Keys::default(), failed: None }
     }
 }
 
@@ -126,18 +126,22 @@ pub(super) fn take_keys(
     reader: &mut KeyReader,
     messages: &[impl Record],
     runs: &PartitionRuns,
-    keys: &mut Vec<Keyed>,
+    keys: &mut Keys,
     end: usize,
 ) -> bool {
     let decoded_limit = reader.decoded_limit();
-    for (of, numbers) in runs.within(keys.len()..end) {
+    for (of, numbers) in runs.within(keys.keyed.len()..end) {
         let end = numbers.end;
         match of {
-            Some(of) => reader.take(of.topic, &topics[of.topic], &messages[numbers], keys, decoded_limit),
+            Some(of) => reader.take(topics, of.topic, &messages[numbers], keys, decoded_limit),
             // Placeholders. These records are skipped.
-            None => keys.extend(numbers.map(|_| Ok(KeyedRecord { fingerprint: Fingerprint(0), retracts: false, time: None }))),
+            None => keys.keyed.extend(numbers.map(|_| Ok(KeyedRecord { fingerprint: Fingerprint(0), retracts: false, time: None }))),
         }
-        if keys.len() < end {
+        if topics.have_rules {
+            // The other inputs have a single rule.
+            keys.rules.resize(keys.keyed.len(), of.unwrap_or_default().topic);
+        }
+        if keys.keyed.len() < end {
             return false;
         }
     }
@@ -200,17 +204,28 @@ mod tests {
         let mut reader = KeyReader::new(1, Arc::new(NoSchemas)).with_decoded_max(10);
         // Each value is four bytes long when it is decoded.
         let messages: Vec<_> = (0..8).map(|_| OfValue("YWJjZA==".to_owned())).collect();
-        let (mut runs, mut keys) = (PartitionRuns::default(), Vec::new());
+        let (mut runs, mut keys) = (PartitionRuns::default(), Keys::default());
         runs.add_runs(&topics, &messages);
         let mut taken = |end| {
             let reached = take_keys(&topics, &mut reader, &messages, &runs, &mut keys, end);
-            (reached, keys.len())
+            (reached, keys.keyed.len())
         };
         assert_eq!(taken(2), (true, 2));
         // Extracted keys do not count again.
         assert_eq!(taken(4), (true, 4));
         assert_eq!(taken(8), (false, 7));
         assert_eq!(taken(8), (true, 8));
+    }
+
+    #[test]
+    fn runs_are_split_by_rule() {
+        let of = |topic| Some(InputId { topic: TopicId(topic), partition: 3 });
+        let mut keys = Keys::default();
+        assert_eq!(keys.by_rule(of(0), 2..5).collect::<Vec<_>>(), [(of(0), 2..5)], "no input has several rules");
+        keys.rules = [0, 0, 1, 1, 0, 2].map(TopicId).to_vec();
+        assert_eq!(keys.by_rule(of(0), 1..6).collect::<Vec<_>>(), [(of(0), 1..2), (of(1), 2..4), (of(0), 4..5), (of(2), 5..6)]);
+        assert_eq!(keys.by_rule(None, 1..3).collect::<Vec<_>>(), [(None, 1..2), (None, 2..3)]);
+        assert!(keys.by_rule(of(0), 3..3).next().is_none());
     }
 
     #[test]

@@ -40,6 +40,7 @@ pub(super) struct Buffers {
 /// The data that consecutive records of one partition share.
 pub(super) struct RecordLoop<'w, B: Broker> {
     pub(super) shared: &'w Shared<B>,
+    /// The partition, with the rule that the records belong to.
     pub(super) of: InputId,
     pub(super) topic: &'w InputTopic,
     pub(super) input: &'w mut Input,

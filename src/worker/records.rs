@@ -4,11 +4,12 @@
 //! partition share. A [`RecordLoop`] holds the shared data.
 
 use super::ids::{InputId, StateId};
-use super::input::{Input, Wait};
+use super::input::Input;
 use super::judge::judge_one;
 use super::key_reader::Keyed;
 use super::read_ahead::{ReadAhead, take_keys};
 use super::record_loop::{RecordLoop, Stop, VerdictError};
+use super::stall::Wait;
 use super::verdicts::Recall;
 use super::{Error, Flow, Worker};
 use crate::broker::{Batch, Broker, Consumer as _, Record, RecordOf};
@@ -41,10 +42,12 @@ impl<B: Broker> Worker<B> {
             let first = end;
             end = (first + PREFETCH_RECORDS).min(messages.len());
             let is_slow = !take_keys(&self.topics, &mut self.key_reader, messages, runs, &mut ahead.keys, end);
-            end = end.min(ahead.keys.len());
-            self.prefetch(runs.within(first..end), &ahead.keys);
-            judged = runs.within(first..end).try_fold(Flow::Continue, |flow, (of, numbers)| match (flow, of) {
-                (Flow::Continue, Some(of)) => self.take(source, of, &messages[numbers.clone()], &ahead.keys[numbers], now),
+            end = end.min(ahead.keys.keyed.len());
+            let keys = &ahead.keys;
+            self.prefetch(runs.within(first..end).flat_map(|(of, numbers)| keys.by_rule(of, numbers)), &keys.keyed);
+            let mut of_rules = runs.within(first..end).flat_map(|(of, numbers)| keys.by_rule(of, numbers));
+            judged = of_rules.try_fold(Flow::Continue, |flow, (of, numbers)| match (flow, of) {
+                (Flow::Continue, Some(of)) => self.take(source, of, &messages[numbers.clone()], &keys.keyed[numbers], now),
                 (flow, _) => Ok(flow),
             });
             if is_slow && matches!(judged, Ok(Flow::Continue)) {
@@ -118,10 +121,11 @@ impl<B: Broker> Worker<B> {
         Ok(Flow::Continue)
     }
 
-    /// Returns the data that the records of an input share, or `None` if they must not be processed now.
+    /// Returns the data that the records of an input's rule share, or `None` if they must not be processed now.
     fn record_loop(&mut self, of: InputId, now: Timestamp, bytes: usize) -> Option<RecordLoop<'_, B>> {
-        let others_warm_up = self.assignment.any_warm_up && self.assignment.others_warm_up(&self.topics, of);
-        let input = self.assignment.inputs.get_mut(&of)?;
+        let id = self.topics.input_of(of);
+        let others_warm_up = self.assignment.any_warm_up && self.assignment.others_warm_up(&self.topics, id);
+        let input = self.assignment.inputs.get_mut(&id)?;
         if others_warm_up && !input.is_warm_up(input.position()) {
             input.pass_over();
             return None;
@@ -134,7 +138,8 @@ impl<B: Broker> Worker<B> {
             return None;
         }
         let topic = &self.topics[of.topic];
-        let state = self.assignment.states.get_mut(&input.state).filter(|_| topic.forward.is_none());
+        let state = StateId { space: topic.space, partition: of.partition };
+        let state = self.assignment.states.get_mut(&state).filter(|_| topic.forward.is_none());
         if state.is_none() && topic.forward.is_none() {
             return None;
         }
@@ -274,7 +279,12 @@ impl<B: Broker> RecordLoop<'_, B> {
                 return Err(Stop::Waits);
             }
         }
-        let verdict = judge_one(&self.topic.config, self.input, state, offset, keyed, self.max_timestamp).map_err(Stop::Undecided)?;
+        let id = StateId { space: self.topic.space, partition: self.of.partition };
+        if self.topic.has_rules() && self.input.is_in(id, offset) {
+            self.input.warmed_up(offset);
+            return Ok(());
+        }
+        let verdict = judge_one(&self.topic.config, self.input, (id, state), offset, keyed, self.max_timestamp).map_err(Stop::Undecided)?;
         if self.input.is_warm_up(offset) && !fault::defect("warm_up_emits") {
             self.input.warmed_up(offset);
             self.tally.warmed_up += 1;

@@ -27,7 +27,8 @@ impl<B: Broker> Worker<B> {
         if std::mem::replace(&mut self.assignment.store_epoch, epoch) == epoch {
             return Ok(());
         }
-        let is_lost = |input: &Input| self.assignment.states.get(&input.state).is_some_and(|state| state.is_lost(&self.shared.store));
+        let states = &self.assignment.states;
+        let is_lost = |input: &Input| input.states().any(|id| states.get(&id).is_some_and(|state| state.is_lost(&self.shared.store)));
         let lost = self.assignment.partitions(is_lost);
         if lost.is_empty() { Ok(()) } else { self.restart(source, &lost) }
     }
@@ -35,7 +36,7 @@ impl<B: Broker> Worker<B> {
     /// Restores states whose checkpoint a former owner in this process has claimed. A commit has shown that this worker is the owner.
     pub(super) fn restart_superseded(&mut self, source: &B::Consumer) -> Result<(), Error> {
         let superseded = std::mem::take(&mut self.assignment.superseded);
-        let partitions = self.assignment.partitions(|input| superseded.contains(&input.state));
+        let partitions = self.assignment.partitions(|input| input.states().any(|id| superseded.contains(&id)));
         if partitions.is_empty() { Ok(()) } else { self.restart(source, &partitions) }
     }
 
@@ -77,8 +78,7 @@ impl<B: Broker> Worker<B> {
                 "the last transaction was too large to be replayed in time; limiting transactions to this number of records and bytes"
             );
         }
-        let kept = self.only_in_memory();
-        let missing = self.assignment.partitions(|input| !input.replay_complete() && !kept.contains(&input.state));
+        let missing = self.restorable();
         if missing.is_empty() {
             return self.abort(source, SinkError::Abort("its records were not read again in time".to_owned()));
         }
@@ -93,8 +93,7 @@ impl<B: Broker> Worker<B> {
         if !std::mem::take(&mut self.writer.shrinks) {
             return Ok(());
         }
-        let kept = self.only_in_memory();
-        let partitions = self.assignment.partitions(|input| !input.replay_complete() && !kept.contains(&input.state));
+        let partitions = self.restorable();
         let forwards = self.assignment.inputs.values().any(|input| self.topics[input.topic].forward.is_some());
         if partitions.is_empty() && !forwards {
             return Ok(());
@@ -106,6 +105,15 @@ impl<B: Broker> Worker<B> {
             "transactions time out before the brokers accept them; limiting transactions to this number of records and bytes"
         );
         if partitions.is_empty() { Ok(()) } else { self.restart(source, &partitions) }
+    }
+
+    /// Returns the partitions that miss records of an aborted transaction, except those whose states are restored together with a state
+    /// that exists only in this process.
+    fn restorable(&self) -> Vec<TopicPartition> {
+        let kept: BTreeSet<_> = self.only_in_memory().into_iter().map(|id| self.topics.unit_of_state(id)).collect();
+        let inputs =
+            self.assignment.inputs.iter().filter(|(id, input)| !input.replay_complete() && !kept.contains(&self.topics.unit_of(**id)));
+        inputs.map(|(_, input)| input.partition.clone()).collect()
     }
 
     /// Returns the states whose committed changes are in no changelog and no checkpoint.

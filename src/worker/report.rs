@@ -3,9 +3,10 @@
 //! Owns the counts since the last report. Must never delay a record: a report sends no request to a broker.
 
 use super::assignment::Assignment;
-use super::ids::{CountsId, StateId};
-use super::input::{Input, Stall};
+use super::ids::CountsId;
+use super::input::Input;
 use super::partition::PartitionState;
+use super::stall::Stall;
 use super::topics::{InputTopic, Topics};
 use super::{Shared, Worker};
 use crate::broker::{Broker, Consumer};
@@ -126,7 +127,8 @@ fn log_times(TimesChange { topic, warning }: &TimesChange) {
 }
 
 fn input_reports(topics: &Topics, assignment: &Assignment, source: &impl Consumer) -> Vec<InputReport> {
-    let stream_time = |id: StateId| assignment.states.get(&id).and_then(|state| state.dedup.stream_time());
+    // The states of an input with several rules may differ.
+    let stream_time = |input: &Input| input.states().filter_map(|id| assignment.states.get(&id)?.dedup.stream_time()).max();
     let read = assignment.inputs.values().map(|input: &Input| InputReport {
         partition: input.partition.clone(),
         space: topics[input.topic].space,
@@ -140,7 +142,7 @@ fn input_reports(topics: &Topics, assignment: &Assignment, source: &impl Consume
         position: input.position(),
         committed: input.reported_committed(),
         end: source.end(&input.partition),
-        stream_time: stream_time(input.state),
+        stream_time: stream_time(input),
         open_transaction_since: input.stall.as_ref().and_then(Stall::open_transaction_since),
         unreadable_since: input.unreadable_since(),
     });

@@ -2,24 +2,28 @@
 //!
 //! Owns everything derived from the configuration and the cluster metadata. Must never depend on records.
 
-use super::ids::CountsId;
+use super::ids::{CountsId, InputId, StateId, UnitId};
 use super::outputs::{Forward, Outputs};
-use crate::broker::Cluster;
+use crate::broker::{Cluster, Note};
 use crate::changelog::Origin;
 use crate::checkpoint::{self, PartitionId};
 use crate::config::{Config, Topic};
 use crate::dedup::Rules;
 use crate::fault;
-use crate::record::{SpaceId, TopicId};
+use crate::record::{SpaceId, Timestamp, TopicId};
 use crate::stats;
 use std::ops::Index;
 
-/// An input topic.
+/// An input topic, or one rule of it if it has several.
 pub(super) struct InputTopic {
     /// The configuration, with the name of the topic that is actually read.
     pub(super) config: Topic,
     /// The key space. A topic whose records are forwarded has its own key space without a state.
     pub(super) space: SpaceId,
+    /// The rules of the same input, in order. Inputs have the id of the first one.
+    pub(super) of_input: Vec<TopicId>,
+    /// The first of the spaces that are restored together.
+    unit: SpaceId,
     pub(super) rules: Rules,
     /// The index of the record counters, which belong to the configured topic.
     pub(super) counted: CountsId,
@@ -52,6 +56,11 @@ impl InputTopic {
         self.forward.as_ref().is_some_and(|forward| forward.topic == to)
     }
 
+    /// True if the input has several rules.
+    pub(super) const fn has_rules(&self) -> bool {
+        self.of_input.len() > 1
+    }
+
     /// Returns the id of a state in the checkpoint store.
     pub(super) fn stored_as(&self, partition: i32) -> PartitionId {
         PartitionId { space: self.config.space.clone(), partition }
@@ -59,7 +68,11 @@ impl InputTopic {
 }
 
 /// The input topics by id. Topics whose records are forwarded come last.
-pub(super) struct Topics(Vec<InputTopic>);
+pub(super) struct Topics {
+    all: Vec<InputTopic>,
+    /// True if any input has several rules.
+    pub(super) have_rules: bool,
+}
 
 impl Topics {
     pub(super) fn new(config: &Config, cluster: &Cluster) -> Self {
@@ -70,8 +83,9 @@ impl Topics {
             let space = config.space_of(topic).id;
             let repartitioned = config.repartitioned(topic);
             let is_internal = repartitioned.is_some();
-            // Only selected records are forwarded, so they are not tested again.
-            let when = if is_internal { Vec::new() } else { topic.when.clone() };
+            // Only selected records are forwarded, so they are not tested again, except to find the rule.
+            let is_selected = is_internal && config.rules(&topic.input).nth(1).is_none();
+            let when = if is_selected { Vec::new() } else { topic.when.clone() };
             let topic = Topic { input: repartitioned.unwrap_or_else(|| topic.input.clone()), when, ..topic.clone() };
             let rules = topic.rules(partitions(&topic.input));
             let is_beside =
@@ -79,6 +93,8 @@ impl Topics {
             let compared_with = config.topics.iter().enumerate().filter(is_beside).map(|(other, _)| CountsId(other)).collect();
             InputTopic {
                 space,
+                of_input: Vec::new(),
+                unit: space,
                 rules,
                 counted: CountsId(number),
                 read: read(&topic.input),
@@ -100,6 +116,8 @@ impl Topics {
             topics.push(InputTopic {
                 config: topic.clone(),
                 space: SpaceId(topics.len()),
+                of_input: Vec::new(),
+                unit: SpaceId(topics.len()),
                 rules: judged.rules,
                 counted: CountsId(number),
                 read: read(&topic.input),
@@ -113,15 +131,64 @@ impl Topics {
                 compared_with: Vec::new(),
             });
         }
-        Self(topics)
+        for number in 0..topics.len() {
+            let name = &topics[number].config.input;
+            let of_input = topics.iter().enumerate().filter(|(_, topic)| topic.config.input == *name);
+            topics[number].of_input = of_input.map(|(number, _)| TopicId(number)).collect();
+        }
+        connect(&mut topics);
+        Self { have_rules: topics.iter().any(InputTopic::has_rules), all: topics }
     }
 
     /// Iterates over all topics.
     pub(super) fn iter(&self) -> impl Iterator<Item = (TopicId, &InputTopic)> {
-        self.0.iter().enumerate().map(|(number, topic)| (TopicId(number), topic))
+        self.all.iter().enumerate().map(|(number, topic)| (TopicId(number), topic))
     }
 
-    /// Finds a topic by name.
+    /// Iterates over the inputs: the first rule of each.
+    pub(super) fn inputs(&self) -> impl Iterator<Item = (TopicId, &InputTopic)> {
+        self.iter().filter(|(id, topic)| topic.of_input.first() == Some(id))
+    }
+
+    /// Returns the id of the input that a rule belongs to.
+    #[inline]
+    pub(super) fn input_of(&self, rule: InputId) -> InputId {
+        InputId { topic: self[rule.topic].of_input[0], ..rule }
+    }
+
+    /// Returns the ids of an input's states, one per rule.
+    pub(super) fn states_of(&self, input: InputId) -> impl Iterator<Item = StateId> {
+        let rules = self[input.topic].of_input.iter();
+        rules.map(move |&rule| StateId { space: self[rule].space, partition: input.partition })
+    }
+
+    /// Returns the id of the states that an input is restored with.
+    pub(super) fn unit_of(&self, input: InputId) -> UnitId {
+        UnitId { first: self[input.topic].unit, partition: input.partition }
+    }
+
+    /// Returns the id of the states that a state is restored with.
+    pub(super) fn unit_of_state(&self, state: StateId) -> UnitId {
+        UnitId { first: self.first_of(state.space).unit, partition: state.partition }
+    }
+
+    /// Returns the inputs that are restored together.
+    pub(super) fn inputs_of_unit(&self, unit: UnitId) -> impl Iterator<Item = InputId> {
+        let of_unit = self.inputs().filter(move |(_, topic)| topic.unit == unit.first);
+        of_unit.map(move |(topic, _)| InputId { topic, partition: unit.partition })
+    }
+
+    /// Returns the metadata of an offset with the stream times of an input's states.
+    pub(super) fn note_of_times(&self, input: TopicId, mut times: impl Iterator<Item = (StateId, Option<Timestamp>)>) -> Note {
+        if self[input].has_rules() {
+            let named = times.map(|(state, time)| (self.first_of(state.space).config.space.clone(), time));
+            Note { stream_times: named.collect(), ..Note::default() }
+        } else {
+            Note { stream_time: times.find_map(|(_, time)| time), ..Note::default() }
+        }
+    }
+
+    /// Finds a topic by name. If it has several rules, returns the first one.
     pub(super) fn find(&self, name: &str) -> Option<TopicId> {
         self.iter().find(|(_, topic)| topic.config.input == name).map(|(id, _)| id)
     }
@@ -144,10 +211,27 @@ impl Topics {
     }
 }
 
+/// Connects the spaces of each input's rules. A space may belong to several inputs, so this takes as many passes as the longest chain.
+fn connect(topics: &mut [InputTopic]) {
+    loop {
+        let mut is_changed = false;
+        for number in 0..topics.len() {
+            let topic = &topics[number];
+            let is_connected = |other: &&InputTopic| other.space == topic.space || topic.of_input[0] == other.of_input[0];
+            let first = topics.iter().filter(is_connected).map(|other| other.unit).min().unwrap_or(topic.unit);
+            is_changed |= first != topic.unit;
+            topics[number].unit = first;
+        }
+        if !is_changed {
+            return;
+        }
+    }
+}
+
 impl Index<TopicId> for Topics {
     type Output = InputTopic;
 
     fn index(&self, id: TopicId) -> &InputTopic {
-        &self.0[id.0]
+        &self.all[id.0]
     }
 }

@@ -43,6 +43,7 @@ mod refused;
 mod repartition;
 mod replay;
 mod routes;
+mod rules;
 mod security;
 mod seed;
 mod serve;

@@ -53,6 +53,7 @@ const DEFECTS: &[Defect] = &[
     Defect { name: "unknown_outcome_taken_for_commit", does: "takes a transaction with an unknown outcome for committed", seeds: 100 },
     Defect { name: "verdicts_forgotten_on_abort", does: "forgets the verdicts of an aborted transaction", seeds: 50 },
     Defect { name: "warm_up_emits", does: "emits records of a warm-up", seeds: 50 },
+    Defect { name: "warm_up_starts_too_late", does: "starts a warm-up where one state needs it, although the state of another entry of the input needs earlier records", seeds: 400 },
 ];
 
 /// The defect with this name.

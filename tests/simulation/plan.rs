@@ -3,7 +3,7 @@
 //! As text, a plan has one line for the configuration and one line per step.
 
 use crate::harness::SplitMix;
-use crate::options::{Change, EVENT_TIMES, ON_CHANGE, Options, WHEN};
+use crate::options::{Change, EVENT_TIMES, ON_CHANGE, Options, RULES, WHEN};
 use crate::table;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -274,9 +274,9 @@ impl Plan {
             // The new repartition topic would have more partitions, so keys would move away from their state.
             plan.steps.retain(|step| step.fault != Fault::DeleteRepartitionTopic);
         }
-        if plan.has(&Fault::Change(Change::When)) && !table::promise(plan.rows()).exact {
+        if plan.steps.iter().any(|step| step.fault.changes_conditions()) && !table::promise(plan.rows()).exact {
             // Records that are read again may be judged by another condition.
-            plan.steps.retain(|step| step.fault != Fault::Change(Change::When));
+            plan.steps.retain(|step| !step.fault.changes_conditions());
         }
         if plan.has(&Fault::Change(Change::When)) {
             // Records that are evaluated again by the other rule are selected by the present condition.
@@ -325,7 +325,7 @@ impl Plan {
 
     /// True if the options allow a pattern.
     pub fn may_have_pattern(&self) -> bool {
-        ["start = \"latest\"", "instance_id", "a space that topics share"].iter().all(|option| !self.options.has(option))
+        ["start = \"latest\"", "instance_id", "a space that topics share", RULES].iter().all(|option| !self.options.has(option))
     }
 
     /// The plan with a pattern, and some topics that appear.
@@ -434,8 +434,13 @@ impl Fault {
                 | Self::LoseOffsets
                 | Self::ResetOffset { .. }
                 | Self::AddPartitions
-                | Self::Change(Change::When | Change::Emit)
+                | Self::Change(Change::When | Change::Emit | Change::Rules)
         )
+    }
+
+    /// True if other records are deduplicated, or by another entry.
+    const fn changes_conditions(&self) -> bool {
+        matches!(self, Self::Change(Change::When | Change::Rules))
     }
 
     fn draw(plan: &Plan, members: usize, random: &mut SplitMix) -> Self {
@@ -451,7 +456,7 @@ impl Fault {
             Change::Stable => has_changelog && by_keys,
             Change::Slices | Change::Window | Change::Time => has_changelog && !plan.options.rotates(),
             // Each record is judged by the condition with which it was first read.
-            Change::When => has_changelog && plan.options.is_ordered(),
+            Change::When | Change::Rules => has_changelog && plan.options.is_ordered(),
             // All records that were read are evaluated again, by the new rule.
             Change::Emit => has_changelog && has(ON_CHANGE) && has("cold_start = \"rebuild\"") && !plan.options.rotates(),
         };
@@ -461,6 +466,7 @@ impl Fault {
                 Change::Kind if has(ON_CHANGE) => Change::Emit,
                 Change::Slices if killed && has(EVENT_TIMES) => Change::Time,
                 Change::Slices | Change::Size if !killed && has(WHEN) => Change::When,
+                Change::Kind | Change::Window if killed && has(RULES) => Change::Rules,
                 change => change,
             };
             let longest = plan.max_poll_ms.unwrap_or(plan.session_ms);

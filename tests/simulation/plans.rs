@@ -3,7 +3,7 @@
 //! Drawn plans reach most of these situations sooner or later. These plans reach them in every run. Most have an `instance_id`: without
 //! one, the group would wait until the session of a killed process ends, and by then the stream would have ended, too.
 
-use crate::options::{Change, DIMENSIONS, ENCODED, EVENT_TIMES, ON_CHANGE, WHEN};
+use crate::options::{Change, DIMENSIONS, ENCODED, EVENT_TIMES, ON_CHANGE, RULES, WHEN};
 use crate::plan::{FAILING, Fault, Plan, ServerFilter, Step};
 use crate::{Outcome, run};
 use serde_json::json;
@@ -586,4 +586,57 @@ fn copies_of_forwarded_records_wait_until_rejected_ones_are_committed() {
     check_kept("new_records_join_rejected_ones", include_str!("seeds/forwarded_next_to_passing.txt"));
     // A copy follows a repeated record in the same batch.
     check(&Plan::parse(include_str!("seeds/rejected_copies_in_one_batch.txt")).expect("a plan"));
+}
+
+/// Each entry has a window, a state, and a changelog of its own.
+#[test]
+fn entries_of_one_input_survive_kills_and_a_lost_disk() {
+    let of = |more: &[&str]| {
+        let steps = [step(60, Fault::Kill), step(120, Fault::LoseDisk { killed: true }), step(200, Fault::Join), step(240, Fault::Kill)];
+        plan(&[&[STATIC, NO_COLD_START, RULES][..], more].concat(), steps)
+    };
+    for kind in KINDS {
+        check(&of(&[kind]));
+    }
+    for more in [
+        &[COVERS_ALL, WHEN, "tombstones", "on_duplicate = \"mark\""][..],
+        &["a window by count that rotates", "refresh = true"],
+        &["kind = \"cuckoo\"", "retract", "workers = 2"],
+        &["records that lack what the key is made of", "on_invalid = { topic }"],
+        &["records that are late, from the future, or without a time", "late = \"drop\"", EVENT_TIMES],
+        &[COVERS_ALL, "a space that topics share"],
+        &[COVERS_ALL, "repartition = true", WHEN],
+        &[COVERS_ALL, "start = \"latest\"", "workers = 2"],
+        &[COVERS_ALL, "delivery = \"at_least_once\"", "repartition = true"],
+    ] {
+        check(&of(more));
+    }
+}
+
+/// A new entry starts without keys, and one that returns has those that it had. No record counts as seen that belonged to another entry.
+#[test]
+fn entries_of_one_input_are_removed_and_added() {
+    let change = |at| step(at, Fault::Change(Change::Rules));
+    let steps = || [change(80), step(120, Fault::Kill), change(160), step(220, Fault::LoseDisk { killed: true }), change(240)];
+    for kind in KINDS {
+        check(&plan(&[STATIC, NO_COLD_START, RULES, kind], steps()));
+    }
+    let plan = plan(&[STATIC, COVERS_ALL, RULES, WHEN], steps());
+    check(&plan);
+    assert!(matches!(run(&plan, Some("new_rule_warms_up")), Outcome::Failed(_)), "the simulation does not notice the defect");
+}
+
+/// Without a changelog, the states of an input are restored from checkpoints of different offsets.
+#[test]
+fn entries_of_one_input_warm_up_from_different_offsets() {
+    let steps = || (1..=8).map(|number| step(30 * number, Fault::Kill));
+    for more in ["a window by time that rotates", "a window by count that rotates", "a space that topics share"] {
+        let kinds = if more.starts_with("a space") { &[COVERS_ALL][..] } else { &[] };
+        let options = [&[STATIC, WITHOUT_CHANGELOG, NO_COLD_START, RULES, more][..], kinds].concat();
+        check(&plan(&options, steps()));
+    }
+    let options = [STATIC, WITHOUT_CHANGELOG, NO_COLD_START, RULES, "kind = \"cuckoo\"", "retract"];
+    let plan = Plan { commit_ms: 20, checkpoint_ms: 300, ..plan(&options, steps()) };
+    check(&plan);
+    assert!(matches!(run(&plan, Some("warm_up_applied_again")), Outcome::Failed(_)), "the simulation does not notice the defect");
 }

@@ -88,15 +88,15 @@ impl<B: Broker> Worker<B> {
     /// Returns true if there is evidence that the group has read this topic before: a checkpoint, or records in a topic that only the
     /// group's workers write. With `repartition`, the checkpoints and the changelog belong to the repartition topic.
     fn has_begun(&self, source: &B::Consumer, topic: TopicId, all: &[AssignedPartition]) -> Result<bool, Error> {
-        let counted = self.topics[topic].counted;
-        let states =
-            all.iter().filter(|assigned| self.topics[assigned.topic].counted == counted).map(|assigned| assigned.state(&self.topics));
+        let of_topic = all.iter().filter(|assigned| self.topics.configured(assigned.topic) == topic);
+        let states = of_topic.flat_map(|assigned| self.topics.states_of(assigned.input()));
         if states.filter_map(|id| self.assignment.states.get(&id)).any(|state| !state.offsets.is_empty()) {
             return Ok(true);
         }
         // The records in the changelog may all belong to other topics of the space. But they may also be all that is left of this topic.
-        let own = self.topics.iter().map(|(_, topic)| topic).filter(|topic| topic.counted == counted);
-        for name in own.flat_map(|topic| topic.forward.iter().map(|forward| &forward.topic).chain(&topic.changelog)) {
+        let own = self.topics.iter().filter(|(_, rule)| self.topics.configured(rule.of_input[0]) == topic).map(|(_, rule)| rule);
+        let names: BTreeSet<_> = own.flat_map(|topic| topic.forward.iter().map(|forward| &forward.topic).chain(&topic.changelog)).collect();
+        for name in names {
             let count = self.shared.cluster.partitions.get(name).copied().unwrap_or(0).cast_signed();
             for partition in 0..count {
                 let partition = TopicPartition { topic: name.clone(), partition };

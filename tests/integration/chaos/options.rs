@@ -66,6 +66,7 @@ pub const DIMENSIONS: &[&[&str]] = &[
     &["values as they are", ENCODED],
     &["all records are deduplicated", WHEN],
     &["emit = \"first\"", ON_CHANGE],
+    &["one entry per input", RULES],
 ];
 const NORMALIZED: &str = "normalized key parts, fallbacks, and retraction by value";
 /// The event time in a field differs from Kafka's timestamp, and has any unit. Some records have none.
@@ -76,9 +77,17 @@ pub const ENCODED: &str = "encoded values, with the key in JSON in a text";
 pub const WHEN: &str = "when, with records that pass through";
 /// Records that differ from the last one of their key are emitted.
 pub const ON_CHANGE: &str = "emit = \"on_change\"";
+/// Records with a header belong to another entry, with a key space, a key, a kind of filter, and a window of its own.
+pub const RULES: &str = "two entries of one input";
+/// The slices of that entry.
+pub const RULE_SLICES: u32 = 2;
+/// The predicates of records that do not pass through.
+const SELECTED: &str = "{ header = \"skip\", exists = false }, { not = { field = \"/kind\", one_of = [\"view\", 7] } }";
+/// The space of that entry.
+pub const RULE_SPACE: &str = "marked";
 /// The number of dimensions at the end whose choices are derived from the others. This keeps plans stable that were reported by their
 /// seeds.
-const DERIVED: usize = 5;
+const DERIVED: usize = 6;
 
 /// One choice per dimension.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -93,9 +102,15 @@ impl Options {
             let mut options = Self(drawn.iter().map(|choices| pick(random, choices).to_owned()).collect());
             let sum: usize = options.numbers().into_iter().map(|(at, choice)| at * choice + choice).sum();
             options.0.extend(derived.iter().enumerate().map(|(at, choices)| choices[(sum >> at) % choices.len()].to_owned()));
+            let [.., emit, rules] = &mut *options.0 else { continue };
+            let (first, one) = (derived[DERIVED - 2][0], derived[DERIVED - 1][0]);
+            if emit == ON_CHANGE {
+                // The model has one entry whose changes are emitted.
+                one.clone_into(rules);
+            }
             if options.has(ON_CHANGE) && !options.may_emit_changes() {
-                options.0.pop();
-                options.0.push(derived[DERIVED - 1][0].to_owned());
+                let at = options.0.len() - 2;
+                first.clone_into(&mut options.0[at]);
             }
             if options.is_possible() {
                 return options;
@@ -202,6 +217,7 @@ impl Options {
             kind,
             by_count: self.window_keys().is_some(),
             window,
+            first_window: window,
             slices: self.slices(),
             capacity,
             adapts: self.has("adapt = true"),
@@ -211,22 +227,46 @@ impl Options {
             emits_changes: self.has(ON_CHANGE),
             // Everything else in a value is the same for all records of a key.
             content: if self.slices() == 1 { "field = \"/state\"" } else { "except = [\"/title\", \"/ts\", \"/kind\", \"/padding\"]" },
+            has_rule: true,
         }
+    }
+
+    /// The configuration lines of the first of two entries with the same input, if there are two, except for those of
+    /// [`Options::lines`] and the names of topics. Its window is twice as long.
+    pub fn rule(&self, memory: &Memory) -> Option<String> {
+        let lines = || format!("{}space = {RULE_SPACE:?}\n{}", self.key_of(true), memory.rule_lines());
+        (self.has(RULES) && memory.has_rule).then(lines)
+    }
+
+    /// The option for a server's filter of that entry, because a server cannot have an exact one.
+    pub fn rule_of_server(&self, memory: &Memory) -> Option<String> {
+        let capacity = if self.window_keys().is_some() { "" } else { ", capacity = 4000" };
+        let filter = || format!("serve.filters.{RULE_SPACE}={{ kind = \"cuckoo\"{capacity}, false_positive_rate = 1e-9 }}");
+        (self.has(RULES) && memory.has_rule).then(filter)
     }
 
     /// The configuration lines of the key and the encoding. All variants have the same ids.
     pub fn key(&self) -> String {
+        self.key_of(false)
+    }
+
+    fn key_of(&self, is_reversed: bool) -> String {
         let encoding = if self.has(ENCODED) { "value_encoding = [\"base64\", \"gzip\"]\n" } else { "" };
         let place =
             |name| if self.has(ENCODED) { format!("field = \"/body\", then = \"/{name}\"") } else { format!("field = \"/{name}\"") };
         let (user, no, news) = (place("user_id"), place("no"), place("news_id"));
-        if self.has(NORMALIZED) {
-            format!(
-                "key = [{{ {user}, normalize = [\"to_string\"] }}, {{ first_of = [{{ {no} }}, {{ {news} }}], normalize = [\"trim\", \"lowercase\"] }}]\n{encoding}"
-            )
+        let mut parts = if self.has(NORMALIZED) {
+            [
+                format!("{{ {user}, normalize = [\"to_string\"] }}"),
+                format!("{{ first_of = [{{ {no} }}, {{ {news} }}], normalize = [\"trim\", \"lowercase\"] }}"),
+            ]
         } else {
-            format!("key = [{{ {user} }}, {{ {news} }}]\n{encoding}")
+            [format!("{{ {user} }}"), format!("{{ {news} }}")]
+        };
+        if is_reversed {
+            parts.reverse();
         }
+        format!("key = [{}]\n{encoding}", parts.join(", "))
     }
 
     /// The configuration lines of each topic, except for its names and filter.
@@ -298,6 +338,8 @@ pub struct Memory {
     by_count: bool,
     /// In keys or in seconds.
     window: i64,
+    /// The window at the start.
+    first_window: i64,
     slices: u32,
     capacity: usize,
     adapts: bool,
@@ -306,6 +348,7 @@ pub struct Memory {
     is_selective: bool,
     emits_changes: bool,
     content: &'static str,
+    has_rule: bool,
 }
 
 /// A part of the configuration that may change between two runs.
@@ -326,6 +369,8 @@ pub enum Change {
     When,
     /// From changed records of a key to first ones.
     Emit,
+    /// From two entries of an input to one.
+    Rules,
 }
 
 impl Memory {
@@ -345,6 +390,7 @@ impl Memory {
             Change::Time => self.has_event_times = !self.has_event_times,
             Change::When => self.is_selective = !self.is_selective,
             Change::Emit => self.emits_changes = !self.emits_changes,
+            Change::Rules => self.has_rule = !self.has_rule,
         }
     }
 
@@ -382,13 +428,21 @@ impl Memory {
             STABLE => format!("{kind}, memory = \"8MiB\", false_positive_rate = 1e-8"),
             _ => format!("{kind}, slices = {slices}"),
         };
-        let time = if self.has_event_times { "time = { field = \"/ts\", optional = true }\n" } else { "" };
-        let when = if self.is_selective {
-            "when = [{ header = \"skip\", exists = false }, { not = { field = \"/kind\", one_of = [\"view\", 7] } }]\n"
-        } else {
-            ""
-        };
+        let when = if self.is_selective { format!("when = [{SELECTED}]\n") } else { String::new() };
         let emit = if self.emits_changes { format!("emit = {{ on_change = {{ {} }} }}\n", self.content) } else { String::new() };
-        format!("window = {window}\nfilter = {{ {filter} }}\n{time}{when}{emit}")
+        format!("window = {window}\nfilter = {{ {filter} }}\n{}{when}{emit}", self.time())
+    }
+
+    fn time(&self) -> &'static str {
+        if self.has_event_times { "time = { field = \"/ts\", optional = true }\n" } else { "" }
+    }
+
+    /// The same for the entry of the records with a header. Only its `time` and its `when` change.
+    fn rule_lines(&self) -> String {
+        let window = 2 * self.first_window;
+        let window = if self.by_count { format!("{{ keys = {window} }}") } else { format!("\"{window}s\"") };
+        let also = if self.is_selective { format!(", {SELECTED}") } else { String::new() };
+        let when = format!("when = [{{ header = \"rule\", exists = true }}{also}]\n");
+        format!("window = {window}\nfilter = {{ kind = \"exact\", slices = {RULE_SLICES} }}\n{}{when}", self.time())
     }
 }

@@ -270,7 +270,9 @@ impl Fault {
             Change::Kind => has("state.changelog = true") && has("refresh = false") && !has("kind = \"stable\"") && !has(ON_CHANGE),
             Change::Stable => has("state.changelog = true") && conditions.options.is_judged_by_keys(),
             Change::Emit => false,
-            Change::Slices | Change::Window | Change::Time | Change::When => has("state.changelog = true") && !conditions.options.rotates(),
+            Change::Slices | Change::Window | Change::Time | Change::When | Change::Rules => {
+                has("state.changelog = true") && !conditions.options.rotates()
+            }
         };
         loop {
             let change = pick(random, &[Change::Kind, Change::Kind, Change::Stable, Change::Size, Change::Slices, Change::Window]);
@@ -343,6 +345,7 @@ impl Fault {
             Self::Change(Change::Window) => "a longer or shorter window, where both cover all",
             Self::Change(Change::When) => "another condition",
             Self::Change(Change::Emit) => "another emit",
+            Self::Change(Change::Rules) => "another number of entries",
             Self::Change(Change::Time) => "event times instead of Kafka's timestamps, or the reverse, where the window covers all",
             Self::AddPartitions => "partitions are added",
             Self::LoseOffsets => "the group's offsets are lost",

@@ -1,6 +1,6 @@
 //! Seeds: the keys that another tool has seen before the plan begins.
 
-use super::options::EVENT_TIMES;
+use super::options::{EVENT_TIMES, RULES};
 use super::stage::Stage;
 use super::truth;
 use crate::harness::{News, TestRecord, unseen};
@@ -11,7 +11,9 @@ use std::fs;
 impl Stage<'_> {
     /// Seeds the group with some of the keys that the stream will contain.
     pub fn seed(&mut self) {
-        let some = self.stream.records.iter().filter(|record| truth::is_judged(record)).skip(3).step_by(7);
+        // Only one entry of an input can be seeded.
+        let is_of_space = |record: &&TestRecord| truth::is_judged(record) && !truth::is_of_first_entry(record);
+        let some = self.stream.records.iter().filter(is_of_space).skip(3).step_by(7);
         let options = &self.conditions.options;
         let of_first_time = |record: &TestRecord| {
             let time = News::default().start;
@@ -31,8 +33,9 @@ impl Stage<'_> {
         let file = self.stream.setup.dir().join("seeds.ndjson");
         fs::write(&file, self.seeds.iter().map(line).collect::<String>()).expect("a file");
         let (config, file) = (self.write_config("a").display().to_string(), file.display().to_string());
-        let overrides = self.conditions.options.overrides();
-        let mut args = vec!["seed", "-c", &config, &file, "--format", "capture", "--topic", &self.stream.input];
+        let topic = if options.has(RULES) { "news" } else { &self.stream.input };
+        let overrides = options.overrides();
+        let mut args = vec!["seed", "-c", &config, &file, "--format", "capture", "--topic", topic];
         args.extend(overrides.iter().flat_map(|setting| ["--set", setting]));
         let (code, said, error) = unseen(args);
         assert_eq!(code, Some(0), "the group cannot be seeded: {error}");

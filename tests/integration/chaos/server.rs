@@ -144,6 +144,7 @@ impl Stage<'_> {
         let (filter, rate) = filter(self.conditions, &self.memory);
         let mut overrides = self.conditions.options.overrides();
         overrides.extend(filter);
+        overrides.extend(self.conditions.options.rule_of_server(&self.memory));
         overrides.extend(self.broker.as_ref().map(|broker| format!("kafka.bootstrap_servers={}", broker.servers_by_way())));
         let overrides: Vec<_> = overrides.iter().map(String::as_str).collect();
         let began_ms = now_ms();
@@ -324,7 +325,7 @@ impl Stage<'_> {
             let from = if is_judged { index(&sight.offsets) } else { vec![0; PARTITIONS] };
             let mut known = truth::known(&self.conditions.options, self.promise, &self.seeds, inputs, &from, &index(&answer.ends));
             for (records, &came) in server.output.iter().flat_map(|output| &output.records).zip(&sight.came) {
-                known.seen.extend(truth::ids(&records[..came]));
+                known.seen.extend(truth::ids_in_space(&records[..came]));
             }
             let said = |seen| server.keys.iter().zip(&answer.seen).filter(move |(_, said)| **said == seen).map(|(key, _)| key);
             let denied: Vec<_> = said(false).filter(|key| known.seen.contains(*key)).map(|key| String::from_utf8_lossy(key)).collect();

@@ -117,7 +117,10 @@ fn stream(address: &str, conditions: &Conditions, memory: &Memory) -> (Stream, O
     let setup = Setup::new(address, &hint)
         .properties("\"fetch.wait.max.ms\" = \"20\"\n\"topic.metadata.refresh.interval.ms\" = \"500\"")
         .properties(&format!("\"session.timeout.ms\" = \"{session}\"\n\"heartbeat.interval.ms\" = \"{heartbeat}\""));
-    let setup = std::iter::once(&input).chain(&other).fold(setup, |setup, input| setup.topic(input, &output, &lines));
+    let rule = options.rule(memory).map(|rule| format!("{rule}{}", options.lines(&dead, &duplicates)));
+    let entries: Vec<_> = rule.iter().chain([&lines]).collect();
+    let add = |setup, input: &String| entries.iter().fold(setup, |setup: Setup, lines| setup.topic(input, &output, lines));
+    let setup = std::iter::once(&input).chain(&other).fold(setup, add);
     let (records, oracle) = (records(conditions), Oracle::new(Duration::from_secs(1), 1));
     produce(address, &input, &records[..BEFORE]);
     (Stream { broker: address.to_owned(), input, output, records, expected: Vec::new(), oracle, setup }, other, [dead, duplicates])
@@ -232,8 +235,13 @@ impl<'a> Stage<'a> {
     /// Writes the current configuration. Returns its path.
     pub fn write_config(&self, name: &str) -> PathBuf {
         let config = self.stream.setup.write_config(name);
-        let first = self.conditions.options.memory(self.conditions.capacity).lines();
-        fs::write(&config, self.stream.setup.config(name).replace(&first, &self.memory.lines())).expect("the configuration can be written");
+        let options = &self.conditions.options;
+        let first = options.memory(self.conditions.capacity);
+        let mut text = self.stream.setup.config(name).replace(&first.lines(), &self.memory.lines());
+        if let (Some(first), Some(now)) = (options.rule(&first), options.rule(&self.memory)) {
+            text = text.replace(&first, &now);
+        }
+        fs::write(&config, text).expect("the configuration can be written");
         config
     }
 
@@ -475,6 +483,7 @@ fn records(conditions: &Conditions) -> Vec<TestRecord> {
     truth::move_times(&conditions.options, &mut records, conditions.seed);
     truth::set_states(&conditions.options, &mut records, conditions.seed);
     truth::mark_passing(&conditions.options, &mut records, conditions.seed);
+    truth::mark_rules(&conditions.options, &mut records, conditions.seed);
     truth::encode(&conditions.options, &mut records);
     records
 }

@@ -1,6 +1,6 @@
 //! The expected output, from a model that is a simple list, and from the promises of the plan.
 
-use super::options::{ENCODED, EVENT_TIMES, ON_CHANGE, Options, WHEN};
+use super::options::{ENCODED, EVENT_TIMES, ON_CHANGE, Options, RULE_SLICES, RULES, WHEN};
 use super::table::Promise;
 use crate::harness::{RETRACT, SplitMix, TestRecord, assert_same, show};
 use data_encoding::BASE64;
@@ -15,9 +15,31 @@ pub const MAX_TIMESTAMP: i64 = 1_798_761_600_000;
 /// The record size limit of the output.
 pub const LIMIT_BYTES: usize = 20_000;
 
-/// The id of a record, from its header, because its key may be missing.
+/// The id of a record, from its header, because its key may be missing. Each entry of an input has its own ids.
 pub fn id(record: &TestRecord) -> Vec<u8> {
-    record.headers.iter().find(|(name, _)| name == "id").and_then(|(_, value)| value.clone()).unwrap_or_default()
+    let mut id = record.headers.iter().find(|(name, _)| name == "id").and_then(|(_, value)| value.clone()).unwrap_or_default();
+    if is_of_first_entry(record) {
+        id.extend_from_slice(b" of the first entry");
+    }
+    id
+}
+
+/// The header of a record that belongs to the first of two entries.
+const RULE: &str = "rule";
+
+pub fn is_of_first_entry(record: &TestRecord) -> bool {
+    let has = |header: &str| record.headers.iter().any(|(name, _)| name == header);
+    has(RULE) && !has(WITHOUT_RULE)
+}
+
+/// Has a third of the records belong to the first of two entries, if the options ask for that.
+pub fn mark_rules(options: &Options, records: &mut [TestRecord], seed: u64) {
+    let mut random = SplitMix(seed ^ 0x2171e);
+    for record in records.iter_mut().filter(|_| options.has(RULES)) {
+        if random.below(3) == 0 {
+            record.headers.push((RULE.to_owned(), None));
+        }
+    }
 }
 
 /// The header with the event time for this model. Workers read the field.
@@ -147,6 +169,8 @@ fn state(record: &TestRecord) -> Option<Vec<u8>> {
 const SKIP: &str = "skip";
 /// A header that no record has: this record was read without a condition, for this model.
 pub const WITHOUT_CONDITION: &str = "without-condition";
+/// The same for a record that was read without the first of two entries.
+pub const WITHOUT_RULE: &str = "without-rule";
 
 /// A header that no record has: this record was read while only the first record of each key is emitted, for this model.
 pub const FIRST_ONLY: &str = "first-only";
@@ -233,6 +257,8 @@ enum Destination {
 /// The documented window of one partition: each key with the slice of its last insertion.
 struct Model<'o> {
     options: &'o Options,
+    /// True for the first of two entries of an input.
+    is_first: bool,
     stream_time: Option<i64>,
     /// The number of keys in the current slice of a window by count, and the number of that slice.
     counted: (i64, i64),
@@ -245,16 +271,18 @@ struct Model<'o> {
 
 impl<'o> Model<'o> {
     /// Creates a model that has seen the partition's seeds.
-    fn new(options: &'o Options, seeds: &[TestRecord], partition: usize) -> Self {
+    fn new(options: &'o Options, is_first: bool, seeds: &[TestRecord], partition: usize) -> Self {
         let mut model = Self {
             options,
+            is_first,
             stream_time: None,
             counted: (0, 0),
             keys: BTreeMap::new(),
             states: BTreeMap::new(),
             emits_changes: options.has(ON_CHANGE),
         };
-        for seed in seeds.iter().filter(|seed| usize::try_from(seed.partition) == Ok(partition)) {
+        let seeds = seeds.iter().filter(|seed| is_of_first_entry(seed) == is_first);
+        for seed in seeds.filter(|seed| usize::try_from(seed.partition) == Ok(partition)) {
             model.pass(Some(seed.timestamp).filter(|_| options.window_keys().is_none()));
             model.put(id(seed));
         }
@@ -262,11 +290,20 @@ impl<'o> Model<'o> {
     }
 
     fn slices(&self) -> i64 {
-        i64::from(self.options.slices())
+        i64::from(if self.is_first { RULE_SLICES } else { self.options.slices() })
+    }
+
+    /// How many times longer the window is than that of the options.
+    const fn scale(&self) -> i64 {
+        if self.is_first { 2 } else { 1 }
+    }
+
+    fn window_ms(&self) -> i64 {
+        self.options.window_seconds() * 1_000 * self.scale()
     }
 
     fn slice(&self) -> Option<i64> {
-        let slice_ms = (self.options.window_seconds() * 1_000).div_euclid(self.slices());
+        let slice_ms = self.window_ms().div_euclid(self.slices());
         match self.options.window_keys() {
             Some(_) => Some(self.counted.1),
             None => self.stream_time.map(|time| time.div_euclid(slice_ms)),
@@ -296,6 +333,7 @@ impl<'o> Model<'o> {
 
     fn put(&mut self, id: Vec<u8>) {
         if let Some(keys) = self.options.window_keys() {
+            let keys = keys * self.scale();
             if self.counted.0 >= (keys + self.slices() - 1) / self.slices() {
                 self.counted = (0, self.counted.1 + 1);
             }
@@ -338,7 +376,7 @@ impl<'o> Model<'o> {
             };
         }
         let is_late = match (self.options.window_keys(), self.stream_time, time) {
-            (None, Some(now), Some(time)) => now - time > self.options.window_seconds() * 1_000,
+            (None, Some(now), Some(time)) => now - time > self.window_ms(),
             _ => false,
         };
         if is_late && !self.options.has("late = \"emit\"") {
@@ -362,11 +400,12 @@ impl<'o> Model<'o> {
 /// The records that an undisturbed run writes to one destination for these records, by partition.
 fn expected(options: &Options, seeds: &[TestRecord], input: &[Vec<TestRecord>], to: Destination) -> Vec<Vec<TestRecord>> {
     let of_partition = |(partition, records): (usize, &Vec<TestRecord>)| {
-        let mut model = Model::new(options, seeds, partition);
+        let mut models = [false, true].map(|is_first| Model::new(options, is_first, seeds, partition));
         // After a change, the worker evaluates all records again by the other rule.
-        let mut other = options.has(ON_CHANGE).then(|| Model { emits_changes: false, ..Model::new(options, seeds, partition) });
+        let mut other = options.has(ON_CHANGE).then(|| Model { emits_changes: false, ..Model::new(options, false, seeds, partition) });
         let mut judge = |record: &TestRecord| {
-            let (own, other) = (model.judge(record), other.as_mut().map(|other| other.judge(record)));
+            let own = models[usize::from(is_of_first_entry(record))].judge(record);
+            let other = other.as_mut().map(|other| other.judge(record));
             other.filter(|_| has_header(record, FIRST_ONLY)).unwrap_or(own)
         };
         records.iter().filter(|record| judge(record) == Some(to)).cloned().map(as_written).collect()
@@ -395,9 +434,12 @@ pub fn known(
 ) -> Known {
     let mut known = Known::default();
     for (partition, ((records, &from), &until)) in inputs[0].iter().zip(from).zip(until).enumerate() {
+        let of_space = |records: &[TestRecord]| records.iter().filter(|record| !is_of_first_entry(record)).cloned().collect::<Vec<_>>();
         let (early, late) = records[..until].split_at(from.min(until));
+        let (early, late) = (&*of_space(early), &*of_space(late));
         if promise.exact && options.is_ordered() {
-            let mut model = Model::new(options, seeds, partition);
+            // A server is asked about the space of the last entry.
+            let mut model = Model::new(options, false, seeds, partition);
             for record in early {
                 model.judge(record);
             }
@@ -428,9 +470,14 @@ pub fn ids(records: &[TestRecord]) -> impl Iterator<Item = Vec<u8>> {
     records.iter().filter(|record| is_judged(record)).map(id)
 }
 
+/// The same for the space that a server is asked about: that of the last entry.
+pub fn ids_in_space(records: &[TestRecord]) -> impl Iterator<Item = Vec<u8>> {
+    records.iter().filter(|record| is_judged(record) && !is_of_first_entry(record)).map(id)
+}
+
 /// The record with the time of its output. Times before 0 become "no time", and librdkafka cannot write 0.
 fn as_written(mut record: TestRecord) -> TestRecord {
-    record.headers.retain(|(name, _)| name != WITHOUT_CONDITION && name != FIRST_ONLY);
+    record.headers.retain(|(name, _)| ![WITHOUT_CONDITION, WITHOUT_RULE, FIRST_ONLY].contains(&&**name));
     record.timestamp = match record.timestamp {
         ..0 => -1,
         0 => 1,

@@ -126,7 +126,11 @@ impl Stage<'_> {
                 records.drain(..before.count());
             }
         }
-        let marks = [(&self.condition_changes, truth::WITHOUT_CONDITION), (&self.emit_changes, truth::FIRST_ONLY)];
+        let marks = [
+            (&self.condition_changes, truth::WITHOUT_CONDITION),
+            (&self.emit_changes, truth::FIRST_ONLY),
+            (&self.rule_changes, truth::WITHOUT_RULE),
+        ];
         for (changes, mark) in marks.into_iter().flat_map(|(changes, mark)| changes.chunks(2).map(move |pair| (pair, mark))) {
             let end = |partition: usize| changes.get(1).map_or(usize::MAX, |counts| counts[partition]);
             for (partition, records) in input.iter_mut().enumerate() {

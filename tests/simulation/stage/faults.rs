@@ -41,12 +41,16 @@ impl Stage<'_> {
         }
     }
 
-    /// Everything is read; then the processes get another condition, or emit other records of a key.
+    /// Everything is read; then the processes get another condition, emit other records of a key, or have another number of entries.
     pub(super) fn change_after_reading(&mut self, change: Change) {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before its configuration changes");
         self.while_all_are_down(|stage| {
             let read = stage.inputs()[0].iter().map(Vec::len).collect();
-            let changes = if change == Change::When { &mut stage.condition_changes } else { &mut stage.emit_changes };
+            let changes = match change {
+                Change::When => &mut stage.condition_changes,
+                Change::Rules => &mut stage.rule_changes,
+                _ => &mut stage.emit_changes,
+            };
             changes.push(read);
             stage.memory.change(change, &stage.plan.options);
         });

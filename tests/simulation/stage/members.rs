@@ -68,7 +68,9 @@ impl Stage<'_> {
         let space = if self.plan.pattern { "news_{input}" } else { "news" };
         let lines = format!("{}space = \"{space}\"\n{}", options.key(), self.memory.lines());
         let lines = format!("{lines}{}", options.lines("dead", "duplicates"));
-        let topic = |input: &str| format!("[[topics]]\ninput = {input}\noutput = \"out\"\n{lines}\n");
+        let rule = options.rule(&self.memory).map(|rule| format!("{rule}{}", options.lines("dead", "duplicates")));
+        let entry = |input: &str, lines: &str| format!("[[topics]]\ninput = {input}\noutput = \"out\"\n{lines}\n");
+        let topic = |input: &str| rule.iter().chain([&lines]).map(|lines| entry(input, lines)).collect::<String>();
         let other = if self.other { topic("\"other\"") } else { String::new() };
         let input = if self.plan.pattern { "{ pattern = \"in(-[0-9]+)?\" }" } else { "\"in\"" };
         let interval = if self.plan.pattern { "\"topic.metadata.refresh.interval.ms\" = \"1000\"\n" } else { "" };

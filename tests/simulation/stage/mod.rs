@@ -7,7 +7,7 @@ mod records;
 mod server;
 
 use crate::harness::TestRecord;
-use crate::options::{Change, Memory};
+use crate::options::{Change, Memory, RULES};
 use crate::plan::{Fault, MEMBERS, Plan, Step};
 use crate::table::{self, Promise};
 use crate::truth::LIMIT_BYTES;
@@ -61,6 +61,8 @@ struct Stage<'p> {
     condition_changes: Vec<Vec<usize>>,
     /// The same for changes of the records of a key that are emitted.
     emit_changes: Vec<Vec<usize>>,
+    /// The same for the first of two entries.
+    rule_changes: Vec<Vec<usize>>,
     kills: u64,
     other: bool,
     /// The number of records of the stream that were appended.
@@ -154,6 +156,7 @@ impl<'p> Stage<'p> {
             has_more_partitions: false,
             condition_changes: Vec::new(),
             emit_changes: Vec::new(),
+            rule_changes: Vec::new(),
             kills: 0,
             other,
             fed: 0,
@@ -169,10 +172,11 @@ impl<'p> Stage<'p> {
         stage.begin();
         stage.start(0);
         // Every member has the empty checkpoint of the group's start, as if it had been a member then.
+        let states = if options.has(RULES) { 2 } else { 1 };
         let is_stored = |stage: &Self| {
             Store::open_in_memory(&stage.members[0].disk.copy())
                 .and_then(|store| store.all_metadata())
-                .is_ok_and(|all| i32::try_from(all.len()) == Ok(stage.plan.partitions))
+                .is_ok_and(|all| i32::try_from(all.len()) == Ok(stage.plan.partitions * states))
         };
         assert!(stage.wait_for(stage.limit, is_stored), "the first checkpoints are not written");
         stage.terminate(0);
@@ -320,7 +324,7 @@ impl<'p> Stage<'p> {
                 disk.set_full(false);
             }
             Fault::DeleteDisk => self.members[number].disk.delete(),
-            Fault::Change(change @ (Change::When | Change::Emit)) => self.change_after_reading(*change),
+            Fault::Change(change @ (Change::When | Change::Emit | Change::Rules)) => self.change_after_reading(*change),
             Fault::Change(change) => self.while_all_are_down(|stage| stage.memory.change(*change, &stage.plan.options)),
             Fault::AddPartitions => self.add_partitions(),
             // If nothing was ever logged, only the offsets show that the group has started.

@@ -30,6 +30,7 @@ pub(super) fn records(plan: &Plan) -> Vec<TestRecord> {
     truth::move_times(&plan.options, &mut records, plan.seed);
     truth::set_states(&plan.options, &mut records, plan.seed);
     truth::mark_passing(&plan.options, &mut records, plan.seed);
+    truth::mark_rules(&plan.options, &mut records, plan.seed);
     truth::encode(&plan.options, &mut records);
     records
 }

@@ -82,7 +82,7 @@ impl Stage<'_> {
 
     fn start_server(&mut self) {
         let (filter, rate) = filter(self.plan, &self.memory);
-        let config = self.config("server", filter.into_iter().collect());
+        let config = self.config("server", filter.into_iter().chain(self.plan.options.rule_of_server(&self.memory)).collect());
         let broker = self.simulation.broker();
         let Some(server) = &mut self.server else { return };
         server.stop = Arc::default();
@@ -205,7 +205,7 @@ impl Stage<'_> {
             let from = if is_judged { padded(&sight.read) } else { padded(&[]) };
             let mut known = truth::known(options, self.promise, &[], inputs, &from, &padded(reached));
             for (records, &emitted) in output.iter().zip(&sight.emitted).filter(|_| shows) {
-                known.seen.extend(truth::ids(&records[..emitted]));
+                known.seen.extend(truth::ids_in_space(&records[..emitted]));
             }
             let answered = |seen| server.keys.iter().zip(&given.seen).filter(move |(_, said)| **said == seen).map(|(key, _)| key);
             let denied = answered(false).find(|key| known.seen.contains(*key)).map(|key| String::from_utf8_lossy(key));

@@ -1,0 +1,129 @@
+//! Rules: entries of `[[topics]]` with the same input. A record belongs to the first rule whose `when` selects it.
+//!
+//! Must never let a record belong to no rule or to two, or let two rules of an input share their keys.
+
+use super::error::Diagnostics;
+use super::{Config, Topic};
+use crate::record::TopicId;
+
+/// The largest number of rules of an input. The metadata of a committed offset has the stream time of each, and brokers limit its size.
+const RULES_MAX: usize = 8;
+
+impl Config {
+    /// Returns the rules of an input, in order. A record that no rule selects passes through the last one.
+    #[must_use]
+    pub fn rules(&self, input: &str) -> impl DoubleEndedIterator<Item = (TopicId, &Topic)> {
+        let all = self.topics.iter().enumerate().map(|(number, topic)| (TopicId(number), topic));
+        all.filter(move |(_, topic)| topic.input == input)
+    }
+
+    /// Returns the topic with this input. If the input has several rules, returns the first one.
+    ///
+    /// # Errors
+    /// An error message with all inputs, if none has this name.
+    pub fn topic(&self, input: &str) -> Result<TopicId, String> {
+        let found = self.rules(input).next();
+        found.map(|(id, _)| id).ok_or_else(|| format!("expected one of {}, got `{input}`", self.inputs()))
+    }
+
+    /// Returns the topic with this input. If the input has several rules, a rule is chosen by its space instead.
+    ///
+    /// # Errors
+    /// An error message with all names, if none or several have this name.
+    pub fn rule(&self, name: &str) -> Result<&Topic, String> {
+        let has_several = |topic: &Topic| self.rules(&topic.input).nth(1).is_some();
+        match self.rules(name).next() {
+            Some((_, topic)) if !has_several(topic) => Ok(topic),
+            Some(_) => {
+                let spaces: Vec<_> = self.rules(name).map(|(_, topic)| &*topic.space).collect();
+                Err(format!("`{name}` has several entries; choose one by its space: {}", spaces.join(", ")))
+            }
+            None => {
+                let named = self.topics.iter().find(|topic| topic.space == name && has_several(topic));
+                named.ok_or_else(|| format!("expected one of {}, got `{name}`", self.inputs()))
+            }
+        }
+    }
+
+    /// Returns the topic, if there is only one input, and no pattern. If the input has several rules, returns the first one.
+    #[must_use]
+    pub fn only_input(&self) -> Option<&Topic> {
+        self.topics.first().filter(|first| self.patterns.is_empty() && self.topics.iter().all(|topic| topic.input == first.input))
+    }
+
+    /// Returns the inputs of all topics and the patterns, separated by commas.
+    #[must_use]
+    pub fn inputs(&self) -> String {
+        let is_first = |(number, topic): &(usize, &Topic)| self.topics[..*number].iter().all(|other| other.input != topic.input);
+        let inputs = self.topics.iter().enumerate().filter(is_first).map(|(_, topic)| topic.input.clone());
+        let patterns = self.patterns.iter().map(|pattern| format!("a topic that matches {:?}", pattern.text()));
+        inputs.chain(patterns).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Checks that the rules of each input fit together.
+pub(super) fn check(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
+    let mut reported: Vec<(usize, &str)> = Vec::new();
+    for (number, (path, topic)) in topics.iter().enumerate() {
+        let earlier: Vec<_> = topics[..number].iter().map(|(_, other)| other).filter(|other| other.input == topic.input).collect();
+        let Some(previous) = earlier.last() else { continue };
+        let Some((setting, problem)) = problem(topic, &earlier, previous) else { continue };
+        // The inputs of an entry often have the same problem.
+        if !reported.contains(&(topic.entry, setting)) {
+            reported.push((topic.entry, setting));
+            let path = if setting == "input" { path.clone() } else { topic.setting(setting) };
+            diagnostics.add(&path, problem);
+        }
+    }
+}
+
+/// Returns the first problem of a rule with the `earlier` rules of its input, and the option that has it.
+fn problem(topic: &Topic, earlier: &[&Topic], previous: &Topic) -> Option<(&'static str, String)> {
+    let Topic { input, space, .. } = topic;
+    if previous.entry == topic.entry {
+        // Already reported.
+        return None;
+    }
+    let of = |other: &Topic| format!("topics[{}]", other.entry);
+    if earlier.len() >= RULES_MAX {
+        return Some(("input", format!("{input:?} already has {RULES_MAX} entries, and cannot have more; combine some of them")));
+    }
+    if previous.when.is_empty() {
+        let first = of(previous);
+        let message = format!(
+            "{input:?} is already the input of {first}, which has no `when` and takes all records, so this entry would get none; set `when` in {first}, or move {first} behind this entry"
+        );
+        return Some(("input", message));
+    }
+    if let Some(other) = earlier.iter().find(|other| other.space == *space) {
+        let message = format!(
+            "{} also has the input {input:?} and the space {space:?}, but entries of one input do not share their keys; set a space of its own, such as space = \"{{input}}-{}\"",
+            of(other),
+            earlier.len() + 1
+        );
+        return Some(("space", message));
+    }
+    let same = |setting, reason: &str| {
+        Some((setting, format!("{} has the same input, {input:?}, and must have the same value, because {reason}", of(previous))))
+    };
+    if previous.repartition != topic.repartition {
+        return same("repartition", "either all records of an input are repartitioned, or none");
+    }
+    if previous.formats.key() != topic.formats.key() {
+        return same("key_format", "each record has one format");
+    }
+    if previous.formats.value().encodings != topic.formats.value().encodings {
+        return same("value_encoding", "each record has one encoding");
+    }
+    if previous.formats.value() != topic.formats.value() {
+        return same("value_format", "each record has one format");
+    }
+    if previous.is_shadow() != topic.is_shadow() {
+        let message = format!(
+            "{} also has the input {input:?}: set an output for both or for none, because unseen records of the entry without an output would be lost",
+            of(previous)
+        );
+        return Some(("output", message));
+    }
+    None
+}

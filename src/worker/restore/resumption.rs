@@ -1,0 +1,230 @@
+//! Decides where a partition resumes, and which records its states must read again.
+//!
+//! Owns the choice between the group's committed offset, the checkpoints, and the start of the log. Must never resume past the committed
+//! offset.
+
+use super::super::ids::StateId;
+use super::super::partition::PartitionState;
+use super::super::pending_restore::AssignedPartition;
+use super::{Error, Worker};
+use crate::broker::{Broker, Consumer as _};
+use crate::config::{ColdStart, Delivery, OnTruncation, Start, Topic};
+use crate::fault;
+use crate::record::{Offset, TopicId};
+use std::time::Instant;
+
+/// The offset at which a state resumes, and the end of its warm-up.
+pub(super) struct Resumption {
+    pub(super) start: Offset,
+    /// If there is no warm-up, the offset of the state: `start`, or less if the records in between have expired.
+    pub(super) warm_until: Offset,
+    /// True if the group's committed offset is past the end of the log.
+    pub(super) is_elsewhere: bool,
+}
+
+impl Resumption {
+    const fn at(start: Offset) -> Self {
+        Self { start, warm_until: start, is_elsewhere: false }
+    }
+
+    /// True if the state must read records again.
+    pub(super) const fn warms_up(&self) -> bool {
+        self.start < self.warm_until
+    }
+}
+
+impl<B: Broker> Worker<B> {
+    /// Empties the states that are past the group's committed offset.
+    pub(super) fn drop_if_ahead(&mut self, source: &B::Consumer, assigned: &AssignedPartition) -> Result<(), Error> {
+        for &rule in &self.topics[assigned.topic].of_input {
+            let id = StateId { space: self.topics[rule].space, partition: assigned.partition.partition };
+            let Some(stored) = self.stored(rule, assigned) else { continue };
+            let is_beyond = match assigned.committed.offset {
+                Some(committed) => stored > committed || !assigned.has_id() && committed > assigned.high,
+                None => !assigned.has_id() && (stored > assigned.high || self.is_of_another_log(source, rule, assigned, stored)?),
+            };
+            if is_beyond && !fault::defect("checkpoint_past_offset_used") {
+                tracing::warn!(partition = %assigned.partition, checkpoint = stored, committed = assigned.committed.offset, end = assigned.high,
+                    "the checkpoint is past the group's committed offset, which may have been reset; not using the checkpoint");
+                let rules = self.topics[rule].rules;
+                if let Some(state) = self.assignment.states.get_mut(&id) {
+                    *state = state.emptied(rules);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the state of a rule.
+    fn state_of(&self, rule: TopicId, assigned: &AssignedPartition) -> Option<&PartitionState> {
+        self.assignment.states.get(&StateId { space: self.topics[rule].space, partition: assigned.partition.partition })
+    }
+
+    /// Returns the offset of the partition in a rule's state.
+    fn stored(&self, rule: TopicId, assigned: &AssignedPartition) -> Option<Offset> {
+        self.state_of(rule, assigned).and_then(|state| state.offset(&assigned.topic_incarnation))
+    }
+
+    /// Returns true if a checkpoint belongs to an earlier topic with the same name. Only needed if the brokers report no topic ids. When a
+    /// topic is deleted, the broker also deletes its committed offsets. If the new topic is longer than the old one, only its records show
+    /// the difference: below the checkpoint's offset, no record can be later than the checkpoint's stream time, except one that was ahead
+    /// of the clock. In case of such a record, the topic is read from its start, which loses nothing.
+    fn is_of_another_log(&self, source: &B::Consumer, rule: TopicId, assigned: &AssignedPartition, stored: Offset) -> Result<bool, Error> {
+        let stream_time = self.state_of(rule, assigned).and_then(|state| state.dedup.stream_time());
+        // Brokers find offsets by Kafka's timestamps only.
+        let Some(stream_time) = stream_time.filter(|_| self.topics[rule].config.time.is_none()) else { return Ok(false) };
+        let later = self.retry_until_answered(|| source.offset_at(&assigned.partition, stream_time.saturating_add(1)))?;
+        Ok(later.is_some_and(|later| later < stored))
+    }
+
+    /// Returns false if the group did not use a rule's space when it committed the offset: the rule is new, or returns after it was removed.
+    /// The records that its state lacks belonged to other rules, so their keys must not count as seen.
+    fn was_used(&self, rule: TopicId, assigned: &AssignedPartition) -> bool {
+        let (times, topic) = (assigned.note().stream_times, &self.topics[rule]);
+        if !times.is_empty() {
+            return times.contains_key(&topic.config.space) || fault::defect("new_rule_warms_up");
+        }
+        // The input had a single rule, whose state is up to date if it has a changelog.
+        let is_current = |rule| self.stored(rule, assigned) == assigned.committed.offset;
+        is_current(rule) || !topic.of_input.iter().any(|&other| is_current(other)) || fault::defect("new_rule_warms_up")
+    }
+
+    /// Returns the offset that the group had reached by a rule's changelog, if the rule's state does not continue to there.
+    fn reached(&self, rule: TopicId, assigned: &AssignedPartition) -> Option<Offset> {
+        let is_atomic = self.shared.config.worker.delivery == Delivery::ExactlyOnce && !fault::defect("gap_forgets_group_offsets");
+        let state = self.state_of(rule, assigned).filter(|_| is_atomic)?;
+        state.group_offsets.get(&*assigned.topic_incarnation).copied().filter(|&reached| reached <= assigned.high)
+    }
+
+    /// Returns where the partition resumes, for the state of each rule. All of them resume at the same offset, after their warm-ups.
+    pub(super) fn resumptions(
+        &self,
+        source: &B::Consumer,
+        assigned: &AssignedPartition,
+        began: Instant,
+    ) -> Result<Vec<(TopicId, Resumption)>, Error> {
+        let AssignedPartition { partition, low, high, .. } = assigned;
+        let (low, high) = (*low, *high);
+        let rules = || self.topics[assigned.topic].of_input.iter().copied();
+        let each = |resumption: &dyn Fn(TopicId) -> Result<Resumption, Error>| rules().map(|rule| Ok((rule, resumption(rule)?))).collect();
+        let Some(committed) = assigned.committed.offset else {
+            let stored = rules().filter_map(|rule| self.stored(rule, assigned)).max();
+            if let Some(stored) = stored.filter(|&stored| stored > high) {
+                let (low, high) = self.watermarks(source, partition, Some(stored), began)?;
+                if stored > high {
+                    return each(&|rule| self.truncated(source, rule, assigned, stored));
+                }
+                return self.resumptions(source, &AssignedPartition { low, high, ..assigned.clone() }, began);
+            }
+            let reached = rules().filter_map(|rule| self.reached(rule, assigned).filter(|_| self.stored(rule, assigned).is_some())).max();
+            let resume = match (stored, reached) {
+                // A transaction commits offsets and changelog together, so the group had committed what its changelog has.
+                (Some(stored), Some(reached)) if reached > stored => {
+                    tracing::warn!(partition = %partition, offset = reached, "the group has no committed offset, but its changelog does; resuming from there");
+                    reached.max(low)
+                }
+                (Some(stored), _) if stored >= low => {
+                    // Checkpoints are written at the starting offset and after commits, so the group had committed at least this offset.
+                    tracing::warn!(partition = %partition, offset = stored, "the group has no committed offset; resuming from the offset in the checkpoint");
+                    stored
+                }
+                // If the group had started before, it must still read the records since then.
+                _ => return each(&|rule| Ok(Resumption { warm_until: self.stored(rule, assigned).unwrap_or(low), ..Resumption::at(low) })),
+            };
+            return each(&|rule| self.warm_up(source, rule, assigned, resume));
+        };
+        if committed > high {
+            return each(&|rule| self.truncated(source, rule, assigned, committed));
+        }
+        if committed < low {
+            tracing::error!(
+                %partition,
+                committed,
+                oldest = low,
+                records = low - committed,
+                "records expired before they were read; `records` is an upper bound, because it includes aborted records and transaction markers. Increase the topic's retention"
+            );
+        }
+        let resume = committed.max(low);
+        each(&|rule| match self.stored(rule, assigned) {
+            // No record is missing: the state is up to date, or nothing has been judged yet.
+            Some(stored) if stored == committed => Ok(Resumption { warm_until: stored, ..Resumption::at(resume) }),
+            None if assigned.note().first == Some(committed) => Ok(Resumption::at(resume)),
+            stored if !self.was_used(rule, assigned) => Ok(Resumption { warm_until: stored.unwrap_or(resume), ..Resumption::at(resume) }),
+            _ => self.warm_up(source, rule, assigned, resume),
+        })
+    }
+
+    /// Handles a log that ends before the position up to which the group has read it.
+    fn truncated(&self, source: &B::Consumer, rule: TopicId, assigned: &AssignedPartition, read: Offset) -> Result<Resumption, Error> {
+        let (partition, end) = (&assigned.partition, assigned.high);
+        if !assigned.has_id() {
+            tracing::error!(partition = %partition, committed = read, end, "the committed offset is past the end of the topic, which may have been recreated; reading the topic from its beginning");
+            return Ok(Resumption::at(assigned.low));
+        }
+        match self.shared.config.kafka.on_truncation {
+            OnTruncation::Fail => Err(Error::Truncated { partition: partition.clone(), end, read }),
+            OnTruncation::Continue => {
+                tracing::error!(partition = %partition, read, end, "the log was truncated below the position up to which it was read; continuing at its end");
+                Ok(Resumption { is_elsewhere: true, ..self.warm_up(source, rule, assigned, end)? })
+            }
+        }
+    }
+
+    /// Plans to read the records below `resume` that a rule's state lacks.
+    fn warm_up(&self, source: &B::Consumer, rule: TopicId, assigned: &AssignedPartition, resume: Offset) -> Result<Resumption, Error> {
+        let low = assigned.low;
+        match self.stored(rule, assigned) {
+            _ if self.topics[rule].forward.is_some() => Ok(Resumption::at(resume)),
+            Some(stored) if stored >= resume => Ok(Resumption::at(resume)),
+            Some(stored) if fault::defect("resumed_from_checkpoint") && stored >= low => Ok(Resumption::at(stored)),
+            Some(stored) if stored >= low => Ok(Resumption { start: stored, warm_until: resume, is_elsewhere: false }),
+            Some(stored) => self.cold_start(
+                source,
+                rule,
+                assigned,
+                resume,
+                &format!("the checkpoint ends at offset {stored}, but the log starts at offset {low}"),
+            ),
+            None => self.cold_start(source, rule, assigned, resume, "there is no checkpoint"),
+        }
+    }
+
+    /// Plans a restore without a checkpoint. By default, reads one window of the input again.
+    fn cold_start(
+        &self,
+        source: &B::Consumer,
+        rule: TopicId,
+        assigned: &AssignedPartition,
+        resume: Offset,
+        why: &str,
+    ) -> Result<Resumption, Error> {
+        let partition = &assigned.partition;
+        let start = match self.shared.config.state.cold_start {
+            ColdStart::Fail => return Err(Error::ColdStart { partition: partition.clone(), why: why.to_owned() }),
+            ColdStart::Empty => resume,
+            ColdStart::Rebuild => {
+                // Brokers find offsets by Kafka's timestamps only. An event may be older or newer than its record, so nothing is skipped.
+                let Topic { window, time, space, .. } = &self.topics[rule].config;
+                let window = window.length_ms().filter(|_| time.is_none());
+                let oldest = match assigned.note().first {
+                    Some(first) => first.clamp(assigned.low, resume),
+                    // The group may never have read these records, so they may not have been emitted and must not count as seen.
+                    None if self.shared.config.kafka.start == Start::Latest && !self.topics[rule].is_internal => resume,
+                    None => assigned.low,
+                };
+                match (assigned.note().stream_time_in(space), window) {
+                    (Some(stream_time), Some(window)) => {
+                        let first = self.retry_until_answered(|| source.offset_at(partition, stream_time.saturating_sub(window).max(0)))?;
+                        first.unwrap_or(resume).clamp(oldest, resume)
+                    }
+                    // If stream time is unknown, the topic has event times, or the window is a count, the start of the window is unknown.
+                    _ => oldest,
+                }
+            }
+        };
+        fault::point("restore.cold");
+        tracing::warn!(partition = %partition, why, "no usable checkpoint; reading {} records of the input again to restore the state. This is approximate: keys that were first emitted before these records may be emitted again", resume - start);
+        Ok(Resumption { start, warm_until: resume, is_elsewhere: false })
+    }
+}

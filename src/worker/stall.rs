@@ -1,0 +1,42 @@
+//! The reasons why a partition makes no progress.
+//!
+//! Must never talk to a broker.
+
+use crate::record::{Offset, Timestamp};
+use std::time::{Duration, Instant};
+
+/// The time without progress after which the worker asks a broker for an open transaction that holds the partition back. The answer is
+/// valid for the same time. Ordinary transactions are shorter.
+pub(super) const STALLED: Duration = Duration::from_secs(30);
+
+/// The wait state of an input. See the module `pausing`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// The input does not wait.
+    No,
+    /// Records were passed over and must be read again.
+    PassedOver,
+    /// The consumer is paused.
+    Paused,
+}
+
+/// A partition that makes no progress before the end of its log.
+pub(super) struct Stall {
+    pub(super) position: Offset,
+    pub(super) since: Instant,
+    pub(super) since_ms: Timestamp,
+    /// The time of the last answer of a broker, and true if an open transaction is the cause.
+    pub(super) answer: Option<(Instant, bool)>,
+}
+
+impl Stall {
+    /// Returns the time at which the partition stopped at an open transaction, or `None` if no open transaction is known.
+    pub(super) fn open_transaction_since(&self) -> Option<Timestamp> {
+        self.answer.filter(|&(_, is_open)| is_open).map(|_| self.since_ms)
+    }
+
+    pub(super) fn must_ask(&self, now: Instant) -> bool {
+        let last = self.answer.map_or(self.since, |(asked, _)| asked);
+        now.saturating_duration_since(last) >= STALLED
+    }
+}

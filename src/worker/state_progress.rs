@@ -1,0 +1,38 @@
+//! How far an input is in each of its states.
+//!
+//! A topic with several rules has one state per rule. They may be restored to different offsets. Must never set the offsets of the input.
+
+use super::ids::StateId;
+use crate::fault;
+use crate::record::{Offset, Timestamp};
+
+/// The progress of an input in one of its states.
+#[derive(Debug)]
+pub(super) struct StateProgress {
+    pub(super) state: StateId,
+    /// The state contained the effects of all records below this offset when the input was restored.
+    pub(super) start: Offset,
+    /// The state's changelog contains the effects of all records below this offset.
+    pub(super) logged: Offset,
+    /// Stream time at the end of the warm-up, if known. Records of the warm-up cannot advance stream time past it.
+    pub(super) warm_up_max_timestamp: Option<Timestamp>,
+}
+
+impl StateProgress {
+    /// Creates the progress of a state that reads from `start`. Records from `start` up to `warm_until` are a warm-up. If `warm_until` is
+    /// less than `start`, the state ends there, and the records in between have expired.
+    pub(super) fn new(
+        state: StateId,
+        (start, warm_until): (Offset, Offset),
+        warm_up_max_timestamp: Option<Timestamp>,
+        has_changelog: bool,
+    ) -> Self {
+        // A changelog record starts where the state ends, or the next rebuild would miss the expired records in between.
+        let logged = match has_changelog {
+            true if fault::defect("expired_records_not_logged") => start,
+            true => start.min(warm_until),
+            false => Offset::MAX,
+        };
+        Self { state, start, logged, warm_up_max_timestamp }
+    }
+}
