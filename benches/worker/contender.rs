@@ -14,6 +14,8 @@ use std::time::Duration;
 const PEER_THREADS: &str = "2";
 /// Slices of the worker's window.
 const SLICES: usize = 4;
+/// Usual kind of the worker's filter.
+const AGING: &str = "aging";
 
 /// Allocator of the raw calls.
 #[derive(Clone, Copy)]
@@ -60,6 +62,9 @@ pub struct Unseen {
     pub http: String,
     /// File prefix for callgrind's counts, one file per thread. The worker then runs under callgrind.
     pub callgrind: Option<PathBuf>,
+    /// Lines of the topic, and the kind of its filter.
+    pub lines: &'static str,
+    pub kind: &'static str,
     /// Capacity of its filter. `None` makes room for all ids of the stream.
     pub capacity: Option<usize>,
 }
@@ -76,18 +81,21 @@ impl Unseen {
             confirm: false,
             http: "off".to_owned(),
             callgrind: None,
+            lines: "",
+            kind: AGING,
             capacity: None,
         }
     }
 
     fn configuration(&self, job: &Job) -> String {
-        let Self { key, commit, checkpoint, workers, delivery, confirm, http, .. } = self;
+        let Self { key, commit, checkpoint, workers, delivery, confirm, http, lines, kind, .. } = self;
         let stream = job.topic.stream;
         // If the records' times fill the window, each slice has its share of the ids. Otherwise, one slice has all.
         let slices = if stream.ids == Ids::Random { 1 } else { SLICES };
         let capacity = self.capacity.unwrap_or(slices * stream.distinct());
         // Under callgrind, everything takes fifty times as long.
         let (timeout, properties) = if self.callgrind.is_some() { ("60s", r#""session.timeout.ms" = "60000""#) } else { ("10s", "") };
+        let filter = format!(", capacity = {capacity}, false_positive_rate = 1e-4, confirm = {confirm}");
         format!(
             r#"
             [kafka]
@@ -112,8 +120,10 @@ impl Unseen {
             space = "seen"
             key = [{key}]
             window = "{hours}h"
-            filter = {{ kind = "aging", slices = {SLICES}, capacity = {capacity}, false_positive_rate = 1e-4, confirm = {confirm} }}
+            filter = {{ kind = "{kind}", slices = {SLICES}{filter} }}
+            {lines}
             "#,
+            filter = if kind == &AGING { filter } else { String::new() },
             hours = stream.hours(),
             broker = job.broker,
             group = job.name,

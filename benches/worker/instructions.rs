@@ -2,9 +2,9 @@
 //! machine. It shows neither cache misses nor waiting.
 
 use crate::Options;
-use crate::broker::Broker;
+use crate::broker::{Broker, Topic};
 use crate::contender::{Contender, Unseen};
-use crate::records::Stream;
+use crate::records::{Form, Stream};
 use crate::report::publish;
 use crate::run::Run;
 use crate::table::{Table, thousands};
@@ -18,17 +18,64 @@ use tempfile::TempDir;
 const RECORDS: usize = 300_000;
 const COMMIT: Duration = Duration::from_secs(1);
 
+/// An option whose cost is the difference to the usual worker.
+struct Cost {
+    name: &'static str,
+    form: Form,
+    key: &'static str,
+    kind: &'static str,
+    lines: &'static str,
+}
+
+const USUAL: Cost = Cost { name: "", form: Form::Json, key: r#"{ field = "/id" }"#, kind: "aging", lines: "" };
+
+/// Every condition selects all records. Nothing changes, so that all workers emit the same records.
+const OPTIONS: &[Cost] = &[
+    Cost { name: "when", lines: r#"when = { field = "/seen", equals = true }"#, ..USUAL },
+    Cost { name: "optional", key: r#"{ field = "/id", optional = true }"#, ..USUAL },
+    Cost { name: "normalize = [\"trim\", \"lowercase\"]", key: r#"{ field = "/id", normalize = ["trim", "lowercase"] }"#, ..USUAL },
+    Cost { name: "kind = \"exact\"", kind: "exact", ..USUAL },
+    Cost { name: "kind = \"exact\", emit = \"on_change\"", kind: "exact", lines: r#"emit = { on_change = { field = "/id" } }"#, ..USUAL },
+    Cost { name: "time", form: Form::Timed, lines: r#"time = { field = "/ts" }"#, ..USUAL },
+    Cost { name: "then", form: Form::InText, key: r#"{ field = "/body", then = "/id" }"#, ..USUAL },
+    Cost { name: "value_encoding = \"base64\"", form: Form::Base64, lines: r#"value_encoding = "base64""#, ..USUAL },
+    Cost { name: "value_encoding = \"gzip\"", form: Form::Gzip, lines: r#"value_encoding = "gzip""#, ..USUAL },
+];
+
 pub fn measure(options: &Options) {
     let valgrind = Command::new("valgrind").arg("--version").output();
     assert!(valgrind.is_ok_and(|output| output.status.success()), "valgrind is missing: apt-get install valgrind");
     let broker = Broker::start();
     let stream = Stream { partitions: 1, ..Stream::usual(options.load, options.records.unwrap_or(RECORDS), 50) };
-    let topic = broker.fill(stream);
+    let a_record = |count: u64| count as f64 / stream.records as f64;
+    let mut raw = serde_json::Map::new();
+    let mut topic = broker.fill(stream);
+    let unseen = Unseen::new(options.binary.clone(), COMMIT);
+    let (rows, usual) = counted(&broker, &topic, unseen.clone());
+    let mut table = Table::new(&["", "instructions per record"]);
+    for &(name, count) in &rows {
+        table.row(vec![name.to_owned(), thousands(a_record(count))]);
+        raw.insert(name.to_owned(), a_record(count).into());
+    }
+    let mut costs = Table::new(&["option", "more instructions of the worker's thread"]);
+    for &Cost { name, form, key, kind, lines } in OPTIONS.iter().filter(|option| options.includes(option.name)) {
+        if topic.stream.form != form {
+            topic = broker.fill(Stream { form, ..stream });
+        }
+        let unseen = Unseen { key, lines, kind, ..unseen.clone() };
+        let more = a_record(counted(&broker, &topic, unseen).1) - a_record(usual);
+        costs.row(vec![format!("`{name}`"), thousands(more)]);
+        raw.insert(format!("{name}, more"), more.into());
+    }
+    let page = format!("{stream}; commit 1 s, one worker, counted by callgrind from start to exit.\n\n{table}\n{costs}");
+    publish(options, "instructions", &raw, &page, &[]);
+}
+
+/// Runs a worker under callgrind. Returns its instructions by parts, and those of its thread.
+fn counted(broker: &Broker, topic: &Topic, unseen: Unseen) -> (Vec<(&'static str, u64)>, u64) {
     let dir = TempDir::new().expect("a directory");
-    let mut unseen = Unseen::new(options.binary.clone(), COMMIT);
-    unseen.callgrind = Some(dir.path().join("counts"));
-    let contender = Contender::Unseen(unseen);
-    let mut run = Run::start(&broker, &topic, &contender);
+    let contender = Contender::Unseen(Unseen { callgrind: Some(dir.path().join("counts")), ..unseen });
+    let mut run = Run::start(broker, topic, &contender);
     run.watch();
     run.count();
     let threads = threads(dir.path());
@@ -36,14 +83,7 @@ pub fn measure(options: &Options) {
     let all: u64 = threads.iter().map(|(total, _)| total).sum();
     let mut rows = parts(*worker, &inclusive(counts));
     rows.extend([("the worker's thread, total", *worker), ("all threads, including librdkafka's", all)]);
-    let mut table = Table::new(&["", "instructions per record"]);
-    let a_record = |count: u64| count as f64 / stream.records as f64;
-    for &(name, count) in &rows {
-        table.row(vec![name.to_owned(), thousands(a_record(count))]);
-    }
-    let raw: serde_json::Map<_, _> = rows.iter().map(|&(name, count)| (name.to_owned(), a_record(count).into())).collect();
-    let page = format!("{stream}; commit 1 s, one worker, counted by callgrind from start to exit.\n\n{table}");
-    publish(options, "instructions", &raw, &page, &[]);
+    (rows, *worker)
 }
 
 /// Instructions of the worker's thread, by parts that have no function in common. Inlined functions are part of the rest.

@@ -1,13 +1,19 @@
 //! The input stream: its ids, their order, and its records.
 
 use crate::input::client;
+use data_encoding::BASE64;
+use flate2::Compression;
+use flate2::read::GzEncoder;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use std::fmt;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// Time of the first event, 2026-01-01, and an hour, in which the other events follow.
+const FIRST_EVENT_MS: usize = 1_767_225_600_000;
+const HOUR_MS: usize = 3_600_000;
 /// Number of threads that fill a topic. Each fills some of its partitions.
 const FILLERS: usize = 2;
 /// Seed of the random ids, which are always the same.
@@ -36,6 +42,18 @@ pub enum Ids {
     Random,
 }
 
+/// The form of a record's value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    Json,
+    /// JSON with an event time, in the field `ts`.
+    Timed,
+    /// JSON with JSON in the text field `body`.
+    InText,
+    Base64,
+    Gzip,
+}
+
 /// A stream of records, each determined by its number. An id also has a number. It is written as 16 hexadecimal digits, as the
 /// record's key and, if there is room, in its JSON.
 #[derive(Clone, Copy)]
@@ -46,8 +64,9 @@ pub struct Stream {
     /// Percentage of duplicates among the following records.
     pub repeats: usize,
     pub ids: Ids,
-    /// Size of a record's value in bytes. 0 is an empty value.
+    /// Size of a record's JSON in bytes. 0 is an empty value.
     pub bytes: usize,
+    pub form: Form,
     pub partitions: i32,
 }
 
@@ -58,7 +77,7 @@ impl Stream {
             Load::Far => Ids::Random,
             Load::Near => Ids::Consecutive { reach: 1000 },
         };
-        Self { records, lead: 0, repeats, ids, bytes: 200, partitions: 4 }
+        Self { records, lead: 0, repeats, ids, bytes: 200, form: Form::Json, partitions: 4 }
     }
 
     /// Length of the window, in hours.
@@ -122,8 +141,11 @@ impl Stream {
         value.clear();
         write!(key, "{text:016x}").expect("writing to memory");
         if self.bytes > 0 {
-            write!(value, r#"{{"user":{},"id":"{text:016x}","seen":true,"tags":["a","b"],"text":""#, number % 1000)
-                .expect("writing to memory");
+            write!(value, r#"{{"user":{},"id":"{text:016x}","seen":true,"tags":["a","b"],"#, number % 1000).expect("writing to memory");
+            if self.form == Form::Timed {
+                write!(value, r#""ts":{},"#, FIRST_EVENT_MS + number * HOUR_MS / self.records).expect("writing to memory");
+            }
+            value.extend_from_slice(br#""text":""#);
             let room = self.bytes.saturating_sub(value.len() + 2);
             // A quarter of the value hardly compresses. The rest compresses well.
             let end = value.len() + room.min(self.bytes / 4);
@@ -136,6 +158,7 @@ impl Stream {
             value.truncate(end);
             value.resize(self.bytes.saturating_sub(2).max(end), b'x');
             value.extend_from_slice(b"\"}");
+            self.form.apply(value);
         }
         self.partition(id)
     }
@@ -143,6 +166,24 @@ impl Stream {
     /// All records of an id are in one partition.
     fn partition(&self, id: usize) -> i32 {
         i32::try_from(id % self.partitions.unsigned_abs() as usize).expect("a partition number")
+    }
+}
+
+impl Form {
+    fn apply(self, value: &mut Vec<u8>) {
+        match self {
+            Self::Json | Self::Timed => {}
+            Self::InText => {
+                let text = String::from_utf8_lossy(value).into_owned();
+                *value = serde_json::json!({ "body": text }).to_string().into_bytes();
+            }
+            Self::Base64 => *value = BASE64.encode(value).into_bytes(),
+            Self::Gzip => {
+                let mut gzip = Vec::new();
+                GzEncoder::new(&value[..], Compression::fast()).read_to_end(&mut gzip).expect("memory can be read");
+                *value = gzip;
+            }
+        }
     }
 }
 

@@ -93,6 +93,13 @@ pub fn redrive(config: &Config, options: &Options, waiting: &Waiting<'_>, progre
     if let Some(topic) = origins.missing_input() {
         return Err(Error::Refused(format!("topic {topic:?} does not exist; create it, or remove it from the configuration")));
     }
+    if options.verdicts.iter().any(|&verdict| is_of_output(verdict))
+        && let Some(input) = origins.with_several_outputs(is_selected)
+    {
+        return Err(Error::Refused(format!(
+            "the entries of input {input:?} have different outputs, and dead letters do not name their entry; redrive only the kinds that go to the input (without --reason)"
+        )));
+    }
     let verdicts = dead_letter::verdicts().filter(|verdict| match options.verdicts.as_slice() {
         [] => !is_of_output(*verdict),
         verdicts => verdicts.contains(verdict),

@@ -13,6 +13,8 @@ pub(super) struct Origin {
     /// The input.
     pub(super) input: String,
     output: String,
+    /// True if the entries of the input have different outputs. Dead letters do not name their entry.
+    has_outputs: bool,
     /// Numbers of partitions: of the topic that dead letters name, of the input, and of the output.
     counts: [u32; 3],
     /// True if dead letters name the repartition topic of the input.
@@ -30,8 +32,12 @@ impl Origins {
         let Some(output) = &topic.output else { return Ok(()) };
         for (name, is_internal) in [(Some(topic.input.clone()), false), (config.repartitioned(topic), true)] {
             let Some(name) = name else { continue };
+            if let Some(known) = self.0.get_mut(&name) {
+                known.has_outputs |= known.output != *output;
+                continue;
+            }
             let counts = [count(&name)?, count(&topic.input)?, count(output)?];
-            self.0.insert(name, Origin { input: topic.input.clone(), output: output.clone(), counts, is_internal });
+            self.0.insert(name, Origin { input: topic.input.clone(), output: output.clone(), has_outputs: false, counts, is_internal });
         }
         Ok(())
     }
@@ -39,6 +45,11 @@ impl Origins {
     /// Returns an input that does not exist.
     pub(super) fn missing_input(&self) -> Option<&str> {
         self.0.values().find(|origin| origin.counts[1] == 0).map(|origin| &*origin.input)
+    }
+
+    /// Returns an input whose dead letters do not say which output they belong to.
+    pub(super) fn with_several_outputs(&self, is_selected: impl Fn(&String) -> bool) -> Option<&str> {
+        self.0.values().find(|origin| origin.has_outputs && is_selected(&origin.input)).map(|origin| &*origin.input)
     }
 
     /// Returns the origin of a dead letter, or `None` if it is not an input of the configuration.
@@ -53,7 +64,7 @@ impl Origin {
     /// Records that the worker would not emit if it read them again go to the output. All others go to the partition that they came from.
     /// That is the only partition that is certainly right: producers may have any partitioner, and other records of the key are there.
     pub(super) fn target(&self, letter: &DeadLetter<'_>) -> (&str, Option<i32>) {
-        let &Self { ref input, ref output, counts: [own, of_input, of_output], is_internal } = self;
+        let &Self { ref input, ref output, counts: [own, of_input, of_output], is_internal, .. } = self;
         let exists = |count: u32| u32::try_from(letter.partition).is_ok_and(|partition| partition < count);
         if is_of_output(letter.verdict) {
             // As the worker chooses it.
@@ -90,6 +101,8 @@ mod tests {
         let text = "kafka: { bootstrap_servers: 'localhost:1', group_id: g }\ntopics:\n\
             - { input: in, output: out, key: { record: key }, window: 1h, on_invalid: { topic: dead }, filter: { capacity: 10 } }\n\
             - { input: any, output: out, space: any, repartition: true, key: { record: key }, window: 1h, on_invalid: { topic: dead }, filter: { capacity: 10 } }\n\
+            - { input: two, output: out, when: { field: /a, exists: true }, key: { record: key }, window: 1h, on_invalid: { topic: dead }, filter: { capacity: 10 } }\n\
+            - { input: two, output: other, space: second, key: { record: key }, window: 1h, on_invalid: { topic: dead }, filter: { capacity: 10 } }\n\
             - { input: shadow, key: { record: key }, window: 1h, filter: { capacity: 10 } }\n";
         let file = file.with_extension("yaml");
         std::fs::write(&file, text).unwrap();
@@ -128,6 +141,9 @@ mod tests {
         // The partition of the repartition topic has no meaning in the input.
         assert_eq!(target("g-any-repartition", 1, malformed), is("any", "any", None));
         assert_eq!(target("g-any-repartition", 1, oversize), is("any", "out", Some(1)));
+        assert_eq!(target("two", 1, malformed), is("two", "two", Some(1)));
+        assert_eq!(origins.with_several_outputs(|_| true), Some("two"));
+        assert_eq!(origins.with_several_outputs(|input| input == "in"), None);
         assert_eq!([target("shadow", 0, malformed), target("other", 0, malformed)], [None, None]);
     }
 }

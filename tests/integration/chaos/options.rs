@@ -102,15 +102,9 @@ impl Options {
             let mut options = Self(drawn.iter().map(|choices| pick(random, choices).to_owned()).collect());
             let sum: usize = options.numbers().into_iter().map(|(at, choice)| at * choice + choice).sum();
             options.0.extend(derived.iter().enumerate().map(|(at, choices)| choices[(sum >> at) % choices.len()].to_owned()));
-            let [.., emit, rules] = &mut *options.0 else { continue };
-            let (first, one) = (derived[DERIVED - 2][0], derived[DERIVED - 1][0]);
-            if emit == ON_CHANGE {
-                // The model has one entry whose changes are emitted.
-                one.clone_into(rules);
-            }
             if options.has(ON_CHANGE) && !options.may_emit_changes() {
                 let at = options.0.len() - 2;
-                first.clone_into(&mut options.0[at]);
+                derived[DERIVED - 2][0].clone_into(&mut options.0[at]);
             }
             if options.is_possible() {
                 return options;
@@ -232,9 +226,9 @@ impl Options {
     }
 
     /// The configuration lines of the first of two entries with the same input, if there are two, except for those of
-    /// [`Options::lines`] and the names of topics. Its window is twice as long.
-    pub fn rule(&self, memory: &Memory) -> Option<String> {
-        let lines = || format!("{}space = {RULE_SPACE:?}\n{}", self.key_of(true), memory.rule_lines());
+    /// [`Options::lines`] and the names of topics. Its window is twice as long. The name of its space ends with `suffix`.
+    pub fn rule(&self, memory: &Memory, suffix: &str) -> Option<String> {
+        let lines = || format!("{}space = \"{RULE_SPACE}{suffix}\"\n{}", self.key_of(true), memory.rule_lines());
         (self.has(RULES) && memory.has_rule).then(lines)
     }
 

@@ -117,7 +117,7 @@ fn stream(address: &str, conditions: &Conditions, memory: &Memory) -> (Stream, O
     let setup = Setup::new(address, &hint)
         .properties("\"fetch.wait.max.ms\" = \"20\"\n\"topic.metadata.refresh.interval.ms\" = \"500\"")
         .properties(&format!("\"session.timeout.ms\" = \"{session}\"\n\"heartbeat.interval.ms\" = \"{heartbeat}\""));
-    let rule = options.rule(memory).map(|rule| format!("{rule}{}", options.lines(&dead, &duplicates)));
+    let rule = options.rule(memory, "").map(|rule| format!("{rule}{}", options.lines(&dead, &duplicates)));
     let entries: Vec<_> = rule.iter().chain([&lines]).collect();
     let add = |setup, input: &String| entries.iter().fold(setup, |setup: Setup, lines| setup.topic(input, &output, lines));
     let setup = std::iter::once(&input).chain(&other).fold(setup, add);

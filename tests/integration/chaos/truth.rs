@@ -279,7 +279,7 @@ impl<'o> Model<'o> {
             counted: (0, 0),
             keys: BTreeMap::new(),
             states: BTreeMap::new(),
-            emits_changes: options.has(ON_CHANGE),
+            emits_changes: options.has(ON_CHANGE) && !is_first,
         };
         let seeds = seeds.iter().filter(|seed| is_of_first_entry(seed) == is_first);
         for seed in seeds.filter(|seed| usize::try_from(seed.partition) == Ok(partition)) {
@@ -404,7 +404,11 @@ fn expected(options: &Options, seeds: &[TestRecord], input: &[Vec<TestRecord>], 
         // After a change, the worker evaluates all records again by the other rule.
         let mut other = options.has(ON_CHANGE).then(|| Model { emits_changes: false, ..Model::new(options, false, seeds, partition) });
         let mut judge = |record: &TestRecord| {
-            let own = models[usize::from(is_of_first_entry(record))].judge(record);
+            let is_first = is_of_first_entry(record);
+            let own = models[usize::from(is_first)].judge(record);
+            if is_first {
+                return own;
+            }
             let other = other.as_mut().map(|other| other.judge(record));
             other.filter(|_| has_header(record, FIRST_ONLY)).unwrap_or(own)
         };

@@ -68,7 +68,8 @@ impl Stage<'_> {
         let space = if self.plan.pattern { "news_{input}" } else { "news" };
         let lines = format!("{}space = \"{space}\"\n{}", options.key(), self.memory.lines());
         let lines = format!("{lines}{}", options.lines("dead", "duplicates"));
-        let rule = options.rule(&self.memory).map(|rule| format!("{rule}{}", options.lines("dead", "duplicates")));
+        let rule = options.rule(&self.memory, if self.plan.pattern { "_{input}" } else { "" });
+        let rule = rule.map(|rule| format!("{rule}{}", options.lines("dead", "duplicates")));
         let entry = |input: &str, lines: &str| format!("[[topics]]\ninput = {input}\noutput = \"out\"\n{lines}\n");
         let topic = |input: &str| rule.iter().chain([&lines]).map(|lines| entry(input, lines)).collect::<String>();
         let other = if self.other { topic("\"other\"") } else { String::new() };
