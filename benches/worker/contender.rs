@@ -62,7 +62,7 @@ pub struct Unseen {
     pub http: String,
     /// File prefix for callgrind's counts, one file per thread. The worker then runs under callgrind.
     pub callgrind: Option<PathBuf>,
-    /// Lines of the topic, and the kind of its filter.
+    /// Lines of the topic, with INPUT and OUTPUT for the names of topics, and the kind of its filter.
     pub lines: &'static str,
     pub kind: &'static str,
     /// Capacity of its filter. `None` makes room for all ids of the stream.
@@ -124,6 +124,7 @@ impl Unseen {
             {lines}
             "#,
             filter = if kind == &AGING { filter } else { String::new() },
+            lines = lines.replace("INPUT", &job.topic.name).replace("OUTPUT", &job.output()),
             hours = stream.hours(),
             broker = job.broker,
             group = job.name,

@@ -29,9 +29,19 @@ struct Cost {
 
 const USUAL: Cost = Cost { name: "", form: Form::Json, key: r#"{ field = "/id" }"#, kind: "aging", lines: "" };
 
+const SECOND_ENTRY: &str = r#"when = { field = "/seen", equals = true }
+[[topics]]
+input = "INPUT"
+output = "OUTPUT"
+space = "second"
+key = { field = "/id" }
+window = "1h"
+filter = { capacity = 1000 }"#;
+
 /// Every condition selects all records. Nothing changes, so that all workers emit the same records.
 const OPTIONS: &[Cost] = &[
     Cost { name: "when", lines: r#"when = { field = "/seen", equals = true }"#, ..USUAL },
+    Cost { name: "a second entry for the input", lines: SECOND_ENTRY, ..USUAL },
     Cost { name: "optional", key: r#"{ field = "/id", optional = true }"#, ..USUAL },
     Cost { name: "normalize = [\"trim\", \"lowercase\"]", key: r#"{ field = "/id", normalize = ["trim", "lowercase"] }"#, ..USUAL },
     Cost { name: "kind = \"exact\"", kind: "exact", ..USUAL },

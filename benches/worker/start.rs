@@ -4,7 +4,7 @@ use crate::Options;
 use crate::broker::{Broker, Topic};
 use crate::contender::{Contender, Unseen};
 use crate::paced::{Reader, now};
-use crate::records::{self, Ids, Stream};
+use crate::records::{self, Form, Ids, Stream};
 use crate::report::publish;
 use crate::run::Run;
 use crate::table::{Table, median, thousands};
