@@ -39,7 +39,15 @@ impl Figures {
 pub fn measure(options: &Options) {
     let broker = Broker::start();
     let keys = options.records.unwrap_or(KEYS);
-    let stream = Stream { records: keys, lead: usize::MAX, repeats: 0, ids: Ids::Consecutive { reach: 1 }, bytes: 0, form: Form::Json, partitions: 4 };
+    let stream = Stream {
+        records: keys,
+        lead: usize::MAX,
+        repeats: 0,
+        ids: Ids::Consecutive { reach: 1 },
+        bytes: 0,
+        form: Form::Json,
+        partitions: 4,
+    };
     let topic = broker.fill(stream);
     let mut unseen = Unseen::new(options.binary.clone(), COMMIT);
     (unseen.key, unseen.capacity) = (r#"{ record = "key" }"#, Some(keys));

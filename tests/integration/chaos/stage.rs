@@ -238,7 +238,7 @@ impl<'a> Stage<'a> {
         let options = &self.conditions.options;
         let first = options.memory(self.conditions.capacity);
         let mut text = self.stream.setup.config(name).replace(&first.lines(), &self.memory.lines());
-        if let (Some(first), Some(now)) = (options.rule(&first), options.rule(&self.memory)) {
+        if let (Some(first), Some(now)) = (options.rule(&first, ""), options.rule(&self.memory, "")) {
             text = text.replace(&first, &now);
         }
         fs::write(&config, text).expect("the configuration can be written");
