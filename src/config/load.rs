@@ -13,6 +13,7 @@ use serde_json::Value as Json;
 use serde_path_to_error::Segment;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::LazyLock;
 use toml::de::{DeTable, DeValue};
 
 /// The prefix of variables that set an option.
@@ -217,9 +218,10 @@ fn meant(name: &str) -> Option<String> {
 
 /// Joins words to the name of an option, and returns the name if this part of the schema has such an option.
 fn known(part: &str, words: &[&str]) -> Option<String> {
+    static SCHEMA: LazyLock<Json> = LazyLock::new(super::schema);
     let option = words.join("_");
     let place = format!("/properties{part}/properties/{}", option.to_ascii_lowercase());
-    super::schema().pointer(&place).map(|_| option)
+    SCHEMA.pointer(&place).map(|_| option)
 }
 
 /// True if all indexes in a path are small. The list becomes as long as the largest index.

@@ -89,18 +89,9 @@ impl Replay<'_> {
         Ok(Some(RecordedKey { time, fingerprint, texts, first_offset: None, rule: 0 }))
     }
 
-    /// Returns the last rule of the input.
-    fn last_rule(&mut self) -> &mut Self {
-        if self.next.is_none() {
-            return self;
-        }
-        self.next.as_mut().expect("there is a next rule").last_rule()
-    }
-
     /// Evaluates all records of `input`, except those of other topics, and calls back with the verdict of each record of the last rule
     /// with this key in this partition, in order. The fingerprint of the key has no content. The exact window is kept for that key alone.
-    /// `max_timestamp` is as in
-    /// [`Replay::run_and_list`]. Returns the slice of the partition at the end, and its stream time.
+    /// `max_timestamp` is as in [`Replay::run_and_list`]. Returns the slice of the partition at the end, and its stream time.
     ///
     /// # Errors
     /// Fails if a line is malformed.

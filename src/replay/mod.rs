@@ -329,6 +329,18 @@ impl<'t> Replay<'t> {
         }
     }
 
+    /// Evaluates a line by the next rule, which selects it or is the last one.
+    fn line_of_next(&mut self, line: &[u8], max_timestamp: &dyn Fn() -> Timestamp) -> Result<bool, LineError> {
+        let Some(next) = &mut self.next else { return Ok(true) };
+        next.is_wrong = false;
+        let ahead = |topic: &Topic| i64::try_from(topic.max_future.as_millis()).unwrap_or(i64::MAX);
+        let further = ahead(next.topic).saturating_sub(ahead(self.topic));
+        let is_emitted = next.line(line, &|| max_timestamp().saturating_add(further))?;
+        self.is_wrong = next.is_wrong;
+        self.followed = next.followed.take();
+        Ok(is_emitted)
+    }
+
     /// Evaluates a line, and returns whether to emit it.
     fn line(&mut self, line: &[u8], max_timestamp: &dyn Fn() -> Timestamp) -> Result<bool, LineError> {
         let recorded = Recorded::parse(self.format, line, self.time.as_ref())?;

@@ -1,10 +1,9 @@
 //! A replay of an input with several rules: a record belongs to the first one that selects it.
 //!
-//! Must never evaluate a record by two rules.
+//! Must never evaluate a record.
 
-use super::{Error, LineError, Options, Replay};
+use super::{Error, Options, Replay};
 use crate::config::Topic;
-use crate::record::Timestamp;
 
 impl<'t> Replay<'t> {
     /// Creates a replay of an input with several rules, in order. A record that no rule selects passes through the last one.
@@ -17,15 +16,11 @@ impl<'t> Replay<'t> {
         Ok(Self { next, ..Self::new(first, options)? })
     }
 
-    /// Evaluates a line by the next rule, which selects it or is the last one.
-    pub(super) fn line_of_next(&mut self, line: &[u8], max_timestamp: &dyn Fn() -> Timestamp) -> Result<bool, LineError> {
-        let Some(next) = &mut self.next else { return Ok(true) };
-        next.is_wrong = false;
-        let ahead = |topic: &Topic| i64::try_from(topic.max_future.as_millis()).unwrap_or(i64::MAX);
-        let further = ahead(next.topic).saturating_sub(ahead(self.topic));
-        let is_emitted = next.line(line, &|| max_timestamp().saturating_add(further))?;
-        self.is_wrong = next.is_wrong;
-        self.followed = next.followed.take();
-        Ok(is_emitted)
+    /// Returns the last rule of the input.
+    pub(super) fn last_rule(&mut self) -> &mut Self {
+        if self.next.is_none() {
+            return self;
+        }
+        self.next.as_mut().expect("there is a next rule").last_rule()
     }
 }
