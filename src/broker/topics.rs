@@ -104,7 +104,8 @@ pub fn refresh<B: Broker>(broker: &B, config: &Config, current: &Resolved, stop:
         // Most often, only topics that are left out differ. The requests for them need not be repeated for all others.
         let others: BTreeSet<_> = names.iter().filter(|name| !read.contains(name.as_str())).cloned().collect();
         let others = resolve_among(config, &others, &discover)?;
-        if others.inputs().len() == config.topics.len() {
+        let named: BTreeSet<_> = config.topics.iter().map(|topic| &topic.input).collect();
+        if others.inputs().len() == named.len() {
             return Ok(Refreshed::Same(others.left_out));
         }
     }

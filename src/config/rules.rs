@@ -77,6 +77,13 @@ pub(super) fn check(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
     }
 }
 
+/// Returns the first problem of the rules of one input, as a message with the path of the option.
+pub(super) fn fault(rules: &[Topic]) -> Option<String> {
+    let earlier: Vec<_> = rules.iter().collect();
+    let problem = |number: usize| problem(&rules[number], &earlier[..number], earlier[number - 1]);
+    (1..rules.len()).find_map(|number| problem(number).map(|(setting, text)| format!("{}: {text}", rules[number].setting(setting))))
+}
+
 /// Returns the first problem of a rule with the `earlier` rules of its input, and the option that has it.
 fn problem(topic: &Topic, earlier: &[&Topic], previous: &Topic) -> Option<(&'static str, String)> {
     let Topic { input, space, .. } = topic;

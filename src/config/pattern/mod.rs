@@ -5,7 +5,7 @@
 
 use super::error::Diagnostics;
 use super::inputs::{self, PLACEHOLDER};
-use super::{Config, Error, Topic};
+use super::{Config, Error, Topic, rules};
 use regex::bytes::{Regex, RegexBuilder};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -137,15 +137,20 @@ impl Config {
     }
 
     /// Returns the configuration with the topics of `names` that match its patterns, and the matching topics that cannot be read. If
-    /// several patterns match a topic, it belongs to the first one.
+    /// several patterns match a topic, their entries are its rules, up to the first entry that takes all records.
     ///
     /// # Errors
     /// An error message if the patterns match more than [`MATCHED_MAX`] topics.
     pub fn expand<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Result<(Self, Vec<LeftOut>), String> {
         let mut config = self.only(|topic| !self.is_matched(topic));
         let names: BTreeSet<_> = names.into_iter().filter(|name| !config.is_excluded(name)).collect();
-        let find = |name: &&'n str| Some((self.patterns.iter().find(|pattern| pattern.regex.is_match(name.as_bytes()))?, *name));
-        let matched: Vec<_> = names.iter().filter_map(find).collect();
+        let entries = |name: &'n str| {
+            let all = self.patterns.iter().filter(move |pattern| pattern.regex.is_match(name.as_bytes()));
+            let mut is_last = false;
+            all.take_while(move |pattern| !std::mem::replace(&mut is_last, pattern.topic.when.is_empty()))
+        };
+        let topics = |name: &&'n str| entries(name).map(|pattern| pattern.topic(name)).collect::<Vec<_>>();
+        let matched: Vec<_> = names.iter().map(topics).filter(|topics| !topics.is_empty()).collect();
         if matched.len() > MATCHED_MAX {
             return Err(format!(
                 "{} topics match the patterns in `input`, and the maximum is {MATCHED_MAX}; use patterns that match fewer topics, and read the others with a second configuration that has its own group_id",
@@ -154,14 +159,14 @@ impl Config {
         }
         let (mut left_out, mut spaces) = (Vec::new(), BTreeSet::new());
         let mut found = Vec::new();
-        for (pattern, name) in matched {
-            let topic = pattern.topic(name);
-            match config.fault(&topic, &spaces) {
+        for topics in matched {
+            let fault = topics.iter().find_map(|topic| config.fault(topic, &spaces)).or_else(|| rules::fault(&topics));
+            match fault {
                 None => {
-                    spaces.insert(topic.space.clone());
-                    found.push(topic);
+                    spaces.extend(topics.iter().map(|topic| topic.space.clone()));
+                    found.extend(topics);
                 }
-                Some(reason) => left_out.push(LeftOut { topic: topic.input, reason }),
+                Some(reason) => left_out.extend(topics.into_iter().next().map(|topic| LeftOut { topic: topic.input, reason })),
             }
         }
         config.topics.extend(found);

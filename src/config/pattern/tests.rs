@@ -71,6 +71,21 @@ fn the_first_pattern_that_matches_a_topic_wins() {
 }
 
 #[test]
+fn the_patterns_that_match_a_topic_are_its_entries() {
+    let lines = "output = \"{input}.one\"\nspace = \"one-{input}\"\nwhen = { field = \"/type\", equals = \"a\" }";
+    let second = entry("{ pattern = \".*\" }", "output = \"{input}.two\"");
+    let third = entry("{ pattern = \".*\" }", "output = \"{input}.three\"\nspace = \"three-{input}\"");
+    let config = with("a.*", lines, &(second + &third)).unwrap();
+    // The second entry takes all records that the first one leaves, so the third one has none.
+    assert_eq!(expanded(&config, &["b", "ab"]).0, ["ab>ab.one", "ab>ab.two", "b>b.two"]);
+    let lines = lines.replace("one-", "");
+    let config = with("a.*", &lines, &entry("{ pattern = \".*\" }", "output = \"{input}.two\"")).unwrap();
+    let (topics, left_out) = expanded(&config, &["b", "ab"]);
+    assert_eq!((topics, left_out.len()), (vec!["b>b.two".to_owned()], 1));
+    assert!(left_out[0].contains("topics[1].space: topics[0] also has the input \"ab\""), "{left_out:?}");
+}
+
+#[test]
 fn a_matching_topic_that_cannot_be_read_is_left_out_alone() {
     let long = "a".repeat(240);
     let more = entry("\"a.unseen\"", "") + &entry("\"b\"", "space = \"taken\"");
