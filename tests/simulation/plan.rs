@@ -278,6 +278,10 @@ impl Plan {
             // Records that are read again may be judged by another condition.
             plan.steps.retain(|step| !step.fault.changes_conditions());
         }
+        if plan.steps.iter().any(|step| matches!(step.fault, Fault::LoseOffsets | Fault::ResetOffset { .. })) {
+            // The metadata of the offsets shows which entries have read the records.
+            plan.steps.retain(|step| step.fault != Fault::Change(Change::Rules));
+        }
         if plan.has(&Fault::Change(Change::When)) {
             // Records that are evaluated again by the other rule are selected by the present condition.
             plan.steps.retain(|step| step.fault != Fault::Change(Change::Emit));

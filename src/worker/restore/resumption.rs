@@ -131,7 +131,11 @@ impl<B: Broker> Worker<B> {
                 // If the group had started before, it must still read the records since then.
                 _ => return each(&|rule| Ok(Resumption { warm_until: self.stored(rule, assigned).unwrap_or(low), ..Resumption::at(low) })),
             };
-            return each(&|rule| self.warm_up(source, rule, assigned, resume));
+            return each(&|rule| match self.stored(rule, assigned) {
+                // A crash came between the first checkpoints of the states. There are no records before them.
+                None if resume == low => Ok(Resumption::at(resume)),
+                _ => self.warm_up(source, rule, assigned, resume),
+            });
         };
         if committed > high {
             return each(&|rule| self.truncated(source, rule, assigned, committed));
