@@ -113,16 +113,14 @@ pub fn refresh<B: Broker>(broker: &B, config: &Config, current: &Resolved, stop:
     Ok(if found.inputs() == read { Refreshed::Same(found.left_out) } else { Refreshed::Changed(Box::new(found)) })
 }
 
-/// Returns the configuration with the existing topics that match its patterns, without a check of these topics.
+/// Returns the configuration with the existing topics that match its patterns, without a check of these topics, and the matching topics that
+/// cannot be read.
 ///
 /// # Errors
 /// If no broker answers, or if too many topics match its patterns.
-pub fn existing<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool) -> Result<Config, Error> {
-    if config.patterns.is_empty() {
-        return Ok(config.clone());
-    }
-    let names = broker.topics(config, stop)?;
-    Ok(config.expand(names.iter().map(String::as_str)).map_err(Error::Fatal)?.0)
+pub fn existing<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool) -> Result<(Config, Vec<LeftOut>), Error> {
+    let names = if config.patterns.is_empty() { BTreeSet::new() } else { broker.topics(config, stop)? };
+    config.expand(names.iter().map(String::as_str)).map_err(Error::Fatal)
 }
 
 /// Returns the configuration with the matching topics that have a changelog, for a server.

@@ -6,13 +6,14 @@ use super::{capture, topic};
 use crate::broker::topics;
 use crate::kafka::{self, KafkaBroker};
 use crate::record::Verdict;
-use crate::redrive::{self, Options, Redriven, Waiting};
+use crate::redrive::{self, Options, Redriven, Rejected, Waiting};
 use crate::route::dead_letter::{reason, verdicts};
 use crate::stats::Stats;
 use anyhow::{bail, ensure};
 use clap::builder::PossibleValuesParser;
 use indicatif::{HumanCount, ProgressBar};
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
 
@@ -26,7 +27,10 @@ JSON output (--json): one object.
   redriven    number of dead letters
   kinds       their number (redriven) by input, reason, and topic written to (target)
   left_out    inputs and reasons of dead letters that were not selected, now or earlier
-  skipped     number of records that are not dead letters of an input of the configuration
+  unknown     topics and reasons of dead letters that are left out, because this configuration or version does not know them
+  rejected    dead letters that the topic they are written to (target) rejects, with the error. Later runs try them again
+  unusable    topics that were left out, with the error
+  skipped     number of records that are not dead letters
   dry_run     true if nothing was written";
 
 #[derive(clap::Args)]
@@ -81,9 +85,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
     args.config.check_properties(&config)?;
     let interrupt = Interrupt::listen()?;
-    // Otherwise, dead letters of topics that match a pattern would be skipped.
     let broker = KafkaBroker::new(Arc::new(Stats::new(&config)));
-    let config = topics::existing(&broker, &config, &|| interrupt.received())?;
+    let (config, left_out) = topics::existing(&broker, &config, &|| interrupt.received())?;
     for input in &args.topic {
         let mut rules = config.rules(topic::input(&config, Some(input))?);
         let has_name = rules.any(|(_, topic)| crate::route::Destination::DeadLetters.name(topic).is_some());
@@ -104,12 +107,21 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let result = redrive::redrive(&config, &options, &waiting, &progress);
     bar.finish_and_clear();
-    let redriven = match result {
+    let mut redriven = match result {
         Err(redrive::Error::Kafka(kafka::Error::Stopped)) => bail!("interrupted; run the command again to continue"),
         result => result?,
     };
+    for left_out in left_out.into_iter().filter(|left_out| args.topic.is_empty() || args.topic.contains(&left_out.topic)) {
+        eprintln!("{left_out}");
+        redriven.unusable.insert(left_out.topic, left_out.reason);
+    }
     super::print(&if args.json { json(args, &redriven) } else { text(args, &redriven) })?;
     ensure!(!redriven.is_interrupted, "interrupted; run the command again to continue");
+    let (rejected, unusable) = (redriven.rejected.len(), redriven.unusable.len());
+    ensure!(
+        rejected + unusable == 0,
+        "not everything was redriven (rejected dead letters: {rejected}, topics left out: {unusable}); fix the causes above, and run the command again"
+    );
     Ok(())
 }
 
@@ -121,10 +133,17 @@ fn json(args: &RedriveArgs, redriven: &Redriven) -> String {
     let kinds = redriven.counts.iter();
     let kinds =
         kinds.map(|((input, reason, target), count)| json!({ "input": input, "reason": reason, "target": target, "redriven": count }));
-    let left_out = redriven.left_out.iter().filter_map(|kind| kind.split_once('/'));
-    let left_out = left_out.map(|(input, reason)| json!({ "input": input, "reason": reason }));
+    let split = |kinds: &BTreeSet<String>, name: &str| -> serde_json::Value {
+        kinds.iter().filter_map(|kind| kind.split_once('/')).map(|(topic, reason)| json!({ name: topic, "reason": reason })).collect()
+    };
+    let rejected = redriven.rejected.iter().map(|Rejected { topic, partition, offset, target, error }| {
+        json!({ "topic": topic, "partition": partition, "offset": offset, "target": target, "error": error })
+    });
+    let unusable = redriven.unusable.iter().map(|(topic, error)| json!({ "topic": topic, "error": error }));
     let report = json!({
-        "redriven": redriven.count(), "kinds": kinds.collect::<Vec<_>>(), "left_out": left_out.collect::<Vec<_>>(),
+        "redriven": redriven.count(), "kinds": kinds.collect::<Vec<_>>(),
+        "left_out": split(&redriven.left_out, "input"), "unknown": split(&redriven.unknown, "topic"),
+        "rejected": rejected.collect::<Vec<_>>(), "unusable": unusable.collect::<Vec<_>>(),
         "skipped": redriven.skipped, "dry_run": args.dry_run,
     });
     format!("{report}\n")
@@ -139,13 +158,16 @@ fn text(args: &RedriveArgs, redriven: &Redriven) -> String {
         [format!("  {input}"), (*reason).to_owned(), format!("to {target}"), HumanCount(*count).to_string()]
     });
     let mut lines = vec![format!("{did} {} {letters}\n", HumanCount(count)), table(&rows.collect::<Vec<_>>())];
+    let list = |kinds: &BTreeSet<String>| kinds.iter().map(|kind| kind.replace('/', " ")).collect::<Vec<_>>().join(", ");
     if !redriven.left_out.is_empty() {
-        let left_out = redriven.left_out.iter().map(|kind| kind.replace('/', " ")).collect::<Vec<_>>().join(", ");
-        lines.push(format!("left out; select them with --reason and --topic: {left_out}\n"));
+        lines.push(format!("left out; select them with --reason and --topic: {}\n", list(&redriven.left_out)));
+    }
+    if !redriven.unknown.is_empty() {
+        lines.push(format!("left out; this configuration or version does not know their topic or reason: {}\n", list(&redriven.unknown)));
     }
     if redriven.skipped > 0 {
         let count = HumanCount(redriven.skipped);
-        lines.push(format!("skipped {count} records whose headers do not name an input of this configuration and a reason\n"));
+        lines.push(format!("skipped {count} records that are not dead letters\n"));
     }
     lines.concat()
 }

@@ -47,6 +47,8 @@ pub struct Wanted {
     pub offsets: Option<std::ops::Range<Offset>>,
     /// Start these partitions at these offsets or later.
     pub begin: BTreeMap<i32, Offset>,
+    /// Stop in these partitions before these offsets.
+    pub end: BTreeMap<i32, Offset>,
 }
 
 /// A capture in progress.
@@ -201,7 +203,7 @@ fn ranges(
         // If no record is that recent, `from` selects nothing and `to` sets no bound.
         let begin = wanted.begin.get(&of.partition).copied().unwrap_or(low);
         let next = from.unwrap_or(end).max(low).max(begin);
-        let end = to.map_or(end, |found| found.min(end));
+        let end = to.into_iter().chain(wanted.end.get(&of.partition).copied()).fold(end, Offset::min);
         let (next, end) = wanted.offsets.as_ref().map_or((next, end), |only| (next.max(only.start), end.min(only.end)));
         ranges.push(Range { of, next, end: end.max(next) });
     }

@@ -9,6 +9,7 @@ use super::ffi::{GroupMetadata, LoggedIn, topic_ids};
 use super::observer::Observer;
 use super::source::{committed, unanswered};
 use super::{Committed, Error};
+use crate::broker::Problem;
 use crate::config::Config;
 use crate::record::{Offset, TopicPartition};
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -46,7 +47,8 @@ impl GroupView {
             Ok(count) => Ok(count),
             // If this user has no permission on the topic at all, brokers do not reveal whether it exists.
             Err(KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed)) => {
-                Err(Error::Fatal(format!("topic {topic:?} does not exist, or this user may not see it; give the user Read on it")))
+                let message = format!("topic {topic:?} does not exist, or this user may not see it; give the user Read on it");
+                Err(Error::Cluster(vec![Problem { input: topic.to_owned(), message }]))
             }
             Err(error) => Err(unanswered(&format!("get metadata of topic {topic:?}"), &error)),
         }

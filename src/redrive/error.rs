@@ -1,6 +1,7 @@
 //! Errors of a redrive.
 
 use crate::kafka;
+use crate::record::Offset;
 
 /// Error of a redrive. What earlier transactions have redriven stays redriven.
 #[derive(Debug, thiserror::Error)]
@@ -14,10 +15,29 @@ pub enum Error {
     Kafka(#[from] kafka::Error),
 }
 
+/// A dead letter that the topic that it is written to rejects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejected {
+    /// Dead-letter topic.
+    pub topic: String,
+    /// Partition of the dead letter.
+    pub partition: i32,
+    /// Offset of the dead letter.
+    pub offset: Offset,
+    /// Topic that rejects it.
+    pub target: String,
+    /// Error message.
+    pub error: String,
+}
+
 /// The reason why a pass over a dead-letter topic ended early.
 pub(super) enum Failure {
     /// A topic rejected a batch without naming the record.
     Batch,
+    /// Topics rejected these dead letters.
+    Rejected(Vec<Rejected>),
+    /// The dead-letter topic cannot be redriven.
+    Topic(String),
     /// The command fails.
     Error(Error),
 }
@@ -28,8 +48,12 @@ impl From<Error> for Failure {
     }
 }
 
+/// An error of a capture.
 impl From<kafka::Error> for Failure {
     fn from(error: kafka::Error) -> Self {
-        Self::Error(error.into())
+        match error {
+            kafka::Error::Fatal(reason) => Self::Topic(reason),
+            error => Self::Error(error.into()),
+        }
     }
 }

@@ -4,6 +4,9 @@
 //! positions after them, so each dead letter is redriven once, through crashes and repeated commands. The transactional id has the same
 //! name, so that a redrive fences another one of the same group.
 //!
+//! A pass over a dead-letter topic that fails is repeated from the committed positions. Dead letters that their target rejects are then
+//! left where they are, and later redrives try them again.
+//!
 //! This module must never write to a topic that is not in the configuration, or read a dead letter that was added after the start.
 //!
 //! | file | content |
@@ -18,24 +21,26 @@ mod position;
 mod target;
 mod writer;
 
-pub use error::Error;
+pub use error::{Error, Rejected};
 
 use crate::broker::Record as _;
-use crate::config::{Config, Delivery};
+use crate::config::{Config, Delivery, Topic};
 pub use crate::explain::Waiting;
-use crate::kafka::{Capture, GroupView, Message, Wanted};
+use crate::kafka::{self, Capture, GroupView, Message, Wanted};
 use crate::record::{Offset, TopicPartition, Verdict};
 use crate::route::{Destination, dead_letter};
 use error::Failure;
-use position::Position;
+use position::{Position, is_hash};
 use std::collections::{BTreeMap, BTreeSet};
-use target::{Origins, is_of_output, kind};
+use target::{Origins, is_of_output, kind, names};
 use writer::Writer;
 
 /// Maximum bytes of a batch.
 const BATCH_BYTES: usize = 1_000_000;
 /// Batch size with one record per batch, for topics that accept only smaller batches.
 const ONE_RECORD: usize = 1;
+/// Maximum number of rejected dead letters of a topic in one redrive.
+const REJECTED_MAX: usize = 100;
 
 /// Selection of dead letters.
 #[derive(Clone, Debug)]
@@ -57,7 +62,14 @@ pub struct Redriven {
     pub counts: BTreeMap<(String, &'static str, String), u64>,
     /// Kinds of dead letters that were not selected, now or earlier: inputs and reasons, separated by a slash.
     pub left_out: BTreeSet<String>,
-    /// Number of records that are not dead letters of an input of the configuration.
+    /// The same for dead letters whose topic is not in the configuration, or whose reason is not known. For kinds of earlier redrives, the
+    /// input may be `?` and the reason a hash.
+    pub unknown: BTreeSet<String>,
+    /// Dead letters that were rejected.
+    pub rejected: Vec<Rejected>,
+    /// Selected topics that could not be used, with the reasons.
+    pub unusable: BTreeMap<String, String>,
+    /// Number of records that are not dead letters.
     pub skipped: u64,
     /// True if a signal ended the redrive early.
     pub is_interrupted: bool,
@@ -72,122 +84,211 @@ impl Redriven {
 }
 
 /// Redrives the dead letters that exist at the start. Calls `progress` with the number of offsets that were read and of all offsets.
+/// Reports a topic that cannot be used, or a dead letter that is rejected, and continues with the others.
 ///
 /// # Errors
-/// Fails if the configuration has no dead-letter topic, a topic or a permission is missing, another redrive starts, or the brokers fail.
+/// Fails if the configuration has no dead-letter topic, a permission of the group is missing, another redrive starts, or the brokers fail.
 pub fn redrive(config: &Config, options: &Options, waiting: &Waiting<'_>, progress: &dyn Fn(u64, u64)) -> Result<Redriven, Error> {
-    let is_selected = |input: &String| options.inputs.is_empty() || options.inputs.contains(input);
-    let selected = || config.topics.iter().filter(|topic| !topic.is_shadow() && is_selected(&topic.input));
-    let topics: BTreeSet<_> = selected().filter_map(|topic| Destination::DeadLetters.name(topic)).collect();
-    if topics.is_empty() {
-        return Err(Error::Refused("no selected topic has a dead-letter topic; set on_invalid = { topic = \"...\" }".to_owned()));
-    }
-    let mut own = config.clone();
-    own.kafka.group_id += "-redrive";
-    own.worker.delivery = Delivery::ExactlyOnce;
-    let view = GroupView::connect(&own, waiting.stop, waiting.report)?;
-    let mut origins = Origins::default();
-    for topic in config.topics.iter().filter(|topic| Destination::DeadLetters.name(topic).is_some_and(|name| topics.contains(name))) {
-        origins.add(config, topic, |name| view.partitions(name))?;
-    }
-    if let Some(topic) = origins.missing_input() {
-        return Err(Error::Refused(format!("topic {topic:?} does not exist; create it, or remove it from the configuration")));
-    }
-    if options.verdicts.iter().any(|&verdict| is_of_output(verdict))
-        && let Some(input) = origins.with_several_outputs(is_selected)
-    {
-        return Err(Error::Refused(format!(
-            "the entries of input {input:?} have different outputs, and dead letters do not name their entry; redrive only the kinds that go to the input (without --reason)"
-        )));
+    let is_selected = |topic: &&Topic| !topic.is_shadow() && (options.inputs.is_empty() || options.inputs.contains(&topic.input));
+    let selected = config.topics.iter().filter(is_selected).filter_map(|topic| Some((topic, Destination::DeadLetters.name(topic)?)));
+    let selected: Vec<_> = selected.collect();
+    if selected.is_empty() {
+        let has_pattern = config.patterns.iter().any(|pattern| Destination::DeadLetters.name(pattern.entry()).is_some());
+        return Err(Error::Refused(if has_pattern && options.inputs.is_empty() {
+            "no topic that this user may see matches a pattern in `input` whose entry has a dead-letter topic; correct the pattern, or give this user Describe on the topics".to_owned()
+        } else {
+            "no selected topic has a dead-letter topic; set on_invalid = { topic = \"...\" }".to_owned()
+        }));
     }
     let verdicts = dead_letter::verdicts().filter(|verdict| match options.verdicts.as_slice() {
         [] => !is_of_output(*verdict),
         verdicts => verdicts.contains(verdict),
     });
-    let kinds = verdicts.flat_map(|verdict| selected().map(move |topic| kind(&topic.input, verdict))).collect();
-    let mut redrive = Redrive { config: own, options, waiting, view, origins, kinds, redriven: Redriven::default() };
+    let verdicts: Vec<_> = verdicts.collect();
+    let mut own = config.clone();
+    own.kafka.group_id += "-redrive";
+    own.worker.delivery = Delivery::ExactlyOnce;
+    let view = GroupView::connect(&own, waiting.stop, waiting.report)?;
+    let (origins, kinds, rejected, redriven) = Default::default();
+    let mut redrive = Redrive { config: &own, options, waiting, view, origins, kinds, names: names(config), rejected, redriven };
+    redrive.find_targets(config, &selected, &verdicts)?;
+    if options.verdicts.iter().any(|&verdict| is_of_output(verdict))
+        && let Some(input) = redrive.origins.with_several_outputs()
+    {
+        return Err(Error::Refused(format!(
+            "the entries of input {input:?} have different outputs, and dead letters do not name their entry; redrive only the kinds that go to the input (without --reason)"
+        )));
+    }
+    redrive.kinds = redrive.origins.kinds(&verdicts);
+    let topics = redrive.find_letters(&selected)?;
     let mut writer = redrive.connect(BATCH_BYTES)?;
-    'topics: for topic in topics {
+    for letters in &topics {
+        redrive.rejected.clear();
+        let mut batch_bytes = BATCH_BYTES;
         loop {
-            match redrive.topic(topic, &mut writer, progress) {
+            let failure = match redrive.topic(letters, &mut writer, progress) {
                 Ok(true) => break,
-                Ok(false) => break 'topics,
-                Err(failure) => {
-                    writer.iter().for_each(Writer::abort);
-                    if let Failure::Error(error) = failure {
-                        return Err(error);
-                    }
+                Ok(false) => return Ok(redrive.redriven),
+                Err(failure) => failure,
+            };
+            writer.iter().for_each(Writer::abort);
+            let is_repeated = match failure {
+                Failure::Error(error) => return Err(error),
+                Failure::Topic(why) => redrive.leave_topic(&letters.name, why),
+                Failure::Rejected(rejected) => redrive.leave_rejected(rejected),
+                Failure::Batch => {
+                    // With one record per batch, brokers reject only the records that they would never accept.
+                    batch_bytes = ONE_RECORD;
+                    true
                 }
-            }
-            // With one record per batch, brokers reject only the records that they would never accept.
+            };
             drop(writer);
-            writer = redrive.connect(ONE_RECORD)?;
+            writer = redrive.connect(if is_repeated { batch_bytes } else { BATCH_BYTES })?;
+            if !is_repeated {
+                break;
+            }
         }
     }
     Ok(redrive.redriven)
 }
 
+/// A dead-letter topic.
+struct Letters {
+    name: String,
+    partitions: Vec<TopicPartition>,
+    /// The end of each partition when the redrive started.
+    ends: BTreeMap<i32, Offset>,
+}
+
 struct Redrive<'a> {
     /// The configuration with the group of the redrive.
-    config: Config,
+    config: &'a Config,
     options: &'a Options,
     waiting: &'a Waiting<'a>,
     view: GroupView,
     origins: Origins,
-    /// The selected kinds.
+    /// The selected kinds and their hashes.
     kinds: BTreeSet<String>,
+    /// The kinds of the configuration and their hashes, with the same kind of the input.
+    names: BTreeMap<String, String>,
+    /// The partitions and offsets of the dead letters of the current topic that were rejected.
+    rejected: BTreeSet<(i32, Offset)>,
     /// The result of all committed transactions.
     redriven: Redriven,
 }
 
-impl Redrive<'_> {
-    fn connect(&self, batch_bytes: usize) -> Result<Option<Writer>, Error> {
+impl<'a> Redrive<'a> {
+    fn connect(&self, batch_bytes: usize) -> Result<Option<Writer<'a>>, Error> {
         if self.options.dry_run {
             return Ok(None);
         }
         let outsider = self.view.outsider().ok_or_else(|| Error::Refused("librdkafka does not provide group metadata".to_owned()))?;
-        Ok(Some(Writer::connect(&self.config, outsider, batch_bytes, self.waiting.stop)?))
+        Ok(Some(Writer::connect(self.config, outsider, batch_bytes, self.waiting.stop)?))
+    }
+
+    /// Leaves out the dead letters of a topic, or those in a dead-letter topic. Returns false.
+    fn leave_topic(&mut self, topic: &str, why: String) -> bool {
+        (self.waiting.report)(&format!("topic {topic:?} is left out: {why}"));
+        self.redriven.unusable.insert(topic.to_owned(), why);
+        false
+    }
+
+    /// Leaves rejected dead letters where they are. Returns false if there are too many.
+    fn leave_rejected(&mut self, rejected: Vec<Rejected>) -> bool {
+        for rejected in rejected {
+            let Rejected { topic, partition, offset, target, error } = &rejected;
+            if self.rejected.len() == REJECTED_MAX {
+                let why = format!(
+                    "topic {target:?} and others reject more than {REJECTED_MAX} of its dead letters ({error}); change the topics that reject them, or select other dead letters with --reason and --topic"
+                );
+                return self.leave_topic(&topic.clone(), why);
+            }
+            (self.waiting.report)(&format!(
+                "topic {target:?} rejects the dead letter at {topic}[{partition}] offset {offset}: {error}; later runs try it again"
+            ));
+            self.rejected.insert((*partition, *offset));
+            self.redriven.rejected.push(rejected);
+        }
+        true
+    }
+
+    /// Finds the topics to write to.
+    fn find_targets(&mut self, config: &Config, selected: &[(&Topic, &str)], verdicts: &[Verdict]) -> Result<(), Error> {
+        for (topic, _) in selected {
+            let why = match self.origins.add(config, topic, verdicts, |name| self.view.partitions(name)) {
+                Ok(None) => continue,
+                Ok(Some(missing)) => format!("topic {missing:?} does not exist; create it, or remove it from the configuration"),
+                Err(problem @ kafka::Error::Cluster(_)) => problem.to_string(),
+                Err(error) => return Err(error.into()),
+            };
+            self.leave_topic(&topic.input, why);
+        }
+        self.redriven.unusable.keys().for_each(|input| self.origins.remove(input));
+        Ok(())
+    }
+
+    /// Finds the dead-letter topics of usable topics, and where they end now.
+    fn find_letters(&mut self, selected: &[(&Topic, &str)]) -> Result<Vec<Letters>, Error> {
+        let usable = selected.iter().filter(|(topic, _)| !self.redriven.unusable.contains_key(&topic.input));
+        let (names, mut found) = (usable.map(|(_, name)| *name).collect::<BTreeSet<_>>(), Vec::new());
+        for name in names {
+            let why = match self.view.partitions(name) {
+                Ok(0) => format!("dead-letter topic {name:?} does not exist; create it, or correct on_invalid"),
+                Ok(count) => {
+                    let of = |partition: u32| TopicPartition { topic: name.to_owned(), partition: partition.cast_signed() };
+                    let partitions: Vec<_> = (0..count).map(of).collect();
+                    let end = |of: &TopicPartition| Ok((of.partition, self.view.watermarks(of)?.1));
+                    let ends = partitions.iter().map(end).collect::<Result<_, kafka::Error>>()?;
+                    found.push(Letters { name: name.to_owned(), partitions, ends });
+                    continue;
+                }
+                Err(problem @ kafka::Error::Cluster(_)) => problem.to_string(),
+                Err(error) => return Err(error.into()),
+            };
+            self.leave_topic(name, why);
+        }
+        Ok(found)
     }
 
     /// Redrives the dead letters of a topic. Returns false if the redrive ends here.
-    fn topic(&mut self, name: &str, writer: &mut Option<Writer>, progress: &dyn Fn(u64, u64)) -> Result<bool, Failure> {
-        let of = |partition: u32| TopicPartition { topic: name.to_owned(), partition: partition.cast_signed() };
-        let partitions: Vec<_> = (0..self.view.partitions(name)?).map(of).collect();
-        if partitions.is_empty() {
-            return Err(Error::Refused(format!("dead-letter topic {name:?} does not exist; create it, or correct on_invalid")).into());
-        }
-        let topic_id = self.view.topic_ids(&[name])?.remove(name);
-        let mut positions = self.positions(&partitions, topic_id.as_deref())?;
+    fn topic(&mut self, letters: &Letters, writer: &mut Option<Writer<'_>>, progress: &dyn Fn(u64, u64)) -> Result<bool, Failure> {
+        let Letters { name, partitions, ends } = letters;
+        let topic_id = self.view.topic_ids(&[name]).map_err(Error::from)?.remove(name);
+        let mut positions = self.positions(partitions, topic_id.as_deref())?;
         let &Waiting { stop, report } = self.waiting;
-        let Self { config, options, origins, kinds, redriven: committed, .. } = self;
+        let Self { config, options, origins, kinds, names, rejected, redriven: committed, .. } = self;
         let is_selected = |kind: &str| kinds.contains(kind);
         let begin = (0..).zip(positions.iter().map(|position| position.begin(is_selected))).collect();
-        let wanted = Wanted { topic: name.to_owned(), begin, ..Wanted::default() };
+        let wanted = Wanted { topic: name.to_owned(), begin, end: ends.clone(), ..Wanted::default() };
         let mut capture = Capture::start(config, &wanted, stop, report)?;
         let (total, mut redriven, mut count) = (capture.left(), committed.clone(), committed.count());
-        let mut commit = |writer: &mut Writer, positions: &[Position], redriven: &Redriven| {
-            writer.commit(name, &offsets(&partitions, positions, topic_id.as_deref())?)?;
+        let mut commit = |writer: &mut Writer<'_>, positions: &[Position], redriven: &Redriven| {
+            writer.commit(name, &offsets(partitions, positions, topic_id.as_deref())?)?;
             committed.clone_from(redriven);
             Ok::<(), Failure>(())
         };
         let is_whole = capture.read(stop, report, &mut |message: &Message<'_>, left| {
             progress(total - left, total);
-            let offset = message.offset();
-            let Some(position) = usize::try_from(message.partition()).ok().and_then(|at| positions.get_mut(at)) else { return Ok(true) };
+            let (partition, offset) = (message.partition(), message.offset());
+            let Some(position) = usize::try_from(partition).ok().and_then(|at| positions.get_mut(at)) else { return Ok(true) };
             let headers: Vec<_> = message.all_headers().collect();
-            let letter = dead_letter::read(&headers).and_then(|letter| Some((origins.of(&letter)?, letter)));
-            if let Some((origin, letter)) = letter {
-                let kind = kind(&origin.input, letter.verdict);
-                if position.is_due(&kind, offset) && is_selected(&kind) {
-                    let target = origin.target(&letter);
-                    let key = (origin.input.clone(), dead_letter::reason(letter.verdict), target.0.to_owned());
-                    *redriven.counts.entry(key).or_default() += 1;
-                    count += 1;
-                    if let Some(writer) = writer {
-                        writer.write(message, target, letter.time.or(message.timestamp()), letter.positions)?;
+            if let Some(letter) = dead_letter::read(&headers) {
+                let kind = kind(letter.topic, letter.reason);
+                let origin = origins.of(letter.topic).zip(letter.verdict).filter(|_| is_selected(&kind));
+                match origin {
+                    _ if !position.is_due(&kind, offset) => {}
+                    None => position.leave_out(&kind, offset),
+                    Some(_) if rejected.contains(&(partition, offset)) => position.reject(offset),
+                    Some((origin, verdict)) => {
+                        position.redrive(offset);
+                        let target = origin.target(verdict, letter.partition);
+                        let key = (origin.input.clone(), dead_letter::reason(verdict), target.0.to_owned());
+                        *redriven.counts.entry(key).or_default() += 1;
+                        count += 1;
+                        if let Some(writer) = writer {
+                            writer.write(message, target, letter.time.or(message.timestamp()), letter.positions)?;
+                        }
                     }
-                } else if position.is_due(&kind, offset) {
-                    position.leave_out(&kind, offset);
                 }
             } else if offset >= position.next {
                 redriven.skipped += 1;
@@ -198,7 +299,12 @@ impl Redrive<'_> {
             }
             Ok::<_, Failure>(count < options.limit)
         })?;
-        redriven.left_out.extend(positions.iter().flat_map(|position| position.left_out.keys().cloned()));
+        for kind in positions.iter().flat_map(|position| position.left_out.keys()) {
+            match names.get(kind) {
+                Some(kind) => redriven.left_out.insert(kind.clone()),
+                None => redriven.unknown.insert(if is_hash(kind) { format!("?{kind}") } else { kind.clone() }),
+            };
+        }
         redriven.is_interrupted = !is_whole && count < options.limit;
         if let Some(writer) = writer {
             // Also without new dead letters, because brokers delete offsets that a group has not committed for a while.
@@ -209,17 +315,18 @@ impl Redrive<'_> {
     }
 
     /// Returns the committed position in each partition.
-    fn positions(&self, partitions: &[TopicPartition], topic_id: Option<&str>) -> Result<Vec<Position>, Error> {
-        let committed = self.view.committed(partitions)?;
+    fn positions(&self, partitions: &[TopicPartition], topic_id: Option<&str>) -> Result<Vec<Position>, Failure> {
+        let committed = self.view.committed(partitions).map_err(Error::from)?;
         let position = |(of, committed)| {
-            let position = Position::read(committed, topic_id);
-            let (_, end) = self.view.watermarks(of)?;
+            let mut position = Position::read(committed, topic_id);
+            let (low, end) = self.view.watermarks(of).map_err(Error::from)?;
             if position.next > end {
-                return Err(Error::Refused(format!(
+                return Err(Failure::Topic(format!(
                     "{of} ends at offset {end}, but group {:?} has committed offset {}, so the topic was recreated or has lost records; to start over, delete the group's offsets (kafka-consumer-groups.sh --delete-offsets)",
                     self.config.kafka.group_id, position.next
                 )));
             }
+            position.forget_below(low);
             Ok(position)
         };
         partitions.iter().zip(&committed).map(position).collect()
@@ -231,11 +338,11 @@ fn offsets(
     partitions: &[TopicPartition],
     positions: &[Position],
     topic_id: Option<&str>,
-) -> Result<Vec<(TopicPartition, Offset, String)>, Error> {
+) -> Result<Vec<(TopicPartition, Offset, String)>, Failure> {
     let offset = |(of, position): (&TopicPartition, &Position)| {
         let metadata = position.metadata(topic_id).ok_or_else(|| {
-            Error::Refused(format!(
-                "{of} has dead letters of too many inputs to redrive only some of them; run the command without --topic"
+            Failure::Topic(format!(
+                "too many combinations of input and reason are left out in {of}, or too many dead letters are rejected, so its position is too large to commit; select more inputs with --topic, or more reasons with --reason"
             ))
         })?;
         Ok((of.clone(), position.next, metadata))

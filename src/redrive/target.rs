@@ -2,10 +2,11 @@
 //!
 //! Must never name a topic that the configuration does not name.
 
+use super::position::hash;
 use crate::config::{Config, Topic};
 use crate::record::Verdict;
-use crate::route::dead_letter::{DeadLetter, reason};
-use std::collections::BTreeMap;
+use crate::route::dead_letter;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// An input of the configuration, and where its dead letters go.
 #[derive(Debug)]
@@ -21,17 +22,28 @@ pub(super) struct Origin {
     is_internal: bool,
 }
 
-/// The inputs of the configuration, by the topic that their dead letters name.
+/// The selected inputs of the configuration, by the topic that their dead letters name.
 #[derive(Debug, Default)]
 pub(super) struct Origins(BTreeMap<String, Origin>);
 
 impl Origins {
-    /// Adds the origins of a topic's dead letters. `count` returns the number of partitions of a topic.
-    pub(super) fn add<E>(&mut self, config: &Config, topic: &Topic, mut count: impl FnMut(&str) -> Result<u32, E>) -> Result<(), E> {
+    /// Adds the origins of a topic's dead letters. `count` returns the number of partitions of a topic. Returns a topic that does not exist,
+    /// although dead letters with one of the verdicts are written to it.
+    pub(super) fn add<E>(
+        &mut self,
+        config: &Config,
+        topic: &Topic,
+        verdicts: &[Verdict],
+        mut count: impl FnMut(&str) -> Result<u32, E>,
+    ) -> Result<Option<String>, E> {
         // A shadow has neither an output nor dead letters.
-        let Some(output) = &topic.output else { return Ok(()) };
-        for (name, is_internal) in [(Some(topic.input.clone()), false), (config.repartitioned(topic), true)] {
-            let Some(name) = name else { continue };
+        let Some(output) = &topic.output else { return Ok(None) };
+        for (target, is_output) in [(&topic.input, false), (output, true)] {
+            if verdicts.iter().any(|&verdict| is_of_output(verdict) == is_output) && count(target)? == 0 {
+                return Ok(Some(target.clone()));
+            }
+        }
+        for (name, is_internal) in named(config, topic) {
             if let Some(known) = self.0.get_mut(&name) {
                 known.has_outputs |= known.output != *output;
                 continue;
@@ -39,22 +51,28 @@ impl Origins {
             let counts = [count(&name)?, count(&topic.input)?, count(output)?];
             self.0.insert(name, Origin { input: topic.input.clone(), output: output.clone(), has_outputs: false, counts, is_internal });
         }
-        Ok(())
+        Ok(None)
     }
 
-    /// Returns an input that does not exist.
-    pub(super) fn missing_input(&self) -> Option<&str> {
-        self.0.values().find(|origin| origin.counts[1] == 0).map(|origin| &*origin.input)
+    /// Removes the origins of an input's dead letters.
+    pub(super) fn remove(&mut self, input: &str) {
+        self.0.retain(|_, origin| origin.input != input);
+    }
+
+    /// Returns the kinds of dead letters with these verdicts, and their hashes.
+    pub(super) fn kinds(&self, verdicts: &[Verdict]) -> BTreeSet<String> {
+        let kinds = self.0.keys().flat_map(|topic| verdicts.iter().map(move |&verdict| kind(topic, dead_letter::reason(verdict))));
+        kinds.flat_map(|kind| [hash(&kind), kind]).collect()
     }
 
     /// Returns an input whose dead letters do not say which output they belong to.
-    pub(super) fn with_several_outputs(&self, is_selected: impl Fn(&String) -> bool) -> Option<&str> {
-        self.0.values().find(|origin| origin.has_outputs && is_selected(&origin.input)).map(|origin| &*origin.input)
+    pub(super) fn with_several_outputs(&self) -> Option<&str> {
+        self.0.values().find(|origin| origin.has_outputs).map(|origin| &*origin.input)
     }
 
-    /// Returns the origin of a dead letter, or `None` if it is not an input of the configuration.
-    pub(super) fn of(&self, letter: &DeadLetter<'_>) -> Option<&Origin> {
-        self.0.get(letter.topic)
+    /// Returns the origin of dead letters that name this topic, or `None` if they are not selected.
+    pub(super) fn of(&self, topic: &str) -> Option<&Origin> {
+        self.0.get(topic)
     }
 }
 
@@ -63,14 +81,14 @@ impl Origin {
     ///
     /// Records that the worker would not emit if it read them again go to the output. All others go to the partition that they came from.
     /// That is the only partition that is certainly right: producers may have any partitioner, and other records of the key are there.
-    pub(super) fn target(&self, letter: &DeadLetter<'_>) -> (&str, Option<i32>) {
+    pub(super) fn target(&self, verdict: Verdict, partition: i32) -> (&str, Option<i32>) {
         let &Self { ref input, ref output, counts: [own, of_input, of_output], is_internal, .. } = self;
-        let exists = |count: u32| u32::try_from(letter.partition).is_ok_and(|partition| partition < count);
-        if is_of_output(letter.verdict) {
+        let exists = |count: u32| u32::try_from(partition).is_ok_and(|partition| partition < count);
+        if is_of_output(verdict) {
             // As the worker chooses it.
-            (output, Some(letter.partition).filter(|_| of_output >= own && exists(of_output)))
+            (output, Some(partition).filter(|_| of_output >= own && exists(of_output)))
         } else {
-            (input, Some(letter.partition).filter(|_| !is_internal && exists(of_input)))
+            (input, Some(partition).filter(|_| !is_internal && exists(of_input)))
         }
     }
 }
@@ -84,9 +102,22 @@ pub(super) const fn is_of_output(verdict: Verdict) -> bool {
     }
 }
 
-/// Returns the name of a kind of dead letters.
-pub(super) fn kind(input: &str, verdict: Verdict) -> String {
-    format!("{input}/{}", reason(verdict))
+/// Returns the name of a kind of dead letters: the topic that they name, and the name of their reason.
+pub(super) fn kind(topic: &str, reason: &str) -> String {
+    format!("{topic}/{reason}")
+}
+
+/// Returns all kinds of dead letters that the configuration can have, and their hashes, with the same kind of the input.
+pub(super) fn names(config: &Config) -> BTreeMap<String, String> {
+    let topics = config.topics.iter().flat_map(|topic| named(config, topic).map(|(name, _)| (name, &topic.input)));
+    let reasons = || dead_letter::verdicts().map(dead_letter::reason);
+    let kinds = topics.flat_map(|(name, input)| reasons().map(move |reason| (kind(&name, reason), kind(input, reason))));
+    kinds.flat_map(|(kind, of_input)| [(hash(&kind), of_input.clone()), (kind, of_input)]).collect()
+}
+
+/// Returns the topics that a topic's dead letters name. True for the repartition topic.
+fn named(config: &Config, topic: &Topic) -> impl Iterator<Item = (String, bool)> {
+    [(topic.input.clone(), false)].into_iter().chain(config.repartitioned(topic).map(|name| (name, true)))
 }
 
 #[cfg(test)]
@@ -107,7 +138,7 @@ mod tests {
         let file = file.with_extension("yaml");
         std::fs::write(&file, text).unwrap();
         let config = Config::load(&file, &[]).unwrap();
-        let mut origins = Origins::default();
+        let (all, mut origins) = (dead_letter::verdicts().collect::<Vec<_>>(), Origins::default());
         for topic in &config.topics {
             let count = |name: &str| {
                 Ok::<_, ()>(if name == "out" {
@@ -118,12 +149,11 @@ mod tests {
                     2
                 })
             };
-            origins.add(&config, topic, count).unwrap();
+            assert_eq!(origins.add(&config, topic, &all, count), Ok(None));
         }
         let target = |topic: &str, partition, verdict| {
-            let letter = DeadLetter { topic, partition, verdict, time: None, positions: 0..6 };
-            origins.of(&letter).map(|origin| {
-                let (to, partition) = origin.target(&letter);
+            origins.of(topic).map(|origin| {
+                let (to, partition) = origin.target(verdict, partition);
                 (origin.input.clone(), to.to_owned(), partition)
             })
         };
@@ -142,8 +172,20 @@ mod tests {
         assert_eq!(target("g-any-repartition", 1, malformed), is("any", "any", None));
         assert_eq!(target("g-any-repartition", 1, oversize), is("any", "out", Some(1)));
         assert_eq!(target("two", 1, malformed), is("two", "two", Some(1)));
-        assert_eq!(origins.with_several_outputs(|_| true), Some("two"));
-        assert_eq!(origins.with_several_outputs(|input| input == "in"), None);
+        assert_eq!(origins.with_several_outputs(), Some("two"));
         assert_eq!([target("shadow", 0, malformed), target("other", 0, malformed)], [None, None]);
+
+        let kinds = origins.kinds(&[malformed]);
+        let names = names(&config);
+        assert!(kinds.iter().all(|kind| names.contains_key(kind)));
+        assert_eq!(names["g-any-repartition/late"], "any/late");
+        assert_eq!(names[&hash("g-any-repartition/late")], "any/late");
+        assert!(kinds.contains("g-any-repartition/malformed") && kinds.contains(&hash("two/malformed")));
+        origins.remove("any");
+        assert_eq!((origins.kinds(&[malformed]).len(), origins.with_several_outputs()), (4, Some("two")));
+        // Only the topics that are written to must exist.
+        let missing = |name: &str| Ok::<_, ()>(u32::from(name != "out"));
+        assert_eq!(origins.add(&config, &config.topics[0], &[malformed], missing), Ok(None));
+        assert_eq!(origins.add(&config, &config.topics[0], &[malformed, oversize], missing), Ok(Some("out".to_owned())));
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Owns the size of a transaction. Must never commit a position without the dead letters before it.
 
-use super::error::{Error, Failure};
-use crate::broker::{HeaderChanges, Outgoing, Record as _, Sink, SinkError, Target};
+use super::error::{Error, Failure, Rejected};
+use crate::broker::{HeaderChanges, Outgoing, Record as _, Refused, Sink, SinkError, Target};
 use crate::config::Config;
 use crate::kafka::{self, GroupMetadata, KafkaBroker, Message};
 use crate::record::{Offset, Timestamp, TopicPartition};
@@ -21,7 +21,9 @@ const BYTES_MAX: usize = 16 << 20;
 const TIMEOUT_SHARE: u32 = 4;
 
 /// A transactional producer.
-pub(super) struct Writer {
+pub(super) struct Writer<'a> {
+    config: &'a Config,
+    stop: &'a dyn Fn() -> bool,
     sink: Sink<KafkaBroker>,
     outsider: GroupMetadata,
     timeout: Duration,
@@ -49,17 +51,16 @@ impl HeaderChanges for Without {
     }
 }
 
-impl Writer {
+impl<'a> Writer<'a> {
     /// Connects, fences another redrive of this group, and aborts its open transaction.
     pub(super) fn connect(
-        config: &Config,
+        config: &'a Config,
         outsider: GroupMetadata,
         batch_bytes: usize,
-        stop: &dyn Fn() -> bool,
+        stop: &'a dyn Fn() -> bool,
     ) -> Result<Self, kafka::Error> {
-        let broker = KafkaBroker::new(Arc::new(Stats::new(config)));
-        let sink = Sink::connect(&broker, config, &config.kafka.group_id, 1, batch_bytes, stop)?;
-        Ok(Self { sink, outsider, timeout: config.worker.transaction_timeout, written: Vec::new(), bytes: 0, opened: None })
+        let (sink, timeout) = (sink(config, batch_bytes, stop)?, config.worker.transaction_timeout);
+        Ok(Self { config, stop, sink, outsider, timeout, written: Vec::new(), bytes: 0, opened: None })
     }
 
     /// Writes a dead letter without the headers at these positions.
@@ -92,6 +93,10 @@ impl Writer {
         committed.map_err(|failure| self.failure(topic, failure))?;
         (self.bytes, self.opened) = (0, None);
         self.written.clear();
+        if self.sink.has_late_request() {
+            // The offsets of this transaction may still arrive, and would replace those of the next one.
+            self.sink = sink(self.config, self.sink.batch_bytes(), self.stop).map_err(Error::from)?;
+        }
         Ok(())
     }
 
@@ -113,15 +118,16 @@ impl Writer {
     fn failure(&self, topic: &str, failure: SinkError) -> Failure {
         let again = "run the command again to continue with the dead letters that were not redriven";
         let message = match failure {
-            SinkError::Exit(reason) => format!("{reason}; a redrive needs Write on the inputs and outputs"),
+            SinkError::Exit(reason) => return Failure::Topic(reason),
             SinkError::Abort(reason) => format!("the last transaction was aborted: {reason}; {again}"),
             SinkError::Refused(refused) => {
-                let Some(refused) = refused.iter().find(|refused| refused.is_certain) else { return Failure::Batch };
-                let (partition, offset) = self.written.get(refused.origin).copied().unwrap_or_default();
-                format!(
-                    "topic {:?} rejects the dead letter at {topic}[{partition}] offset {offset}: {}; to redrive the others, select their reasons with --reason",
-                    refused.topic, refused.invalid
-                )
+                let certain = refused.into_iter().filter(|refused| refused.is_certain);
+                let rejected = certain.filter_map(|Refused { origin, topic: target, invalid, .. }| {
+                    let &(partition, offset) = self.written.get(origin)?;
+                    Some(Rejected { topic: topic.to_owned(), partition, offset, target, error: invalid.to_string() })
+                });
+                let rejected: Vec<_> = rejected.collect();
+                return if rejected.is_empty() { Failure::Batch } else { Failure::Rejected(rejected) };
             }
             SinkError::Fenced(_) if self.opened.is_some_and(|opened| opened.elapsed() >= self.timeout) => {
                 format!("the last transaction took longer than worker.transaction_timeout; {again}")
@@ -133,4 +139,10 @@ impl Writer {
         };
         Error::Refused(message).into()
     }
+}
+
+/// Fences the previous producer, and aborts its open transaction.
+fn sink(config: &Config, batch_bytes: usize, stop: &dyn Fn() -> bool) -> Result<Sink<KafkaBroker>, kafka::Error> {
+    let broker = KafkaBroker::new(Arc::new(Stats::new(config)));
+    Sink::connect(&broker, config, &config.kafka.group_id, 1, batch_bytes, stop)
 }

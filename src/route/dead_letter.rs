@@ -45,8 +45,10 @@ pub struct DeadLetter<'h> {
     pub topic: &'h str,
     /// The partition that the record was read from.
     pub partition: i32,
-    /// The reason.
-    pub verdict: Verdict,
+    /// The name of the reason.
+    pub reason: &'h str,
+    /// The verdict, or `None` if only a newer version knows the reason.
+    pub verdict: Option<Verdict>,
     /// The time of the record, if the dead letter itself has no time.
     pub time: Option<Timestamp>,
     /// The positions of these headers.
@@ -92,7 +94,7 @@ const fn default_message(verdict: Verdict) -> &'static str {
 }
 
 /// Reads the headers of a dead letter. If the record has been a dead letter several times, reads those that were added last. Returns `None`
-/// if unseen has not added any, or if their values are unknown.
+/// if unseen has not added any.
 #[must_use]
 pub fn read<'h>(headers: &[Header<'h>]) -> Option<DeadLetter<'h>> {
     let text = |at: usize| std::str::from_utf8(headers[at].1?).ok();
@@ -103,13 +105,15 @@ pub fn read<'h>(headers: &[Header<'h>]) -> Option<DeadLetter<'h>> {
             && text(start + 3) == Some(DEDUP)
     };
     let start = (0..headers.len()).rev().find(is_letter)?;
-    let label = text(start + 4)?.strip_prefix(CLASS_PREFIX)?;
+    let is_name = |name: &&str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    let reason = text(start + 4)?.strip_prefix(CLASS_PREFIX).filter(is_name)?;
     let end = start + NAMES.len();
     let is_timed = headers.get(end).is_some_and(|(name, _)| *name == TIMESTAMP.to_bytes());
     Some(DeadLetter {
-        topic: text(start)?,
+        topic: text(start).filter(is_name)?,
         partition: text(start + 1)?.parse().ok()?,
-        verdict: verdicts().find(|&verdict| reason(verdict) == label)?,
+        reason,
+        verdict: verdicts().find(|&verdict| self::reason(verdict) == reason),
         time: if is_timed { Some(text(end)?.parse().ok()?) } else { None },
         positions: start..end + usize::from(is_timed),
     })
@@ -140,7 +144,8 @@ mod tests {
             let is_refused = verdict == Verdict::Invalid(Reason::Refused);
             let positions = 2..if is_refused { 9 } else { 8 };
             let time = is_refused.then_some(5);
-            assert_eq!(read(&borrowed(&headers)), Some(DeadLetter { topic: "news", partition: 3, verdict, time, positions }));
+            let (reason, verdict) = (reason(verdict), Some(verdict));
+            assert_eq!(read(&borrowed(&headers)), Some(DeadLetter { topic: "news", partition: 3, reason, verdict, time, positions }));
         }
     }
 
@@ -159,14 +164,29 @@ mod tests {
     fn other_records_are_not_taken_for_dead_letters() {
         let headers = written(&[], Verdict::Invalid(Reason::Malformed));
         assert!(read(&borrowed(&headers)).is_some());
-        for (at, value) in
-            [(1, Some("x")), (3, Some("TRANSFORMATION")), (4, Some("java.lang.Exception")), (4, Some("unseen.new")), (0, None)]
-        {
+        for (at, value) in [
+            (1, Some("x")),
+            (3, Some("TRANSFORMATION")),
+            (4, Some("java.lang.Exception")),
+            (4, Some("unseen.")),
+            (4, Some("unseen.a/b")),
+            (0, Some("a b")),
+            (0, None),
+        ] {
             let mut changed = headers.clone();
             changed[at].1 = value.map(str::to_owned);
             assert_eq!(read(&borrowed(&changed)), None, "{at} {value:?}");
         }
         assert_eq!(read(&borrowed(&headers[..5])), None);
         assert_eq!(read(&[]), None);
+    }
+
+    #[test]
+    fn the_reason_of_a_newer_version_is_read_without_a_verdict() {
+        let mut headers = written(&[], Verdict::Late);
+        headers[4].1 = Some("unseen.newer".to_owned());
+        let headers = borrowed(&headers);
+        let letter = read(&headers).unwrap();
+        assert_eq!((letter.topic, letter.reason, letter.verdict), ("news", "newer", None));
     }
 }

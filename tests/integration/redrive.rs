@@ -2,16 +2,19 @@
 //! at the same time.
 
 use crate::harness::{
-    PATIENCE, Setup, SplitMix, TestRecord, Worker, alter_topic, broker, by_partition, delete_topic, make_topic, produce, read_committed,
-    topic, topic_with, unseen, unseen_with, wait_for_output, wait_until,
+    OwnBroker, PATIENCE, Setup, SplitMix, TestRecord, Worker, alter_topic, api, broker, by_partition, delete_topic, front, make_topic,
+    produce, read_committed, topic, topic_with, unique, unseen, unseen_with, wait_for_output, wait_until,
 };
 use serde_json::{Value, json};
 use std::fs;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const PARTITIONS: usize = 4;
 const START: i64 = 1_735_689_600_000;
 const LIMIT: Duration = Duration::from_secs(120);
+const END_TXN: i16 = 26;
+const TXN_OFFSET_COMMIT: i16 = 28;
 
 /// A configuration whose dead letters come from a worker or from a test.
 struct Dead {
@@ -28,10 +31,7 @@ impl Dead {
 
     fn with_topics(input: String, output: String, hint: &str) -> Self {
         let letters = topic(broker(), &format!("{hint}-dead"), 4);
-        let lines = format!(
-            "key = {{ field = \"/id\" }}\nwindow = \"24h\"\nfilter = {{ capacity = 10000 }}\non_invalid = {{ topic = \"{letters}\" }}"
-        );
-        let setup = Setup::new(broker(), hint).topic(&input, &output, &lines);
+        let setup = Setup::new(broker(), hint).topic(&input, &output, &lines(&letters));
         Self { setup, input, output, letters }
     }
 
@@ -55,6 +55,13 @@ impl Dead {
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
     }
 
+    /// Redrives with problems, and returns the report and the errors.
+    fn redrive_in_part(&self, args: &[&str]) -> (Value, String) {
+        let (code, out, error) = self.redrive_with(&[args, &["--json"]].concat(), "");
+        assert_eq!(code, Some(1), "{out}{error}");
+        (serde_json::from_str(&out).unwrap_or_else(|problem| panic!("{problem}: {out}{error}")), error)
+    }
+
     fn refused(&self, args: &[&str], why: &str) {
         let (code, _, error) = self.redrive_with(args, "");
         assert!(code == Some(1) && error.contains(why), "{code:?}: {error}");
@@ -63,6 +70,18 @@ impl Dead {
     fn input(&self) -> Vec<Vec<TestRecord>> {
         read_committed(broker(), &self.input, PARTITIONS)
     }
+}
+
+/// The options of an input with this dead-letter topic.
+fn lines(letters: &str) -> String {
+    format!("key = {{ field = \"/id\" }}\nwindow = \"24h\"\nfilter = {{ capacity = 10000 }}\non_invalid = {{ topic = \"{letters}\" }}")
+}
+
+fn wait_until_stopped(redrive: &Worker) {
+    wait_until("the redrive stops", LIMIT, || {
+        let status = fs::read_to_string(format!("/proc/{}/status", redrive.pid())).expect("it has not ended");
+        status.contains("State:\tT").then_some(())
+    });
 }
 
 /// Records without a key, with all that a record can have.
@@ -92,7 +111,10 @@ fn dead_letters_of_a_worker_are_redriven_once_and_unchanged() {
     worker.drain();
     let kinds = json!([{ "input": dead.input, "reason": "malformed", "target": dead.input, "redriven": 100 }]);
     for (args, dry_run) in [(&["--dry-run"][..], true), (&["--dry-run"], true), (&[], false)] {
-        let expected = json!({ "redriven": 100, "kinds": kinds, "left_out": [], "skipped": 0, "dry_run": dry_run });
+        let mut expected = json!({ "redriven": 100, "kinds": kinds, "skipped": 0, "dry_run": dry_run });
+        for empty in ["left_out", "unknown", "rejected", "unusable"] {
+            expected[empty] = json!([]);
+        }
         assert_eq!(dead.redrive(args), expected);
     }
     let twice: Vec<_> = records.iter().chain(&records).cloned().collect();
@@ -132,10 +154,7 @@ fn a_second_redrive_fences_the_first() {
     dead.bury(&records, "missing_key");
     let config = dead.setup.write_config("a");
     let mut first = Worker::redrive(&config, "outsider.offsets_sent:1:stop", &dead.setup.dir().join("log"));
-    wait_until("the first redrive stops", LIMIT, || {
-        let status = fs::read_to_string(format!("/proc/{}/status", first.pid())).expect("it has not ended");
-        status.contains("State:\tT").then_some(())
-    });
+    wait_until_stopped(&first);
     assert_eq!(dead.redrive(&[])["redriven"], 1_500);
     first.sigcont();
     let log = first.fails(1);
@@ -150,17 +169,19 @@ fn selected_dead_letters_are_redriven_and_others_are_left() {
     for (reason, range) in [("malformed", 0..10), ("oversize", 10..20), ("late", 20..30)] {
         dead.bury(&records[range], reason);
     }
-    // No dead letters of this configuration.
+    // The last one is not a dead letter.
     let foreign = records[0].dead_letter("other", 0, "unseen.malformed", "why");
-    let unknown = records[1].dead_letter(&dead.input, 0, "unseen.newer", "why");
-    produce(broker(), &dead.letters, [&foreign, &unknown, &records[2]]);
+    let newer = records[1].dead_letter(&dead.input, 0, "unseen.newer", "why");
+    produce(broker(), &dead.letters, [&foreign, &newer, &records[2]]);
+    let unknown = json!([{ "topic": "other", "reason": "malformed" }, { "topic": dead.input, "reason": "newer" }]);
     let left = |reasons: &[&str]| -> Value { reasons.iter().map(|reason| json!({ "input": dead.input, "reason": reason })).collect() };
     let check = |args: &[&str], redriven: usize, reasons: &[&str], skipped: usize| {
         let report = dead.redrive(args);
         assert_eq!([&report["redriven"], &report["skipped"]], [&json!(redriven), &json!(skipped)], "{args:?}");
         assert_eq!(report["left_out"], left(reasons), "{args:?}");
+        report["unknown"].clone()
     };
-    check(&["--reason", "null_key"], 0, &["late", "malformed", "oversize"], 3);
+    assert_eq!(check(&["--reason", "null_key"], 0, &["late", "malformed", "oversize"], 1), unknown);
     check(&["--limit", "4"], 4, &["late", "malformed", "oversize"], 0);
     check(&[], 6, &["late", "oversize"], 0);
     assert_eq!(dead.input(), by_partition(records[..10].iter().cloned(), PARTITIONS));
@@ -168,7 +189,7 @@ fn selected_dead_letters_are_redriven_and_others_are_left() {
     check(&["--topic", &dead.input, "--reason", "late"], 10, &[], 0);
     assert_eq!(read_committed(broker(), &dead.output, PARTITIONS), by_partition(records[10..].iter().cloned(), PARTITIONS));
     assert_eq!(dead.input(), by_partition(records[..10].iter().cloned(), PARTITIONS));
-    check(&[], 0, &[], 0);
+    assert_eq!(check(&[], 0, &[], 0), unknown);
 
     // The dead letters of a recreated topic are new.
     delete_topic(broker(), &dead.letters);
@@ -177,9 +198,36 @@ fn selected_dead_letters_are_redriven_and_others_are_left() {
     check(&[], 2, &[], 0);
 }
 
+/// An entry of the configuration is removed for a while.
+#[test]
+fn dead_letters_of_an_unknown_topic_are_redriven_when_it_is_configured() {
+    let (dead, records) = (Dead::new("redrive-unknown"), records(20));
+    let other = topic(broker(), "redrive-other", 4);
+    let of_other = (0..).zip(&records[..10]).map(|(offset, record)| record.dead_letter(&other, offset, "unseen.malformed", "why"));
+    produce(broker(), &dead.letters, of_other.collect::<Vec<_>>());
+    dead.bury(&records[10..], "malformed");
+    for redriven in [10, 0] {
+        let report = dead.redrive(&[]);
+        assert_eq!((&report["redriven"], &report["skipped"]), (&json!(redriven), &json!(0)));
+        assert_eq!(report["unknown"], json!([{ "topic": other, "reason": "malformed" }]));
+    }
+    let setup = dead.setup.topic(&other, &dead.output, &lines(&dead.letters));
+    let dead = Dead { setup, ..dead };
+    // The other input is not selected, so it need not exist.
+    delete_topic(broker(), &dead.input);
+    wait_until("the input is deleted", PATIENCE, || {
+        let (code, out, error) = dead.redrive_with(&["--dry-run"], "");
+        assert!(out.contains("would redrive 10 dead letters"), "{out}{error}");
+        let why = format!("topic {:?} does not exist; create it, or remove it from the configuration", dead.input);
+        (code == Some(1) && error.contains(&why)).then_some(())
+    });
+    assert_eq!(dead.redrive(&["--topic", &other])["redriven"], 10);
+    assert_eq!(read_committed(broker(), &other, PARTITIONS), by_partition(records[..10].iter().cloned(), PARTITIONS));
+}
+
 /// The topic accepts no batch of the usual size, and then not every record.
 #[test]
-fn a_rejected_dead_letter_is_named() {
+fn a_rejected_dead_letter_is_left_and_the_others_are_redriven() {
     let output = topic_with(broker(), "redrive-small-out", 4, &[("max.message.bytes", "2000")]);
     let dead = Dead::with_topics(topic(broker(), "redrive-small-in", 4), output, "redrive-small");
     let mut records = records(40);
@@ -194,13 +242,124 @@ fn a_rejected_dead_letter_is_named() {
     assert_eq!(dead.redrive(&all)["redriven"], 40);
     let mut large = records[5].clone();
     large.enlarge(3_000, &mut random);
-    dead.bury(std::slice::from_ref(&large), "oversize");
-    let place = format!("topic {:?} rejects the dead letter at {}[1] offset 10: the record has ", dead.output, dead.letters);
-    dead.refused(&all, &place);
+    let mut larger = large.clone();
+    larger.enlarge(3_000, &mut random);
+    let again = [&records[..5], &[large.clone(), larger.clone()], &records[5..]].concat();
+    dead.bury(&again, "oversize");
+    let place =
+        |offset: i32| format!("topic {:?} rejects the dead letter at {}[1] offset {offset}: the record has ", dead.output, dead.letters);
+    for redriven in [40, 0] {
+        let (report, error) = dead.redrive_in_part(&all);
+        assert_eq!(report["redriven"], redriven, "{error}");
+        let rejected: Vec<_> = report["rejected"].as_array().expect("a list").iter().map(|letter| letter["offset"].clone()).collect();
+        assert_eq!(rejected, [11, 12], "{report}");
+        assert!(error.contains(&place(11)) && error.contains(&place(12)), "{error}");
+    }
+    // Other kinds are not affected.
+    assert_eq!(dead.redrive(&["--reason", "malformed"])["redriven"], 0);
     alter_topic(broker(), &dead.output, "max.message.bytes", "5000");
+    assert_eq!(dead.redrive_in_part(&all).0["redriven"], 1);
+    alter_topic(broker(), &dead.output, "max.message.bytes", "9000");
     assert_eq!(dead.redrive(&all)["redriven"], 1);
-    let expected = by_partition(records.into_iter().chain([large]), PARTITIONS);
+    assert_eq!(dead.redrive(&all)["redriven"], 0);
+    let expected = by_partition(records.iter().chain(&records).cloned().chain([large, larger]), PARTITIONS);
     assert_eq!(read_committed(broker(), &dead.output, PARTITIONS), expected);
+}
+
+/// A worker may write new dead letters while the redrive repeats a rejected batch.
+#[test]
+fn dead_letters_that_are_added_after_the_start_are_left() {
+    let input = topic_with(broker(), "redrive-start-in", 4, &[("max.message.bytes", "2000")]);
+    let dead = Dead::with_topics(input, topic(broker(), "redrive-start-out", 4), "redrive-start");
+    let mut records = records(40);
+    for record in &mut records {
+        record.value = Some(b"{}".to_vec());
+        record.enlarge(500, &mut SplitMix(3));
+    }
+    dead.bury(&records, "missing_key");
+    let config = dead.setup.write_config("a");
+    let mut redrive = Worker::redrive(&config, "transaction.begin:1:stop", &dead.setup.dir().join("log"));
+    wait_until_stopped(&redrive);
+    dead.bury(&records[..4], "missing_key");
+    redrive.sigcont();
+    redrive.fails(0);
+    assert_eq!(dead.input(), by_partition(records, PARTITIONS));
+    assert_eq!(dead.redrive(&[])["redriven"], 4);
+}
+
+/// A commit of offsets is sent twice, and the first copy arrives in the next transaction.
+#[test]
+fn a_delayed_commit_of_offsets_does_not_replace_later_offsets() {
+    let own = OwnBroker::start();
+    let [input, output, letters] = ["in", "out", "dead"].map(|name| topic(own.address(), name, 1));
+    let setup = Setup::new(&own.servers_by_way(), "redrive-delayed").topic(&input, &output, &lines(&letters));
+    let delayed: Arc<Mutex<(Option<Vec<u8>>, u32)>> = Arc::default();
+    let of_front = Arc::clone(&delayed);
+    own.way().lead_to(&front(own.behind(), move || {
+        let delayed = Arc::clone(&of_front);
+        Box::new(move |request, ask| {
+            let arrives = {
+                let (held, ended) = &mut *delayed.lock().expect("a lock");
+                match api(&request).0 {
+                    TXN_OFFSET_COMMIT if held.is_none() => {
+                        *held = Some(request);
+                        return Err(std::io::ErrorKind::ConnectionReset.into());
+                    }
+                    END_TXN => *ended += 1,
+                    _ => {}
+                }
+                held.clone().filter(|_| api(&request).0 == END_TXN && *ended == 2)
+            };
+            if let Some(commit) = arrives {
+                ask(&commit)?;
+            }
+            ask(&request)
+        })
+    }));
+    let mut records = records(1_500);
+    records.iter_mut().for_each(|record| record.partition = 0);
+    let dead = (0..).zip(&records).map(|(offset, record)| record.dead_letter(&input, offset, "unseen.malformed", "why"));
+    produce(own.address(), &letters, dead.collect::<Vec<_>>());
+    let config = setup.write_config("a").display().to_string();
+    for redriven in [1_500, 0] {
+        let (code, out, error) = unseen(["dlq", "redrive", "--json", "-c", &config]);
+        assert_eq!(code, Some(0), "{error}");
+        let report: Value = serde_json::from_str(&out).expect("JSON");
+        assert_eq!(report["redriven"], redriven);
+    }
+    assert!(delayed.lock().expect("a lock").1 >= 2, "the delayed commit arrived");
+    assert_eq!(read_committed(own.address(), &input, 1), [records]);
+}
+
+/// One of the matching topics has no dead-letter topic.
+#[test]
+fn an_unusable_matching_topic_does_not_stop_the_others() {
+    let base = unique("redrive-pattern");
+    let setup = |pattern: &str| {
+        Setup::new(broker(), "redrive-pattern")
+            .sections(&format!("[[topics]]\ninput = {{ pattern = '{pattern}' }}\noutput = \"{{input}}.out\"\n{}", lines("{input}.dead")))
+    };
+    let [good, bad] = ["good", "bad"].map(|name| format!("{base}.{name}"));
+    [&good, &bad, &format!("{good}.dead")].map(|name| make_topic(broker(), name, 4));
+    make_topic(broker(), &format!("{good}.out"), 4);
+    make_topic(broker(), &format!("{bad}.out"), 4);
+    let records = records(10);
+    let letters = records.iter().map(|record| record.dead_letter(&good, 0, "unseen.malformed", "why"));
+    produce(broker(), &format!("{good}.dead"), letters.collect::<Vec<_>>());
+    let config = setup(&format!(r"{base}\..*")).write_config("a").display().to_string();
+    let (code, out, error) = unseen(["dlq", "redrive", "--json", "-c", &config]);
+    let report: Value = serde_json::from_str(&out).unwrap_or_else(|problem| panic!("{problem}: {out}{error}"));
+    let why = format!("dead-letter topic \"{bad}.dead\" does not exist; create it, or correct on_invalid");
+    assert_eq!((code, &report["redriven"]), (Some(1), &json!(10)), "{error}");
+    assert_eq!(report["unusable"], json!([{ "topic": format!("{bad}.dead"), "error": why }]));
+    let end = "not everything was redriven (rejected dead letters: 0, topics left out: 1); fix the causes above";
+    assert!(error.contains(&format!("topic \"{bad}.dead\" is left out: {why}")) && error.contains(end), "{error}");
+    assert_eq!(read_committed(broker(), &good, PARTITIONS), by_partition(records, PARTITIONS));
+
+    let config = setup(&format!("{base}-none")).write_config("a").display().to_string();
+    let (code, _, error) = unseen(["dlq", "redrive", "-c", &config]);
+    let none = "no topic that this user may see matches a pattern in `input` whose entry has a dead-letter topic";
+    assert!(code == Some(1) && error.contains(none) && !error.contains("set on_invalid"), "{code:?}: {error}");
 }
 
 #[test]
