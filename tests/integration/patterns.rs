@@ -2,9 +2,9 @@
 //! does not stop the others.
 
 use crate::harness::{
-    Setup, TestRecord, Worker, address, ask, assert_same, broker, committed_offset, make_topic, produce, read_committed, unique, unseen,
-    wait_until,
+    Setup, TestRecord, Worker, assert_same, broker, committed_offset, make_topic, produce, read_committed, unique, unseen, wait_until,
 };
+use crate::observed::{address, ask};
 use crate::stream::{LIMIT, short_timeouts};
 use serde_json::{Value, json};
 
