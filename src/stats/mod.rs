@@ -7,13 +7,12 @@
 mod contents;
 mod times;
 
-pub use contents::SharedContents;
+pub use contents::{ComparedContents, SharedContents};
 use times::TimeWatch;
 pub use times::{RecentTimes, TimesChange, is_seconds, likely_cause, wrong_unit};
 
 use crate::config::{Config, LeftOut, Topic};
 use crate::dedup::Observed;
-use crate::key::ContentCounts;
 use crate::record::{Offset, Reason, SpaceId, Timestamp, TopicPartition, Verdict};
 use crate::runtime;
 use crate::values::ValueCounts;
@@ -101,37 +100,15 @@ pub struct TopicCounts {
     pub values: Option<Mutex<ValueCounts>>,
     /// Content of a sample to compare duplicates with, if `key_conflicts` is configured.
     pub contents: Option<SharedContents>,
-    /// Records whose content was read for `emit = "on_change"`, except for null values.
-    contents_read: AtomicU64,
-    /// Records with any part of this content.
-    contents_with_parts: AtomicU64,
+    /// Contents that were read for `emit = "on_change"`.
+    pub compared: ComparedContents,
 }
-
-/// The number of records without any part of their content after which a topic gets a warning.
-const EMPTY_CONTENTS: u64 = 1000;
 
 impl TopicCounts {
     /// Returns the number of records with a verdict.
     fn records(&self) -> u64 {
         let verdicts = [&self.unseen, &self.duplicate, &self.late, &self.retracted, &self.tombstone, &self.passed];
         verdicts.into_iter().chain(&self.invalid).map(get).sum()
-    }
-
-    /// Counts contents. Returns the warning about the contents the first time that there is one.
-    pub fn count_contents(&self, ContentCounts { read, with_parts }: ContentCounts) -> Option<String> {
-        // Added first, so that another thread never finds too few.
-        add(&self.contents_with_parts, with_parts);
-        let before = self.contents_read.fetch_add(read, Ordering::Relaxed);
-        self.content_warning().filter(|_| before < EMPTY_CONTENTS)
-    }
-
-    /// Returns a warning if no record so far has any part of its content.
-    #[must_use]
-    pub fn content_warning(&self) -> Option<String> {
-        let read = get(&self.contents_read);
-        (read >= EMPTY_CONTENTS && get(&self.contents_with_parts) == 0).then(|| {
-            format!("none of the {EMPTY_CONTENTS} first records has any part of the content that `emit` compares, so changes are dropped as duplicates; correct the names in on_change")
-        })
     }
 }
 
@@ -506,18 +483,6 @@ mod tests {
         let (counts, sum) = histogram.read();
         assert_eq!((counts[0], counts[1], counts[16], counts[17]), (2, 1, 1, 1));
         assert!((sum - 3_600.002_002).abs() < 1e-9, "{sum}");
-    }
-
-    #[test]
-    fn a_topic_without_any_content_warns_once_until_a_record_has_some() {
-        let (counts, contents) = (TopicCounts::default(), |read, with_parts| ContentCounts { read, with_parts });
-        assert_eq!(counts.count_contents(contents(EMPTY_CONTENTS - 1, 0)), None);
-        assert_eq!(counts.content_warning(), None);
-        assert!(counts.count_contents(contents(1, 0)).is_some());
-        assert_eq!(counts.count_contents(contents(1, 0)), None, "already returned");
-        assert!(counts.content_warning().is_some());
-        counts.count_contents(contents(1, 1));
-        assert_eq!(counts.content_warning(), None);
     }
 
     #[test]

@@ -160,7 +160,7 @@ fn topic_status(((name, topic), counts): ((String, &Topic), &TopicCounts)) -> To
         dead_letters: get(&counts.dead_letters),
         future: get(&counts.future),
         time_warning: counts.time_warning(),
-        content_warning: counts.content_warning(),
+        content_warning: counts.compared.warning(),
         warmed_up: get(&counts.warmed_up),
         values: counts.values.as_ref().map_or_else(Vec::new, values),
         key_conflicts: counts.contents.as_ref().map(|contents| {

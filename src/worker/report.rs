@@ -120,7 +120,7 @@ impl<B: Broker> Worker<B> {
         }
         for (topic, counts) in self.key_reader.take_content_counts() {
             let topic = &self.topics[topic];
-            if let Some(warning) = self.shared.stats.topics[topic.counted.0].count_contents(counts) {
+            if let Some(warning) = self.shared.stats.topics[topic.counted.0].compared.add(counts) {
                 tracing::warn!(topic = topic.config.input, "{warning}");
             }
         }
