@@ -5,17 +5,15 @@
 use super::{Broker, Cluster, Error, Problem};
 use crate::config::{Config, LeftOut, Topic};
 use crate::runtime;
-use crate::stats::Stats;
+use crate::stats::{Stats, get};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// The property that sets how often the worker lists the topics. librdkafka has the same meaning for it.
-const INTERVAL_PROPERTY: &str = "topic.metadata.refresh.interval.ms";
-/// Time between two lists of the topics, unless the property is set.
-const INTERVAL: Duration = Duration::from_secs(30);
-/// The shortest time between two lists.
-const INTERVAL_MIN: Duration = Duration::from_secs(1);
+/// The longest time between two lists after changes in a row, unless the configured one is longer.
+const INTERVAL_MAX: Duration = Duration::from_secs(8 * 60);
+/// The longest time for which a change waits until states are rebuilt.
+const REBUILD_WAIT: Duration = Duration::from_secs(10 * 60);
 /// The longest sleep, so that a stop request is noticed.
 const STEP: Duration = Duration::from_millis(100);
 
@@ -28,6 +26,8 @@ pub struct Resolved {
     pub cluster: Arc<Cluster>,
     /// The matching topics that are not read, by name.
     pub left_out: Vec<LeftOut>,
+    /// The time until the topics are listed again. It doubles with each change in a row, because a change interrupts all partitions.
+    pub interval: Duration,
 }
 
 impl Resolved {
@@ -62,7 +62,8 @@ pub fn resolve_among(
             Err(Error::Cluster(problems)) => problems,
             found => {
                 left_out.sort_by(|a, b| a.topic.cmp(&b.topic));
-                return Ok(Resolved { cluster: Arc::new(found?), config: Arc::new(config), left_out });
+                let interval = config.topics_interval();
+                return Ok(Resolved { cluster: Arc::new(found?), config: Arc::new(config), left_out, interval });
             }
         };
         let matched: BTreeSet<_> = config.topics.iter().filter(|topic| config.is_matched(topic)).map(|topic| &topic.input).collect();
@@ -146,21 +147,62 @@ pub fn report(stats: &Stats, left_out: Vec<LeftOut>) {
     stats.set_left_out(left_out);
 }
 
+/// A change of the topics that the workers have not started again for.
+#[derive(Default)]
+struct Pending {
+    /// The topics that were missing from the last list.
+    lost: BTreeSet<String>,
+    since: Option<Instant>,
+}
+
+impl Pending {
+    /// True if the workers must start again without the `lost` topics, or with new ones. A topic is believed to be lost only the second
+    /// time in a row, because a list may be incomplete. A change waits for rebuilds, which would start from the beginning.
+    fn is_due(&mut self, lost: BTreeSet<String>, is_rebuilding: bool, now: Instant) -> bool {
+        let is_sure = lost.is_subset(&self.lost);
+        self.lost = lost;
+        let waited = now.saturating_duration_since(*self.since.get_or_insert(now));
+        is_sure && (!is_rebuilding || waited >= REBUILD_WAIT)
+    }
+}
+
 /// Lists the topics at an interval until other topics are to be read, and returns these. Returns `None` once `stop` is true.
 pub fn watch<B: Broker>(broker: &B, config: &Config, current: &Resolved, stats: &Stats, stop: &dyn Fn() -> bool) -> Option<Resolved> {
-    let interval = interval(config);
+    let (base, read) = (config.topics_interval(), current.inputs());
+    // Without a topic, there is nothing to interrupt, and only the lists show whether the brokers answer.
+    let mut interval = if read.is_empty() { base } else { current.interval };
+    let (mut pause, mut pending) = (interval, Pending::default());
     loop {
         let since = runtime::now();
-        while runtime::since(since) < interval {
+        while runtime::since(since) < pause {
             if stop() {
                 return None;
             }
-            runtime::sleep(STEP.min(interval));
+            runtime::sleep(STEP.min(pause));
         }
-        match refresh(broker, config, current, stop) {
+        pause = base;
+        let found = refresh(broker, config, current, stop);
+        if read.is_empty() && found.is_ok() {
+            stats.broker_contact.note();
+        }
+        match found {
             _ if stop() => return None,
-            Ok(Refreshed::Same(left_out)) => report(stats, left_out),
-            Ok(Refreshed::Changed(found)) => return Some(*found),
+            Ok(Refreshed::Same(left_out)) => {
+                (interval, pending) = (base, Pending::default());
+                report(stats, left_out);
+            }
+            Ok(Refreshed::Changed(found)) => {
+                let lost = read.difference(&found.inputs()).map(|&input| input.to_owned()).collect();
+                let is_rebuilding = get(&stats.rebuilding) > 0;
+                if pending.is_due(lost, is_rebuilding, runtime::now()) {
+                    return Some(Resolved { interval: (interval * 2).min(INTERVAL_MAX.max(base)), ..*found });
+                }
+                if is_rebuilding {
+                    super::throttle::report("topics: rebuilding", |_| {
+                        tracing::info!("other topics match the patterns in `input`; they are read after the states are rebuilt");
+                    });
+                }
+            }
             Err(error) => super::throttle::report(&format!("topics: {error}"), |_| {
                 tracing::warn!(error = %error, "cannot find the topics that match the patterns; trying again");
             }),
@@ -168,9 +210,29 @@ pub fn watch<B: Broker>(broker: &B, config: &Config, current: &Resolved, stats: 
     }
 }
 
-/// Returns the time between two lists of the topics.
-#[must_use]
-pub fn interval(config: &Config) -> Duration {
-    let set = config.kafka.properties.get(INTERVAL_PROPERTY).and_then(|millis| millis.parse().ok());
-    set.filter(|&millis| millis > 0).map_or(INTERVAL, |millis| Duration::from_millis(millis).max(INTERVAL_MIN))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lost(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    #[test]
+    fn a_topic_is_lost_only_if_two_lists_in_a_row_lack_it() {
+        let (mut pending, now) = (Pending::default(), runtime::now());
+        assert!(pending.is_due(lost(&[]), false, now), "only new topics");
+        assert!(!pending.is_due(lost(&["a"]), false, now));
+        assert!(!pending.is_due(lost(&["b"]), false, now));
+        assert!(pending.is_due(lost(&["b"]), false, now));
+    }
+
+    #[test]
+    fn a_change_waits_for_rebuilds_but_not_forever() {
+        let (mut pending, now) = (Pending::default(), runtime::now());
+        assert!(!pending.is_due(lost(&[]), true, now));
+        assert!(!pending.is_due(lost(&[]), true, now + REBUILD_WAIT / 2));
+        assert!(pending.is_due(lost(&[]), false, now + REBUILD_WAIT / 2));
+        assert!(pending.is_due(lost(&[]), true, now + REBUILD_WAIT));
+    }
 }

@@ -57,7 +57,7 @@ struct Earlier {
     /// The topics to read, if they are already known.
     resolved: Option<Resolved>,
     /// The error that ended the workers, and the topics that they read. If the same topics match now, the error ends the process.
-    failure: Option<(anyhow::Error, Vec<String>)>,
+    failure: Option<(anyhow::Error, BTreeSet<String>)>,
 }
 
 /// Runs the workers. If other topics match the patterns of the configuration, the workers drain and start again.
@@ -130,7 +130,13 @@ async fn round(
             }
             event = happened.recv() => match event {
                 Some(Event::Ended(Ok(()))) => running -= 1,
-                Some(Event::Ended(Err(error))) => { running -= 1; failure = failure.or(Some(error)) }
+                Some(Event::Ended(Err(error))) => {
+                    running -= 1;
+                    if !config.patterns.is_empty() {
+                        tracing::error!("a worker has ended: {error:#}");
+                    }
+                    failure = failure.or(Some(error));
+                }
                 Some(Event::Changed(resolved)) => changed = Some(resolved),
                 None => break,
             },
@@ -139,7 +145,10 @@ async fn round(
             draining.store(true, Ordering::Relaxed);
         }
         stop.store(true, Ordering::Relaxed);
-        deadline.get_or_insert(Instant::now() + config.worker.shutdown_timeout);
+        // If only the topics have changed, nobody waits for the end, so the workers may wait for brokers.
+        if draining.load(Ordering::Relaxed) || failure.is_some() {
+            deadline.get_or_insert(Instant::now() + config.worker.shutdown_timeout);
+        }
     }
     let now = view.get();
     match starting.join() {
@@ -196,16 +205,13 @@ fn start(
     let stopped = || stop.load(Ordering::Relaxed);
     let store = Arc::new(Store::open(&config.state.dir).map_err(worker::Error::from)?);
     let resolve = || topics::resolve(&KafkaBroker::new(Arc::clone(&stats)), config, &stopped).map_err(worker::Error::from);
-    let resolved = earlier.resolved.map_or_else(resolve, Ok)?;
-    if let Some((error, inputs)) = earlier.failure {
-        if resolved.inputs().into_iter().eq(&inputs.into_iter().collect::<BTreeSet<_>>()) {
-            return Err(error);
-        }
-        tracing::warn!("the workers ended, and other topics match now, so they start again: {error:#}");
-    }
+    let resolved = may_start(earlier.resolved.map_or_else(resolve, Ok), earlier.failure)?;
     let stats = if config.patterns.is_empty() { stats } else { Arc::new(Stats::new(&resolved.config)) };
     view.replace(Arc::clone(&resolved.config), Arc::clone(&stats));
     topics::report(&stats, resolved.left_out.clone());
+    if resolved.config.topics.is_empty() {
+        stats.broker_contact.note();
+    }
     for warning in config.shadows().chain(resolved.cluster.warnings.iter().cloned()) {
         tracing::warn!("{warning}");
     }
@@ -226,8 +232,10 @@ fn start(
     };
     let topics = resolved.config.topics.len();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), instance = %shared.instance, workers = config.worker.workers, topics, "started");
-    if topics == 0 {
-        tracing::info!("no topic matches a pattern in `input` yet; waiting for one");
+    match topics {
+        0 if resolved.left_out.is_empty() => tracing::info!("no topic matches a pattern in `input` yet; waiting for one"),
+        0 => tracing::warn!("all topics that match a pattern in `input` are left out; waiting until one can be read"),
+        _ => {}
     }
     for number in 0..usize::from(config.worker.workers) {
         let (shared, events) = (shared.clone(), events.clone());
@@ -261,6 +269,19 @@ fn start(
         spawned.expect("a thread can be started");
     }
     Ok(())
+}
+
+/// Returns the topics to start with. After a failure of the workers, these must be other topics than before.
+fn may_start(resolved: Result<Resolved, worker::Error>, failure: Option<(anyhow::Error, BTreeSet<String>)>) -> anyhow::Result<Resolved> {
+    match (resolved, failure) {
+        (Ok(resolved), Some((_, inputs))) if !resolved.inputs().into_iter().eq(&inputs) => {
+            tracing::warn!("other topics match now, so the workers start again");
+            Ok(resolved)
+        }
+        // Another error, such as a stop request, does not replace the one that ended the workers.
+        (_, Some((error, _))) => Err(error),
+        (resolved, None) => Ok(resolved?),
+    }
 }
 
 /// Waits for a stop request, because there is no topic to read.
@@ -308,4 +329,33 @@ fn report_progress(stats: &Stats) {
         rebuilding = get(&stats.rebuilding),
         "progress"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::Cluster;
+
+    fn resolved(input: &str) -> Resolved {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("unseen.yaml");
+        let text = "kafka: { bootstrap_servers: a }\ntopics: [{ input: { pattern: a.* }, key: { record: key }, window: { keys: 10 } }]";
+        std::fs::write(&file, text).unwrap();
+        let (config, left_out) = Config::load(&file, &[]).unwrap().expand([input]).unwrap();
+        Resolved { interval: config.topics_interval(), config: Arc::new(config), cluster: Arc::new(Cluster::default()), left_out }
+    }
+
+    #[test]
+    fn the_error_that_ended_the_workers_is_kept_unless_other_topics_match() {
+        let start = |found, failure: Option<&str>| {
+            let failure = failure.map(|input| (anyhow::anyhow!("first"), BTreeSet::from([input.to_owned()])));
+            may_start(found, failure).map(drop).map_err(|error| error.to_string())
+        };
+        let stopped = || Err(worker::Error::Kafka(broker::Error::Stopped));
+        assert_eq!(start(Ok(resolved("a")), None), Ok(()));
+        assert_eq!(start(Ok(resolved("ab")), Some("a")), Ok(()));
+        assert_eq!(start(Ok(resolved("a")), Some("a")), Err("first".to_owned()));
+        assert_eq!(start(stopped(), Some("a")), Err("first".to_owned()));
+        assert_eq!(start(stopped(), None), Err("told to stop".to_owned()));
+    }
 }

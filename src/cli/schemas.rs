@@ -2,7 +2,7 @@
 
 use crate::config::{Config, Pattern, SchemaRegistry, Topic};
 use crate::format::{Format, Message, NoSchemas, RecordFormat, SchemaError, Schemas, Side};
-use crate::key::{EventTime, TimePlace};
+use crate::key::{EventTime, KeySpec, TimePlace};
 use crate::registry::Registry;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,13 @@ pub fn blocking(config: &Config) -> anyhow::Result<Arc<dyn Schemas>> {
     })
 }
 
-/// Checks that the registry answers, and that the latest schemas of the topics have the fields of the keys. Returns warnings.
+/// Returns the key of a topic, and the content that is compared.
+fn specs(topic: &Topic) -> impl Iterator<Item = &KeySpec> {
+    std::iter::once(&topic.key).chain(&topic.on_change)
+}
+
+/// Checks that the registry answers, and that the latest schemas of the topics have the fields of keys and compared contents. Returns
+/// warnings.
 ///
 /// # Errors
 /// Returns one message per problem.
@@ -39,8 +45,9 @@ pub fn check(config: &Config) -> Result<Vec<String>, Vec<String>> {
     let Some(registry) = &config.schema_registry else { return Ok(Vec::new()) };
     let (mut warnings, mut faults) = (Vec::new(), Vec::new());
     for topic in &config.topics {
-        let reads_value = topic.key.reads_value() || matches!(topic.time, Some(EventTime { place: TimePlace::Field { .. }, .. }));
-        let reads = [(true, topic.key.reads_key(), topic.formats.key()), (false, reads_value, topic.formats.value())];
+        let has_event_time = matches!(topic.time, Some(EventTime { place: TimePlace::Field { .. }, .. }));
+        let reads_value = specs(topic).any(KeySpec::reads_value) || has_event_time;
+        let reads = [(true, specs(topic).any(KeySpec::reads_key), topic.formats.key()), (false, reads_value, topic.formats.value())];
         for (is_key, _, format) in reads.into_iter().filter(|(_, is_read, format)| *is_read && format.needs_registry()) {
             match check_subject(registry, topic, is_key, format) {
                 Ok(None) => {}
@@ -67,7 +74,10 @@ fn check_subject(registry: &SchemaRegistry, topic: &Topic, is_key: bool, format:
     let message = if schema.format == Format::Protobuf { Message::Indexes(&[0]) } else { Message::First };
     let side = if is_key { Side::Key } else { Side::Value };
     let unusable = |error: SchemaError| format!("the latest schema of subject {subject:?} cannot be used: {error}");
-    let mut missing = topic.key.missing_in(&schema, message, side).map_err(unusable)?;
+    let mut missing = Vec::new();
+    for spec in specs(topic) {
+        missing.extend(spec.missing_in(&schema, message, side).map_err(unusable)?);
+    }
     let time = topic.time.as_ref().filter(|_| !is_key).map(|time| time.missing_in(&schema, message)).transpose().map_err(unusable)?;
     missing.extend(time.flatten().map(str::to_owned));
     match (&missing[..], schema.format) {

@@ -38,7 +38,7 @@ fn expand(config: &Arc<Config>) -> Result<Arc<Config>, broker::Error> {
         let inputs = |config: &Config| config.topics.iter().map(|topic| topic.input.clone()).collect::<BTreeSet<_>>();
         let mut known = inputs(&known);
         loop {
-            std::thread::sleep(topics::interval(&configured));
+            std::thread::sleep(configured.topics_interval());
             let Ok(now) = topics::followed(&broker, &configured, &|| false).map(|now| inputs(&now)) else { continue };
             if now != known {
                 tracing::warn!("other topics match the patterns in `input`; restart this server to follow them");

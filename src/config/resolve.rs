@@ -35,6 +35,7 @@ pub(super) fn resolve(raw: Raw, diagnostics: &mut Diagnostics) -> Option<Config>
         inputs::check_internal_topics(&config, &topic, diagnostics);
     }
     check_patterns(&config, diagnostics);
+    check_changes(&config, diagnostics);
     Some(config)
 }
 
@@ -53,6 +54,20 @@ fn check_patterns(config: &Config, diagnostics: &mut Diagnostics) {
             "{input} is a pattern: the group assigns no partitions of new topics to static members (KAFKA-12759); remove it, and the worker uses the id in state.dir"
         );
         diagnostics.add("kafka.instance_id", message);
+    }
+}
+
+/// Checks that the last content of each key can be restored.
+fn check_changes(config: &Config, diagnostics: &mut Diagnostics) {
+    for space in config.spaces().iter().filter(|space| space.topics.len() > 1 && !config.state.changelog) {
+        let [first, second, ..] = space.topics[..] else { continue };
+        if first.on_change.is_some() {
+            let message = format!(
+                "\"on_change\" requires state.changelog = true, because {:?} and {:?} share the space {:?}: without a changelog, a restart reads them again in another order, and may restore an older content; or give each topic its own space",
+                first.input, second.input, space.name
+            );
+            diagnostics.add(&first.setting("emit"), message);
+        }
     }
 }
 

@@ -970,6 +970,18 @@ fn changes_can_be_emitted() {
         aging.contains("topics[0].emit: \"on_change\" requires filter.kind = \"exact\"") && aging.contains("got kind \"aging\""),
         "{aging}"
     );
+    let shared = |more: &str| {
+        let text = exact
+            .replace("[[topics]]", "[[topics]]\nemit = \"on_change\"")
+            .replace("input = \"in\"", "input = [\"in\", \"b\"]\nspace = \"s\"");
+        load(&(text + more)).map(drop)
+    };
+    assert_eq!(shared(""), Ok(()));
+    let unlogged = shared("\n[state]\nchangelog = false\n").unwrap_err();
+    assert!(
+        unlogged.starts_with("x.toml: topics[0].emit: \"on_change\" requires state.changelog = true, because \"in\" and \"b\" share"),
+        "{unlogged}"
+    );
     let served = "[[topics]]\nspace = \"in\"\nemit = \"on_change\"";
     let served = exact.replace("[[topics]]", served) + "\n[serve.filters.in]\nkind = \"cuckoo\"\ncapacity = 10\n";
     assert!(load(&served).unwrap_err().contains("serve.filters.in: remove it: `unseen serve` does not follow"));

@@ -41,7 +41,16 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Checks the internal topics, and creates those that are missing if `make` is true. Otherwise, the brokers
 /// only validate their creation. `cluster` contains the partition count of each topic,
 /// and gets an entry for each internal topic.
-pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, cluster: &mut Cluster, make: bool, problems: &mut Vec<Problem>) {
+///
+/// # Errors
+/// An error that may be gone the next time, such as a timeout. It is not a problem of the topic that needs the internal topic.
+pub(super) fn ensure(
+    config: &Config,
+    observer: &BaseConsumer<Observer>,
+    cluster: &mut Cluster,
+    make: bool,
+    problems: &mut Vec<Problem>,
+) -> Result<(), Error> {
     let Cluster { partitions: known, warnings, .. } = cluster;
     // The partition count of each space, and a topic that has it.
     let mut judged: BTreeMap<SpaceId, (u32, String)> = BTreeMap::new();
@@ -49,8 +58,13 @@ pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, cluster
         let Some(&input) = known.get(&topic.input) else { continue };
         let space = config.space_of(topic).id;
         let of_space = judged.get(&space).cloned();
-        let mut report = |setting: &str, problem: &str| {
-            problems.push(Problem { input: topic.input.clone(), message: format!("{setting}: {problem}; {}", advice(problem)) });
+        let mut report = |setting: &str, fault: Fault| {
+            let message = |problem: &str| format!("{setting}: {problem}; {}", advice(problem));
+            match fault {
+                Fault::Problem(problem) => problems.push(Problem { input: topic.input.clone(), message: message(&problem) }),
+                Fault::Transient(problem) => return Err(Error::Fatal(message(&problem))),
+            }
+            Ok(())
         };
         let mut warn = |setting: &str, warning: Option<String>| warnings.extend(warning.map(|warning| format!("{setting}: {warning}")));
         let (count, name) = match config.repartitioned(topic) {
@@ -65,8 +79,8 @@ pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, cluster
                         warn(&setting, warning);
                         (count, name)
                     }
-                    Err(problem) => {
-                        report(&setting, &problem);
+                    Err(fault) => {
+                        report(&setting, fault)?;
                         continue;
                     }
                 }
@@ -78,12 +92,29 @@ pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, cluster
                     warn("state.changelog", warning);
                     known.insert(changelog, found);
                 }
-                Err(problem) => report("state.changelog", &problem),
+                Err(fault) => report("state.changelog", fault)?,
             }
         }
         known.insert(name.clone(), count);
         judged.entry(space).or_insert((count, name));
     }
+    Ok(())
+}
+
+/// The reason why an internal topic cannot be used.
+enum Fault {
+    /// The topic is missing, forbidden, or has other settings.
+    Problem(String),
+    /// The same request may succeed later.
+    Transient(String),
+}
+
+/// True if brokers refuse to create a topic, and will refuse it again.
+const fn is_refusal(error: &KafkaError) -> bool {
+    use RDKafkaErrorCode::{ClusterAuthorizationFailed, InvalidReplicationFactor, InvalidTopic, TopicAuthorizationFailed};
+    let KafkaError::AdminOp(code) = error else { return false };
+    refuses_settings(*code)
+        || matches!(code, TopicAuthorizationFailed | ClusterAuthorizationFailed | InvalidReplicationFactor | InvalidTopic)
 }
 
 /// Advice if the process has run out of file descriptors.
@@ -122,11 +153,11 @@ fn failure(what: &str, name: &str, wanted: u32, error: &KafkaError) -> String {
 }
 
 /// Checks that a repartition topic has the same partition count as another topic of its space.
-fn is_like(count: u32, name: &str, other: Option<&(u32, String)>) -> Result<(), String> {
+fn is_like(count: u32, name: &str, other: Option<&(u32, String)>) -> Result<(), Fault> {
     match other {
-        Some((wanted, other)) if *wanted != count => Err(format!(
+        Some((wanted, other)) if *wanted != count => Err(Fault::Problem(format!(
             "topic {name:?} has {count} partitions, but {other:?} of the same space has {wanted}, and the counts must be equal; once all records of {name:?} are read, delete it, and unseen recreates it"
-        )),
+        ))),
         _ => Ok(()),
     }
 }
@@ -140,27 +171,27 @@ fn ensure_one(
     wanted: u32,
     keeps: bool,
     make: bool,
-) -> Result<(u32, Option<String>), String> {
+) -> Result<(u32, Option<String>), Fault> {
     let look = || {
         partitions(observer, name).map_err(|error| match error {
-            KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed) => format!(
+            KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed) => Fault::Problem(format!(
                 "topic {name:?} does not exist, or this user may not see it; give this user {ON_TOPICS} that start with \"{}-\"",
                 config.kafka.group_id
-            ),
-            other => format!("cannot get metadata of topic {name:?}: {other}"),
+            )),
+            other => Fault::Transient(format!("cannot get metadata of topic {name:?}: {other}")),
         })
     };
-    let check = || check(config, name).map(|limit| limit.filter(|_| keeps));
+    let check = || check(config, name).map(|limit| limit.filter(|_| keeps)).map_err(Fault::Problem);
     let found = look()?;
     if found == wanted || found > 0 && keeps {
         return Ok((found, check()?));
     }
     if found > wanted {
-        return Err(format!(
+        return Err(Fault::Problem(format!(
             "topic {name:?} has {found} partitions, but its input has {wanted}, and the counts must be equal; delete the topic, and unseen recreates it"
-        ));
+        )));
     }
-    let (admin, options) = admin(config).map_err(|error| error.to_string())?;
+    let (admin, options) = admin(config).map_err(|error| Fault::Transient(error.to_string()))?;
     let options = options.validate_only(!make);
     let (what, answer) = if found == 0 {
         ("create", create_internal(name, wanted, |topic| only(block_on(admin.create_topics([topic], &options)))))
@@ -171,7 +202,10 @@ fn ensure_one(
     let refused = match answer {
         // Another process created it first.
         Err(KafkaError::AdminOp(RDKafkaErrorCode::TopicAlreadyExists | RDKafkaErrorCode::InvalidPartitions)) => None,
-        Err(error) => return Err(failure(what, name, wanted, &error)),
+        Err(error) => {
+            let kind = if is_refusal(&error) { Fault::Problem } else { Fault::Transient };
+            return Err(kind(failure(what, name, wanted, &error)));
+        }
         Ok(refused) => {
             if make {
                 tracing::info!(topic = name, partitions = wanted, "prepared internal topic");
@@ -185,7 +219,7 @@ fn ensure_one(
     let asked = Instant::now();
     while look()? < wanted {
         if asked.elapsed() > CALL_TIMEOUT {
-            return Err(format!("topic {name:?} was created, but the brokers do not list it"));
+            return Err(Fault::Transient(format!("topic {name:?} was created, but the brokers do not list it")));
         }
         std::thread::sleep(PAUSE);
     }
@@ -362,6 +396,17 @@ mod tests {
             "{problem}"
         );
         assert_eq!(advice(&problem), "or set it to false");
+    }
+
+    #[test]
+    fn only_refusals_are_problems_of_a_topic() {
+        use RDKafkaErrorCode::{NotController, PolicyViolation, RequestTimedOut, TopicAuthorizationFailed};
+        for code in [TopicAuthorizationFailed, PolicyViolation] {
+            assert!(is_refusal(&KafkaError::AdminOp(code)), "{code}");
+        }
+        for code in [RequestTimedOut, RDKafkaErrorCode::OperationTimedOut, NotController] {
+            assert!(!is_refusal(&KafkaError::AdminOp(code)), "{code}");
+        }
     }
 
     /// The result of creating a topic on brokers that refuse these settings, and the number of settings of each request.

@@ -118,7 +118,7 @@ fn find_topics(config: &Config, observer: &BaseConsumer<Observer>, is_worker: bo
     }
     compare(config, &mut cluster, &mut problems);
     if problems.is_empty() {
-        super::changelog::ensure(config, observer, &mut cluster, is_worker, &mut problems);
+        super::changelog::ensure(config, observer, &mut cluster, is_worker, &mut problems)?;
     }
     if !problems.is_empty() {
         return Err(Error::Cluster(problems));

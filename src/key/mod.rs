@@ -28,7 +28,7 @@ pub use lookup::LookupError;
 pub use normalize::{Normalizer, Normalizers};
 pub use part::{EmbeddedField, Part};
 pub use predicate::Predicate;
-pub use reader::{KeyedRecord, NoKey, OpenValue, Reader, RecordSpec, ValueReader};
+pub use reader::{ContentCounts, KeyedRecord, NoKey, OpenValue, Reader, RecordSpec, ValueReader};
 pub use time::{EventTime, TimePlace, TimeUnit};
 
 use crate::format::{Buffers, Extract, JsonExtractor, Places, PointerError, Scalar, Side, Visit, unescape};

@@ -1,14 +1,45 @@
-//! A content sample shared by several workers, for counting key conflicts.
+//! Contents of records, shared by several workers: a sample for counting key conflicts, and whether they have any part to compare.
 //!
 //! A worker must not hold the lock while it reads a record.
 
 use crate::content::{self, CompareContent, Conflicts, ContentSample, PartitionKey};
-use crate::key::OpenValue;
+use crate::key::{ContentCounts, OpenValue};
 use crate::record::Verdict;
 use crate::runtime;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
+
+/// The number of records without any part of their content after which a topic gets a warning.
+const EMPTY_MAX: u64 = 1000;
+
+/// Counts of the contents that were read for `emit = "on_change"`, except for those of null values.
+#[derive(Debug, Default)]
+pub struct ComparedContents {
+    read: AtomicU64,
+    with_parts: AtomicU64,
+}
+
+impl ComparedContents {
+    /// Adds contents. Returns the warning about them the first time that there is one.
+    pub fn add(&self, ContentCounts { read, with_parts }: ContentCounts) -> Option<String> {
+        // Added first, so that another thread never finds too few.
+        self.with_parts.fetch_add(with_parts, Ordering::SeqCst);
+        let before = self.read.fetch_add(read, Ordering::SeqCst);
+        self.warning().filter(|_| before < EMPTY_MAX)
+    }
+
+    /// Returns a warning if no record so far has any part of its content.
+    #[must_use]
+    pub fn warning(&self) -> Option<String> {
+        let is_empty = self.read.load(Ordering::SeqCst) >= EMPTY_MAX && self.with_parts.load(Ordering::SeqCst) == 0;
+        is_empty.then(|| {
+            format!(
+                "none of the first {EMPTY_MAX} records has any part of the content that `emit` compares, so changes are dropped as duplicates; correct the names in on_change"
+            )
+        })
+    }
+}
 
 /// The content of a sample of keys, shared by several workers. A worker can check without a lock whether a key is in the sample.
 #[derive(Debug)]
@@ -98,6 +129,18 @@ mod tests {
     use super::*;
     use crate::format::{NoSchemas, RecordFormat};
     use crate::key::{Fingerprint, ValueReader};
+
+    #[test]
+    fn a_topic_without_any_content_warns_once_until_a_record_has_some() {
+        let (counts, contents) = (ComparedContents::default(), |read, with_parts| ContentCounts { read, with_parts });
+        assert_eq!(counts.add(contents(EMPTY_MAX - 1, 0)), None);
+        assert_eq!(counts.warning(), None);
+        assert!(counts.add(contents(1, 0)).is_some());
+        assert_eq!(counts.add(contents(1, 0)), None, "already returned");
+        assert!(counts.warning().is_some());
+        counts.add(contents(1, 1));
+        assert_eq!(counts.warning(), None);
+    }
 
     #[test]
     fn conflicts_are_numbered_and_outdated_content_is_forgotten() {

@@ -7,7 +7,7 @@
 mod contents;
 mod times;
 
-pub use contents::SharedContents;
+pub use contents::{ComparedContents, SharedContents};
 use times::TimeWatch;
 pub use times::{RecentTimes, TimesChange, is_seconds, likely_cause, wrong_unit};
 
@@ -100,6 +100,8 @@ pub struct TopicCounts {
     pub values: Option<Mutex<ValueCounts>>,
     /// Content of a sample to compare duplicates with, if `key_conflicts` is configured.
     pub contents: Option<SharedContents>,
+    /// Contents that were read for `emit = "on_change"`.
+    pub compared: ComparedContents,
 }
 
 impl TopicCounts {

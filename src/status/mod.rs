@@ -298,7 +298,8 @@ impl Status {
         let reports = stats.reports();
         let contact = stats.broker_contact.age();
         let rounds: Vec<_> = stats.rounds.iter().map(LastTime::age).collect();
-        let (condition, reason) = state::determine(config, identity, &reports, contact, &rounds, registry);
+        let left_out = stats.left_out();
+        let (condition, reason) = state::determine(config, identity, &reports, &left_out, contact, &rounds, registry);
         let checkpoint_at = stats.checkpoint_at.load(Ordering::Relaxed);
         let written = get(&stats.checkpoints);
         Self {
@@ -314,7 +315,7 @@ impl Status {
             broker_contact_ms: contact.map(|age| identity.time_ms - i64::try_from(age.as_millis()).unwrap_or(i64::MAX)),
             loop_ages_seconds: rounds.iter().map(|age| age.map(|age| age.as_secs_f64())).collect(),
             topics: topic_statuses(topics(config).zip(&stats.topics)),
-            left_out: stats.left_out(),
+            left_out,
             end_to_end_latency: durations(&stats.latency),
             transaction_duration: durations(&stats.transaction_time),
             checkpoint_duration: durations(&stats.checkpoint_time),

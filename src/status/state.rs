@@ -4,7 +4,7 @@
 //! never be ready.
 
 use super::Identity;
-use crate::config::Config;
+use crate::config::{Config, LeftOut};
 use crate::stats::{InputState, RegistryReport, WorkerReport};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -76,12 +76,13 @@ impl State {
     }
 }
 
-/// Returns the state of the process, and the reason if it is not ready. `contact` is the time since the last answer from a broker.
-/// `rounds` has the time since each worker thread started its last loop round.
+/// Returns the state of the process, and the reason if it is not ready. `left_out` has the topics that match a pattern and are not read.
+/// `contact` is the time since the last answer from a broker. `rounds` has the time since each worker thread started its last loop round.
 pub(super) fn determine(
     config: &Config,
     identity: &Identity<'_>,
     reports: &BTreeMap<usize, WorkerReport>,
+    left_out: &[LeftOut],
     contact: Option<Duration>,
     rounds: &[Option<Duration>],
     registry: Option<&RegistryReport>,
@@ -91,15 +92,20 @@ pub(super) fn determine(
     let joined = reports.values().filter(|report| report.joined).count();
     let count = |state: InputState| inputs().filter(|input| input.state == state).count();
     let restoring = count(InputState::Rebuilding) + count(InputState::WarmingUp);
+    // Without a topic, there are no producers, and the process requests only lists of the topics.
+    let contact_timeout = CONTACT_TIMEOUT + if config.topics.is_empty() { config.topics_interval() } else { Duration::ZERO };
     let (state, reason) = if identity.draining {
         (State::Draining, "the process is shutting down and commits the records that it has read".to_owned())
     } else if identity.instance.is_none() {
         (State::Connecting, "the process has not reached the brokers yet".to_owned())
-    } else if config.topics.is_empty() {
-        // No topic matches a pattern yet, so there are no workers.
-        return (State::Running, None);
-    } else if let Some(age) = contact.filter(|&age| age > CONTACT_TIMEOUT) {
+    } else if let Some(age) = contact.filter(|&age| age > contact_timeout) {
         (State::Disconnected, format!("no broker has answered for {} s; check the brokers, the network, and the log", age.as_secs()))
+    } else if config.topics.is_empty() {
+        // There are no workers.
+        match left_out.first() {
+            Some(left_out) => (State::Connecting, format!("no topic is read: {left_out}")),
+            None => return (State::Running, None),
+        }
     } else if let Some((worker, age)) = hung(config, rounds, HUNG_TIMEOUT) {
         (State::Hung, format!("worker {worker} has not made progress for {} s; its partitions are not being read", age.as_secs()))
     } else if joined < usize::from(workers) {
@@ -152,7 +158,7 @@ mod tests {
     /// and the third has not started yet.
     fn state_after(config: &Config, age: Duration) -> (State, Option<String>) {
         let identity = Identity { instance: Some("a"), time_ms: 0, started_ms: 0, draining: false, login_trouble: None };
-        determine(config, &identity, &BTreeMap::new(), Some(Duration::ZERO), &[Some(Duration::from_secs(1)), Some(age), None], None)
+        determine(config, &identity, &BTreeMap::new(), &[], Some(Duration::ZERO), &[Some(Duration::from_secs(1)), Some(age), None], None)
     }
 
     #[test]
@@ -162,6 +168,19 @@ mod tests {
         let (state, reason) = state_after(&config, limit + Duration::from_millis(1));
         assert_eq!(state, State::Hung);
         assert_eq!(reason.as_deref(), Some("worker 1 has not made progress for 72 s; its partitions are not being read"));
+    }
+
+    #[test]
+    fn a_process_that_reads_nothing_is_ready_only_while_it_waits_for_a_topic() {
+        let config = config().only(|_| false);
+        let identity = Identity { instance: Some("a"), time_ms: 0, started_ms: 0, draining: false, login_trouble: None };
+        let state = |left_out: &[LeftOut], contact| determine(&config, &identity, &BTreeMap::new(), left_out, contact, &[None], None);
+        let left_out = [LeftOut { topic: "in".to_owned(), reason: "no permission".to_owned() }];
+        assert_eq!(state(&[], Some(Duration::from_secs(60))), (State::Running, None));
+        assert_eq!(state(&[], Some(Duration::from_secs(61))).0, State::Disconnected);
+        assert_eq!(state(&left_out, Some(Duration::from_secs(61))).0, State::Disconnected);
+        let reason = "no topic is read: topic \"in\" matches a pattern, but it is left out: no permission".to_owned();
+        assert_eq!(state(&left_out, Some(Duration::ZERO)), (State::Connecting, Some(reason)));
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub struct TopicStatus {
     /// Warning if record times keep the window from moving as expected: most records are too far ahead of the clock, or their times
     /// are in seconds. Null if the times are plausible.
     pub time_warning: Option<String>,
+    /// Warning if no record has any part of the content that `emit` compares, so that all changes are dropped. Null otherwise.
+    pub content_warning: Option<String>,
     /// Records read again during warm-up, without emitting them.
     pub warmed_up: u64,
     /// Counts by value of `count_by`, from a sample of one record in 32: most frequent first, all others last. Empty without
@@ -114,6 +116,7 @@ impl TopicStatus {
         self.dead_letters += other.dead_letters;
         self.future += other.future;
         self.time_warning = self.time_warning.take().or(other.time_warning);
+        self.content_warning = self.content_warning.take().or(other.content_warning);
         self.warmed_up += other.warmed_up;
         for ValueStatus { value, records, duplicates } in other.values {
             match self.values.iter_mut().find(|known| known.value == value) {
@@ -157,6 +160,7 @@ fn topic_status(((name, topic), counts): ((String, &Topic), &TopicCounts)) -> To
         dead_letters: get(&counts.dead_letters),
         future: get(&counts.future),
         time_warning: counts.time_warning(),
+        content_warning: counts.compared.warning(),
         warmed_up: get(&counts.warmed_up),
         values: counts.values.as_ref().map_or_else(Vec::new, values),
         key_conflicts: counts.contents.as_ref().map(|contents| {

@@ -7,7 +7,7 @@ use super::topics::{InputTopic, Topics};
 use crate::broker;
 use crate::fault;
 use crate::format::{Lookup, SchemaId, Schemas};
-use crate::key::{KeyedRecord, NoKey, Reader, RecordSpec, Scratch};
+use crate::key::{ContentCounts, KeyedRecord, NoKey, Reader, RecordSpec, Scratch};
 use crate::record::{Record, Timestamp, TopicId};
 use std::ops::Range;
 use std::slice;
@@ -137,6 +137,11 @@ impl KeyReader {
         } else {
             read_each(messages, reads_headers, keys, |record, time| reader.read(spec, record, time, scratch, schemas));
         }
+    }
+
+    /// Returns the contents that were read since the last call, by topic.
+    pub(super) fn take_content_counts(&mut self) -> impl Iterator<Item = (TopicId, ContentCounts)> {
+        self.readers.iter_mut().enumerate().map(|(number, reader)| (TopicId(number), reader.take_content_counts()))
     }
 
     /// True if the registry has not returned this schema yet.

@@ -84,7 +84,7 @@ impl Reporter {
         true
     }
 
-    /// Publishes the state of worker `number` if a report is due.
+    /// Publishes the state of worker `number` if a report is due. Returns true if it was due.
     pub(super) fn report<B: Broker>(
         &mut self,
         shared: &Shared<B>,
@@ -92,9 +92,9 @@ impl Reporter {
         topics: &Topics,
         assignment: &mut Assignment,
         source: &B::Consumer,
-    ) {
+    ) -> bool {
         if runtime::now() < self.next {
-            return;
+            return false;
         }
         self.next = runtime::now() + INTERVAL;
         let inputs = input_reports(topics, assignment, source);
@@ -105,6 +105,7 @@ impl Reporter {
         let stats = &shared.stats;
         stats.report(number, WorkerReport { joined, blocked, states: kept.collect(), inputs });
         stats.check_times(&shared.config, runtime::wall_clock()).iter().for_each(log_times);
+        true
     }
 }
 
@@ -114,7 +115,15 @@ impl<B: Broker> Worker<B> {
         if !self.writer.is_open() && self.reporter.unblock(&self.assignment, source) {
             self.writer.aborts = 0;
         }
-        self.reporter.report(&self.shared, self.number, &self.topics, &mut self.assignment, source);
+        if !self.reporter.report(&self.shared, self.number, &self.topics, &mut self.assignment, source) {
+            return;
+        }
+        for (topic, counts) in self.key_reader.take_content_counts() {
+            let topic = &self.topics[topic];
+            if let Some(warning) = self.shared.stats.topics[topic.counted.0].compared.add(counts) {
+                tracing::warn!(topic = topic.config.input, "{warning}");
+            }
+        }
     }
 }
 

@@ -293,10 +293,19 @@ const claims = {
     await picture('spaces');
   },
 
-  async 'a topic whose record times keep its window from moving shows why'() {
+  async 'a topic whose record times keep its window from moving, or whose contents are empty, shows why'() {
     await given(large);
     const shown = () => [...document.querySelectorAll('#topics .times')].filter((times) => times.checkVisibility()).map((times) => times.textContent);
-    assert.deepEqual(await browser.run(shown), large.topics.map(({ time_warning: warning }) => warning).filter((warning) => warning !== null));
+    assert.deepEqual(await browser.run(shown), large.topics.map((topic) => [topic.time_warning, topic.content_warning].filter(Boolean).join('; ')).filter(Boolean));
+  },
+
+  async 'topics that are not read are shown with the first reason'() {
+    const shown = () => [...document.querySelectorAll('#left-out')].filter((banner) => banner.checkVisibility()).map((banner) => banner.textContent);
+    await given(empty);
+    assert.deepEqual(await browser.run(shown), []);
+    await given(large);
+    const [{ topic, reason }] = large.left_out;
+    assert.deepEqual(await browser.run(shown), [`Topic ${topic} and 1 more are not read: ${reason}`]);
   },
 
   async 'hundreds of partitions are cut to those with the most lag, and shown on demand'() {

@@ -9,7 +9,7 @@ export const empty = {
   topics: [],
   end_to_end_latency: histogram, transaction_duration: histogram, checkpoint_duration: histogram, restore_duration: histogram,
   transactions: { committed: 0, aborted: 0 }, rebalances: 0,
-  spaces: [], partitions: [],
+  left_out: [], spaces: [], partitions: [],
   checkpoints: { written: 0, failures: 0, last_success_ms: null, last_bytes: null },
   rebuilds: { running: 0, done: 0, keys: 0 },
   process: { resident_bytes: 50_331_648, cpu_seconds: 0.02, state_disk_available_bytes: null, state_disk_size_bytes: null },
@@ -18,7 +18,7 @@ export const empty = {
 
 const after = (of, at) => ({ ...empty, state: 'running', reason: null, time_ms: empty.time_ms + at, ...of });
 const judged = (unseen, duplicate) => [{
-  topic: 'news.events', space: 'seen-news', shadow: false, records: { unseen, duplicate, late: 0, invalid: 0, retracted: 0, tombstone: 0, passed: 0 }, invalid: {}, consumed_bytes: 0, dead_letters: 0, future: 0, time_warning: null, warmed_up: 0, values: [], key_conflicts: null,
+  topic: 'news.events', space: 'seen-news', shadow: false, records: { unseen, duplicate, late: 0, invalid: 0, retracted: 0, tombstone: 0, passed: 0 }, invalid: {}, consumed_bytes: 0, dead_letters: 0, future: 0, time_warning: null, content_warning: null, warmed_up: 0, values: [], key_conflicts: null,
 }];
 const waited = (tenth, fifth, count) => ({ buckets: [[0.1, tenth], [0.2, fifth]], count, sum_seconds: 1 });
 
@@ -64,12 +64,13 @@ export const verdicts = {
 
 const records = { unseen: 818_070, duplicate: 818_530, late: 3, invalid: 7, retracted: 0, tombstone: 0, passed: 0 };
 const values = [...[hostile, 'a', 'b', 'c', 'd', 'e'].map((value, index) => ({ value, records: 90_000 - index, duplicates: 1000 + index })), { value: null, records: 5, duplicates: 0 }];
-const topic = (name) => ({ topic: name, space: 'within', shadow: name === 'news.events', records, invalid: { no_key: 5, not_json: 2 }, consumed_bytes: 511_000_000, dead_letters: 7, future: 1, time_warning: name === hostile ? `Times look like microseconds: ${hostile}` : null, warmed_up: 0, values, key_conflicts: null });
+const topic = (name) => ({ topic: name, space: 'within', shadow: name === 'news.events', records, invalid: { no_key: 5, not_json: 2 }, consumed_bytes: 511_000_000, dead_letters: 7, future: 1, time_warning: name === hostile ? `Times look like microseconds: ${hostile}` : null, content_warning: name === hostile ? `No content: ${hostile}` : null, warmed_up: 0, values, key_conflicts: null });
 
 /** A large worker with long and malicious names: hundreds of partitions, all events, each kind of space. */
 export const large = {
   ...empty, state: 'draining', reason: `The process was told to end: ${hostile}`, time_ms: 1_763_760_000_000, instance: `news-${'0123456789'.repeat(6)}`,
   topics: [topic('news.events'), topic(hostile), topic('a'.repeat(249))],
+  left_out: [{ topic: hostile, reason: 'its output does not exist' }, { topic: 'b', reason: 'no permission' }],
   spaces: [...Object.values(spaces), space(hostile, hostile, spaces.within.false_positives)],
   partitions: Array.from({ length: 400 }, (_, index) => ({
     topic: index % 40 === 0 ? 'a'.repeat(249) : 'news.events', partition: index, space: 'within', worker: index % 2,

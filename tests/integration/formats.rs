@@ -319,14 +319,18 @@ fn check_looks_for_the_fields_in_the_latest_schema() {
     let registry = SchemaRegistry::start(&[]);
     let stream = Stream::of(broker(), "formats-check", Vec::new(), WINDOW);
     registry.put(&json!([{ "subject": format!("{}-value", stream.input), "version": 1, "id": 1, "schema": VERSIONS[0] }]));
-    let check = |key: &str| {
-        let settings = [settings(&registry), vec![format!("topics[0].key={{ field = \"{key}\" }}")]].concat();
+    let check = |key: &str, content: &str| {
+        let key = format!("topics[0].key={{ field = \"{key}\" }}");
+        let emit = format!("topics[0].emit={{ on_change = {{ field = \"{content}\" }} }}");
+        let settings = [settings(&registry), vec![key, emit, "topics[0].filter={ kind = \"exact\" }".to_owned()]].concat();
         stream.setup.check_with("a", &settings.iter().map(String::as_str).collect::<Vec<_>>())
     };
-    let (code, out, errors) = check("/id");
+    let (code, out, errors) = check("/id", "/id");
     assert!(code == Some(0) && !errors.contains("warning"), "{out}{errors}");
-    let (code, _, errors) = check("/nummer");
-    assert!(code == Some(78) && errors.contains("has no field `/nummer`"), "{errors}");
+    for (key, content) in [("/nummer", "/id"), ("/id", "/nummer")] {
+        let (code, _, errors) = check(key, content);
+        assert!(code == Some(78) && errors.contains("has no field `/nummer`"), "{errors}");
+    }
     drop(registry);
 }
 

@@ -4,6 +4,7 @@
 use crate::harness::{
     Setup, TestRecord, Worker, assert_same, broker, committed_offset, make_topic, produce, read_committed, unique, unseen, wait_until,
 };
+use crate::observed::{address, ask};
 use crate::stream::{LIMIT, short_timeouts};
 use serde_json::{Value, json};
 
@@ -33,6 +34,14 @@ fn wait_until_read(setup: &Setup, worker: &mut Worker, input: &str, end: i64) {
     wait_until("all is read", LIMIT, || {
         assert!(worker.runs(), "the worker has ended");
         (committed_offset(broker(), setup.group(), input, 0) == Some(end)).then_some(())
+    });
+}
+
+fn wait_until_not_ready(worker: &mut Worker, reason: &str) {
+    let address = address(worker);
+    wait_until(reason, LIMIT, || {
+        let (code, _, body) = ask(&address, "/readyz");
+        (code == 503 && body.starts_with(reason)).then_some(())
     });
 }
 
@@ -114,13 +123,49 @@ fn a_worker_without_a_matching_topic_waits_for_one() {
     let setup = setup(&base);
     let mut worker = setup.start("w");
     worker.wait_for_log("no topic matches a pattern in `input` yet; waiting for one", LIMIT);
+    let input = format!("{base}.a");
+    make_topic(broker(), &input, 1);
+    let output = format!("{input}.unseen");
+    let reason = format!("not ready: no topic is read: topic {input:?} matches a pattern, but it is left out");
+    wait_until_not_ready(&mut worker, &reason);
     worker.drain();
     let mut worker = setup.start("w");
-    worker.wait_for_log("no topic matches a pattern in `input` yet; waiting for one", LIMIT);
-    let input = format!("{base}.a");
-    make(&input);
+    worker.wait_for_log("all topics that match a pattern in `input` are left out; waiting until one can be read", LIMIT);
+    wait_until_not_ready(&mut worker, &reason);
+    make_topic(broker(), &output, 1);
     produce(broker(), &input, records(0..100));
     wait_until_read(&setup, &mut worker, &input, 100);
     worker.drain();
     assert_same(&[records(0..100)], &read_committed(broker(), &format!("{input}.unseen"), 1));
+}
+
+#[test]
+fn a_change_of_the_topics_has_no_deadline_but_a_signal_has_one() {
+    let base = unique("deadline");
+    let setup = setup(&base);
+    let a = format!("{base}.a");
+    make(&a);
+    let mut worker = setup.start_armed("w", &["worker.shutdown_timeout=1s"], "drain.begin:1:hang");
+    produce(broker(), &a, records(0..100));
+    wait_until_read(&setup, &mut worker, &a, 100);
+    make(&format!("{base}.b"));
+    worker.wait_for_log("draining", LIMIT);
+    // More than the deadline that a signal has.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert!(worker.runs(), "{}", worker.log());
+    worker.sigterm();
+    let log = worker.fails(1);
+    assert!(log.contains("shutdown timed out"), "{log}");
+}
+
+#[test]
+fn the_error_of_a_worker_is_logged_when_it_happens() {
+    let base = unique("failed");
+    let setup = setup(&base);
+    let a = format!("{base}.a");
+    make(&a);
+    produce(broker(), &a, vec![TestRecord { key: None, ..records(0..1).remove(0) }]);
+    let worker = setup.start("w");
+    let log = worker.fails(1);
+    assert!(log.contains("a worker has ended:"), "{log}");
 }

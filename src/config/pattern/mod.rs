@@ -11,9 +11,16 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
+use std::time::Duration;
 
 /// The maximum number of topics that match the patterns of a configuration.
 pub const MATCHED_MAX: usize = 1000;
+/// The property that sets how often the worker lists the topics. librdkafka has the same meaning for it.
+const INTERVAL_PROPERTY: &str = "topic.metadata.refresh.interval.ms";
+/// Time between two lists of the topics, unless the property is set.
+const INTERVAL: Duration = Duration::from_secs(30);
+/// The shortest time between two lists.
+const INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// The maximum size of a compiled pattern in bytes.
 const COMPILED_MAX: usize = 1 << 20;
 
@@ -128,6 +135,13 @@ impl Config {
     #[must_use]
     pub fn is_matched(&self, topic: &Topic) -> bool {
         self.patterns.iter().any(|pattern| pattern.topic.entry == topic.entry)
+    }
+
+    /// Returns the time between two lists of the topics.
+    #[must_use]
+    pub fn topics_interval(&self) -> Duration {
+        let set = self.kafka.properties.get(INTERVAL_PROPERTY).and_then(|millis| millis.parse().ok());
+        set.filter(|&millis| millis > 0).map_or(INTERVAL, |millis| Duration::from_millis(millis).max(INTERVAL_MIN))
     }
 
     /// Returns the configuration with only these of its topics.

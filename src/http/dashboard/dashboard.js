@@ -348,8 +348,8 @@ function showTopics(topics) {
     });
     row.querySelector('.shadow').hidden = !topic.shadow;
     const times = row.querySelector('.times');
-    times.hidden = topic.time_warning === null;
-    times.textContent = topic.time_warning ?? '';
+    times.textContent = [topic.time_warning, topic.content_warning].filter((warning) => warning !== null).join('; ');
+    times.hidden = times.textContent === '';
     row.querySelector('.invalid').replaceChildren(...(reasons.length ? ['invalid', ...reasons] : []));
     const named = topic.values.map((counted, index) => ({ ...counted, index })).filter(({ value }) => value !== null);
     const worst = named.sort((a, b) => b.duplicates - a.duplicates).slice(0, ROWS_OF_VALUES);
@@ -392,6 +392,9 @@ function show(status) {
   for (const element of fixed) write(element, lookup({ ...status, derived }, element.dataset.field));
   byId('state').dataset.state = status.state;
   byId('reason').hidden = status.reason === null;
+  const [left, ...others] = status.left_out;
+  byId('left-out').hidden = !left;
+  byId('left-out').textContent = left ? `Topic ${left.topic}${others.length ? ` and ${others.length} more are` : ' is'} not read: ${left.reason}` : '';
   document.title = `${status.instance}: ${status.state} – unseen`;
   for (const tile of tiles) sparkline(tile);
   const tile = (series) => tiles.find((tile) => tile.dataset.series === series).classList;

@@ -90,6 +90,16 @@ struct ContentReader {
     value: Extractors,
     /// The working memory of the key still has its parts.
     scratch: Scratch,
+    counts: ContentCounts,
+}
+
+/// Contents that were read, except for those of null values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ContentCounts {
+    /// The number of contents.
+    pub read: u64,
+    /// The number of contents with any part that is not missing or null.
+    pub with_parts: u64,
 }
 
 /// The content of a record without a value.
@@ -102,6 +112,12 @@ impl Reader {
     #[cfg(feature = "worker")]
     pub(crate) const fn decoded_bytes(&self) -> u64 {
         self.decoded.total
+    }
+
+    /// Returns the contents that were read since the last call.
+    #[cfg(feature = "worker")]
+    pub(crate) fn take_content_counts(&mut self) -> ContentCounts {
+        std::mem::take(&mut self.content.counts)
     }
 
     /// Reads everything that a record's verdict depends on. `timestamp` is Kafka's.
@@ -134,12 +150,15 @@ impl Reader {
             Some(value) => Some(self.decoded.decode(encodings, value).map_err(|what| invalid(Side::Value, Reason::Malformed, &what))?),
             None => record.value,
         };
-        let ContentReader { key, value: values, scratch } = &mut self.content;
-        match fingerprint_of(spec, (key, values), formats, &Record { value, ..*record }, scratch, schemas) {
-            Err(NoKey::Invalid(invalid)) if invalid.reason == Reason::Tombstone => Ok(NO_VALUE),
-            Err(NoKey::Invalid(invalid)) if invalid.reason == Reason::NullKey => Ok(NOTHING),
-            content => content,
-        }
+        let ContentReader { key, value: values, scratch, counts } = &mut self.content;
+        let (content, with_parts) = match fingerprint_of(spec, (key, values), formats, &Record { value, ..*record }, scratch, schemas) {
+            Err(NoKey::Invalid(invalid)) if invalid.reason == Reason::Tombstone => return Ok(NO_VALUE),
+            Err(NoKey::Invalid(invalid)) if invalid.reason == Reason::NullKey => (NOTHING, 0),
+            content => (content?, 1),
+        };
+        counts.read += 1;
+        counts.with_parts += with_parts;
+        Ok(content)
     }
 
     fn read_without_content(

@@ -556,3 +556,20 @@ fn contents_are_compared_regardless_of_what_is_not_compared() {
     assert!(matches!(of(&field(), Some(b"on"), &[]), Err(NoKey::Invalid(invalid)) if invalid.reason == Reason::Malformed));
     assert!(of(&field(), Some(b"on"), &[("gone", None)]).is_ok(), "a retraction needs no content");
 }
+
+#[test]
+fn contents_without_any_part_are_counted() {
+    let (key, formats, mut reader) = (by(Part::RecordKey), Formats::default(), Reader::default());
+    let content = KeySpec::new(vec![Part::Optional(Box::new(Part::Field("/stat".to_owned())))]).unwrap();
+    let mut counts = |values: &[Option<&[u8]>]| {
+        for &value in values {
+            let spec = RecordSpec { key: &key, content: Some(&content), when: &[], retract: None, time: None, formats: &formats };
+            let record = Record { key: Some(b"k"), value, headers: &[] };
+            reader.read(spec, &record, None, &mut Scratch::default(), &NoSchemas).unwrap();
+        }
+        let ContentCounts { read, with_parts } = reader.take_content_counts();
+        (read, with_parts)
+    };
+    assert_eq!(counts(&[Some(br#"{"state":"on"}"#), Some(br#"{"stat":null}"#), Some(br#"{"stat":1}"#)]), (3, 1));
+    assert_eq!(counts(&[None]), (0, 0), "a null value has no parts at all");
+}
