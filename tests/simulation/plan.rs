@@ -3,7 +3,7 @@
 //! As text, a plan has one line for the configuration and one line per step.
 
 use crate::harness::SplitMix;
-use crate::options::{Change, EVENT_TIMES, ON_CHANGE, Options, RULES, WHEN};
+use crate::options::{Change, EVENT_TIMES, Memory, ON_CHANGE, Options, RULES, WHEN};
 use crate::table;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -335,8 +335,8 @@ impl Plan {
     /// The plan with a pattern, and some topics that appear.
     pub fn with_pattern(mut self, random: &mut SplitMix) -> Self {
         self.pattern = true;
-        // A server would need a filter for the first entry of each topic that appears.
-        self.server = self.server.filter(|_| !self.options.has(RULES));
+        // A filter of its own is for one space, and each topic that appears has its own space.
+        self.server = self.server.filter(|_| self.servers_can_have_the_workers_filter() && !self.options.has(RULES));
         let step = |_| {
             let delay_ms = pick(random, &[0, 5, 50, 400]);
             Step { at: random.below(self.records), delay_ms, who: random.below(MEMBERS), fault: Fault::NewTopic }
@@ -344,6 +344,18 @@ impl Plan {
         self.steps.extend((0..3).map(step));
         self.steps.sort_by_key(|step| step.at);
         self
+    }
+
+    /// True if a server can have the filter of each configuration of the workers.
+    fn servers_can_have_the_workers_filter(&self) -> bool {
+        let mut memory = self.options.memory(self.capacity);
+        let can_have = |memory: &Memory| memory.rate_of_follower(self.options.has("retract")).is_some();
+        let mut changes = self.steps.iter().filter_map(|step| if let Fault::Change(change) = step.fault { Some(change) } else { None });
+        can_have(&memory)
+            && changes.all(|change| {
+                memory.change(change, &self.options);
+                can_have(&memory)
+            })
     }
 
     /// The plan with this number of additional steps that kill a process anywhere.
