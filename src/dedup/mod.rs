@@ -67,13 +67,13 @@ impl Rules {
     /// True if keys are forgotten by slices of the window.
     #[must_use]
     pub fn is_sliced(&self) -> bool {
-        self.exact || self.filter.is_some_and(Spec::has_slices)
+        self.exact || self.filter.is_some_and(|spec| spec.kind().properties().keeps_window)
     }
 
     /// True if a retraction deletes a key from a filter without an exact store, which may delete a different key's copy.
     #[must_use]
     pub fn retracts_by_filter(&self) -> bool {
-        !self.exact && matches!(self.filter, Some(Spec::Cuckoo(_)))
+        !self.exact && self.filter.is_some_and(|spec| spec.kind().properties().can_retract)
     }
 
     /// Returns the number of keys that the filter is planned to remember at a time, if there is a filter.
