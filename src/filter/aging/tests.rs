@@ -1,6 +1,7 @@
 #![expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
 
 use super::*;
+use crate::filter::kind::Metadata as _;
 use crate::filter::{Growth, Prediction};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
@@ -268,7 +269,7 @@ fn metadata(filter: &Aging) -> Metadata {
 
 /// Number of pages that a filter reports as stored.
 fn stored_pages(filter: &Aging) -> u64 {
-    metadata(filter).parts().map(|part| part.pages).sum()
+    metadata(filter).parts().iter().map(|part| part.pages).sum()
 }
 
 /// All pages of a filter that have to be stored.

@@ -2,6 +2,7 @@
 
 use super::super::{FilterMetadata as AnyMetadata, PAGE_BYTES};
 use super::*;
+use crate::filter::kind::{Metadata as _, Sizing as _};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
@@ -301,7 +302,7 @@ struct Store(BTreeMap<PageId, Vec<u8>>);
 
 impl Store {
     fn save_and_load(&mut self, filter: &mut Cuckoo) -> Cuckoo {
-        let parts: Vec<_> = metadata(filter).parts().collect();
+        let parts = metadata(filter).parts();
         self.0.retain(|id, _| parts.iter().any(|part| (part.slice, part.layer) == (id.slice, id.layer)));
         let dirty = filter.dirty_pages();
         assert!(dirty.is_sorted(), "pages are sorted by id");

@@ -2,6 +2,7 @@
 
 use super::super::{FilterMetadata as AnyMetadata, Spec};
 use super::*;
+use crate::filter::kind::Metadata as _;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
@@ -150,7 +151,7 @@ fn stored(filter: &mut Stable, pages: &mut BTreeMap<PageId, Vec<u8>>) -> Stable 
         pages.insert(id, bytes);
     }
     filter.mark_clean();
-    assert_eq!(pages.len() as u64, metadata(filter).parts().map(|part| part.pages).sum::<u64>());
+    assert_eq!(pages.len() as u64, metadata(filter).parts().iter().map(|part| part.pages).sum::<u64>());
     let mut other = Stable::from_metadata(filter.sizing, &metadata(filter)).unwrap();
     for (id, bytes) in &*pages {
         other.read_page(*id, bytes).unwrap();

@@ -44,7 +44,7 @@ impl Filter {
 
 /// All kinds of filters: those that keep a window, those that are confirmed, and the others.
 pub static FILTERS: LazyLock<Vec<Filter>> = LazyLock::new(|| {
-    let (keep_window, others): (Vec<_>, Vec<_>) = Kind::ALL.iter().partition(|kind| kind.properties().keeps_window);
+    let (keep_window, others): (Vec<Kind>, Vec<Kind>) = Kind::ALL.iter().partition(|kind| kind.properties().keeps_window);
     let confirmed = keep_window.clone().into_iter().filter(|kind| !kind.is_on_disk()).map(|kind| Filter::new(kind, true));
     let alone = |kinds: Vec<Kind>| kinds.into_iter().map(|kind| Filter::new(kind, false));
     alone(keep_window).chain(confirmed).chain(alone(others)).collect()
