@@ -1,7 +1,7 @@
 //! Promise: the window is kept, compared with an exact model that does not use filters.
 
 use super::*;
-use crate::filter::{AgingSizing, Archive, ArchiveError, Change, GenerationId, MetadataError, PageId};
+use crate::filter::{AgingSizing, Archive, ArchiveError, Change, GenerationId, MetadataError, PageId, Spec, Window};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use xxhash_rust::xxh3::xxh3_128;

@@ -5,7 +5,14 @@
 
 use super::{Filter, FilterMetadata, Growth, Kind, MetadataError, Part, Prediction, SliceUsage, Spec, Usage, Window};
 
-/// The properties of a kind, for any size.
+/// The properties of a kind, for any size, from [`Kind::properties`].
+///
+/// ```
+/// use unseen::filter::Kind;
+///
+/// let deletes: Vec<_> = Kind::ALL.iter().filter(|kind| kind.properties().can_retract).map(|kind| kind.name()).collect();
+/// assert_eq!(deletes, ["cuckoo", "exact"]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Properties {
     /// The option that determines the size.
@@ -34,7 +41,7 @@ pub enum Size {
     Disk,
 }
 
-/// The requirements of one partition's filter, from which a kind computes its size.
+/// The requirements of one partition's filter, from which [`Kind::spec`] computes its size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Demand {
     /// Number of distinct keys in a window.
@@ -47,28 +54,18 @@ pub struct Demand {
     pub growth: Growth,
 }
 
-/// The size of a kind's filter, and what follows from it.
-pub(crate) trait Sizing {
-    /// Metadata of the kind's filter.
-    type Metadata: Metadata
-    where
-        Self: Sized;
-
-    /// Computes the size.
-    fn demanded(window: Window, demand: &Demand) -> Self
-    where
-        Self: Sized;
-
-    /// Returns a sizing that is sufficient to restore the filter and to merge it with others, but not to insert keys.
-    fn stored(window: Window, metadata: &Self::Metadata) -> Self
-    where
-        Self: Sized;
-
-    /// Creates the filter that metadata describes, with its bytes still zero.
-    fn restore(self, window: Window, metadata: &Self::Metadata) -> Result<Box<dyn Filter>, MetadataError>
-    where
-        Self: Sized;
-
+/// The size of a kind's filter, and what follows from it. [`Spec::sizing`] returns it.
+///
+/// ```
+/// use unseen::filter::{Demand, Kind, Window};
+///
+/// let (window, keys) = (Window::time(3_600_000, 4), 1_000_000);
+/// let spec = Kind::default().spec(window, &Demand::new(keys, 1e-4)).ok_or("not in memory")?;
+/// let planned = spec.sizing().predicted(window, keys, 1.0);
+/// assert!(planned.rate <= 1e-4 && planned.bytes == spec.bytes(window));
+/// # Ok::<(), &str>(())
+/// ```
+pub trait Sizing {
     /// Creates an empty filter.
     fn build(&self, window: Window) -> Box<dyn Filter>;
 
@@ -96,6 +93,21 @@ pub(crate) trait Sizing {
     fn forgets(&self, _keys: u64) -> Option<f64> {
         None
     }
+}
+
+/// The operations of a kind's [`Sizing`] that the table needs.
+pub(super) trait Row: Sizing + Sized {
+    /// Metadata of the kind's filter.
+    type Metadata: Metadata;
+
+    /// Computes the size.
+    fn demanded(window: Window, demand: &Demand) -> Self;
+
+    /// Returns a sizing that is sufficient to restore the filter and to merge it with others, but not to insert keys.
+    fn stored(window: Window, metadata: &Self::Metadata) -> Self;
+
+    /// Creates the filter that metadata describes, with its bytes still zero.
+    fn restore(self, window: Window, metadata: &Self::Metadata) -> Result<Box<dyn Filter>, MetadataError>;
 }
 
 /// Metadata of a kind's filter, without its bytes.
@@ -156,7 +168,7 @@ macro_rules! kinds {
             #[must_use]
             pub fn spec(self, window: Window, demand: &Demand) -> Option<Spec> {
                 match self {
-                    $(Self::$kind => Some(Spec::$kind(Sizing::demanded(window, demand))),)*
+                    $(Self::$kind => Some(Spec::$kind(Row::demanded(window, demand))),)*
                     $(Self::$disk => None,)*
                 }
             }
@@ -177,7 +189,9 @@ macro_rules! kinds {
                 }
             }
 
-            pub(crate) fn sizing(&self) -> &dyn Sizing {
+            /// Returns the size, for predictions.
+            #[must_use]
+            pub fn sizing(&self) -> &dyn Sizing {
                 match self {
                     $(Self::$kind(sizing) => sizing,)*
                 }
@@ -207,7 +221,7 @@ macro_rules! kinds {
             #[must_use]
             pub fn spec(&self, window: Window) -> Spec {
                 match self {
-                    $(Self::$kind(metadata) => Spec::$kind(Sizing::stored(window, metadata)),)*
+                    $(Self::$kind(metadata) => Spec::$kind(Row::stored(window, metadata)),)*
                 }
             }
 

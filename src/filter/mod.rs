@@ -23,15 +23,15 @@ pub use bloom::BloomLayout;
 pub use cuckoo::{Cuckoo, Sizing as CuckooSizing};
 pub use exact::{Archive, ArchiveError, Change, Exact, ExactError, ExactMetadata, GenerationId};
 pub use growth::{AtMaxMemory, Growth};
-pub use kind::{Demand, Properties, Size};
+pub use kind::{Demand, Properties, Size, Sizing};
 pub use paged_buffer::PAGE_BYTES;
-pub use sizing::{blocked_rate, mean_between, plain_bits, plain_rate, rate_per_generation};
+pub use sizing::{plain_bits, plain_rate, rate_per_generation};
 pub use stable::{CellLayout as StableLayout, Sizing as StableSizing, Stable};
 pub use window::{Slice, Window};
 
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
-use kind::{Metadata, Sizing, kinds};
+use kind::{Metadata, Row, kinds};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
@@ -41,6 +41,25 @@ use std::fmt;
 ///
 /// Its state is a pure function of the calls, in order. The state is stored as metadata and pages, and a restored state is
 /// bit-for-bit identical.
+///
+/// ```
+/// use unseen::filter::{Demand, Filter, Kind, Window};
+/// use unseen::key::Fingerprint;
+///
+/// let window = Window::keys(1_000, 4);
+/// let spec = Kind::default().spec(window, &Demand::new(1_000, 1e-4)).ok_or("not in memory")?;
+/// let mut filter = spec.build(window);
+/// filter.insert(Fingerprint(42))?;
+///
+/// let mut restored = spec.restore(window, &filter.metadata())?;
+/// for page in filter.dirty_pages() {
+///     let mut bytes = Vec::new();
+///     filter.write_page(page, &mut bytes);
+///     restored.read_page(page, &bytes)?;
+/// }
+/// assert!(restored.contains(Fingerprint(42)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// Precomputes lookups of these keys. A hint: call it with a batch of 16 to 64 keys before asking for the first of them, so
     /// that their cache misses overlap.
@@ -211,7 +230,7 @@ pub struct Part {
     pub pages: u64,
 }
 
-/// The fill level of a filter.
+/// The fill level of a filter, from [`Filter::usage`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
     /// Number of keys remembered, counting repeated insertions.
@@ -239,7 +258,7 @@ pub struct SliceUsage {
     pub bytes: u64,
 }
 
-/// Predicted behavior of a filter at some load.
+/// Predicted behavior of a filter at some load, from [`Sizing::predicted`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Prediction {
     /// Share of unseen keys that are reported as seen.

@@ -107,7 +107,7 @@ impl Sizing {
     }
 }
 
-impl kind::Sizing for Sizing {
+impl kind::Row for Sizing {
     type Metadata = Metadata;
 
     fn demanded(window: Window, demand: &Demand) -> Self {
@@ -121,7 +121,9 @@ impl kind::Sizing for Sizing {
     fn restore(self, window: Window, metadata: &Metadata) -> Result<Box<dyn Filter>, MetadataError> {
         Ok(Box::new(Aging::from_metadata(window, self, metadata)?))
     }
+}
 
+impl kind::Sizing for Sizing {
     fn build(&self, window: Window) -> Box<dyn Filter> {
         Box::new(Aging::new(window, *self))
     }

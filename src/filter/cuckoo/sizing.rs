@@ -68,7 +68,7 @@ impl Sizing {
     }
 }
 
-impl kind::Sizing for Sizing {
+impl kind::Row for Sizing {
     type Metadata = Metadata;
 
     fn demanded(window: Window, demand: &Demand) -> Self {
@@ -82,7 +82,9 @@ impl kind::Sizing for Sizing {
     fn restore(self, window: Window, metadata: &Metadata) -> Result<Box<dyn Filter>, MetadataError> {
         Ok(Box::new(Cuckoo::from_metadata(window, self, metadata)?))
     }
+}
 
+impl kind::Sizing for Sizing {
     fn build(&self, window: Window) -> Box<dyn Filter> {
         Box::new(Cuckoo::new(window, *self))
     }

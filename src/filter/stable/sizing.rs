@@ -264,7 +264,7 @@ impl Sizing {
     }
 }
 
-impl kind::Sizing for Sizing {
+impl kind::Row for Sizing {
     type Metadata = Metadata;
 
     fn demanded(_window: Window, demand: &Demand) -> Self {
@@ -285,7 +285,9 @@ impl kind::Sizing for Sizing {
     fn restore(self, _window: Window, metadata: &Metadata) -> Result<Box<dyn Filter>, MetadataError> {
         Ok(Box::new(Stable::from_metadata(self, metadata)?))
     }
+}
 
+impl kind::Sizing for Sizing {
     fn build(&self, _window: Window) -> Box<dyn Filter> {
         Box::new(Stable::new(*self))
     }
