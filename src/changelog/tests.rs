@@ -4,15 +4,11 @@ use super::*;
 use crate::dedup::{Emit, Late, Rules};
 use crate::filter::{AgingSizing, Demand, Exact, Growth, Kind, PageId, Spec, Window};
 use crate::key::Fingerprint;
+use crate::key::numbered::key;
 use crate::record::{TopicId, Verdict};
 use proptest::prelude::*;
-use xxhash_rust::xxh3::xxh3_128;
 
 const TOPICS: [&str; 2] = ["a", "b"];
-
-fn key(number: u64) -> Fingerprint {
-    Fingerprint(xxh3_128(&number.to_le_bytes()))
-}
 
 #[derive(Clone, Copy, Debug)]
 struct Arrival {

@@ -66,7 +66,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vars::Environment;
 
-/// A valid configuration.
+/// A valid configuration, from [`Config::load`]. Sizes are in bytes, and those of a topic apply to all of its partitions together.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The connection to Kafka.

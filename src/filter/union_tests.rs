@@ -1,13 +1,10 @@
 //! Promise: a merged filter has seen every key that either filter had seen.
 
 use super::*;
+use crate::key::numbered::key;
 use proptest::prelude::*;
 
 const WINDOW: Window = Window::Time { slice_ms: 10, slices: 3 };
-
-fn key(number: u64) -> Fingerprint {
-    Fingerprint(xxhash_rust::xxh3::xxh3_128(&number.to_le_bytes()))
-}
 
 /// The filters of all kinds, or of those that keep a window.
 fn specs(window: Window, keys: u64, keep_window: bool) -> Vec<Spec> {

@@ -119,18 +119,14 @@ mod tests {
     use crate::changelog::{Applier, ChangelogRecord, Outcome};
     use crate::dedup::{Emit, Late};
     use crate::filter::{Demand, Kind, Spec, Window};
+    use crate::key::numbered::key;
     use crate::record::Verdict;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
     use std::convert::Infallible;
-    use xxhash_rust::xxh3::xxh3_128;
 
     const ORIGIN: Origin = Origin { owner: 1, keys: 2, clock: 3, kind: 4 };
     const HOUR: i64 = 3_600_000;
-
-    fn key(number: u64) -> Fingerprint {
-        Fingerprint(xxh3_128(&number.to_le_bytes()))
-    }
 
     fn rules(window: Window, filter: Option<Spec>, exact: bool) -> Rules {
         Rules { window, filter, exact, refresh: false, late: Late::Emit, emit: Emit::First }

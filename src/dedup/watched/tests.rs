@@ -3,14 +3,10 @@
 use super::*;
 use crate::dedup::{Dedup, Emit, Late, Rules};
 use crate::filter::{AgingSizing, AtMaxMemory, Demand, Growth, Kind, Spec, Window};
+use crate::key::numbered::key;
 use crate::record::Verdict;
 use proptest::prelude::*;
 use std::collections::HashMap;
-use xxhash_rust::xxh3::xxh3_128;
-
-fn key(number: u64) -> Fingerprint {
-    Fingerprint(xxh3_128(&number.to_le_bytes()))
-}
 
 fn rules(window: Window, filter: Spec) -> Rules {
     Rules { window, filter: Some(filter), exact: false, refresh: false, late: Late::Emit, emit: Emit::First }

@@ -3,14 +3,9 @@
 use super::super::{FilterMetadata as AnyMetadata, PAGE_BYTES};
 use super::*;
 use crate::filter::kind::{Metadata as _, Sizing as _};
+use crate::key::numbered::key_of_family as key;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
-use xxhash_rust::xxh3::xxh3_128_with_seed;
-
-/// The key with this number in a family of 2^64 keys.
-fn key(family: u64, number: u64) -> Fingerprint {
-    Fingerprint(xxh3_128_with_seed(&number.to_le_bytes(), family))
-}
 
 const FOUR: Window = Window::Time { slice_ms: 1, slices: 4 };
 
