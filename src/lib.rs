@@ -35,6 +35,24 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! A configuration file defines keys, windows, and filters as the command does:
+//!
+//! ```
+//! use unseen::config::Config;
+//!
+//! // The second argument overrides options of the file, as `--set` does.
+//! let config = Config::load("examples/news.toml".as_ref(), &[("topics.0.window".to_owned(), "2h".to_owned())])?;
+//! let topic = &config.topics[0];
+//! assert_eq!((topic.input.as_str(), topic.window.length_ms()), ("news.events", Some(2 * 60 * 60 * 1000)));
+//! let rules = topic.rules(12);
+//! println!("{} keys per partition in a window", rules.capacity().unwrap_or_default());
+//!
+//! // Errors name the file, the option, and what to do.
+//! let error = Config::load("examples/news.toml".as_ref(), &[("topics.0.window".to_owned(), "soon".to_owned())]).unwrap_err();
+//! assert!(error.to_string().contains("topics[0].window"));
+//! # Ok::<(), unseen::config::Errors>(())
+//! ```
+//!
 //! `examples/` has programs that use [`dedup`], [`replay`], and `follower`. Modules that this page does not list belong to the command
 //! and its tests. Programs should not use them.
 

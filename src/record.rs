@@ -63,6 +63,13 @@ pub fn log_id(log: &str) -> Option<&str> {
 }
 
 /// The parts of a record that a key can contain, borrowed from the client.
+///
+/// ```
+/// use unseen::record::Record;
+///
+/// let headers: &[(&str, Option<&[u8]>)] = &[("tenant", Some(b"7")), ("trace", None)];
+/// let record = Record { key: None, value: Some(br#"{"id": 5}"#), headers };
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Record<'a> {
     /// The record key, or `None` if it is null.
@@ -153,7 +160,8 @@ impl Reason {
     }
 }
 
-/// An invalid record: the reason, and a message for the person who fixes the producer.
+/// An invalid record: the reason, and a message for the person who fixes the producer. [`crate::key::KeySpec::fingerprint`] returns it if a
+/// record has no key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Invalid {

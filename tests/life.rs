@@ -7,9 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use unseen::changelog::{Applier, ChangelogRecord, Origin, Outcome, PendingChanges, Progress, Span};
 use unseen::dedup::{Dedup, DedupMetadata, Emit, Late, Rules};
-use unseen::filter::{
-    AgingSizing, Archive, ArchiveError, Change, CuckooSizing, Exact, GenerationId, PageId, Slice, Spec, StableSizing, Window,
-};
+use unseen::filter::{Archive, ArchiveError, Change, Demand, Exact, GenerationId, Kind, PageId, Slice, Window};
 use unseen::key::Fingerprint;
 use unseen::record::{Offset, Timestamp, TopicId, Verdict};
 
@@ -165,19 +163,20 @@ fn fingerprint(key: u64) -> Fingerprint {
 }
 
 const KEYS: u64 = 40;
-const STABLE: usize = 4;
-
-/// The same rules with several kinds of filters. The first cannot retract, and the last guarantees nothing.
-fn kinds(window: Window, refresh: bool, late: Late) -> [Rules; 5] {
-    let aging = |rate| Some(Spec::Aging(AgingSizing::new(window, 64, rate)));
+/// The same rules with every kind of filter, and with one that is confirmed. The first kind keeps a window.
+fn kinds(window: Window, refresh: bool, late: Late) -> Vec<Rules> {
+    let spec = |kind: Kind, rate| kind.spec(window, &Demand { bytes: 4_000, ..Demand::new(64, rate) });
     let rules = |filter, exact| Rules { window, filter, exact, refresh, late, emit: Emit::First };
-    [
-        rules(aging(1e-9), false),
-        rules(Some(Spec::Cuckoo(CuckooSizing::new(window, 64, 1e-9))), false),
-        rules(None, true),
-        rules(aging(0.3), true),
-        rules(Some(Spec::Stable(StableSizing::new(4_000, 0.01))), false),
-    ]
+    let rate = |kind: Kind| if kind.properties().keeps_window { 1e-9 } else { 0.01 };
+    let alone = Kind::ALL.iter().map(|&kind| rules(spec(kind, rate(kind)), kind.is_on_disk()));
+    alone.chain([rules(spec(Kind::default(), 0.3), true)]).collect()
+}
+
+/// Draws rules of a kind that keeps a window, or of any kind, and that can retract if keys are retracted.
+fn drawn_kind(draw: &mut Draw, kinds: &[Rules], retracts: bool, keeps_window: bool) -> usize {
+    let is_possible = |rules: &Rules| (rules.is_sliced() || !keeps_window) && (rules.exact || rules.retracts_by_filter() || !retracts);
+    let possible: Vec<_> = (0..kinds.len()).filter(|&kind| is_possible(&kinds[kind])).collect();
+    possible[usize::try_from(draw.below(possible.len() as u64)).unwrap()]
 }
 
 /// A worker's state of one partition in memory.
@@ -192,7 +191,7 @@ struct Live {
 
 struct Life {
     draw: Draw,
-    kinds: [Rules; 5],
+    kinds: Vec<Rules>,
     kind: usize,
     topics: usize,
     changelog: bool,
@@ -219,8 +218,7 @@ impl Life {
         let late = if draw.one_in(3) { Late::Drop } else { Late::Emit };
         let kinds = kinds(window, draw.one_in(2), late);
         let retracts = draw.one_in(2);
-        let kind = if retracts { 1 + draw.below(3) } else { draw.below(if by_count { 4 } else { 5 }) };
-        let kind = usize::try_from(kind).unwrap();
+        let kind = drawn_kind(&mut draw, &kinds, retracts, by_count);
         let changelog = !draw.one_in(4);
         let topics = if changelog && draw.one_in(2) { 2 } else { 1 };
         let truth = Truth::new(kinds[0]);
@@ -281,8 +279,8 @@ impl Life {
         if self.changelog {
             live.pending.note(&live.dedup, TopicId(topic), offset, fingerprint(input.key));
         }
-        if self.kind == STABLE {
-            // A stable filter may be wrong either way, so its verdict counts.
+        if !self.rules().is_sliced() {
+            // A filter that keeps no window may be wrong either way, so its verdict counts.
             let before = self.truth.keys.get(&input.key).copied();
             if verdict == Verdict::Unseen {
                 self.truth.keys.remove(&input.key);
@@ -423,18 +421,17 @@ impl Life {
         if self.draw.one_in(3) && self.changelog {
             self.checkpoint = None;
         }
-        let was_stable = self.kind == STABLE;
+        let kept_window = self.rules().is_sliced();
         if self.changelog && self.draw.one_in(3) {
-            let kind = if self.retracts { 1 + self.draw.below(3) } else { self.draw.below(4) };
-            self.kind = usize::try_from(kind).unwrap();
+            self.kind = drawn_kind(&mut self.draw, &self.kinds, self.retracts, true);
         }
         let live = self.restore()?;
         for key in 0..KEYS {
             let oldest = self.truth.slice.map_or(i64::MIN, |slice| slice - i64::from(self.truth.window.slices()));
             let expected = self.truth.keys.get(&key).is_some_and(|&slice| slice >= oldest);
             let found = live.dedup.would_drop(fingerprint(key)).unwrap().is_some();
-            let is_wrong = if was_stable { expected && !found } else { expected != found };
-            if is_wrong && self.kind != STABLE {
+            let is_wrong = if kept_window { expected != found } else { expected && !found };
+            if is_wrong && self.rules().is_sliced() {
                 return Err(format!("restored as kind {}, key {key} is {found} and should be {expected}", self.kind));
             }
         }
@@ -451,10 +448,10 @@ impl Life {
                 5 | 6 if self.is_at_rest() => self.save(&mut live),
                 7 => {
                     killed += 1;
-                    let was_stable = self.kind == STABLE;
+                    let kept_window = self.rules().is_sliced();
                     live = self.next().map_err(|what| format!("after kill {killed}: {what}"))?;
-                    if was_stable && self.kind != STABLE {
-                        // The changelog has slices that a stable filter does not have, so more keys may be remembered.
+                    if !kept_window && self.rules().is_sliced() {
+                        // The changelog has slices that the previous filter did not have, so more keys may be remembered.
                         return Ok(());
                     }
                 }

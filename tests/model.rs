@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use unseen::dedup::{Dedup, Emit, Late, Rules};
-use unseen::filter::{AgingSizing, AtMaxMemory, CuckooSizing, Growth, Slice, Spec, Window};
+use unseen::filter::{AgingSizing, AtMaxMemory, Demand, Growth, Kind, Slice, Spec, Window};
 use unseen::key::Fingerprint;
 use unseen::record::Verdict;
 use xxhash_rust::xxh3::xxh3_128;
@@ -135,16 +135,10 @@ fn rules(random: &mut Random) -> Rules {
     // Small enough that filters chain, and with error rates so low that no stream has a false positive, or with `confirm`.
     let capacity = random.pick(&[8, 100, 1_000]);
     let growth = Growth { adapt: random.one_in(2), ..Growth::default() };
-    let aging = |rate| Some(Spec::Aging(AgingSizing::new(window, capacity, rate).with_growth(growth)));
-    let cuckoo = |rate| Some(Spec::Cuckoo(CuckooSizing::new(window, capacity, rate)));
-    let rate = random.pick(&[0.3, 1e-2, 1e-9]);
-    let (filter, exact) = match random.below(5) {
-        0 => (aging(1e-9), false),
-        1 => (cuckoo(1e-9), false),
-        2 => (aging(rate), true),
-        3 => (cuckoo(rate), true),
-        _ => (None, true),
-    };
+    let kinds: Vec<_> = Kind::ALL.iter().copied().filter(|kind| kind.properties().keeps_window).collect();
+    let (kind, rate) = (random.pick(&kinds), random.pick(&[0.3, 1e-2, 1e-9]));
+    let exact = kind.is_on_disk() || random.one_in(2);
+    let filter = kind.spec(window, &Demand { growth, ..Demand::new(capacity, if exact { rate } else { 1e-9 }) });
     Rules {
         window,
         filter,
@@ -172,7 +166,7 @@ fn stream(seed: u64) {
     let mut random = Random(seed);
     let rules = rules(&mut random);
     // A filter alone cannot tell whose copy it removes. With an exact store, or with error rates as low as here, it can.
-    let retracts = (rules.exact || matches!(rules.filter, Some(Spec::Cuckoo(_)))) && random.one_in(2);
+    let retracts = (rules.exact || rules.retracts_by_filter()) && random.one_in(2);
     let (mut dedup, mut model) = (Dedup::new(rules), Model::new(&rules));
     let keys = random.pick(&[10, 100, 1_500]);
     let mut clock = random.pick(&[0_i64, 1_700_000_000_000]);

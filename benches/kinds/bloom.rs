@@ -1,32 +1,70 @@
-//! The plain Bloom filter: k bits anywhere among m. Bloom: "Space/Time Trade-offs in Hash Coding with Allowable Errors", 1970.
+//! The Bloom filter and its relatives. A key has k cells. docs/contributing/rejected.md names the papers.
 
-use crate::Kind;
-use crate::bits::{Bits, bloom_size, place};
+use crate::cells::{Cells, bloom_size, place};
+use crate::{Kind, SLICES};
+use std::collections::VecDeque;
 use unseen::key::Fingerprint;
 
+/// A generation of a ring.
+pub trait Generation: Kind {
+    fn clear(&mut self);
+}
+
+/// Generations for kinds that cannot forget, newest first. The oldest is cleared as a whole.
+pub struct Ring<G>(VecDeque<G>);
+
+impl<G: Generation> Ring<G> {
+    pub fn new(rate: f64, make: impl Fn(f64) -> G) -> Self {
+        let rate = unseen::filter::rate_per_generation(rate, SLICES as u32 + 1);
+        Self((0..=SLICES).map(|_| make(rate)).collect())
+    }
+}
+
+impl<G: Generation> Kind for Ring<G> {
+    fn insert(&mut self, key: Fingerprint) {
+        self.0[0].insert(key);
+    }
+
+    fn contains(&self, key: Fingerprint) -> bool {
+        self.0.iter().any(|generation| generation.contains(key))
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.iter().map(Kind::bytes).sum()
+    }
+
+    fn rotate(&mut self) {
+        self.0.rotate_right(1);
+        self.0[0].clear();
+    }
+}
+
+/// The plain Bloom filter, with k bits anywhere among m. If partitioned, each of k parts has one bit of a key.
 pub struct Bloom {
-    bits: Bits,
+    bits: Cells,
     k: usize,
+    partitioned: bool,
 }
 
 impl Bloom {
-    pub fn new(keys: usize, rate: f64) -> Self {
+    pub fn new(keys: usize, rate: f64, partitioned: bool) -> Self {
         let (bits, k) = bloom_size(keys, rate);
-        Self { bits: Bits::new(bits), k }
+        Self { bits: Cells::new(bits.next_multiple_of(k), 1), k, partitioned }
+    }
+
+    fn places(&self, key: Fingerprint) -> impl Iterator<Item = usize> + use<> {
+        let (len, step) = if self.partitioned { (self.bits.len / self.k, self.bits.len / self.k) } else { (self.bits.len, 0) };
+        (0..self.k).map(move |number| number * step + place(key.low(), number, len))
     }
 }
 
 impl Kind for Bloom {
     fn insert(&mut self, key: Fingerprint) {
-        (0..self.k).for_each(|number| self.bits.set(place(key.low(), number, self.bits.len)));
+        self.places(key).for_each(|place| self.bits.set(place, 1));
     }
 
     fn contains(&self, key: Fingerprint) -> bool {
-        (0..self.k).all(|number| self.bits.get(place(key.low(), number, self.bits.len)))
-    }
-
-    fn clear(&mut self) {
-        self.bits.clear();
+        self.places(key).all(|place| self.bits.get(place) == 1)
     }
 
     fn bytes(&self) -> usize {
@@ -34,30 +72,228 @@ impl Kind for Bloom {
     }
 }
 
-/// The same filter from the crate `fastbloom`, with the same number of bits and k, to validate the reference above.
-pub struct Fast(fastbloom::BloomFilter, usize);
-
-impl Fast {
-    pub fn new(keys: usize, rate: f64) -> Self {
-        let (bits, k) = bloom_size(keys, rate);
-        Self(fastbloom::BloomFilter::with_num_bits(bits).seed(&1).hashes(k as u32), bits.div_ceil(8))
+impl Generation for Bloom {
+    fn clear(&mut self) {
+        self.bits.clear();
     }
 }
 
-impl Kind for Fast {
+/// The scalable Bloom filter: when a filter is full, another one with twice its size and half its rate is chained to it. It starts with a
+/// fifteenth of the keys, so that four filters (1 + 2 + 4 + 8) are exactly full at capacity: its best case. With one more key, the fifth
+/// filter doubles its memory.
+pub struct Scalable {
+    first_keys: usize,
+    rate: f64,
+    /// Layers, oldest first.
+    layers: Vec<Bloom>,
+    /// Remaining capacity of the newest layer.
+    room: usize,
+}
+
+impl Scalable {
+    pub fn new(keys: usize, rate: f64) -> Self {
+        Self { first_keys: keys.div_ceil(15), rate: rate * 0.5, layers: Vec::new(), room: 0 }
+    }
+}
+
+impl Kind for Scalable {
     fn insert(&mut self, key: Fingerprint) {
-        self.0.insert_hash(key.low());
+        if self.room == 0 {
+            let depth = self.layers.len();
+            self.room = self.first_keys << depth;
+            self.layers.push(Bloom::new(self.room, self.rate * 0.5_f64.powi(depth as i32), false));
+        }
+        self.room -= 1;
+        self.layers.last_mut().expect("a layer with room").insert(key);
     }
 
     fn contains(&self, key: Fingerprint) -> bool {
-        self.0.contains_hash(key.low())
-    }
-
-    fn clear(&mut self) {
-        self.0.clear();
+        self.layers.iter().rev().any(|layer| layer.contains(key))
     }
 
     fn bytes(&self) -> usize {
-        self.1
+        self.layers.iter().map(Kind::bytes).sum()
     }
+}
+
+impl Generation for Scalable {
+    fn clear(&mut self) {
+        self.layers.clear();
+        self.room = 0;
+    }
+}
+
+/// The counting Bloom filter: cells of four bits, incremented by an insertion and decremented by a deletion. A window must know which key to
+/// delete, so there is a queue with 64 bits of each key. A cell that reaches 15 keeps that value.
+pub struct Counting {
+    cells: Cells,
+    k: usize,
+    queue: VecDeque<u64>,
+    keys: usize,
+}
+
+impl Counting {
+    pub fn new(keys: usize, rate: f64) -> Self {
+        let (cells, k) = bloom_size(keys, rate);
+        Self { cells: Cells::new(cells, 4), k, queue: VecDeque::with_capacity(keys), keys }
+    }
+
+    fn count(&mut self, hash: u64, change: impl Fn(u64) -> u64) {
+        for cell in self.cells.places(hash, self.k) {
+            let count = self.cells.get(cell);
+            if count < 15 {
+                self.cells.set(cell, change(count));
+            }
+        }
+    }
+}
+
+impl Kind for Counting {
+    fn insert(&mut self, key: Fingerprint) {
+        if self.queue.len() == self.keys
+            && let Some(oldest) = self.queue.pop_front()
+        {
+            self.count(oldest, |count| count - 1);
+        }
+        self.queue.push_back(key.low());
+        self.count(key.low(), |count| count + 1);
+    }
+
+    fn contains(&self, key: Fingerprint) -> bool {
+        self.cells.places(key.low(), self.k).all(|cell| self.cells.get(cell) > 0)
+    }
+
+    fn bytes(&self) -> usize {
+        self.cells.bytes() + self.keys * 8
+    }
+}
+
+/// The number of slice numbers of a [`Approximator`].
+const NUMBERS: u64 = 7;
+
+/// The compact approximator: each cell holds a value, the largest of its keys' values. A key's value is at most the smallest of its k cells.
+/// Here, the value is the number of the newest slice. A key was seen within the window if all of its k cells were. Numbers cycle from 1 to 7,
+/// and 0 means never. Numbers that have left the window are wiped out before they are reused, two at a time.
+pub struct Approximator {
+    cells: Cells,
+    k: usize,
+    slice: u64,
+}
+
+impl Approximator {
+    pub fn new(keys: usize, rate: f64) -> Self {
+        let (cells, k) = bloom_size(keys / SLICES * (SLICES + 1), rate);
+        Self { cells: Cells::new(cells, 3), k, slice: 0 }
+    }
+
+    /// True if a cell was touched within the window.
+    fn is_live(&self, cell: usize) -> bool {
+        let value = self.cells.get(cell);
+        value > 0 && (self.slice + NUMBERS - (value - 1)) % NUMBERS <= SLICES as u64
+    }
+}
+
+impl Kind for Approximator {
+    fn insert(&mut self, key: Fingerprint) {
+        // Slice numbers only rise, so the largest is the newest.
+        self.cells.places(key.low(), self.k).for_each(|cell| self.cells.set(cell, self.slice % NUMBERS + 1));
+    }
+
+    fn contains(&self, key: Fingerprint) -> bool {
+        self.cells.places(key.low(), self.k).all(|cell| self.is_live(cell))
+    }
+
+    fn bytes(&self) -> usize {
+        self.cells.bytes()
+    }
+
+    fn rotate(&mut self) {
+        // Two numbers are free: the next one was wiped out now or the last time.
+        if self.slice.is_multiple_of(2) {
+            (0..self.cells.len).for_each(|cell| {
+                if !self.is_live(cell) {
+                    self.cells.set(cell, 0);
+                }
+            });
+        }
+        self.slice += 1;
+    }
+}
+
+/// The age-partitioned Bloom filter. It has k + l parts, and a key sets one bit in each of the k youngest. Every g keys, the oldest part is
+/// dropped, and a new one is added. A key is present if k consecutive parts have its bits.
+pub struct AgePartitioned {
+    /// Parts, youngest first, each with the number of its hash.
+    parts: VecDeque<(usize, Cells)>,
+    k: usize,
+    pub generation_keys: usize,
+}
+
+impl AgePartitioned {
+    /// Selects the cheapest k and l for the rate.
+    pub fn new(keys: usize, rate: f64) -> Self {
+        let cost = |k: usize, l: usize| k as f64 * (k + l) as f64 / l as f64;
+        let shapes = (1..40).filter_map(|k| Some((k, (1..200).rev().find(|&l| false_positives(k, l) <= rate)?)));
+        let (k, l) = shapes.min_by(|one, two| cost(one.0, one.1).total_cmp(&cost(two.0, two.1))).expect("a shape");
+        let generation_keys = keys.div_ceil(l);
+        // Half of a part's bits are set once it contains k generations of keys.
+        let bits = ((k * generation_keys) as f64 / std::f64::consts::LN_2).ceil() as usize;
+        Self { parts: (0..k + l).map(|number| (number, Cells::new(bits, 1))).collect(), k, generation_keys }
+    }
+
+    fn has(&self, part: usize, key: Fingerprint) -> bool {
+        let (number, bits) = &self.parts[part];
+        bits.get(place(key.low(), *number, bits.len)) == 1
+    }
+}
+
+impl Kind for AgePartitioned {
+    fn insert(&mut self, key: Fingerprint) {
+        self.parts.iter_mut().take(self.k).for_each(|(number, bits)| bits.set(place(key.low(), *number, bits.len), 1));
+    }
+
+    /// Starts at the oldest part at which a run of k parts can start. No run can cross a miss, so the next possible start is k
+    /// parts before the miss, and the matches found after that start still count.
+    fn contains(&self, key: Fingerprint) -> bool {
+        let (mut part, mut found, mut behind) = (self.parts.len() - self.k, 0, 0);
+        loop {
+            if self.has(part, key) {
+                found += 1;
+                part += 1;
+                if found + behind == self.k {
+                    return true;
+                }
+            } else {
+                let Some(next) = part.checked_sub(self.k) else { return false };
+                (part, behind, found) = (next, found, 0);
+            }
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.parts.iter().map(|(_, bits)| bits.bytes()).sum()
+    }
+
+    fn rotate(&mut self) {
+        self.parts.rotate_right(1);
+        self.parts[0].1.clear();
+    }
+}
+
+/// The rate when all parts are as full as they get: part i of the youngest k has seen i + 1 generations.
+fn false_positives(k: usize, l: usize) -> f64 {
+    // Probabilities of a current run of 0, 1 … k - 1 parts, without a run of k anywhere yet.
+    let mut runs = vec![0.0; k];
+    runs[0] = 1.0;
+    let mut hit = 0.0;
+    for part in 0..k + l {
+        let set = 1.0 - 0.5_f64.powf((part + 1).min(k) as f64 / k as f64);
+        let next = runs.iter().sum::<f64>() * (1.0 - set);
+        hit += runs[k - 1] * set;
+        for run in (1..k).rev() {
+            runs[run] = runs[run - 1] * set;
+        }
+        runs[0] = next;
+    }
+    hit
 }

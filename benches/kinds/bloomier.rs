@@ -4,9 +4,8 @@
 //! A closed slice cannot be added. Instead, the filter is rebuilt from 64 bits of each key, which must be kept for that. A slice
 //! that has left the window is recognized by its number, without a rebuild. Keys must be distinct.
 
-use crate::bits::{Cells, scale};
-use crate::ring::{Buffer, buffer_bytes};
-use crate::{Kind, SLICES};
+use crate::cells::{Cells, scale};
+use crate::{Buffer, Kind, SLICES, buffer_bytes};
 use std::collections::VecDeque;
 use unseen::key::Fingerprint;
 
@@ -94,12 +93,6 @@ impl Bloomier {
 
 impl Kind for Bloomier {
     fn insert(&mut self, key: Fingerprint) {
-        if self.open.len() == self.slice_keys {
-            self.slice = self.slice.wrapping_add(1);
-            self.closed.truncate(SLICES - 1);
-            self.closed.push_front(self.open.drain().collect());
-            self.build();
-        }
         self.open.insert(key.low());
     }
 
@@ -112,5 +105,12 @@ impl Kind for Bloomier {
 
     fn bytes(&self) -> usize {
         self.cells.bytes() + buffer_bytes(self.slice_keys) + self.closed.iter().map(|hashes| hashes.len() * 8).sum::<usize>()
+    }
+
+    fn rotate(&mut self) {
+        self.slice = self.slice.wrapping_add(1);
+        self.closed.truncate(SLICES - 1);
+        self.closed.push_front(self.open.drain().collect());
+        self.build();
     }
 }

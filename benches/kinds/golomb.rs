@@ -4,12 +4,48 @@
 //! Hashes are divided into ranges of about 32 keys. An index stores where the code of each range starts. On average, a lookup
 //! decodes half of a range.
 
-use crate::bits::scale;
-use crate::ring::Static;
+use crate::cells::scale;
+use crate::{Buffer, Kind, SLICES, buffer_bytes};
+use std::collections::VecDeque;
+use unseen::key::Fingerprint;
 
 const RANGE_KEYS: usize = 32;
 
+/// A set per closed slice, newest first. The open slice is exact.
 pub struct Golomb {
+    sets: VecDeque<Set>,
+    open: Buffer,
+    slice_keys: usize,
+    rate: f64,
+}
+
+impl Golomb {
+    pub fn new(keys: usize, rate: f64) -> Self {
+        let rate = unseen::filter::rate_per_generation(rate, SLICES as u32);
+        Self { sets: VecDeque::new(), open: Buffer::default(), slice_keys: keys / SLICES, rate }
+    }
+}
+
+impl Kind for Golomb {
+    fn insert(&mut self, key: Fingerprint) {
+        self.open.insert(key.low());
+    }
+
+    fn contains(&self, key: Fingerprint) -> bool {
+        self.open.contains(&key.low()) || self.sets.iter().any(|set| set.contains(key.low()))
+    }
+
+    fn bytes(&self) -> usize {
+        buffer_bytes(self.slice_keys) + self.sets.iter().map(Set::bytes).sum::<usize>()
+    }
+
+    fn rotate(&mut self) {
+        self.sets.truncate(SLICES - 1);
+        self.sets.push_front(Set::new(self.open.drain().collect(), self.rate));
+    }
+}
+
+struct Set {
     words: Vec<u64>,
     /// Position at which the code of each range starts, in bits. Has one more entry than there are ranges.
     index: Vec<u32>,
@@ -19,32 +55,32 @@ pub struct Golomb {
     low_bits: u32,
 }
 
-impl Golomb {
-    pub fn new(keys: Vec<u64>, rate: f64) -> Self {
+impl Set {
+    fn new(keys: Vec<u64>, rate: f64) -> Self {
         let ranges = keys.len().div_ceil(RANGE_KEYS);
         let width = (keys.len() as f64 / rate / ranges as f64).ceil() as u64;
         let low_bits = (1.0 / rate * std::f64::consts::LN_2).log2().round() as u32;
-        let mut golomb = Self { words: Vec::new(), index: Vec::with_capacity(ranges + 1), width, low_bits };
-        let mut hashes: Vec<u64> = keys.into_iter().map(|key| scale(key, golomb.width as usize * ranges) as u64).collect();
+        let mut set = Self { words: Vec::new(), index: Vec::with_capacity(ranges + 1), width, low_bits };
+        let mut hashes: Vec<u64> = keys.into_iter().map(|key| scale(key, set.width as usize * ranges) as u64).collect();
         hashes.sort_unstable();
         hashes.dedup();
         let (mut end, mut last) = (0, 0);
         for hash in hashes {
-            while golomb.index.len() as u64 <= hash / width {
-                last = golomb.index.len() as u64 * width;
-                golomb.index.push(end);
+            while set.index.len() as u64 <= hash / width {
+                last = set.index.len() as u64 * width;
+                set.index.push(end);
             }
             let gap = hash - last;
             last = hash;
             let quotient = (gap >> low_bits) as u32;
-            golomb.write(end + quotient, 1, 1);
-            golomb.write(end + quotient + 1, gap & ((1 << low_bits) - 1), low_bits);
+            set.write(end + quotient, 1, 1);
+            set.write(end + quotient + 1, gap & ((1 << low_bits) - 1), low_bits);
             end += quotient + 1 + low_bits;
         }
-        golomb.index.resize(ranges + 1, end);
-        golomb.words.resize(end as usize / 64 + 2, 0);
-        golomb.words.shrink_to_fit();
-        golomb
+        set.index.resize(ranges + 1, end);
+        set.words.resize(end as usize / 64 + 2, 0);
+        set.words.shrink_to_fit();
+        set
     }
 
     fn write(&mut self, at: u32, value: u64, bits: u32) {
@@ -62,9 +98,7 @@ impl Golomb {
         let (word, shift) = (at as usize / 64, at % 64);
         self.words[word] >> shift | (self.words[word + 1] << 1) << (63 - shift)
     }
-}
 
-impl Static for Golomb {
     fn contains(&self, hash: u64) -> bool {
         let ranges = self.index.len() - 1;
         let hash = scale(hash, self.width as usize * ranges) as u64;

@@ -9,7 +9,7 @@ use unseen::changelog::Progress;
 use unseen::checkpoint::decode::{self, Decoder};
 use unseen::checkpoint::{CheckpointMetadata, PartitionId, Settings, codec};
 use unseen::dedup::{Dedup, Emit, Late, Rules};
-use unseen::filter::{AgingSizing, CuckooSizing, PageId, Slice, Spec, StableSizing, Window};
+use unseen::filter::{Demand, Kind, PageId, Size, Slice, Spec, Window};
 use unseen::key::Fingerprint;
 
 #[derive(Arbitrary, Debug)]
@@ -58,18 +58,15 @@ struct Page<'a> {
 fn rules(input: &Input<'_>) -> Rules {
     let slices = u32::from(input.slices % 8) + 1;
     let window = if input.by_count { Window::keys(1_000, slices) } else { Window::time(1_000, slices) };
-    let aging = Some(Spec::Aging(AgingSizing::new(window, 1_000, 1e-3)));
-    let cuckoo = || Spec::Cuckoo(CuckooSizing::new(window, 1_000, 1e-3));
-    let (filter, exact) = match input.kind % 5 {
-        0 => (aging, false),
-        1 => (None, true),
-        2 => (aging, true),
-        3 => (Some(cuckoo()), false),
-        _ => {
-            static PLAN: OnceLock<StableSizing> = OnceLock::new();
-            (Some(Spec::Stable(*PLAN.get_or_init(|| StableSizing::new(1024, 1e-2)))), false)
-        }
-    };
+    // Sizing by memory takes milliseconds, and does not depend on the window.
+    static SIZED: [OnceLock<Spec>; Kind::ALL.len()] = [const { OnceLock::new() }; Kind::ALL.len()];
+    let number = usize::from(input.kind) % (Kind::ALL.len() + 1);
+    let (number, confirm) = if number == Kind::ALL.len() { (0, true) } else { (number, false) };
+    let kind = Kind::ALL[number];
+    let size = || kind.spec(window, &Demand { bytes: 1024, ..Demand::new(1_000, 1e-3) });
+    let is_by_memory = matches!(kind.properties().size, Size::Memory { .. });
+    let filter = if is_by_memory { Some(*SIZED[number].get_or_init(|| size().unwrap())) } else { size() };
+    let exact = kind.is_on_disk() || confirm;
     Rules { window, filter, exact, refresh: false, late: Late::Emit, emit: Emit::First }
 }
 

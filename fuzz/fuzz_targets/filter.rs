@@ -6,7 +6,7 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use std::sync::OnceLock;
-use unseen::filter::{AgingSizing, CuckooSizing, Filter, FilterMetadata, PageId, Spec, StableSizing, Window};
+use unseen::filter::{Demand, Filter, FilterMetadata, Kind, PageId, Size, Spec, Window};
 use unseen::key::Fingerprint;
 
 #[derive(Arbitrary, Debug)]
@@ -106,14 +106,12 @@ fn window(input: &Input<'_>) -> Window {
 }
 
 fn spec(input: &Input<'_>, window: Window) -> Spec {
-    match input.kind % 3 {
-        0 => Spec::Aging(AgingSizing::new(window, 50, 1e-2)),
-        1 => Spec::Cuckoo(CuckooSizing::new(window, 50, 1e-2)),
-        _ => {
-            static PLAN: OnceLock<StableSizing> = OnceLock::new();
-            Spec::Stable(*PLAN.get_or_init(|| StableSizing::new(1024, 1e-2)))
-        }
-    }
+    // Sizing by memory takes milliseconds, and does not depend on the window.
+    static SIZED: [OnceLock<Spec>; Kind::ALL.len()] = [const { OnceLock::new() }; Kind::ALL.len()];
+    let kinds: Vec<_> = Kind::ALL.iter().filter(|kind| !kind.is_on_disk()).collect();
+    let number = usize::from(input.kind) % kinds.len();
+    let size = || kinds[number].spec(window, &Demand { bytes: 1024, ..Demand::new(50, 1e-2) }).unwrap();
+    if kinds[number].properties().size == Size::Capacity { size() } else { *SIZED[number].get_or_init(size) }
 }
 
 fuzz_target!(|input: Input| {

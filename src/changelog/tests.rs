@@ -2,17 +2,13 @@
 
 use super::*;
 use crate::dedup::{Emit, Late, Rules};
-use crate::filter::{AgingSizing, CuckooSizing, Exact, Growth, PageId, Spec, StableSizing, Window};
+use crate::filter::{AgingSizing, Demand, Exact, Growth, Kind, PageId, Spec, Window};
 use crate::key::Fingerprint;
+use crate::key::numbered::key;
 use crate::record::{TopicId, Verdict};
 use proptest::prelude::*;
-use xxhash_rust::xxh3::xxh3_128;
 
 const TOPICS: [&str; 2] = ["a", "b"];
-
-fn key(number: u64) -> Fingerprint {
-    Fingerprint(xxh3_128(&number.to_le_bytes()))
-}
 
 #[derive(Clone, Copy, Debug)]
 struct Arrival {
@@ -64,12 +60,15 @@ fn sliced() -> impl Strategy<Value = Rules> {
     prop_oneof![rules(move |window| (aging(1e-9)(window), false)), rules(move |window| (aging(0.3)(window), true)), rules(|_| (None, true)),]
 }
 
+/// A filter of a kind. If the kind forgets at random, the filter forgets all keys several times in a test.
+fn of_kind(kind: Kind, window: Window, keys: u64) -> Option<Spec> {
+    let rate = if kind.properties().keeps_window { 1e-9 } else { 0.01 };
+    kind.spec(window, &Demand { bytes: 4_000, ..Demand::new(keys, rate) })
+}
+
 fn any_kind() -> impl Strategy<Value = Rules> {
-    prop_oneof![
-        sliced(),
-        rules(|window| (Some(Spec::Cuckoo(CuckooSizing::new(window, 16, 1e-9))), false)),
-        rules(|_| (Some(Spec::Stable(StableSizing::new(4_000, 0.01))), false)),
-    ]
+    let kinds = prop::sample::select(Kind::ALL);
+    prop_oneof![sliced(), kinds.prop_flat_map(|kind| rules(move |window| (of_kind(kind, window, 16), kind.is_on_disk())))]
 }
 
 /// A state with its pending changes and its changelog.
@@ -524,9 +523,8 @@ fn records_of_the_previous_owner_after_a_takeover_are_void() {
 fn keys_logged_by_one_kind_are_remembered_by_another() {
     let window = Window::time(1_000, 4);
     let rules = |filter, exact| Rules { window, filter, exact, refresh: false, late: Late::Emit, emit: Emit::First };
-    let aging = Spec::Aging(AgingSizing::new(window, 50, 1e-9));
-    let stable = Spec::Stable(StableSizing::new(4_000, 0.01));
-    let kinds = [rules(Some(aging), false), rules(Some(stable), false), rules(Some(stable), true), rules(None, true)];
+    let alone = Kind::ALL.iter().map(|&kind| rules(of_kind(kind, window, 50), kind.is_on_disk()));
+    let kinds: Vec<_> = alone.chain([rules(of_kind(Kind::default(), window, 50), true)]).collect();
     let clock = |rules: &Rules| if rules.is_sliced() { 1 } else { 2 };
     for (number, logged) in kinds.iter().enumerate() {
         let origin = Origin { clock: clock(logged), kind: number as u64, ..ORIGIN };
@@ -546,7 +544,7 @@ fn keys_logged_by_one_kind_are_remembered_by_another() {
                 pending.committed(&[(TopicId(0), offset + 1)]);
             }
         }
-        for (other, now) in kinds.iter().enumerate().filter(|(other, _)| [0, 3].contains(other)) {
+        for (other, now) in kinds.iter().enumerate().filter(|(_, rules)| rules.is_sliced()) {
             let (_, mut made) = follow_as(Origin { clock: clock(now), kind: other as u64, ..ORIGIN }, *now, &log);
             let bytes = made.usage().bytes;
             assert!(bytes < 1 << 20, "{number} as {other}: {bytes} bytes for a few thousand keys");
@@ -583,7 +581,8 @@ fn keys_from_before_the_first_timestamp_are_kept_for_a_window() {
 #[test]
 fn ordinary_records_are_judged_in_batches() {
     let window = Window::time(1_000, 4);
-    for filter in [Spec::Aging(AgingSizing::new(window, 100, 1e-9)), Spec::Cuckoo(CuckooSizing::new(window, 100, 1e-9))] {
+    let sliced = Kind::ALL.iter().filter(|kind| kind.properties().keeps_window);
+    for filter in sliced.filter_map(|&kind| of_kind(kind, window, 100)) {
         let mut live = Live::new(Rules { window, filter: Some(filter), exact: false, refresh: false, late: Late::Emit, emit: Emit::First });
         assert_eq!(judge_in_batch(&mut live, 0, &[(1, 5)]), None, "no timestamp yet");
         let arrival = Arrival { topic: 0, number: 1, clock: 5, timed: true, retract: false, commit: false };

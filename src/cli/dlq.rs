@@ -65,15 +65,8 @@ struct RedriveArgs {
     /// Maximum number of dead letters to redrive
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
-    /// Count the dead letters, but do not write anything
-    #[arg(long)]
-    dry_run: bool,
-    /// Do not print progress
-    #[arg(short, long)]
-    quiet: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    write: super::WriteArgs,
 }
 
 /// Runs a command for dead letters.
@@ -96,9 +89,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         inputs: args.topic.clone(),
         verdicts: verdicts().filter(|verdict| is_named(args, *verdict)).collect(),
         limit: args.limit.unwrap_or(u64::MAX),
-        dry_run: args.dry_run,
+        dry_run: args.write.dry_run,
     };
-    let shows = !args.quiet && io::stderr().is_terminal();
+    let shows = !args.write.quiet && io::stderr().is_terminal();
     let bar = if shows { ProgressBar::new(0).with_style(capture::style()) } else { ProgressBar::hidden() };
     let waiting = Waiting { stop: &|| interrupt.received(), report: &|problem| bar.suspend(|| eprintln!("{problem}")) };
     let progress = |read, total| {
@@ -115,7 +108,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         eprintln!("{left_out}");
         redriven.unusable.insert(left_out.topic, left_out.reason);
     }
-    super::print(&if args.json { json(args, &redriven) } else { text(args, &redriven) })?;
+    super::print(&if args.write.json { json(args, &redriven) } else { text(args, &redriven) })?;
     ensure!(!redriven.is_interrupted, "interrupted; run the command again to continue");
     let (rejected, unusable) = (redriven.rejected.len(), redriven.unusable.len());
     ensure!(
@@ -144,7 +137,7 @@ fn json(args: &RedriveArgs, redriven: &Redriven) -> String {
         "redriven": redriven.count(), "kinds": kinds.collect::<Vec<_>>(),
         "left_out": split(&redriven.left_out, "input"), "unknown": split(&redriven.unknown, "topic"),
         "rejected": rejected.collect::<Vec<_>>(), "unusable": unusable.collect::<Vec<_>>(),
-        "skipped": redriven.skipped, "dry_run": args.dry_run,
+        "skipped": redriven.skipped, "dry_run": args.write.dry_run,
     });
     format!("{report}\n")
 }
@@ -152,7 +145,7 @@ fn json(args: &RedriveArgs, redriven: &Redriven) -> String {
 fn text(args: &RedriveArgs, redriven: &Redriven) -> String {
     let count = redriven.count();
     let letters = if count == 1 { "dead letter" } else { "dead letters" };
-    let did = if args.dry_run { "would redrive" } else { "redrove" };
+    let did = if args.write.dry_run { "would redrive" } else { "redrove" };
     let rows = redriven.counts.iter();
     let rows = rows.map(|((input, reason, target), count)| {
         [format!("  {input}"), (*reason).to_owned(), format!("to {target}"), HumanCount(*count).to_string()]

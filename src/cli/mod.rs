@@ -105,6 +105,20 @@ struct ConfigArgs {
     set: Vec<(String, String)>,
 }
 
+/// Options of commands that write to Kafka once.
+#[derive(clap::Args)]
+struct WriteArgs {
+    /// Check and count everything, but do not write anything
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not print progress
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
 impl ConfigArgs {
     fn load(&self) -> Result<Config, config::Errors> {
         Config::load(&self.config, &self.set)

@@ -3,10 +3,10 @@
 use super::key_part::{self, KeyPart};
 use crate::config::{Config, Topic, flags};
 use crate::content::CompareContent;
-use crate::filter::Window;
+use crate::filter::{Kind, Window};
 use crate::format::{Format as ValueFormat, Formats, NoSchemas, RecordFormat, Schemas};
 use crate::key::{Field, KeySpec, Part};
-use crate::plan::{Ask, Comparison, Proposal, Sample, SampleOptions};
+use crate::plan::{self, Ask, Comparison, Proposal, Sample, SampleOptions};
 use crate::replay::Format;
 use crate::stats::wrong_unit;
 use anyhow::Context;
@@ -68,10 +68,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     slices: Option<u32>,
     /// Comma-separated list of filter kinds to compare [default: all]
-    ///
-    /// The kinds are aging, unchained (aging without chaining, always shown with aging), pair (aging with one slice), stable,
-    /// cuckoo, exact, and bloom (a plain Bloom filter that never forgets, only for comparison).
-    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    #[arg(long, value_name = "KIND", value_delimiter = ',', long_help = kinds_help())]
     kinds: Vec<String>,
     /// Memory limit for the whole topic, such as 2GiB. Also shows the error rate of each kind within that limit
     #[arg(long, value_name = "SIZE", value_parser = flags::bytes)]
@@ -108,6 +105,15 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+fn kinds_help() -> String {
+    let (kinds, default) = (plan::names().join(", "), Kind::default().name());
+    format!(
+        "Comma-separated list of filter kinds to compare [default: all]\n\nThe kinds are {kinds}. unchained is {default} without chaining, \
+         and always shown with {default}; pair is {default} with one slice; bloom is a plain Bloom filter that never forgets, only for \
+         comparison."
+    )
 }
 
 /// Prints the comparison.

@@ -54,15 +54,8 @@ pub struct Args {
     /// Start at the committed offsets of another group instead of `kafka.start`
     #[arg(long, value_name = "GROUP")]
     offsets_of: Option<String>,
-    /// Read the file and check the group, but do not write anything
-    #[arg(long)]
-    dry_run: bool,
-    /// Do not print progress
-    #[arg(short, long)]
-    quiet: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    write: super::WriteArgs,
 }
 
 #[derive(clap::Args)]
@@ -137,12 +130,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let options = args.file.options(&config, topic);
     let interrupt = Interrupt::listen()?;
     let waiting = Waiting { stop: &|| interrupt.received(), report: &|problem| eprintln!("{problem}") };
-    let group = Group::find(&config, topic, args.dry_run, &waiting)?;
+    let group = Group::find(&config, topic, args.write.dry_run, &waiting)?;
     let begin = args.offsets_of.as_ref().map_or_else(|| Ok(BTreeMap::new()), |other| group.offsets_of(other))?;
     let mut seeds = Seeds::new(&config, topic, &options, group.partitions(), schemas::blocking(&config)?)?;
     let path = Some(&*args.input).filter(|path| *path != Path::new("-"));
     let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
-    let (input, progress) = replay::open(path, !args.quiet).with_context(|| name.clone())?;
+    let (input, progress) = replay::open(path, !args.write.quiet).with_context(|| name.clone())?;
     let read = seeds.read(input, &|| interrupt.received());
     progress.finish_and_clear();
     match read {
@@ -150,8 +143,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         other => other?,
     }
     let (counts, keys) = (seeds.counts(), seeds.keys());
-    if args.dry_run {
-        let text = if args.json { json(&counts, keys, None, &[]) } else { format!("{}; nothing was written\n", lines(&counts, keys)) };
+    if args.write.dry_run {
+        let text =
+            if args.write.json { json(&counts, keys, None, &[]) } else { format!("{}; nothing was written\n", lines(&counts, keys)) };
         return super::print(&text);
     }
     let mut warnings = Vec::new();
@@ -173,7 +167,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         );
     }
     let (group, partitions) = (&*config.kafka.group_id, group.partitions());
-    super::print(&if args.json {
+    super::print(&if args.write.json {
         json(&counts, keys, Some((group, partitions, &seeded)), &warnings)
     } else {
         report(&counts, keys, &seeded, group, partitions)

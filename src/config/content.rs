@@ -2,9 +2,9 @@
 
 use super::error::Diagnostics;
 use super::key;
-use super::kind::Kind;
 use super::units::expected;
 use crate::content::CompareContent;
+use crate::filter::{Kind, Size};
 use crate::key::{KeySpec, Part};
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
@@ -25,11 +25,11 @@ pub(super) fn emit(raw: Option<&Value>, kind: Kind, path: &str, diagnostics: &mu
             None
         }
     };
-    if kind != Kind::Exact {
-        let name = kind.name();
+    if !kind.is_on_disk() {
+        let (name, on_disk) = (kind.name(), Kind::list('"', |kind| kind.size == Size::Disk));
         diagnostics.add(
             path,
-            format!("\"on_change\" requires filter.kind = \"exact\", because only the exact store has the content of each key; got kind {name:?}"),
+            format!("\"on_change\" requires filter.kind = {on_disk}, because only the exact store has the content of each key; got kind {name:?}"),
         );
     }
     content.or_else(|| KeySpec::new(vec![Part::RecordValue]).ok())

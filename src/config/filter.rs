@@ -1,19 +1,14 @@
 //! The filter of a topic: its kind, its size, and how it grows.
 
 use super::error::{Diagnostics, integer};
-use super::kind::Kind;
 use super::raw;
 use super::units::{KEYS, Length};
-use crate::filter::{AgingSizing, AtMaxMemory, CuckooSizing, Growth, Spec, StableSizing, Window};
-use std::collections::BTreeMap;
+use crate::filter::{AtMaxMemory, Demand, Growth, Kind, Size, Spec, Window};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 /// The lowest false-positive rate for which filters are sized correctly.
 pub(super) const RATE_MIN: f64 = 1e-9;
-
-/// Minimum memory of a `stable` filter. A smaller filter would forget nearly every key at once.
-const MEMORY_MIN: u64 = 1024;
 
 /// The filter of a topic, in which its seen keys are stored.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,7 +20,7 @@ pub struct Filter {
     pub capacity: Option<u64>,
     /// Maximum share of unseen records that may be dropped wrongly, at capacity.
     pub false_positive_rate: f64,
-    /// Memory for the whole topic in bytes, for kind `stable`.
+    /// Memory for the whole topic in bytes, for kinds that are sized by memory.
     pub memory: Option<u64>,
     /// True if a key that the filter reports as seen is looked up in an exact store before the record is dropped.
     pub confirm: bool,
@@ -33,11 +28,17 @@ pub struct Filter {
     pub growth: Growth,
 }
 
-/// Sizes a stable filter. The result is cached, because it takes tens of milliseconds, and every worker needs the same sizes.
-fn stable(memory: u64, rate: f64) -> StableSizing {
-    static SIZED: Mutex<BTreeMap<(u64, u64), StableSizing>> = Mutex::new(BTreeMap::new());
+/// Sizes a filter by its memory. The result is cached, because it takes tens of milliseconds, and every worker needs the same sizes.
+fn sized_by_memory(kind: Kind, window: Window, demand: &Demand) -> Option<Spec> {
+    static SIZED: Mutex<Vec<(Kind, u64, u64, Spec)>> = Mutex::new(Vec::new());
     let mut sized = SIZED.lock().unwrap_or_else(PoisonError::into_inner);
-    *sized.entry((memory, rate.to_bits())).or_insert_with(|| StableSizing::new(memory, rate))
+    let (bytes, rate) = (demand.bytes, demand.rate.to_bits());
+    if let Some(known) = sized.iter().find(|known| (known.0, known.1, known.2) == (kind, bytes, rate)) {
+        return Some(known.3);
+    }
+    let spec = kind.spec(window, demand)?;
+    sized.push((kind, bytes, rate, spec));
+    Some(spec)
 }
 
 impl Filter {
@@ -51,15 +52,17 @@ impl Filter {
             (_, Window::Keys { slice_keys, slices }) => slice_keys.saturating_mul(slices.into()),
             (None, Window::Time { .. }) => 1,
         };
-        let rate = self.false_positive_rate;
-        match self.kind {
-            Kind::Aging => {
-                let growth = Growth { max_bytes: self.growth.max_bytes.map(|bytes| bytes / partitions), ..self.growth };
-                Some(Spec::Aging(AgingSizing::new(window, keys, rate).with_growth(growth)))
-            }
-            Kind::Cuckoo => Some(Spec::Cuckoo(CuckooSizing::new(window, keys, rate))),
-            Kind::Stable => Some(Spec::Stable(stable(self.memory.unwrap_or_default() / partitions, rate))),
-            Kind::Exact => None,
+        let share = |bytes: u64| bytes / partitions;
+        let demand = Demand {
+            keys,
+            rate: self.false_positive_rate,
+            bytes: share(self.memory.unwrap_or_default()),
+            growth: Growth { max_bytes: self.growth.max_bytes.map(share), ..self.growth },
+        };
+        match self.kind.properties().size {
+            Size::Capacity => self.kind.spec(window, &demand),
+            Size::Memory { .. } => sized_by_memory(self.kind, window, &demand),
+            Size::Disk => None,
         }
     }
 
@@ -89,17 +92,13 @@ impl Filter {
     /// True if fingerprints are stored on disk.
     #[must_use]
     pub fn is_exact(&self) -> bool {
-        self.confirm || self.kind == Kind::Exact
+        self.confirm || self.kind.is_on_disk()
     }
 
     /// True if a key can be retracted.
     #[must_use]
     pub fn can_retract(&self) -> bool {
-        self.is_exact()
-            || match self.kind {
-                Kind::Cuckoo | Kind::Exact => true,
-                Kind::Aging | Kind::Stable => false,
-            }
+        self.is_exact() || self.kind.properties().can_retract
     }
 }
 
@@ -131,8 +130,8 @@ pub(super) fn resolve(
         diagnostics
             .add(&at("false_positive_rate"), format!("expected a rate of at least {RATE_MIN:e}, got {:e}", raw.false_positive_rate.0));
     }
-    if raw.confirm.0 && raw.kind == Kind::Exact {
-        diagnostics.add(&at("confirm"), "remove it: kind \"exact\" has no false positives to confirm");
+    if raw.confirm.0 && raw.kind.is_on_disk() {
+        diagnostics.add(&at("confirm"), format!("remove it: kind {:?} has no false positives to confirm", raw.kind.name()));
     }
     memory(raw, &at("memory"), diagnostics);
     let filter = Filter {
@@ -148,9 +147,10 @@ pub(super) fn resolve(
 }
 
 fn capacity(raw: &raw::Filter, length: Option<Length>, path: &str, diagnostics: &mut Diagnostics) {
+    let has_capacity = raw.kind.properties().size == Size::Capacity;
     match (length, raw.capacity) {
-        (_, Some(_)) if !raw.kind.has_capacity() => diagnostics.add(path, format!("remove it: kind {:?} has no capacity", raw.kind.name())),
-        (Some(Length::Time(_)), None) if raw.kind.has_capacity() && !diagnostics.knows(path) => {
+        (_, Some(_)) if !has_capacity => diagnostics.add(path, format!("remove it: kind {:?} has no capacity", raw.kind.name())),
+        (Some(Length::Time(_)), None) if has_capacity && !diagnostics.knows(path) => {
             diagnostics.add(path, "required: the number of distinct keys in a window, such as \"10M\"");
         }
         (Some(Length::Keys(_)), Some(_)) => diagnostics.add(path, "remove it: the capacity of a window by count is its number of keys"),
@@ -159,20 +159,21 @@ fn capacity(raw: &raw::Filter, length: Option<Length>, path: &str, diagnostics: 
     }
 }
 
-/// Checks that kind `stable` has a memory size, and that no other kind has one.
+/// Checks that kinds that are sized by memory have a memory size, and that no other kind has one.
 fn memory(raw: &raw::Filter, path: &str, diagnostics: &mut Diagnostics) {
-    match (raw.kind, raw.memory) {
-        (Kind::Stable, None) if !diagnostics.knows(path) => {
-            diagnostics.add(path, "required for kind \"stable\": the memory for the whole topic, such as \"64MiB\"");
+    let name = raw.kind.name();
+    match (raw.kind.properties().size, raw.memory) {
+        (Size::Memory { .. }, None) if !diagnostics.knows(path) => {
+            diagnostics.add(path, format!("required for kind {name:?}: the memory for the whole topic, such as \"64MiB\""));
         }
-        (Kind::Stable, Some(bytes)) if bytes.0 < MEMORY_MIN => {
-            diagnostics.add(path, format!("expected at least {MEMORY_MIN} bytes, got {}", bytes.0));
+        (Size::Memory { least }, Some(bytes)) if bytes.0 < least => {
+            diagnostics.add(path, format!("expected at least {least} bytes, got {}", bytes.0));
         }
-        // Lists all kinds, so that a new kind does not compile until this match handles it.
-        (Kind::Aging | Kind::Cuckoo | Kind::Exact, Some(_)) => {
-            diagnostics.add(path, format!("remove it: only kind \"stable\" has a fixed memory size, got kind {:?}", raw.kind.name()));
+        (Size::Capacity | Size::Disk, Some(_)) => {
+            let fixed = Kind::list('"', |kind| matches!(kind.size, Size::Memory { .. }));
+            diagnostics.add(path, format!("remove it: only kind {fixed} has a fixed memory size, got kind {name:?}"));
         }
-        (Kind::Aging | Kind::Cuckoo | Kind::Exact, None) | (Kind::Stable, _) => {}
+        _ => {}
     }
 }
 
@@ -184,8 +185,9 @@ fn max_memory(filter: &Filter, window: Option<Window>, path: &str, diagnostics: 
         }
         return;
     }
-    if !filter.kind.grows() {
-        diagnostics.add(&at("max_memory"), format!("only kind \"aging\" has this option, got kind {:?}", filter.kind.name()));
+    if !filter.kind.properties().grows {
+        let growing = Kind::list('"', |kind| kind.grows);
+        diagnostics.add(&at("max_memory"), format!("only kind {growing} has this option, got kind {:?}", filter.kind.name()));
     } else if filter.capacity.is_none_or(|keys| KEYS.contains(&keys))
         && filter.false_positive_rate >= RATE_MIN
         // The number of partitions is not known before the worker has connected to the brokers, so check for one partition.

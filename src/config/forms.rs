@@ -19,6 +19,12 @@ pub(super) fn whole(pattern: &str) -> String {
     format!("^({pattern})$|{VARIABLE}")
 }
 
+/// Defines a schema that several options contain, and returns a reference to it.
+pub(super) fn shared(generator: &mut SchemaGenerator, name: &str, schema: Value) -> Value {
+    generator.definitions_mut().insert(name.to_owned(), schema);
+    json!({ "$ref": format!("#/definitions/{name}") })
+}
+
 /// A whole number, alone or as text with a unit.
 fn quantity(units: &[Unit]) -> Schema {
     let units: Vec<_> = units.iter().map(|unit| unit.pattern()).collect();

@@ -1,7 +1,7 @@
 //! Options for keys and event times: the locations of their fields, and how keys are normalized.
 
 use super::error::Diagnostics;
-use super::forms::{VARIABLE, whole};
+use super::forms::{VARIABLE, shared, whole};
 use super::units::expected;
 use crate::key::{EmbeddedField, EventTime, KeySpec, Normalizer, Normalizers, Part, TimePlace, TimeUnit};
 use schemars::{Schema, SchemaGenerator, json_schema};
@@ -164,7 +164,7 @@ pub(super) fn time(value: &Value) -> Result<EventTime, String> {
 }
 
 /// Returns the JSON schema of a key: a part, a list of parts, or `"cloudevents"`.
-pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
+pub(super) fn schema(generator: &mut SchemaGenerator) -> Schema {
     let pointer = |description: &str| json!({ "description": description, "type": "string", "pattern": whole("(/.*)?") });
     let switch = |description: &str| json!({ "description": description, "type": ["boolean", "string"], "pattern": whole("true|false") });
     let optional = switch("True if a record can have a key without this part, or with a null value for it.");
@@ -188,6 +188,7 @@ pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
         ] },
         "minItems": 1,
     });
+    let normalize = shared(generator, "normalize", normalize);
     let places = ["record", "header", "field", "key_field", "cloudevent"].map(|name| json!({ "required": [name] }));
     let part = json!({
         "type": "object",
@@ -211,6 +212,7 @@ pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
         "oneOf": places,
         "additionalProperties": false,
     });
+    let part = shared(generator, "key_part", part);
     let content = json!({
         "type": "object",
         "properties": {
@@ -225,6 +227,7 @@ pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
         "required": ["content"],
         "additionalProperties": false,
     });
+    let content = shared(generator, "key_content", content);
     let first_of = json!({
         "type": "object",
         "properties": {
@@ -240,6 +243,7 @@ pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
         "required": ["first_of"],
         "additionalProperties": false,
     });
+    let first_of = shared(generator, "key_first_of", first_of);
     let preset = json!({ "description": "The source and the ID of a CloudEvent.", "const": "cloudevents" });
     let list = json!({ "type": "array", "items": { "anyOf": [part, content, first_of] }, "minItems": 1 });
     json_schema!({ "anyOf": [preset, part, content, first_of, list] })

@@ -16,7 +16,6 @@ mod format;
 mod forms;
 mod inputs;
 mod key;
-mod kind;
 mod listen;
 mod load;
 mod oauth;
@@ -38,7 +37,6 @@ mod vars;
 
 pub use error::{Error, Errors};
 pub use filter::Filter;
-pub use kind::Kind;
 pub use load::document;
 pub use oauth::{OAuth, RegistryOAuth, TokenEndpoint, TokenSource};
 pub use partitioner::Partitioner;
@@ -69,7 +67,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vars::Environment;
 
-/// A valid configuration.
+/// A valid configuration, from [`Config::load`]. Sizes are in bytes, and those of a topic apply to all of its partitions together.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The connection to Kafka.
@@ -415,10 +413,10 @@ impl Topic {
         now.saturating_add(i64::try_from(self.max_future.as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// True if record times decide how long a key stays seen. A window by count has no time, and a `stable` filter has no window.
+    /// True if record times decide how long a key stays seen. A window by count has no time, and a kind may keep no window.
     #[must_use]
     pub fn forgets_by_time(&self) -> bool {
-        self.window.length_ms().is_some() && (self.filter.is_exact() || self.filter.kind != Kind::Stable)
+        self.window.length_ms().is_some() && (self.filter.is_exact() || self.filter.kind.properties().keeps_window)
     }
 
     /// Returns the locations of all fields and headers that a verdict depends on.

@@ -1,7 +1,7 @@
 //! Options for predicates: the records to deduplicate, and the records that retract their key.
 
 use super::error::Diagnostics;
-use super::forms::whole;
+use super::forms::{shared, whole};
 use super::key::take_switch;
 use super::units::expected;
 use crate::format::Side;
@@ -84,8 +84,8 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-/// Returns the JSON schemas of a predicate, and of a negated predicate.
-fn predicate_schema() -> (Value, Value) {
+/// Defines the JSON schemas of a predicate, and of a negated predicate.
+fn predicate_schema(generator: &mut SchemaGenerator) -> (Value, Value) {
     let pointer = |description: &str| json!({ "description": description, "type": "string", "pattern": whole("(/.*)?") });
     let places = json!({
         "field": pointer("A field of the record value, as an RFC 6901 JSON pointer."),
@@ -112,18 +112,20 @@ fn predicate_schema() -> (Value, Value) {
         "allOf": [{ "oneOf": names(&places) }, { "oneOf": names(&tests) }],
         "additionalProperties": false,
     });
+    let plain = shared(generator, "predicate", plain);
     let not = json!({
         "type": "object",
         "properties": { "not": plain },
         "required": ["not"],
         "additionalProperties": false,
     });
+    let not = shared(generator, "negated_predicate", not);
     (plain, not)
 }
 
 /// Returns the JSON schema of `when`.
-pub(super) fn when_schema(_: &mut SchemaGenerator) -> Schema {
-    let (plain, not) = predicate_schema();
+pub(super) fn when_schema(generator: &mut SchemaGenerator) -> Schema {
+    let (plain, not) = predicate_schema(generator);
     let list = json!({
         "description": "Predicates that must all hold.",
         "type": "array",
@@ -134,8 +136,8 @@ pub(super) fn when_schema(_: &mut SchemaGenerator) -> Schema {
 }
 
 /// Returns the JSON schema of `retract`.
-pub(super) fn retract_schema(_: &mut SchemaGenerator) -> Schema {
-    let (plain, not) = predicate_schema();
+pub(super) fn retract_schema(generator: &mut SchemaGenerator) -> Schema {
+    let (plain, not) = predicate_schema(generator);
     let header = json!({
         "type": "object",
         "properties": { "header": { "description": "A header with this name and any value.", "type": "string" } },

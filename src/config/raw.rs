@@ -6,10 +6,10 @@
 use super::format::{EncodingOption, FormatOption};
 use super::properties::Properties;
 use super::units::{Bytes, Count, Length, Rate, Span, Switch, expected};
-use super::{ColdStart, Delivery, Kind, LogFormat, OnDuplicate, OnInvalid, OnTombstone, OnTruncation, Partitioner, Start};
+use super::{ColdStart, Delivery, LogFormat, OnDuplicate, OnInvalid, OnTombstone, OnTruncation, Partitioner, Start};
 use super::{content, forms, inputs, key, predicate};
 use crate::dedup::Late;
-use crate::filter::AtMaxMemory;
+use crate::filter::{AtMaxMemory, Kind};
 use crate::key::{Field, Hashing};
 use crate::values::CountBy;
 use schemars::JsonSchema;
@@ -310,7 +310,7 @@ pub(super) struct Topic {
     #[schemars(schema_with = "forms::hash")]
     pub(super) hash: Option<Value>,
     /// Records that retract their key, so that the next record with the key is emitted: those with a header, or with one of some
-    /// values in a header or a field. Requires kind `cuckoo` or `exact`, or `filter.confirm`.
+    /// values in a header or a field. Requires kind {retracts}, or `filter.confirm`.
     #[schemars(schema_with = "predicate::retract_schema")]
     pub(super) retract: Option<Value>,
     /// First write each record to an internal topic, `<group_id>-<input>-repartition`, in a partition that is chosen by key. Use it for
@@ -390,20 +390,20 @@ impl Default for Topic {
 pub(super) struct Filter {
     /// Kind of filter.
     pub(super) kind: Kind,
-    /// Number of distinct keys of the whole topic in a window. Required for `aging` and `cuckoo`, except with a window by count.
+    /// Number of distinct keys of the whole topic in a window. Required for kind {capacity}, except with a window by count.
     pub(super) capacity: Option<Count>,
     /// Maximum share of unseen records that may be dropped wrongly, at capacity.
     pub(super) false_positive_rate: Rate,
     /// Number of slices of a window: 1 to 64. A key stays seen for at most one slice longer than the window.
     pub(super) slices: Count,
-    /// Memory for the whole topic. Required for kind `stable`, and invalid for all other kinds.
+    /// Memory for the whole topic. Required for kind {memory}, and invalid for all other kinds.
     pub(super) memory: Option<Bytes>,
     /// Look up keys that the filter reports as seen in an exact store on disk. No unseen record is then dropped.
     pub(super) confirm: Switch,
-    /// For `aging` with a window by time: size the next slice for the fullest recent slice plus an eighth. It shrinks only after a
+    /// For kind {grows} with a window by time: size the next slice for the fullest recent slice plus an eighth. It shrinks only after a
     /// whole window, at most to 1/64.
     pub(super) adapt: Switch,
-    /// For `aging`: maximum memory for the topic's filters, divided evenly among its partitions. unseen rejects a limit that is too
+    /// For kind {grows}: maximum memory for the topic's filters, divided evenly among its partitions. unseen rejects a limit that is too
     /// small for `capacity`.
     pub(super) max_memory: Option<Bytes>,
     /// What to do if `max_memory` is not enough.
@@ -413,7 +413,7 @@ pub(super) struct Filter {
 impl Default for Filter {
     fn default() -> Self {
         Self {
-            kind: Kind::Aging,
+            kind: Kind::default(),
             capacity: None,
             false_positive_rate: Rate(1e-4),
             slices: Count(4),

@@ -4,6 +4,7 @@
 
 use super::forms::VARIABLE;
 use super::raw::Raw;
+use crate::filter::{Kind, Size};
 use schemars::Schema;
 use schemars::generate::SchemaSettings;
 use schemars::transform::transform_subschemas;
@@ -27,7 +28,7 @@ fn tidy(schema: &mut Schema) {
         forms.push(json!({ "description": "A reference to a variable.", "type": "string", "pattern": VARIABLE }));
     }
     if let Some(Value::String(text)) = schema.get_mut("description") {
-        *text = text.replace('\n', " ");
+        *text = with_kinds(&text.replace('\n', " "));
     }
     let required = schema.get("required").cloned().unwrap_or_default();
     let is_required = |name: &String| required.as_array().is_some_and(|list| list.iter().any(|required| required == name));
@@ -42,6 +43,17 @@ fn tidy(schema: &mut Schema) {
             option.insert("type".to_owned(), json!(["object", "null"]));
         }
     }
+}
+
+/// Replaces placeholders by the kinds of filters with a property, so that no description lists kinds.
+fn with_kinds(text: &str) -> String {
+    let kinds = [
+        ("{retracts}", Kind::list('`', |kind| kind.can_retract)),
+        ("{grows}", Kind::list('`', |kind| kind.grows)),
+        ("{capacity}", Kind::list('`', |kind| kind.size == Size::Capacity)),
+        ("{memory}", Kind::list('`', |kind| matches!(kind.size, Size::Memory { .. }))),
+    ];
+    kinds.iter().fold(text.to_owned(), |text, (placeholder, names)| text.replace(placeholder, names))
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use super::error::{Diagnostics, integer};
 use super::filter::{self, Filter};
 use super::listen::listen;
 use super::units::Length;
-use super::{Kind, Partitioner, Topic, raw};
-use crate::filter::{AtMaxMemory, Window};
+use super::{Partitioner, Topic, raw};
+use crate::filter::{AtMaxMemory, Kind, Size, Window};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -204,17 +204,22 @@ fn own_filter(space: &str, raw: &raw::Filter, topics: &[Topic], diagnostics: &mu
         Window::Keys { slice_keys, slices } => Some(Length::Keys(slice_keys.saturating_mul(slices.into()))),
     };
     let filter = filter::resolve(raw, length, Some(topic.window), &path, diagnostics);
+    let in_memory = Kind::list('"', |kind| kind.keeps_window && kind.size != Size::Disk);
     if topic.on_change.is_some() {
         diagnostics.add(&path, "remove it: `unseen serve` does not follow a space with emit = \"on_change\"");
     } else if filter.is_exact() {
         diagnostics.add(
             &path,
-            "kind \"exact\" and confirm store keys on disk, but a server stores all keys in memory; use kind \"cuckoo\" or \"aging\"",
+            format!(
+                "kind {} and confirm store keys on disk, but a server stores all keys in memory; use kind {in_memory}",
+                Kind::list('"', |kind| kind.size == Size::Disk)
+            ),
         );
-    } else if filter.kind == Kind::Stable && topic.filter.kind != Kind::Stable {
+    } else if !filter.kind.properties().keeps_window && topic.filter.kind.properties().keeps_window {
+        let name = filter.kind.name();
         diagnostics.add(
             &path,
-            "kind \"stable\" forgets keys at random, so the server would report seen keys as unseen; use kind \"aging\" or \"cuckoo\"",
+            format!("kind {name:?} forgets keys at random, so the server would report seen keys as unseen; use kind {in_memory}"),
         );
     } else if filter.growth.at_max == AtMaxMemory::EvictOldest && topic.filter.growth.at_max != AtMaxMemory::EvictOldest {
         diagnostics
@@ -222,7 +227,11 @@ fn own_filter(space: &str, raw: &raw::Filter, topics: &[Topic], diagnostics: &mu
     } else if of_space().any(|topic| topic.retract.is_some()) && !filter.can_retract() {
         diagnostics.add(
             &path,
-            format!("kind {:?} cannot retract keys, but topics of the space {space:?} do; use kind \"cuckoo\"", filter.kind.name()),
+            format!(
+                "kind {:?} cannot retract keys, but topics of the space {space:?} do; use kind {}",
+                filter.kind.name(),
+                Kind::list('"', |kind| kind.can_retract && kind.size != Size::Disk)
+            ),
         );
     }
     let slices = u64::from(topic.window.slices());

@@ -7,7 +7,7 @@ use super::space::{self, KeySpace};
 use super::units::{KEYS, Length, window_text};
 use super::{Filter, OnDuplicate, OnInvalid, Topic, content, filter, format, inputs, key, predicate, raw, rules};
 use crate::dedup::Late;
-use crate::filter::{Growth, Window};
+use crate::filter::{Growth, Kind, Window};
 use crate::key::{EventTime, KeySpec, Predicate};
 use crate::values::CountBy;
 use serde_json::{Value, json};
@@ -137,8 +137,9 @@ fn retract(raw: Option<&Value>, filter: &Filter, path: &str, diagnostics: &mut D
     let retract = predicate::retract(raw?).map_err(|message| diagnostics.add(path, message)).ok()?;
     if !filter.can_retract() {
         let message = format!(
-            "filter kind {:?} cannot retract keys; use kind \"cuckoo\" or \"exact\", or set filter.confirm = true",
-            filter.kind.name()
+            "filter kind {:?} cannot retract keys; use kind {}, or set filter.confirm = true",
+            filter.kind.name(),
+            Kind::list('"', |kind| kind.can_retract)
         );
         diagnostics.add(path, message);
     }

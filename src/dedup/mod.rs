@@ -4,35 +4,22 @@
 //! clock: time comes with each record.
 
 mod emit;
+mod rules;
 mod state;
 mod watched;
 
 pub use emit::Emit;
+pub use rules::{Late, Rules};
 pub use state::DedupMetadata;
 pub use watched::{Observed, WatchedKeys};
 
-use crate::filter::{ArchiveError, Exact, ExactError, Filter, Slice, Spec, Usage, Window};
+use crate::filter::{ArchiveError, Exact, ExactError, Filter, Slice, Usage};
 use crate::key::Fingerprint;
 use crate::record::{Timestamp, Verdict};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 /// The number of key lifetimes that a stable filter's changelog reaches back. Of the keys inserted earlier, one cell in several thousand is
 /// still nonzero. The same cell is zero in a filter rebuilt from the changelog.
 const LIFETIMES: u32 = 8;
-
-/// What to do with a record that is older than the window and was not seen within it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Late {
-    /// Emit the record like an unseen record: if in doubt, never lose data.
-    #[default]
-    Emit,
-    /// Drop the record.
-    Drop,
-    /// Write the record to the topic's dead-letter topic.
-    DeadLetter,
-}
 
 /// The change that a record made to a state. Applying the same changes in the same order to the same state produces the same
 /// state.
@@ -46,63 +33,29 @@ pub enum Mutation {
     Delete,
 }
 
-/// The rules of one key space.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rules {
-    /// The time or number of keys for which a key stays seen.
-    pub window: Window,
-    /// Kind and size of a partition's filter, or `None` if there is only an exact store.
-    pub filter: Option<Spec>,
-    /// True if there is an exact store, which either decides alone, or confirms keys that the filter reports as seen.
-    pub exact: bool,
-    /// True if a duplicate renews the window of its key. A key that is repeated forever is then never emitted again.
-    pub refresh: bool,
-    /// What to do with late records.
-    pub late: Late,
-    /// Which records of a key are emitted. [`Emit::OnChange`] requires an exact store without a filter.
-    pub emit: Emit,
-}
-
-impl Rules {
-    /// True if keys are forgotten by slices of the window.
-    #[must_use]
-    pub fn is_sliced(&self) -> bool {
-        self.exact || self.filter.is_some_and(Spec::has_slices)
-    }
-
-    /// True if a retraction deletes a key from a filter without an exact store, which may delete a different key's copy.
-    #[must_use]
-    pub fn retracts_by_filter(&self) -> bool {
-        !self.exact && matches!(self.filter, Some(Spec::Cuckoo(_)))
-    }
-
-    /// Returns the number of keys that the filter is planned to remember at a time, if there is a filter.
-    #[must_use]
-    pub fn capacity(&self) -> Option<u64> {
-        self.filter.map(|spec| spec.capacity(self.window))
-    }
-
-    /// Returns the filter's window. If an exact store counts the keys of a slice, the filter does not count them.
-    const fn filter_window(&self) -> Window {
-        match self.window {
-            Window::Keys { slices, .. } if self.exact => Window::Keys { slice_keys: u64::MAX, slices },
-            window => window,
-        }
-    }
-
-    /// Creates an empty exact store.
-    fn exact_store(&self) -> Exact {
-        let exact = Exact::new(self.window);
-        if self.emit == Emit::OnChange { exact.with_contents() } else { exact }
-    }
-
-    /// Returns the expiry clock of a filter with these rules, or `None` before any time is known.
-    fn expiry_clock(&self, filter: &dyn Filter) -> Option<Slice> {
-        if self.is_sliced() { filter.slice() } else { Some(filter.expiry_clock()) }
-    }
-}
-
 /// The dedup state of one partition.
+///
+/// Times are in milliseconds since the Unix epoch. Give a state the records of one partition only, in their order: its window moves with the
+/// latest time that it has seen.
+///
+/// ```
+/// use unseen::dedup::{Dedup, Emit, Late, Rules};
+/// use unseen::filter::{Demand, Kind, Window};
+/// use unseen::key::Fingerprint;
+/// use unseen::record::{Timestamp, Verdict};
+///
+/// let window = Window::time(60_000, 4);
+/// let filter = Kind::default().spec(window, &Demand::new(1_000_000, 1e-4));
+/// let rules = Rules { window, filter, exact: false, refresh: false, late: Late::Drop, emit: Emit::First };
+/// let mut dedup = Dedup::new(rules);
+/// let mut judge = |key, time| dedup.judge(Fingerprint(key), Some(time), Timestamp::MAX);
+///
+/// assert_eq!(judge(1, 1_000_000)?, Verdict::Unseen);
+/// assert_eq!(judge(1, 1_030_000)?, Verdict::Duplicate);
+/// assert_eq!(judge(2, 900_000)?, Verdict::Late);
+/// assert_eq!(judge(1, 1_200_000)?, Verdict::Unseen, "the window has passed");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Dedup {
     rules: Rules,

@@ -4,7 +4,7 @@
 
 use super::{Dedup, Rules, WatchedKeys};
 use crate::filter::{
-    Archive, Exact, ExactMetadata, Filter, FilterMetadata, GenerationId, MergeError, MetadataError, PageId, Part, Slice, Spec, Usage,
+    Archive, Exact, ExactMetadata, Filter, FilterMetadata, GenerationId, MergeError, MetadataError, PageId, Part, Slice, Usage,
 };
 use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -80,7 +80,7 @@ impl Dedup {
             _ => return Err(MetadataError::Kind),
         };
         let expected = metadata.stream_time.and_then(|time| rules.window.slice_at(time));
-        let by_slices = filter.as_ref().filter(|_| rules.filter.is_some_and(Spec::has_slices));
+        let by_slices = filter.as_ref().filter(|_| rules.filter.is_some_and(|spec| spec.kind().properties().keeps_window));
         let slices = [by_slices.map(|filter| filter.slice()), exact.as_ref().map(Exact::slice)];
         if rules.window.length_ms().is_some() && slices.into_iter().flatten().any(|slice| slice != expected) {
             return Err(MetadataError::StreamTime);

@@ -1,17 +1,13 @@
 //! Promise: the window is kept, compared with an exact model that does not use filters.
 
 use super::*;
-use crate::filter::{AgingSizing, Archive, ArchiveError, Change, GenerationId, MetadataError, PageId};
+use crate::filter::{AgingSizing, Archive, ArchiveError, Change, GenerationId, MetadataError, PageId, Spec, Window};
+use crate::key::numbered::key;
 use proptest::prelude::*;
 use std::collections::HashMap;
-use xxhash_rust::xxh3::xxh3_128;
 
 /// A rate so low that none of the tests' verdicts is a false positive.
 const RATE: f64 = 1e-10;
-
-fn key(number: u64) -> Fingerprint {
-    Fingerprint(xxh3_128(&number.to_le_bytes()))
-}
 
 fn rules(window: Window, capacity: u64) -> Rules {
     Rules { window, filter: Some(aging(window, capacity, RATE)), exact: false, refresh: false, late: Late::Emit, emit: Emit::First }

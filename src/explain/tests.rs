@@ -8,17 +8,13 @@ use crate::changelog::{ChangelogRecord, Cut, Origin, PendingChanges, Progress, S
 use crate::dedup::{Dedup, Emit, Late, Rules};
 use crate::filter::{AgingSizing, CuckooSizing, Slice, Spec, StableSizing, Window};
 use crate::key::Fingerprint;
+use crate::key::numbered::key;
 use crate::record::{Offset, Timestamp, TopicId, Verdict};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
-use xxhash_rust::xxh3::xxh3_128;
 
 const TOPICS: [&str; 2] = ["a", "b"];
 const ORIGIN: Origin = Origin { owner: 1, keys: 2, clock: 3, kind: 4 };
-
-fn key(number: u64) -> Fingerprint {
-    Fingerprint(xxh3_128(&number.to_le_bytes()))
-}
 
 /// The number of contents of each key if changes are emitted.
 const CONTENTS: u64 = 3;

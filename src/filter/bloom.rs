@@ -258,11 +258,8 @@ fn contains_bits(block: &Bits, bits: &Bits) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
-
-    fn key(number: u64) -> Fingerprint {
-        Fingerprint(xxh3_128(&number.to_le_bytes()))
-    }
+    use crate::key::numbered::key;
+    use xxhash_rust::xxh3::xxh3_64;
 
     #[test]
     fn a_key_sets_k_bits_per_block() {

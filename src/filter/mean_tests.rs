@@ -31,8 +31,8 @@ fn measured(spec: Spec, window: Window) -> (f64, u64) {
 /// Compares the measured rate with the formula, allowing for chance (one in a thousand on either side). The measured rate may
 /// also be lower by a share of `rate`, because a key that is reported as seen is not inserted, so slices hold slightly fewer keys
 /// than planned.
-fn assert_mean(what: &str, spec: Spec, window: Window, mean: f64) -> u64 {
-    let (found, bytes) = measured(spec, window);
+fn assert_mean(what: &str, spec: Spec, window: Window) -> u64 {
+    let (mean, (found, bytes)) = (spec.sizing().mean_rate(window), measured(spec, window));
     let noise = 3.09 * (mean / (COUNTED * KEYS) as f64).sqrt();
     println!("{what}: {found:.3e} measured, {mean:.3e} computed, {:+.1} %", (found / mean - 1.0) * 100.0);
     assert!((mean * 0.93 - noise..mean * 1.02 + noise).contains(&found), "{what}: {found:.3e}, computed {mean:.3e}");
@@ -59,23 +59,19 @@ fn the_mean_of_an_aging_filter_matches_the_formula() {
         ("aging, no room to adapt", time(4), Growth { max_bytes: Some(aging(time(4), 1e-2, FIXED).bytes(time(4))), ..ADAPTS }),
     ] {
         let sizing = aging(window, 1e-2, growth);
-        let bytes = assert_mean(what, Spec::Aging(sizing), window, sizing.mean_rate(window)) as f64 / sizing.bytes(window) as f64;
+        let bytes = assert_mean(what, Spec::Aging(sizing), window) as f64 / sizing.bytes(window) as f64;
         let grows = growth == ADAPTS && window.length_ms().is_some();
         assert!((bytes - if grows { 1.125 } else { 1.0 }).abs() < 0.01, "{what}: {bytes} times the memory");
     }
 }
 
 #[test]
-fn the_mean_of_a_cuckoo_filter_matches_the_formula() {
+fn the_mean_of_every_kind_matches_the_formula() {
     for (slices, rate) in [(4, 1e-2), (4, 1.4e-2), (1, 1e-2), (64, 1e-2)] {
         let window = time(slices);
-        let sizing = CuckooSizing::new(window, KEYS, rate);
-        assert_mean(&format!("cuckoo, {slices} slices, {rate:e}"), Spec::Cuckoo(sizing), window, sizing.mean_rate(window));
+        for kind in Kind::ALL {
+            let Some(spec) = kind.spec(window, &Demand { bytes: 40_000, ..Demand::new(KEYS, rate) }) else { continue };
+            assert_mean(&format!("{}, {slices} slices, {rate:e}", kind.name()), spec, window);
+        }
     }
-}
-
-#[test]
-fn the_mean_of_a_stable_filter_is_its_peak() {
-    let sizing = StableSizing::new(40_000, 1e-2);
-    assert_mean("stable", Spec::Stable(sizing), time(4), sizing.predict(f64::INFINITY).rate);
 }

@@ -2,7 +2,8 @@
 //!
 //! Owns the bits and how they age: one small trait, [`Filter`], and its kinds. Pure: no I/O, no clock, and no randomness of its
 //! own. Time comes from the records. Must never forget a key within its window, except for [`Stable`], which does not guarantee a
-//! window. All other errors are false positives. CONTRIBUTING.md lists the steps to add a kind.
+//! window. All other errors are false positives. [`Kind`] and [`Spec`] come from the table
+//! of the kinds.
 
 pub mod aging;
 mod bloom;
@@ -10,6 +11,7 @@ pub mod cuckoo;
 pub mod exact;
 mod growth;
 mod hash;
+mod kind;
 mod paged_buffer;
 mod prefetch;
 mod sizing;
@@ -21,13 +23,16 @@ pub use bloom::BloomLayout;
 pub use cuckoo::{Cuckoo, Sizing as CuckooSizing};
 pub use exact::{Archive, ArchiveError, Change, Exact, ExactError, ExactMetadata, GenerationId};
 pub use growth::{AtMaxMemory, Growth};
+pub use kind::{Demand, Properties, Size, Sizing};
 pub use paged_buffer::PAGE_BYTES;
-pub use sizing::{blocked_rate, mean_between, plain_bits, plain_rate, rate_per_generation};
+pub use sizing::{plain_bits, plain_rate, rate_per_generation};
 pub use stable::{CellLayout as StableLayout, Sizing as StableSizing, Stable};
 pub use window::{Slice, Window};
 
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
+use kind::{Metadata, Row, kinds};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::fmt;
@@ -36,6 +41,25 @@ use std::fmt;
 ///
 /// Its state is a pure function of the calls, in order. The state is stored as metadata and pages, and a restored state is
 /// bit-for-bit identical.
+///
+/// ```
+/// use unseen::filter::{Demand, Filter, Kind, Window};
+/// use unseen::key::Fingerprint;
+///
+/// let window = Window::keys(1_000, 4);
+/// let spec = Kind::default().spec(window, &Demand::new(1_000, 1e-4)).ok_or("not in memory")?;
+/// let mut filter = spec.build(window);
+/// filter.insert(Fingerprint(42))?;
+///
+/// let mut restored = spec.restore(window, &filter.metadata())?;
+/// for page in filter.dirty_pages() {
+///     let mut bytes = Vec::new();
+///     filter.write_page(page, &mut bytes);
+///     restored.read_page(page, &bytes)?;
+/// }
+/// assert!(restored.contains(Fingerprint(42)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// Precomputes lookups of these keys. A hint: call it with a batch of 16 to 64 keys before asking for the first of them, so
     /// that their cache misses overlap.
@@ -157,143 +181,42 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     fn mark_stale(&mut self);
 }
 
-/// The kind and size of a filter. A filter is built from a `Spec` and a window.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Spec {
-    /// A queue of generations, with the size of one generation.
-    Aging(AgingSizing),
-    /// Fingerprints with generation tags, which can be deleted, with the size of the table.
-    Cuckoo(CuckooSizing),
-    /// Cells that forget at random: recently inserted keys are most likely seen. The only kind without a guarantee or a window.
-    Stable(StableSizing),
-}
-
-impl Spec {
-    /// Creates an empty filter.
-    #[must_use]
-    pub fn build(self, window: Window) -> Box<dyn Filter> {
-        match self {
-            Self::Aging(sizing) => Box::new(Aging::new(window, sizing)),
-            Self::Cuckoo(sizing) => Box::new(Cuckoo::new(window, sizing)),
-            Self::Stable(sizing) => Box::new(Stable::new(sizing)),
-        }
-    }
-
-    /// True if the filter forgets by slices of the window.
-    #[must_use]
-    pub const fn has_slices(self) -> bool {
-        match self {
-            Self::Aging(_) | Self::Cuckoo(_) => true,
-            Self::Stable(_) => false,
-        }
-    }
-
-    /// Returns the number of keys that the filter is planned to remember at a time.
-    #[must_use]
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate")]
-    pub fn capacity(self, window: Window) -> u64 {
-        let slices = u64::from(window.slices());
-        match self {
-            Self::Aging(sizing) => sizing.capacity.saturating_mul(slices),
-            Self::Cuckoo(sizing) => sizing.capacity / (slices + 1) * slices,
-            Self::Stable(sizing) => sizing.lifetime() as u64,
-        }
-    }
-
-    /// Returns the memory at capacity, in bytes.
-    #[must_use]
-    pub fn bytes(self, window: Window) -> u64 {
-        match self {
-            Self::Aging(sizing) => sizing.bytes(window),
-            Self::Cuckoo(sizing) => sizing.bytes(window),
-            Self::Stable(sizing) => sizing.bytes(),
-        }
-    }
-
-    /// Creates the filter that metadata describes, with its bytes still zero. [`Filter::read_page`] fills them in.
-    ///
-    /// # Errors
-    /// [`MetadataError`] if the metadata does not belong to such a filter.
-    pub fn restore(self, window: Window, metadata: &FilterMetadata) -> Result<Box<dyn Filter>, MetadataError> {
-        // Match on the stored kind, one arm per kind, so that a new kind does not compile until it has an arm.
-        match metadata {
-            FilterMetadata::Aging(metadata) => match self {
-                Self::Aging(sizing) => Ok(Box::new(Aging::from_metadata(window, sizing, metadata)?)),
-                _ => Err(MetadataError::Kind),
-            },
-            FilterMetadata::Cuckoo(metadata) => match self {
-                Self::Cuckoo(sizing) => Ok(Box::new(Cuckoo::from_metadata(window, sizing, metadata)?)),
-                _ => Err(MetadataError::Kind),
-            },
-            FilterMetadata::Stable(metadata) => match self {
-                Self::Stable(sizing) => Ok(Box::new(Stable::from_metadata(sizing, metadata)?)),
-                _ => Err(MetadataError::Kind),
-            },
-        }
-    }
-}
-
-/// Metadata of a filter, without its bytes. Its JSON is part of the state format.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FilterMetadata {
-    /// Metadata of an [`Aging`] filter.
-    Aging(aging::Metadata),
-    /// Metadata of a [`Cuckoo`] filter.
-    Cuckoo(cuckoo::Metadata),
-    /// Metadata of a [`Stable`] filter.
-    Stable(stable::Metadata),
-}
-
-impl FilterMetadata {
-    /// Returns a spec that is sufficient to restore the filter and to merge it with others, but not to insert keys.
-    #[must_use]
-    pub fn spec(&self, window: Window) -> Spec {
-        match self {
-            Self::Aging(_) => Spec::Aging(AgingSizing::new(window, 1, 0.5)),
-            Self::Cuckoo(_) => Spec::Cuckoo(CuckooSizing::new(window, 1, 0.5)),
-            Self::Stable(metadata) => Spec::Stable(metadata.sizing()),
-        }
-    }
-
-    /// Returns the fill level of the filter, without its load.
-    #[must_use]
-    pub fn usage(&self) -> Usage {
-        match self {
-            Self::Aging(metadata) => metadata.usage(),
-            Self::Cuckoo(metadata) => metadata.usage(),
-            Self::Stable(metadata) => metadata.usage(),
-        }
-    }
-
-    /// Returns the share of unseen keys that the filter reports as seen at its current fill level, by its kind's formula.
-    #[must_use]
-    pub fn estimate(&self) -> f64 {
-        match self {
-            Self::Aging(metadata) => metadata.estimate(),
-            Self::Cuckoo(metadata) => metadata.estimate(),
-            Self::Stable(metadata) => metadata.estimate(),
-        }
-    }
-
-    /// Returns the keys of each slice, oldest first. Empty for kinds that keep all keys in one place.
-    #[must_use]
-    pub fn slices(&self) -> Vec<SliceUsage> {
-        match self {
-            Self::Aging(metadata) => metadata.slices(),
-            Self::Cuckoo(_) | Self::Stable(_) => Vec::new(),
-        }
-    }
-
-    /// Returns the parts in which the filter is stored.
-    #[must_use]
-    pub fn parts(&self) -> Vec<Part> {
-        match self {
-            Self::Aging(metadata) => metadata.parts().collect(),
-            Self::Cuckoo(metadata) => metadata.parts().collect(),
-            Self::Stable(metadata) => metadata.parts().collect(),
-        }
-    }
+// The table of the kinds. ARCHITECTURE.md describes its rows, and `kind` its columns.
+kinds! {
+    memory:
+    /// One Bloom filter per slice of the window.
+    Aging in aging {
+        size: Size::Capacity,
+        keeps_window: true,
+        grows: true,
+        can_retract: false,
+        overfull: "chains more filters: same rate, more memory",
+    },
+    /// A stable Bloom filter, which forgets keys at random.
+    Stable in stable {
+        size: Size::Memory { least: 1024 },
+        keeps_window: false,
+        grows: false,
+        can_retract: false,
+        overfull: "forgets sooner: same rate",
+    },
+    /// Fingerprints in a cuckoo filter, each with its slice of the window. Keys can be retracted.
+    Cuckoo in cuckoo {
+        size: Size::Capacity,
+        keeps_window: true,
+        grows: false,
+        can_retract: true,
+        overfull: "chains more tables: same rate, more memory",
+    };
+    disk:
+    /// A set of fingerprints on disk, without false positives.
+    Exact in exact {
+        size: Size::Disk,
+        keeps_window: true,
+        grows: false,
+        can_retract: true,
+        overfull: "more disk; memory only for caches",
+    };
 }
 
 /// A part of a filter that is stored and dropped as a unit.
@@ -307,7 +230,7 @@ pub struct Part {
     pub pages: u64,
 }
 
-/// The fill level of a filter.
+/// The fill level of a filter, from [`Filter::usage`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
     /// Number of keys remembered, counting repeated insertions.
@@ -335,7 +258,7 @@ pub struct SliceUsage {
     pub bytes: u64,
 }
 
-/// Predicted behavior of a filter at some load.
+/// Predicted behavior of a filter at some load, from [`Sizing::predicted`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Prediction {
     /// Share of unseen keys that are reported as seen.

@@ -26,12 +26,6 @@ pub const CHAIN_SHARE: f64 = 1.0 / 128.0;
 /// more memory: below a rate of about 7e-6 for one filter, regardless of the number of keys.
 const WORTH_A_BLOCK: f64 = 1.19;
 
-/// False-positive rate of a blocked filter with `bits_per_key`, and `k` different bits per key.
-#[must_use]
-pub fn blocked_rate(bits_per_key: f64, k: u32) -> f64 {
-    spread_rate(bits_per_key, 1, k)
-}
-
 /// False-positive rate if a key has `k` different bits in each of `blocks_per_key` blocks. A block then has `blocks_per_key`
 /// times the keys, and an absent key is reported as seen only if its bits are set in each block.
 fn spread_rate(bits_per_key: f64, blocks_per_key: u32, k: u32) -> f64 {
@@ -191,6 +185,11 @@ fn best_k(bits_per_key: f64, blocks_per_key: u32) -> (u32, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// False-positive rate of a blocked filter with `bits_per_key`, and `k` different bits per key.
+    fn blocked_rate(bits_per_key: f64, k: u32) -> f64 {
+        spread_rate(bits_per_key, 1, k)
+    }
 
     #[test]
     fn rates_match_published_ones() {

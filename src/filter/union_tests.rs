@@ -1,26 +1,16 @@
 //! Promise: a merged filter has seen every key that either filter had seen.
 
 use super::*;
+use crate::key::numbered::key;
 use proptest::prelude::*;
-use std::sync::LazyLock;
 
 const WINDOW: Window = Window::Time { slice_ms: 10, slices: 3 };
 
-fn key(number: u64) -> Fingerprint {
-    Fingerprint(xxhash_rust::xxh3::xxh3_128(&number.to_le_bytes()))
-}
-
-fn aging(capacity: u64) -> Spec {
-    Spec::Aging(AgingSizing::new(WINDOW, capacity, 1e-9))
-}
-
-fn cuckoo(capacity: u64) -> Spec {
-    Spec::Cuckoo(CuckooSizing::new(WINDOW, capacity, 1e-9))
-}
-
-fn stable(bytes: u64) -> Spec {
-    static PLAN: LazyLock<StableSizing> = LazyLock::new(|| StableSizing::new(1 << 20, 1e-3));
-    Spec::Stable(if bytes == 1 << 20 { *PLAN } else { StableSizing::new(bytes, 1e-3) })
+/// The filters of all kinds, or of those that keep a window.
+fn specs(window: Window, keys: u64, keep_window: bool) -> Vec<Spec> {
+    let demand = Demand { bytes: keys * 1_000, ..Demand::new(keys, 1e-9) };
+    let kinds = Kind::ALL.iter().filter(|kind| kind.properties().keeps_window || !keep_window);
+    kinds.filter_map(|kind| kind.spec(window, &demand)).collect()
 }
 
 /// A filter into which keys were inserted at given times.
@@ -56,9 +46,8 @@ fn keys() -> impl Strategy<Value = Vec<(u64, i64)>> {
 
 proptest! {
     #[test]
-    fn a_merged_filter_has_seen_the_keys_of_both(ours in keys(), theirs in keys(), kind in 0..2_u8) {
+    fn a_merged_filter_has_seen_the_keys_of_both(ours in keys(), theirs in keys(), spec in prop::sample::select(specs(WINDOW, 60, true))) {
         // Small enough to chain now and then.
-        let spec = if kind == 0 { aging(60) } else { cuckoo(60) };
         let (mut own, other) = (filter_with(spec, &ours), filter_with(spec, &theirs));
         if own.union(&*other).is_err() {
             // Layers of different depths have the same shapes, so only a filter without a time is rejected.
@@ -85,12 +74,14 @@ proptest! {
 }
 
 #[test]
-fn stable_cells_are_merged() {
+fn filters_of_every_kind_are_merged() {
     let (ours, theirs): (Vec<_>, Vec<_>) = ((0..500).map(|number| (number, 0)).collect(), (500..1_000).map(|number| (number, 0)).collect());
-    let (mut own, other) = (filter_with(stable(1 << 20), &ours), filter_with(stable(1 << 20), &theirs));
-    own.union(&*other).unwrap();
-    assert!((0..1_000).all(|number| own.contains(key(number))));
-    assert_eq!(own.usage().open_keys, 1_000);
+    for spec in specs(WINDOW, 1_000, false) {
+        let (mut own, other) = (filter_with(spec, &ours), filter_with(spec, &theirs));
+        own.union(&*other).unwrap();
+        assert!((0..1_000).all(|number| own.contains(key(number))), "{spec:?}");
+        assert_eq!(own.usage().open_keys, 1_000);
+    }
 }
 
 #[test]
@@ -103,15 +94,17 @@ fn incompatible_filters_are_rejected_with_a_message() {
         sentence
     };
     let refused = |own: Spec, other: Spec| refused_in((WINDOW, own), (WINDOW, other));
-    assert_eq!(refused(aging(60), cuckoo(60)), "the filters are of different kinds");
-    assert_eq!(refused(stable(1 << 20), aging(60)), "the filters are of different kinds");
-    for (own, other) in [(aging(60), aging(6_000)), (cuckoo(60), cuckoo(6_000)), (stable(1 << 20), stable(1 << 14))] {
-        assert!(refused(own, other).starts_with("the filters differ in size"));
+    for own in specs(WINDOW, 60, false) {
+        for other in specs(WINDOW, 6_000, false) {
+            let expected = if own.kind() == other.kind() { "the filters differ in size" } else { "the filters are of different kinds" };
+            assert!(refused(own, other).starts_with(expected), "{own:?}, {other:?}");
+        }
     }
-    let longer = Window::Time { slice_ms: 10, slices: 4 };
-    let other = Spec::Aging(AgingSizing::new(longer, 60, 1e-9));
-    assert_eq!(refused_in((WINDOW, aging(60)), (longer, other)), "the windows differ in length or number of slices");
-    let counted = Window::keys(30, 3);
-    let counted = (counted, Spec::Aging(AgingSizing::new(counted, 30, 1e-9)));
-    assert_eq!(refused_in(counted, counted), "windows by count cannot be merged, because each counts its own keys");
+    let (longer, counted) = (Window::Time { slice_ms: 10, slices: 4 }, Window::keys(30, 3));
+    for (own, other) in specs(WINDOW, 60, true).into_iter().zip(specs(longer, 60, true)) {
+        assert_eq!(refused_in((WINDOW, own), (longer, other)), "the windows differ in length or number of slices");
+    }
+    for own in specs(counted, 30, true) {
+        assert_eq!(refused_in((counted, own), (counted, own)), "windows by count cannot be merged, because each counts its own keys");
+    }
 }

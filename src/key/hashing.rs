@@ -84,6 +84,23 @@ impl fmt::Debug for Hashing {
     }
 }
 
+/// Keys of tests.
+#[cfg(test)]
+pub(crate) mod numbered {
+    use super::Fingerprint;
+    use xxhash_rust::xxh3::{xxh3_128, xxh3_128_with_seed};
+
+    /// Returns the key with a number.
+    pub(crate) fn key(number: u64) -> Fingerprint {
+        Fingerprint(xxh3_128(&number.to_le_bytes()))
+    }
+
+    /// Returns the key with a number in a family of 2^64 keys.
+    pub(crate) fn key_of_family(family: u64, number: u64) -> Fingerprint {
+        Fingerprint(xxh3_128_with_seed(&number.to_le_bytes(), family))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

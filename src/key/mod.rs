@@ -23,6 +23,8 @@ mod shown;
 mod time;
 
 pub use field::{Field, Leaf};
+#[cfg(test)]
+pub(crate) use hashing::numbered;
 pub use hashing::{HashKeyError, Hashing};
 pub use lookup::LookupError;
 pub use normalize::{Normalizer, Normalizers};

@@ -7,6 +7,23 @@ use crate::format::{JsonExtractor, Places, PointerError};
 use std::fmt;
 
 /// One part of a key.
+///
+/// Values are compared as JSON values: the number 5 and the text "5" are different ids. Pointers are checked when a
+/// [`KeySpec`](super::KeySpec) is made of parts, and values when a record is read.
+///
+/// ```
+/// use unseen::key::{KeySpec, Normalizer, Normalizers, Part, Scratch};
+/// use unseen::record::{Reason, Record};
+///
+/// let user = Part::Normalized(Box::new(Part::Field("/user".to_owned())), Normalizers::new(vec![Normalizer::Trim]));
+/// let key = KeySpec::new(vec![user, Part::Optional(Box::new(Part::Header("tenant".to_owned())))])?;
+/// let mut scratch = Scratch::default();
+/// let mut fingerprint = |value: &[u8]| key.fingerprint(&Record { key: None, value: Some(value), headers: &[] }, &mut scratch);
+///
+/// assert_eq!(fingerprint(br#"{"user": "ann"}"#)?, fingerprint(br#"{"n": 2, "user": " ann "}"#)?);
+/// assert_eq!(fingerprint(br#"{"name": "ann"}"#).unwrap_err().reason, Reason::MissingKey);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The record key.

@@ -12,7 +12,8 @@ mod text;
 pub use proposal::Proposal;
 pub use sample::{Sample, SampleError, SampleOptions};
 
-use kinds::{KINDS, Make, UNCHAINED, whole};
+use crate::filter::Kind;
+use kinds::{Make, UNCHAINED, kinds, whole};
 use serde::{Deserialize, Serialize};
 
 /// The loads of a table.
@@ -131,32 +132,32 @@ fn watched_bytes(keys: u64) -> u64 {
 /// Returns the names of all kinds, in table order.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
-    KINDS.iter().map(|(name, _)| *name).collect()
+    kinds().into_iter().map(|(name, _)| name).collect()
 }
 
 impl Comparison {
-    /// Compares `kinds`, or all kinds if the list is empty. `aging` adds `unchained`, the same filter without chaining.
+    /// Compares the named kinds, or all kinds if no name is given. The default kind adds `unchained`, the same filter without chaining.
     ///
     /// # Errors
     /// Returns [`Error::Candidate`] if a kind does not exist.
-    pub fn new(ask: Ask, kinds: &[String], sample: Option<Sample>) -> Result<Self, Error> {
-        if let Some(unknown) = kinds.iter().find(|kind| !names().contains(&kind.as_str())) {
+    pub fn new(ask: Ask, named: &[String], sample: Option<Sample>) -> Result<Self, Error> {
+        if let Some(unknown) = named.iter().find(|kind| !names().contains(&kind.as_str())) {
             return Err(Error::Candidate(unknown.clone()));
         }
-        let is_included = |name: &str| kinds.is_empty() || kinds.iter().any(|kind| kind == name || (kind == "aging" && name == UNCHAINED));
-        let rows = KINDS.iter().filter(|(name, _)| is_included(name));
-        let kinds = rows.map(|&(name, make)| row(name, make, &ask)).collect();
+        let is_variant = |kind: &str, name: &str| kind == Kind::default().name() && name == UNCHAINED;
+        let is_included = |name: &str| named.is_empty() || named.iter().any(|kind| kind == name || is_variant(kind, name));
+        let kinds = kinds().iter().filter(|(name, _)| is_included(name)).map(|(name, make)| row(name, make, &ask)).collect();
         Ok(Self { ask, sample, proposal: None, kinds })
     }
 }
 
-fn row(name: &str, make: Make, ask: &Ask) -> Row {
+fn row(name: &str, make: &Make, ask: &Ask) -> Row {
     let kind = make(ask, ask.false_positive_rate);
     let partitions = u64::from(ask.partitions);
     let partition_bytes = (kind.predict)(1.0).bytes;
     let memory_bytes = partition_bytes.saturating_mul(partitions);
     let steady_partition_bytes = kind.steady_bytes.unwrap_or(partition_bytes);
-    let overhead = PARTITION_BYTES + if name == "exact" { 0 } else { watched_bytes(ask.keys.div_ceil(partitions.max(1))) };
+    let overhead = PARTITION_BYTES + if kind.disk > 0.0 { 0 } else { watched_bytes(ask.keys.div_ceil(partitions.max(1))) };
     let disk_bytes = whole(kind.disk).saturating_mul(partitions);
     let fits = ask.memory_bytes.map(|bytes| memory_bytes <= bytes);
     let rate_within_memory = match ask.memory_bytes {
@@ -201,7 +202,7 @@ fn bits_per_key(ask: &Ask, bytes: u64) -> f64 {
 }
 
 /// Returns the smallest rate for which a kind takes at most `bytes` per partition.
-fn reachable(make: Make, ask: &Ask, bytes: u64) -> Option<f64> {
+fn reachable(make: &Make, ask: &Ask, bytes: u64) -> Option<f64> {
     let expected = |exponent: f64| (make(ask, 10_f64.powf(exponent)).predict)(1.0);
     // Sizing does not support rates below this range, and a filter with a higher rate is useless.
     let (mut low, mut high) = (-9.0, 0.5_f64.log10());

@@ -48,6 +48,21 @@ pub struct Options {
 }
 
 /// A replay in progress.
+///
+/// ```
+/// use unseen::config::Config;
+/// use unseen::record::Timestamp;
+/// use unseen::replay::{Format, Options, Replay};
+///
+/// let config = Config::load("examples/news.toml".as_ref(), &[])?;
+/// let options = Options { format: Format::Ndjson, time: Some("/time".to_owned()), partitions: 1, truth: false };
+/// let mut replay = Replay::new(&config.topics[0], &options)?;
+/// let (input, mut output) = (&b"{\"id\": 1}\n{\"id\": 2}\n{\"id\": 1}\n"[..], Vec::new());
+/// replay.run(input, &mut output, || Timestamp::MAX)?;
+/// assert_eq!(output, b"{\"id\": 1}\n{\"id\": 2}\n");
+/// assert_eq!(replay.summary().duplicates, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Replay<'t> {
     topic: &'t Topic,

@@ -6,7 +6,7 @@ use crate::record::Timestamp;
 use crate::values::Counted;
 use std::collections::BTreeMap;
 
-/// Counts of the records so far.
+/// Counts of the records so far, from [`Replay::summary`](super::Replay::summary).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
     /// Lines read.

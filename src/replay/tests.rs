@@ -1,7 +1,7 @@
 use super::*;
 use crate::config::{self, OnDuplicate, OnTombstone};
 use crate::content::{CompareContent, Conflicts};
-use crate::filter::{Growth, Window};
+use crate::filter::{Growth, Kind, Window};
 use crate::format::{Formats, RecordFormat, Side};
 use crate::key::{KeySpec, Predicate};
 use crate::values::Counted;
@@ -35,7 +35,7 @@ fn topic(parts: Vec<Part>) -> Topic {
 
 fn filter(false_positive_rate: f64) -> config::Filter {
     let growth = Growth::default();
-    config::Filter { kind: config::Kind::Aging, capacity: Some(1_000), false_positive_rate, confirm: false, memory: None, growth }
+    config::Filter { kind: Kind::Aging, capacity: Some(1_000), false_positive_rate, confirm: false, memory: None, growth }
 }
 
 fn by_id() -> Topic {

@@ -8,7 +8,7 @@ use crate::key::Fingerprint;
 use crate::record::Verdict;
 use std::collections::HashMap;
 
-/// Number of errors of the filter.
+/// Number of errors of the filter, counted with an exact window. See [`Options::truth`](super::Options::truth).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Records whose key an exact window does not remember. Each could have been a false positive.

@@ -118,35 +118,27 @@ mod tests {
     use super::*;
     use crate::changelog::{Applier, ChangelogRecord, Outcome};
     use crate::dedup::{Emit, Late};
-    use crate::filter::{AgingSizing, CuckooSizing, Spec, StableSizing, Window};
+    use crate::filter::{Demand, Kind, Spec, Window};
+    use crate::key::numbered::key;
     use crate::record::Verdict;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
     use std::convert::Infallible;
-    use xxhash_rust::xxh3::xxh3_128;
 
     const ORIGIN: Origin = Origin { owner: 1, keys: 2, clock: 3, kind: 4 };
     const HOUR: i64 = 3_600_000;
-
-    fn key(number: u64) -> Fingerprint {
-        Fingerprint(xxh3_128(&number.to_le_bytes()))
-    }
 
     fn rules(window: Window, filter: Option<Spec>, exact: bool) -> Rules {
         Rules { window, filter, exact, refresh: false, late: Late::Emit, emit: Emit::First }
     }
 
-    /// Returns rules for every filter kind. The last kind forgets at random.
+    /// Returns rules for every kind of filter. One kind forgets at random.
     fn kinds(window: Window) -> Vec<Rules> {
-        vec![
-            rules(window, Some(Spec::Aging(AgingSizing::new(window, 200, 1e-9))), false),
-            // Small enough for frequent false positives.
-            rules(window, Some(Spec::Aging(AgingSizing::new(window, 20, 0.3))), false),
-            rules(window, Some(Spec::Aging(AgingSizing::new(window, 200, 0.1))), true),
-            rules(window, Some(Spec::Cuckoo(CuckooSizing::new(window, 400, 1e-6))), false),
-            rules(window, None, true),
-            rules(window, Some(Spec::Stable(StableSizing::new(1 << 20, 1e-6))), false),
-        ]
+        let spec = |kind: Kind, keys, rate| kind.spec(window, &Demand { bytes: 1 << 20, ..Demand::new(keys, rate) });
+        let alone = Kind::ALL.iter().map(|&kind| rules(window, spec(kind, 400, 1e-6), kind.is_on_disk()));
+        // Small enough for frequent false positives.
+        let small = rules(window, spec(Kind::default(), 20, 0.3), false);
+        alone.chain([small, rules(window, spec(Kind::default(), 200, 0.1), true)]).collect()
     }
 
     /// Returns the changelog records of these sightings.
@@ -236,7 +228,7 @@ mod tests {
     #[test]
     fn a_large_slice_is_split_into_several_records() {
         let window = Window::time(HOUR, 2);
-        let rules = rules(window, Some(Spec::Cuckoo(CuckooSizing::new(window, 200_000, 1e-6))), false);
+        let rules = rules(window, Kind::default().spec(window, &Demand::new(200_000, 1e-6)), false);
         let seen: Vec<_> = (0..70_000).map(|name| (name, 5, false)).collect();
         let (records, logged) = log(rules, &seen);
         assert_eq!((records.len(), logged.keys), (3, 70_000));

@@ -180,12 +180,6 @@ impl<T: Send + 'static> Process<T> {
         self.simulation.with(|world| world.kill(self.id));
     }
 
-    /// Kills the process after this virtual time.
-    pub fn kill_in(&self, time: Duration) {
-        let id = self.id;
-        self.simulation.with(|world| world.after(micros(time), move |world| world.kill(id)));
-    }
-
     /// Kills the process at its `calls`th client call from now.
     pub fn kill_after_calls(&self, calls: u64) {
         self.simulation.with(|world| world.processes[self.id].kill_after = Some(calls.max(1)));
@@ -281,12 +275,6 @@ impl Simulation {
         // A kill or a stop takes effect in the next call.
         drop(self.enter());
         fails
-    }
-
-    /// The number of threads that have not ended, for tests.
-    #[must_use]
-    pub fn waiting_threads(&self) -> usize {
-        self.lock().threads.iter().filter(|thread| matches!(thread.state, State::Waiting { .. })).count()
     }
 
     pub(super) fn deadline(&self, timeout: Duration) -> Micros {

@@ -468,9 +468,9 @@ impl Fault {
         let by_keys = plan.options.is_judged_by_keys();
         let is_spared = has_changelog || by_keys && !has("cold_start = \"fail\"");
         let may_change = |change| match change {
-            Change::Size => !has("kind = \"stable\""),
+            Change::Size => plan.options.filter().keeps_window(),
             // Only one kind has contents.
-            Change::Kind => has_changelog && has("refresh = false") && !has("kind = \"stable\"") && !has(ON_CHANGE),
+            Change::Kind => has_changelog && has("refresh = false") && plan.options.filter().keeps_window() && !has(ON_CHANGE),
             Change::Stable => has_changelog && by_keys,
             Change::Slices | Change::Window | Change::Time => has_changelog && !plan.options.rotates(),
             // Each record is judged by the condition with which it was first read.

@@ -3,7 +3,7 @@
 //! Drawn plans reach most of these situations sooner or later. These plans reach them in every run. Most have an `instance_id`: without
 //! one, the group would wait until the session of a killed process ends, and by then the stream would have ended, too.
 
-use crate::options::{Change, DIMENSIONS, ENCODED, EVENT_TIMES, ON_CHANGE, RULES, WHEN};
+use crate::options::{Change, DIMENSIONS, ENCODED, EVENT_TIMES, FILTERS, Filter, ON_CHANGE, RULES, WHEN};
 use crate::plan::{FAILING, Fault, Plan, ServerFilter, Step};
 use crate::{Outcome, run};
 use serde_json::json;
@@ -14,9 +14,10 @@ const COVERS_ALL: &str = "a window by time that covers all";
 const WITHOUT_CHANGELOG: &str = "state.changelog = false";
 const NO_COLD_START: &str = "cold_start = \"fail\"";
 
-/// Kinds of filters that guarantee a window. The last four can retract keys.
-const KINDS: [&str; 5] =
-    ["kind = \"aging\"", "kind = \"cuckoo\"", "kind = \"exact\"", "kind = \"aging\", confirm = true", "kind = \"cuckoo\", confirm = true"];
+/// The filters that keep a window.
+fn filters() -> impl Iterator<Item = &'static Filter> {
+    FILTERS.iter().filter(|filter| filter.keeps_window())
+}
 
 /// A checkpoint interval longer than any plan.
 const NEVER_MS: u64 = 1_000_000;
@@ -235,7 +236,7 @@ fn partition_that_returns_has_the_keys_seen_elsewhere() {
 
 #[test]
 fn state_survives_configuration_changes() {
-    for kind in KINDS {
+    for kind in filters().map(|filter| filter.choice) {
         let changes = [Change::Kind, Change::Slices, Change::Window, Change::Size, Change::Kind];
         let steps = changes.into_iter().enumerate().map(|(number, change)| step(50 * (number + 1), Fault::Change(change)));
         check(&plan(&[STATIC, COVERS_ALL, NO_COLD_START, kind], steps));
@@ -250,10 +251,10 @@ fn keys_expire_by_event_time_through_kills_and_a_lost_disk() {
         let steps = [step(60, Fault::Kill), step(120, Fault::LoseDisk { killed: true }), step(200, Fault::Join), step(240, Fault::Kill)];
         plan(&[STATIC, NO_COLD_START, EVENT_TIMES, "late = \"drop\"", odd, kind], steps)
     };
-    for kind in KINDS {
+    for kind in filters().map(|filter| filter.choice) {
         check(&of(kind));
     }
-    let plan = of(KINDS[0]);
+    let plan = of(FILTERS[0].choice);
     assert!(matches!(run(&plan, Some("event_times_ignored")), Outcome::Failed(_)), "the simulation does not notice the defect");
 }
 
@@ -289,7 +290,7 @@ fn records_pass_through_in_order_through_kills_and_a_lost_disk() {
 fn a_changed_condition_holds_for_the_records_that_follow() {
     let steps =
         || [step(80, Fault::Change(Change::When)), step(120, Fault::Kill), step(160, Fault::Change(Change::When)), step(220, Fault::Kill)];
-    for kind in KINDS {
+    for kind in filters().map(|filter| filter.choice) {
         check(&plan(&[STATIC, NO_COLD_START, WHEN, kind], steps()));
     }
     let lost = step(250, Fault::LoseDisk { killed: true });
@@ -334,7 +335,7 @@ fn a_change_of_emit_evaluates_the_records_again() {
 
 #[test]
 fn window_by_count_survives_a_lost_disk() {
-    for kind in KINDS {
+    for kind in filters().map(|filter| filter.choice) {
         let steps = [step(100, Fault::LoseDisk { killed: true }), step(200, Fault::LoseDisk { killed: false })];
         check(&plan(&[STATIC, "a window by count that covers all", NO_COLD_START, kind], steps));
     }
@@ -342,7 +343,7 @@ fn window_by_count_survives_a_lost_disk() {
 
 #[test]
 fn keys_are_retracted_through_kills_and_a_lost_disk() {
-    for &kind in &KINDS[1..] {
+    for kind in filters().filter(|filter| filter.can_retract()).map(|filter| filter.choice) {
         let kill = |at| step(at, Fault::Kill);
         let steps = [kill(60), kill(120), step(180, Fault::LoseDisk { killed: true }), kill(240)];
         check(&plan(&[STATIC, kind, "retract"], steps));

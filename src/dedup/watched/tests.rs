@@ -2,15 +2,11 @@
 
 use super::*;
 use crate::dedup::{Dedup, Emit, Late, Rules};
-use crate::filter::{AgingSizing, AtMaxMemory, CuckooSizing, Growth, Spec, StableSizing, Window};
+use crate::filter::{AgingSizing, AtMaxMemory, Demand, Growth, Kind, Spec, Window};
+use crate::key::numbered::key;
 use crate::record::Verdict;
 use proptest::prelude::*;
 use std::collections::HashMap;
-use xxhash_rust::xxh3::xxh3_128;
-
-fn key(number: u64) -> Fingerprint {
-    Fingerprint(xxh3_128(&number.to_le_bytes()))
-}
 
 fn rules(window: Window, filter: Spec) -> Rules {
     Rules { window, filter: Some(filter), exact: false, refresh: false, late: Late::Emit, emit: Emit::First }
@@ -23,15 +19,21 @@ fn fixed(window: Window, keys: u64, rate: f64) -> Spec {
     Spec::Aging(plan.with_growth(growth))
 }
 
+/// The kinds that keep a window in memory.
+fn kinds() -> Vec<Kind> {
+    Kind::ALL.iter().copied().filter(|kind| kind.properties().keeps_window && !kind.is_on_disk()).collect()
+}
+
 proptest! {
     #[test]
     fn if_all_keys_are_watched_every_wrong_key_is_counted_once(
         slices in 1..4_u32,
-        kind in 0..2_u8,
+        kind in prop::sample::select(kinds()),
+        is_fixed: bool,
         arrivals in prop::collection::vec((0..400_u64, 0..6_i64), 1..2_000),
     ) {
         let window = Window::time(400, slices);
-        let filter = if kind == 0 { fixed(window, 60, 0.05) } else { Spec::Cuckoo(CuckooSizing::new(window, 60, 0.05)) };
+        let filter = if is_fixed { fixed(window, 60, 0.05) } else { kind.spec(window, &Demand::new(60, 0.05)).unwrap() };
         let mut dedup = Dedup::new(rules(window, filter));
         let (mut clock, mut last, mut slice_of) = (0, HashMap::<u64, (i64, bool)>::new(), 0);
         let mut counts = Vec::new();
@@ -79,12 +81,10 @@ fn rates(filter: Spec, window: Window, keys: std::ops::Range<u64>) -> (f64, Obse
 #[test]
 fn the_observed_interval_contains_the_true_rate() {
     let (window, capacity) = (Window::time(1_000, 4), 30_000);
-    for (overfill, filter) in [
-        (1, fixed(window, 4 * capacity, 0.05)),
-        (3, fixed(window, 4 * capacity, 0.05)),
-        (1, Spec::Cuckoo(CuckooSizing::new(window, capacity, 0.05))),
-        (1, Spec::Stable(StableSizing::new(20_000, 0.05))),
-    ] {
+    let overfilled = [1, 3].map(|overfill| (overfill, fixed(window, 4 * capacity, 0.05)));
+    let demand = Demand { bytes: 20_000, ..Demand::new(capacity, 0.05) };
+    let of_kinds = Kind::ALL.iter().filter_map(|kind| Some((1, kind.spec(window, &demand)?)));
+    for (overfill, filter) in overfilled.into_iter().chain(of_kinds) {
         let keys = overfill * capacity;
         let rounds = 60;
         let covered = (0..rounds).filter(|round| {
@@ -141,12 +141,14 @@ fn a_state_rebuilt_from_a_changelog_watches_the_same_keys() {
 #[test]
 fn a_retracted_key_is_not_expected() {
     let window = Window::time(1_000, 1);
-    let mut dedup = Dedup::new(rules(window, Spec::Cuckoo(CuckooSizing::new(window, 100, 1e-6))));
-    for _ in 0..3 {
-        assert_eq!(dedup.judge(key(1), Some(0), i64::MAX).unwrap(), Verdict::Unseen);
-        dedup.retract(key(1), Some(0), i64::MAX).unwrap();
+    let retracts = kinds().into_iter().filter(|kind| kind.properties().can_retract);
+    for mut dedup in retracts.map(|kind| Dedup::new(rules(window, kind.spec(window, &Demand::new(100, 1e-6)).unwrap()))) {
+        for _ in 0..3 {
+            assert_eq!(dedup.judge(key(1), Some(0), i64::MAX).unwrap(), Verdict::Unseen);
+            dedup.retract(key(1), Some(0), i64::MAX).unwrap();
+        }
+        assert_eq!(dedup.observed().unwrap(), Observed { checked: 3, wrong: 0 });
     }
-    assert_eq!(dedup.observed().unwrap(), Observed { checked: 3, wrong: 0 });
 }
 
 /// A burst reduces the share. When the burst's keys have expired, the share grows back, and no key that was emitted before is

@@ -2,6 +2,7 @@
 
 use super::Layer;
 use crate::filter::bloom::{BLOCK_BITS, Bloom, BloomLayout};
+use crate::filter::kind;
 use crate::filter::sizing::{BITS_PER_KEY_MAX, K_MAX, shape_rate};
 use crate::filter::{Part, Slice, SliceUsage, Usage};
 use serde::{Deserialize, Serialize};
@@ -22,8 +23,8 @@ pub struct Metadata {
     pub generations: Vec<GenerationMetadata>,
 }
 
-impl Metadata {
-    pub(in crate::filter) fn usage(&self) -> Usage {
+impl kind::Metadata for Metadata {
+    fn usage(&self) -> Usage {
         let layers = || self.generations.iter().flat_map(|generation| &generation.layers);
         let open = self.generations.last().filter(|newest| Some(newest.slice) == self.slice);
         Usage {
@@ -37,7 +38,7 @@ impl Metadata {
 
     /// Returns the probability that at least one layer reports an absent key as seen.
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
-    pub(in crate::filter) fn estimate(&self) -> f64 {
+    fn estimate(&self) -> f64 {
         let layers = self.generations.iter().flat_map(|generation| &generation.layers);
         let rates = layers.map(|layer| {
             let layout = BloomLayout { blocks: layer.blocks, blocks_per_key: layer.blocks_per_key, k: layer.k };
@@ -46,7 +47,7 @@ impl Metadata {
         1.0 - rates.fold(1.0, |right, rate| right * (1.0 - rate))
     }
 
-    pub(in crate::filter) fn slices(&self) -> Vec<SliceUsage> {
+    fn slices(&self) -> Vec<SliceUsage> {
         let sum = |generation: &GenerationMetadata, number: fn(&LayerMetadata) -> u64| {
             generation.layers.iter().fold(0_u64, |sum, layer| sum.saturating_add(number(layer)))
         };
@@ -59,11 +60,12 @@ impl Metadata {
         self.generations.iter().map(slice).collect()
     }
 
-    pub(in crate::filter) fn parts(&self) -> impl Iterator<Item = Part> {
-        self.generations.iter().flat_map(|generation| {
+    fn parts(&self) -> Vec<Part> {
+        let parts = self.generations.iter().flat_map(|generation| {
             let layers = generation.layers.iter().enumerate();
             layers.map(|(layer, stored)| Part { slice: generation.slice, layer, pages: stored.pages })
-        })
+        });
+        parts.collect()
     }
 }
 

@@ -1,8 +1,10 @@
 //! The size of an aging filter, and its predicted rate and memory. Only arithmetic.
 
+use super::{Aging, Metadata};
 use crate::filter::bloom::BloomLayout;
+use crate::filter::kind::{self, Demand};
 use crate::filter::sizing::{CHAIN_SHARE, layout_for, mean_between, rate_per_generation, shape_rate};
-use crate::filter::{Growth, Prediction, Window};
+use crate::filter::{Filter, Growth, MetadataError, Prediction, Window};
 
 /// Sizes, computed once for all partitions that share a configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,12 +40,6 @@ impl Sizing {
         self.layout.bytes() * u64::from(window.slices() + 1)
     }
 
-    /// Memory of all generations, in bytes, once slices have adapted to a steady stream that has the planned keys in each window.
-    #[must_use]
-    pub fn steady_bytes(&self, window: Window) -> u64 {
-        self.steady(window).bytes(window)
-    }
-
     /// Predicts the rate and memory when each generation holds `load` times its capacity, including chained layers: the moment at
     /// which the false-positive rate is highest.
     #[must_use]
@@ -69,18 +65,6 @@ impl Sizing {
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     pub fn rate_unchained(&self, window: Window, load: f64) -> Prediction {
         Self::all(window, 1.0 - shape_rate(self.layout, self.capacity as f64 * load), self.layout.bytes())
-    }
-
-    /// Predicts the average rate over a window, in a steady stream that has the planned keys in each window: the slices of the
-    /// window are full, and the open slice is filling. With `adapt`, slices are larger than that, if they may be.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
-    pub fn mean_rate(&self, window: Window) -> f64 {
-        let (keys, layout) = (self.capacity as f64, self.steady(window).layout);
-        let closed = (-shape_rate(layout, keys)).ln_1p();
-        let open = (-mean_between(0.0, keys, |keys| shape_rate(layout, keys))).ln_1p();
-        // 1 - closed^slices * open, without cancellation.
-        -(closed * f64::from(window.slices()) + open).exp_m1()
     }
 
     /// The sizing once each of the previous slices had the planned keys.
@@ -120,5 +104,59 @@ impl Sizing {
         }
         let capacity = self.capacity.div_ceil(2).saturating_mul(1 << (depth - 1));
         (capacity, layout_for(capacity, self.rate * CHAIN_SHARE * 0.5_f64.powi(depth.cast_signed())))
+    }
+}
+
+impl kind::Row for Sizing {
+    type Metadata = Metadata;
+
+    fn demanded(window: Window, demand: &Demand) -> Self {
+        Self::new(window, demand.keys, demand.rate).with_growth(demand.growth)
+    }
+
+    fn stored(window: Window, _metadata: &Metadata) -> Self {
+        Self::new(window, 1, 0.5)
+    }
+
+    fn restore(self, window: Window, metadata: &Metadata) -> Result<Box<dyn Filter>, MetadataError> {
+        Ok(Box::new(Aging::from_metadata(window, self, metadata)?))
+    }
+}
+
+impl kind::Sizing for Sizing {
+    fn build(&self, window: Window) -> Box<dyn Filter> {
+        Box::new(Aging::new(window, *self))
+    }
+
+    fn capacity(&self, window: Window) -> u64 {
+        self.capacity.saturating_mul(window.slices().into())
+    }
+
+    fn bytes(&self, window: Window) -> u64 {
+        Self::bytes(self, window)
+    }
+
+    fn steady_bytes(&self, window: Window) -> u64 {
+        self.steady(window).bytes(window)
+    }
+
+    fn predicted(&self, window: Window, _keys: u64, load: f64) -> Prediction {
+        self.predict(window, load)
+    }
+
+    /// The slices of the window are full, and the open slice is filling. With `adapt`, slices are larger than that, if they may be.
+    #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+    fn mean_rate(&self, window: Window) -> f64 {
+        let (keys, layout) = (self.capacity as f64, self.steady(window).layout);
+        let closed = (-shape_rate(layout, keys)).ln_1p();
+        let open = (-mean_between(0.0, keys, |keys| shape_rate(layout, keys))).ln_1p();
+        // 1 - closed^slices * open, without cancellation.
+        -(closed * f64::from(window.slices()) + open).exp_m1()
+    }
+
+    fn reads(&self, window: Window) -> (u32, String) {
+        let blocks = self.layout.blocks_per_key * (window.slices() + 1);
+        let bits = self.layout.k * blocks;
+        (bits, format!("{blocks} blocks, {bits} bits"))
     }
 }

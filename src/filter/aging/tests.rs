@@ -1,13 +1,9 @@
 #![expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
 
 use super::*;
+use crate::filter::kind::Metadata as _;
 use crate::filter::{Growth, Prediction};
-use xxhash_rust::xxh3::xxh3_128_with_seed;
-
-/// The key with this number in a family of 2^64 keys.
-fn key(family: u64, number: u64) -> Fingerprint {
-    Fingerprint(xxh3_128_with_seed(&number.to_le_bytes(), family))
-}
+use crate::key::numbered::key_of_family as key;
 
 /// A filter whose `slices + 1` generations each hold `each` keys: the moment at which its false-positive rate is highest.
 fn full(sizing: Sizing, slices: u32, each: u64, family: u64) -> Aging {
@@ -268,7 +264,7 @@ fn metadata(filter: &Aging) -> Metadata {
 
 /// Number of pages that a filter reports as stored.
 fn stored_pages(filter: &Aging) -> u64 {
-    metadata(filter).parts().map(|part| part.pages).sum()
+    metadata(filter).parts().iter().map(|part| part.pages).sum()
 }
 
 /// All pages of a filter that have to be stored.

@@ -16,6 +16,7 @@ mod union;
 
 pub use sizing::Sizing;
 
+use super::kind;
 use super::{CapacityError, Filter, MergeError, MetadataError, PageId, Part, Slice, Usage, Window};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
@@ -389,8 +390,8 @@ pub struct Metadata {
     pub layers: Vec<LayerMetadata>,
 }
 
-impl Metadata {
-    pub(super) fn usage(&self) -> Usage {
+impl kind::Metadata for Metadata {
+    fn usage(&self) -> Usage {
         let shapes = self.layers.iter().filter_map(|layer| layer.layout(u64::from(self.slices) + 1));
         Usage {
             keys: self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.keys)),
@@ -403,15 +404,15 @@ impl Metadata {
 
     /// Returns the probability that at least one layer reports an absent key as seen.
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
-    pub(super) fn estimate(&self) -> f64 {
+    fn estimate(&self) -> f64 {
         let tags = u64::from(self.slices) + 1;
         let rates = self.layers.iter().filter_map(|layer| Some(layer.layout(tags)?.rate(layer.keys as f64)));
         1.0 - rates.fold(1.0, |right, rate| right * (1.0 - rate))
     }
 
-    pub(super) fn parts(&self) -> impl Iterator<Item = Part> {
+    fn parts(&self) -> Vec<Part> {
         let name = |layer: &LayerMetadata| usize::try_from(layer.name).unwrap_or(usize::MAX);
-        self.layers.iter().map(move |layer| Part { slice: Slice::FIRST, layer: name(layer), pages: layer.pages })
+        self.layers.iter().map(|layer| Part { slice: Slice::FIRST, layer: name(layer), pages: layer.pages }).collect()
     }
 }
 

@@ -1,9 +1,10 @@
 //! The size of a cuckoo filter, and its predicted rate and memory. Only arithmetic.
 
-use super::TableLayout;
 use super::table::SLOT_BITS_MAX;
+use super::{Cuckoo, Metadata, SLOTS, TableLayout};
+use crate::filter::kind::{self, Demand};
 use crate::filter::sizing::mean_between;
-use crate::filter::{Prediction, Window};
+use crate::filter::{Filter, MetadataError, Prediction, Window};
 
 /// Minimum share of the rate that is reserved for tables chained by an overfull filter.
 const CHAIN_SHARE: f64 = 1.0 / 32.0;
@@ -27,12 +28,6 @@ impl Sizing {
         let slices = u64::from(window.slices());
         let capacity = u128::from(keys.max(1)).div_ceil(u128::from(slices)) * u128::from(slices + 1);
         Self { capacity: u64::try_from(capacity).unwrap_or(u64::MAX), rate }
-    }
-
-    /// Memory at capacity, in bytes.
-    #[must_use]
-    pub fn bytes(&self, window: Window) -> u64 {
-        self.layout(window, 0).bytes()
     }
 
     /// Layout of the table at a depth of the chain. The first table has all of the rate except a share. The rate that it leaves
@@ -71,15 +66,55 @@ impl Sizing {
         }
         Prediction { rate: 1.0 - right, bytes }
     }
+}
 
-    /// Predicts the average rate over a window, in a steady stream that has the planned keys in each window: the keys of the
-    /// window are present, and the keys of the open slice are being added.
-    #[must_use]
+impl kind::Row for Sizing {
+    type Metadata = Metadata;
+
+    fn demanded(window: Window, demand: &Demand) -> Self {
+        Self::new(window, demand.keys, demand.rate)
+    }
+
+    fn stored(window: Window, _metadata: &Metadata) -> Self {
+        Self::new(window, 1, 0.5)
+    }
+
+    fn restore(self, window: Window, metadata: &Metadata) -> Result<Box<dyn Filter>, MetadataError> {
+        Ok(Box::new(Cuckoo::from_metadata(window, self, metadata)?))
+    }
+}
+
+impl kind::Sizing for Sizing {
+    fn build(&self, window: Window) -> Box<dyn Filter> {
+        Box::new(Cuckoo::new(window, *self))
+    }
+
+    fn capacity(&self, window: Window) -> u64 {
+        let slices = u64::from(window.slices());
+        self.capacity / (slices + 1) * slices
+    }
+
+    fn bytes(&self, window: Window) -> u64 {
+        self.layout(window, 0).bytes()
+    }
+
+    /// The filter's capacity includes the open slice, so the load is the same for both.
+    fn predicted(&self, window: Window, _keys: u64, load: f64) -> Prediction {
+        self.predict(window, load)
+    }
+
+    /// The keys of the window are present, and the keys of the open slice are being added.
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
-    pub fn mean_rate(&self, window: Window) -> f64 {
+    fn mean_rate(&self, window: Window) -> f64 {
         let (most, slices) = (self.capacity as f64, f64::from(window.slices()));
         let layout = self.layout(window, 0);
         mean_between(most * slices / (slices + 1.0), most, |keys| layout.rate(keys))
+    }
+
+    /// A key has two buckets.
+    fn reads(&self, _window: Window) -> (u32, String) {
+        let slots = 2 * SLOTS;
+        (u32::try_from(slots).unwrap_or(u32::MAX), format!("2 buckets, {slots} slots"))
     }
 }
 

@@ -2,14 +2,10 @@
 
 use super::super::{FilterMetadata as AnyMetadata, PAGE_BYTES};
 use super::*;
+use crate::filter::kind::{Metadata as _, Sizing as _};
+use crate::key::numbered::key_of_family as key;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
-use xxhash_rust::xxh3::xxh3_128_with_seed;
-
-/// The key with this number in a family of 2^64 keys.
-fn key(family: u64, number: u64) -> Fingerprint {
-    Fingerprint(xxh3_128_with_seed(&number.to_le_bytes(), family))
-}
 
 const FOUR: Window = Window::Time { slice_ms: 1, slices: 4 };
 
@@ -301,7 +297,7 @@ struct Store(BTreeMap<PageId, Vec<u8>>);
 
 impl Store {
     fn save_and_load(&mut self, filter: &mut Cuckoo) -> Cuckoo {
-        let parts: Vec<_> = metadata(filter).parts().collect();
+        let parts = metadata(filter).parts();
         self.0.retain(|id, _| parts.iter().any(|part| (part.slice, part.layer) == (id.slice, id.layer)));
         let dirty = filter.dirty_pages();
         assert!(dirty.is_sorted(), "pages are sorted by id");

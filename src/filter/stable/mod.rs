@@ -11,6 +11,7 @@ mod sizing;
 pub use sizing::{CellLayout, Sizing};
 
 use super::hash::{SplitMix, scale};
+use super::kind;
 use super::paged_buffer::PagedBuffer;
 use super::{CapacityError, Filter, MergeError, MetadataError, PageId, Part, Slice, Usage};
 use crate::key::Fingerprint;
@@ -306,33 +307,21 @@ pub struct Metadata {
     pub cells: Option<CellsMetadata>,
 }
 
-impl Metadata {
-    /// Returns a sizing with this layout.
-    pub(super) fn sizing(&self) -> Sizing {
-        let stored = self.cells.as_ref().map(|cells| CellLayout {
-            cells: cells.cells,
-            cell_bits: cells.cell_bits,
-            k: cells.k,
-            decrements: cells.decrements,
-        });
-        let smallest = CellLayout { cells: 64, cell_bits: 1, k: 1, decrements: 1 };
-        Sizing { layout: stored.filter(|layout| layout.is_sane()).unwrap_or(smallest), seed: 0 }
-    }
-
-    pub(super) fn usage(&self) -> Usage {
+impl kind::Metadata for Metadata {
+    fn usage(&self) -> Usage {
         let bytes = self.cells.as_ref().map_or(0, |cells| cells.bytes);
         Usage { keys: self.keys, open_keys: self.keys, bytes, load: 0.0, evicted: 0 }
     }
 
     /// Returns the probability that all cells of an absent key are filled.
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-    pub(super) fn estimate(&self) -> f64 {
+    fn estimate(&self) -> f64 {
         let rate = |cells: &CellsMetadata| (cells.filled as f64 / cells.cells as f64).powi(cells.k.cast_signed());
         self.cells.as_ref().map_or(0.0, rate)
     }
 
-    pub(super) fn parts(&self) -> impl Iterator<Item = Part> {
-        self.cells.iter().map(|cells| Part { slice: Slice::FIRST, layer: 0, pages: cells.pages })
+    fn parts(&self) -> Vec<Part> {
+        self.cells.iter().map(|cells| Part { slice: Slice::FIRST, layer: 0, pages: cells.pages }).collect()
     }
 }
 

@@ -3,7 +3,9 @@
 //! Only arithmetic. It follows one cell from event to event: an insertion decrements the cell (with probability P/m) or sets it
 //! (K/m). The independence of cells is an approximation that is good for many cells. Tests compare it with measurements.
 
-use crate::filter::Prediction;
+use super::{Metadata, Stable};
+use crate::filter::kind::{self, Demand};
+use crate::filter::{Filter, MetadataError, Prediction, Window};
 
 /// Maximum number of cells per key. Each cell is a cache miss.
 pub(super) const K_MAX: u32 = 32;
@@ -227,9 +229,13 @@ impl Sizing {
     /// rate rises to that of the stable point, by the paper's formula, and stays there. `f64::INFINITY` returns that rate.
     #[must_use]
     pub fn predict(&self, load: f64) -> Prediction {
-        let rate = if load.is_finite() {
-            let insertions = load.max(0.0) * self.layout.lifetime();
-            Cell::zero(self.layout.process()).pass_insertions(insertions).nonzero().powi(self.layout.k.cast_signed())
+        self.after(load * self.layout.lifetime())
+    }
+
+    /// Predicts the rate and memory after a number of insertions.
+    fn after(&self, insertions: f64) -> Prediction {
+        let rate = if insertions.is_finite() {
+            Cell::zero(self.layout.process()).pass_insertions(insertions.max(0.0)).nonzero().powi(self.layout.k.cast_signed())
         } else {
             self.layout.stable_rate()
         };
@@ -255,5 +261,63 @@ impl Sizing {
     pub fn unseen_after(&self, n: u64) -> f64 {
         let cell = Cell { mortal: false, ..Cell::set(self.layout.process()) };
         1.0 - cell.pass_insertions(n as f64).nonzero().powi(self.layout.k.cast_signed())
+    }
+}
+
+impl kind::Row for Sizing {
+    type Metadata = Metadata;
+
+    fn demanded(_window: Window, demand: &Demand) -> Self {
+        Self::new(demand.bytes, demand.rate)
+    }
+
+    fn stored(_window: Window, metadata: &Metadata) -> Self {
+        let stored = metadata.cells.as_ref().map(|cells| CellLayout {
+            cells: cells.cells,
+            cell_bits: cells.cell_bits,
+            k: cells.k,
+            decrements: cells.decrements,
+        });
+        let smallest = CellLayout { cells: 64, cell_bits: 1, k: 1, decrements: 1 };
+        Self { layout: stored.filter(|layout| layout.is_sane()).unwrap_or(smallest), seed: 0 }
+    }
+
+    fn restore(self, _window: Window, metadata: &Metadata) -> Result<Box<dyn Filter>, MetadataError> {
+        Ok(Box::new(Stable::from_metadata(self, metadata)?))
+    }
+}
+
+impl kind::Sizing for Sizing {
+    fn build(&self, _window: Window) -> Box<dyn Filter> {
+        Box::new(Stable::new(*self))
+    }
+
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate")]
+    fn capacity(&self, _window: Window) -> u64 {
+        self.lifetime() as u64
+    }
+
+    fn bytes(&self, _window: Window) -> u64 {
+        Self::bytes(self)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    fn predicted(&self, _window: Window, keys: u64, load: f64) -> Prediction {
+        self.after(load * keys as f64)
+    }
+
+    /// The rate rises to its peak, and then stays constant.
+    fn mean_rate(&self, _window: Window) -> f64 {
+        self.layout.stable_rate()
+    }
+
+    fn reads(&self, _window: Window) -> (u32, String) {
+        let CellLayout { k, cell_bits, .. } = self.layout;
+        let plural = if k == 1 { "" } else { "s" };
+        (k, if cell_bits == 1 { format!("{k} bit{plural}") } else { format!("{k} cell{plural} of {cell_bits} bits") })
+    }
+
+    fn forgets(&self, keys: u64) -> Option<f64> {
+        Some(self.unseen_after(keys))
     }
 }

@@ -2,14 +2,10 @@
 
 use super::super::{FilterMetadata as AnyMetadata, Spec};
 use super::*;
+use crate::filter::kind::Metadata as _;
+use crate::key::numbered::key_of_family as key;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
-use xxhash_rust::xxh3::xxh3_128_with_seed;
-
-/// The key with this number in a family of 2^64 keys.
-fn key(family: u64, number: u64) -> Fingerprint {
-    Fingerprint(xxh3_128_with_seed(&number.to_le_bytes(), family))
-}
 
 /// Share of `asked` absent keys that are reported as seen.
 fn absent_keys_seen(filter: &Stable, asked: u64) -> f64 {
@@ -150,7 +146,7 @@ fn stored(filter: &mut Stable, pages: &mut BTreeMap<PageId, Vec<u8>>) -> Stable 
         pages.insert(id, bytes);
     }
     filter.mark_clean();
-    assert_eq!(pages.len() as u64, metadata(filter).parts().map(|part| part.pages).sum::<u64>());
+    assert_eq!(pages.len() as u64, metadata(filter).parts().iter().map(|part| part.pages).sum::<u64>());
     let mut other = Stable::from_metadata(filter.sizing, &metadata(filter)).unwrap();
     for (id, bytes) in &*pages {
         other.read_page(*id, bytes).unwrap();

@@ -7,15 +7,12 @@ use crate::dedup::Dedup;
 use crate::follower::space::Space;
 use crate::follower::{Answer, Query, Unavailable};
 use crate::key::Scratch;
+use crate::key::numbered::key;
 use crate::record::{Record, TopicId};
 use std::hint::black_box;
-use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+use xxhash_rust::xxh3::xxh3_64;
 
 const KEYS_ASKED: u64 = 150;
-
-fn key(number: u64) -> Fingerprint {
-    Fingerprint(xxh3_128(&number.to_le_bytes()))
-}
 
 /// A configuration with one topic with these options, and these options for serving.
 fn config(topic: &str, serve: &str) -> Config {

@@ -6,7 +6,8 @@ use super::plan::pick;
 use crate::harness::SplitMix;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use unseen::filter::{Kind, Size};
 
 /// The number of consecutive seeds that cover all pairs of options.
 pub const SERIES: u64 = 64;
@@ -14,21 +15,49 @@ pub const SERIES: u64 = 64;
 /// The header value with which a record retracts its key.
 pub const RETRACTS: &str = "yes";
 
-/// Kinds of filters. The last one does not guarantee a window.
-const KINDS: &[&str] = &[
-    "kind = \"aging\"",
-    "kind = \"cuckoo\"",
-    "kind = \"exact\"",
-    "kind = \"aging\", confirm = true",
-    "kind = \"cuckoo\", confirm = true",
-    "kind = \"stable\"",
-];
-const STABLE: usize = KINDS.len() - 1;
+/// A choice of a filter: a kind, alone or with `confirm`.
+#[derive(Debug)]
+pub struct Filter {
+    pub choice: &'static str,
+    kind: Kind,
+    confirm: bool,
+}
+
+impl Filter {
+    fn new(kind: Kind, confirm: bool) -> Self {
+        let choice = format!("kind = \"{}\"{}", kind.name(), if confirm { ", confirm = true" } else { "" });
+        Self { choice: choice.leak(), kind, confirm }
+    }
+
+    pub fn can_retract(&self) -> bool {
+        self.confirm || self.kind.properties().can_retract
+    }
+
+    pub fn keeps_window(&self) -> bool {
+        self.kind.properties().keeps_window
+    }
+
+    fn has_capacity(&self) -> bool {
+        self.kind.properties().size == Size::Capacity
+    }
+}
+
+/// All kinds of filters: those that keep a window, those that are confirmed, and the others.
+pub static FILTERS: LazyLock<Vec<Filter>> = LazyLock::new(|| {
+    let (keep_window, others): (Vec<Kind>, Vec<Kind>) = Kind::ALL.iter().partition(|kind| kind.properties().keeps_window);
+    let confirmed = keep_window.clone().into_iter().filter(|kind| !kind.is_on_disk()).map(|kind| Filter::new(kind, true));
+    let alone = |kinds: Vec<Kind>| kinds.into_iter().map(|kind| Filter::new(kind, false));
+    alone(keep_window).chain(confirmed).chain(alone(others)).collect()
+});
 
 /// One choice of each dimension is drawn.
-pub const DIMENSIONS: &[&[&str]] = &[
-    &["delivery = \"exactly_once\"", "delivery = \"at_least_once\""],
-    KINDS,
+pub static DIMENSIONS: LazyLock<Vec<&[&str]>> = LazyLock::new(|| {
+    let filters = FILTERS.iter().map(|filter| filter.choice).collect::<Vec<_>>().leak();
+    [&[DELIVERY, filters], OTHER_DIMENSIONS].concat()
+});
+
+const DELIVERY: &[&str] = &["delivery = \"exactly_once\"", "delivery = \"at_least_once\""];
+const OTHER_DIMENSIONS: &[&[&str]] = &[
     &[
         "a window by time that rotates",
         "a window by time that covers all",
@@ -159,24 +188,33 @@ impl Options {
 
     /// True if the configuration is valid and its output can be predicted.
     fn is_possible(&self) -> bool {
-        let has = |choice| self.has(choice);
+        let (has, filter) = (|choice| self.has(choice), self.filter());
         let is_invalid =
             ["records that lack what the key is made of", "records too large for the output", "records that the output refuses"];
         let accepted = (!has("repartition = true") && has("no seed") || has("state.changelog = true"))
             && (has("late = \"emit\"") || self.window_keys().is_none())
             && (!has("late = \"dead_letter\"") || has("on_invalid = { topic }"))
-            && (!has("adapt = false") || !has("kind = \"exact\"") && !has("kind = \"stable\""))
-            && (!has("retract") || !has("kind = \"aging\"") && !has("kind = \"stable\""))
+            && (!has("adapt = false") || filter.has_capacity())
+            && (!has("retract") || filter.can_retract())
             && (!has("on_invalid = \"fail\"") || !is_invalid.into_iter().any(has))
             && (!has("on_invalid = \"fail\"") || !has("tombstones") || !has("on_tombstone = \"invalid\""))
             // With `repartition`, the output rejects such a record after the second hop, or the worker stops at it in the first hop.
             && (!has("repartition = true") || !has("records too large for the output"));
-        accepted && (self.is_ordered() && !has("kind = \"stable\"") || self.is_judged_by_keys())
+        accepted && (self.is_ordered() && filter.keeps_window() || self.is_judged_by_keys())
+    }
+
+    /// The number of the filter in [`FILTERS`].
+    fn filter_number(&self) -> usize {
+        FILTERS.iter().position(|filter| self.has(filter.choice)).expect("one of them was chosen")
+    }
+
+    pub fn filter(&self) -> &'static Filter {
+        &FILTERS[self.filter_number()]
     }
 
     /// True if changes can be emitted, and their order is known. A seed has keys without contents.
     fn may_emit_changes(&self) -> bool {
-        self.has("kind = \"exact\"") && self.has("no seed") && self.is_ordered()
+        self.filter().kind.is_on_disk() && self.has("no seed") && self.is_ordered()
     }
 
     /// True if the outcome of each record follows from the input alone, in order.
@@ -205,10 +243,9 @@ impl Options {
 
     /// The initial configuration of the filter.
     pub fn memory(&self, capacity: usize) -> Memory {
-        let kind = KINDS.iter().position(|kind| self.has(kind)).expect("one of them was chosen");
         let window = self.window_keys().unwrap_or_else(|| self.window_seconds());
         Memory {
-            kind,
+            filter: self.filter_number(),
             by_count: self.window_keys().is_some(),
             window,
             first_window: window,
@@ -328,7 +365,8 @@ impl Options {
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct Memory {
-    kind: usize,
+    /// A number in [`FILTERS`].
+    filter: usize,
     by_count: bool,
     /// In keys or in seconds.
     window: i64,
@@ -372,11 +410,14 @@ impl Memory {
     pub fn change(&mut self, change: Change, options: &Options) {
         match change {
             Change::Kind => {
-                // The first kind cannot retract keys.
-                let first = usize::from(options.has("retract"));
-                self.kind = if self.kind + 1 < STABLE { self.kind + 1 } else { first };
+                let is_next = |filter: &Filter| filter.keeps_window() && (filter.can_retract() || !options.has("retract"));
+                let numbers = (self.filter + 1..FILTERS.len()).chain(0..FILTERS.len());
+                self.filter = numbers.into_iter().find(|&number| is_next(&FILTERS[number])).expect("there is one");
             }
-            Change::Stable => self.kind = if self.kind == STABLE { 0 } else { STABLE },
+            Change::Stable => {
+                let last = FILTERS.len() - 1;
+                self.filter = if self.filter == last { 0 } else { last };
+            }
             Change::Size => self.is_resized = !self.is_resized,
             Change::Slices => self.slices = if self.slices == 1 { 4 } else { 1 },
             Change::Window if self.window == options.memory(0).window => self.window *= 2,
@@ -391,20 +432,18 @@ impl Memory {
     /// The false positive rate of a server with the same filter but without the part on disk. `None` if a server cannot have the filter, or
     /// it guarantees no window.
     pub fn rate_of_follower(&self, retracts: bool) -> Option<f64> {
-        match self.kind {
-            0 | 3 | 4 if !retracts => Some(self.rate()),
-            1 => Some(self.rate()),
-            _ => None,
-        }
+        let filter = &FILTERS[self.filter];
+        let is_possible = filter.has_capacity() && (!retracts || filter.can_retract() && !filter.confirm);
+        is_possible.then(|| self.rate())
     }
 
     /// The rate of the filter itself, before `confirm` corrects it.
     fn rate(&self) -> f64 {
-        match (self.kind, self.is_resized) {
-            (0 | 1, false) => 1e-9,
-            (0 | 1, true) => 1e-8,
-            (_, false) => 0.2,
-            (_, true) => 0.02,
+        match (FILTERS[self.filter].confirm, self.is_resized) {
+            (false, false) => 1e-9,
+            (false, true) => 1e-8,
+            (true, false) => 0.2,
+            (true, true) => 0.02,
         }
     }
 
@@ -414,13 +453,13 @@ impl Memory {
         let window = if self.by_count { format!("{{ keys = {window} }}") } else { format!("\"{window}s\"") };
         let capacity = if self.is_resized { self.capacity * 10 } else { self.capacity };
         let capacity = if self.by_count { String::new() } else { format!(", capacity = {capacity}") };
-        let (kind, rate) = (KINDS[self.kind], self.rate());
+        let (Filter { choice, kind, .. }, rate) = (&FILTERS[self.filter], self.rate());
         // A change of size also toggles `adapt`.
         let adapt = self.adapts != self.is_resized;
-        let filter = match self.kind {
-            0 | 1 | 3 | 4 => format!("{kind}{capacity}, false_positive_rate = {rate:e}, adapt = {adapt}, slices = {slices}"),
-            STABLE => format!("{kind}, memory = \"8MiB\", false_positive_rate = 1e-8"),
-            _ => format!("{kind}, slices = {slices}"),
+        let filter = match kind.properties().size {
+            Size::Capacity => format!("{choice}{capacity}, false_positive_rate = {rate:e}, adapt = {adapt}, slices = {slices}"),
+            Size::Memory { .. } => format!("{choice}, memory = \"8MiB\", false_positive_rate = 1e-8"),
+            Size::Disk => format!("{choice}, slices = {slices}"),
         };
         let when = if self.is_selective { format!("when = [{SELECTED}]\n") } else { String::new() };
         let emit = if self.emits_changes { format!("emit = {{ on_change = {{ {} }} }}\n", self.content) } else { String::new() };

@@ -265,9 +265,11 @@ impl Fault {
         // If the output is not exact, it must be possible to judge it by keys alone.
         let is_spared = has("state.changelog = true") || conditions.options.is_judged_by_keys() && !has("cold_start = \"fail\"");
         let may_change = |change| match change {
-            Change::Size => !has("kind = \"stable\""),
+            Change::Size => conditions.options.filter().keeps_window(),
             // The changelog does not contain all renewals.
-            Change::Kind => has("state.changelog = true") && has("refresh = false") && !has("kind = \"stable\"") && !has(ON_CHANGE),
+            Change::Kind => {
+                has("state.changelog = true") && has("refresh = false") && conditions.options.filter().keeps_window() && !has(ON_CHANGE)
+            }
             Change::Stable => has("state.changelog = true") && conditions.options.is_judged_by_keys(),
             Change::Emit => false,
             Change::Slices | Change::Window | Change::Time | Change::When | Change::Rules => {

@@ -1,12 +1,7 @@
 #![expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
 
 use super::*;
-use xxhash_rust::xxh3::xxh3_128_with_seed;
-
-/// The key with this number in a family of 2^64 keys.
-fn key(family: u64, number: u64) -> Fingerprint {
-    Fingerprint(xxh3_128_with_seed(&number.to_le_bytes(), family))
-}
+use crate::key::numbered::key_of_family as key;
 
 /// Average load of tables with 2^16 slots when the first insertion fails.
 fn load_at_first_failure<const B: usize>() -> f64 {

@@ -1,0 +1,75 @@
+//! The rules of a key space. Must never change while a state exists, because its bits depend on them.
+
+use super::Emit;
+use crate::filter::{Exact, Filter, Slice, Spec, Window};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What to do with a record that is older than the window and was not seen within it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Late {
+    /// Emit the record like an unseen record: if in doubt, never lose data.
+    #[default]
+    Emit,
+    /// Drop the record.
+    Drop,
+    /// Write the record to the topic's dead-letter topic.
+    DeadLetter,
+}
+
+/// The rules of one key space.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rules {
+    /// The time or number of keys for which a key stays seen.
+    pub window: Window,
+    /// Kind and size of a partition's filter, or `None` if there is only an exact store.
+    pub filter: Option<Spec>,
+    /// True if there is an exact store, which either decides alone, or confirms keys that the filter reports as seen.
+    pub exact: bool,
+    /// True if a duplicate renews the window of its key. A key that is repeated forever is then never emitted again.
+    pub refresh: bool,
+    /// What to do with late records.
+    pub late: Late,
+    /// Which records of a key are emitted. [`Emit::OnChange`] requires an exact store without a filter.
+    pub emit: Emit,
+}
+
+impl Rules {
+    /// True if keys are forgotten by slices of the window.
+    #[must_use]
+    pub fn is_sliced(&self) -> bool {
+        self.exact || self.filter.is_some_and(|spec| spec.kind().properties().keeps_window)
+    }
+
+    /// True if a retraction deletes a key from a filter without an exact store, which may delete a different key's copy.
+    #[must_use]
+    pub fn retracts_by_filter(&self) -> bool {
+        !self.exact && self.filter.is_some_and(|spec| spec.kind().properties().can_retract)
+    }
+
+    /// Returns the number of keys that the filter is planned to remember at a time, if there is a filter.
+    #[must_use]
+    pub fn capacity(&self) -> Option<u64> {
+        self.filter.map(|spec| spec.capacity(self.window))
+    }
+
+    /// Returns the filter's window. If an exact store counts the keys of a slice, the filter does not count them.
+    pub(super) const fn filter_window(&self) -> Window {
+        match self.window {
+            Window::Keys { slices, .. } if self.exact => Window::Keys { slice_keys: u64::MAX, slices },
+            window => window,
+        }
+    }
+
+    /// Creates an empty exact store.
+    pub(super) fn exact_store(&self) -> Exact {
+        let exact = Exact::new(self.window);
+        if self.emit == Emit::OnChange { exact.with_contents() } else { exact }
+    }
+
+    /// Returns the expiry clock of a filter with these rules, or `None` before any time is known.
+    pub(super) fn expiry_clock(&self, filter: &dyn Filter) -> Option<Slice> {
+        if self.is_sliced() { filter.slice() } else { Some(filter.expiry_clock()) }
+    }
+}

@@ -1,0 +1,312 @@
+//! The columns of the table of kinds, and the traits that a kind's folder implements for the table.
+//!
+//! Owns what the rest of the program knows about a kind: its name, its properties, and how its folder sizes, builds, and restores it. Must
+//! never name a kind.
+
+use super::{Filter, FilterMetadata, Growth, Kind, MetadataError, Part, Prediction, SliceUsage, Spec, Usage, Window};
+
+/// The properties of a kind, for any size, from [`Kind::properties`].
+///
+/// ```
+/// use unseen::filter::Kind;
+///
+/// let deletes: Vec<_> = Kind::ALL.iter().filter(|kind| kind.properties().can_retract).map(|kind| kind.name()).collect();
+/// assert_eq!(deletes, ["cuckoo", "exact"]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Properties {
+    /// The option that determines the size.
+    pub size: Size,
+    /// True if a key is never forgotten within the window, which is divided into slices.
+    pub keeps_window: bool,
+    /// True if the filter grows and shrinks with the number of keys, up to `max_memory`.
+    pub grows: bool,
+    /// True if a key can be deleted.
+    pub can_retract: bool,
+    /// Behavior above the planned number of keys.
+    pub overfull: &'static str,
+}
+
+/// The option that determines the size of a filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// A number of keys in a window.
+    Capacity,
+    /// Memory, regardless of the window.
+    Memory {
+        /// Minimum for a topic, in bytes. A smaller filter would forget nearly every key at once.
+        least: u64,
+    },
+    /// None, because all fingerprints are on disk. There is no filter in memory.
+    Disk,
+}
+
+/// The requirements of one partition's filter, from which [`Kind::spec`] computes its size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Demand {
+    /// Number of distinct keys in a window.
+    pub keys: u64,
+    /// Maximum share of unseen keys that may be reported as seen.
+    pub rate: f64,
+    /// Memory in bytes, for kinds that are sized by memory.
+    pub bytes: u64,
+    /// Growth, for kinds that grow.
+    pub growth: Growth,
+}
+
+/// The size of a kind's filter, and what follows from it. [`Spec::sizing`] returns it.
+///
+/// ```
+/// use unseen::filter::{Demand, Kind, Window};
+///
+/// let (window, keys) = (Window::time(3_600_000, 4), 1_000_000);
+/// let spec = Kind::default().spec(window, &Demand::new(keys, 1e-4)).ok_or("not in memory")?;
+/// let planned = spec.sizing().predicted(window, keys, 1.0);
+/// assert!(planned.rate <= 1e-4 && planned.bytes == spec.bytes(window));
+/// # Ok::<(), &str>(())
+/// ```
+pub trait Sizing {
+    /// Creates an empty filter.
+    fn build(&self, window: Window) -> Box<dyn Filter>;
+
+    /// Returns the number of keys that the filter is planned to remember at a time.
+    fn capacity(&self, window: Window) -> u64;
+
+    /// Returns the memory at capacity, in bytes.
+    fn bytes(&self, window: Window) -> u64;
+
+    /// Returns the memory once the filter has adapted to a stream that has the planned keys in each window, in bytes.
+    fn steady_bytes(&self, window: Window) -> u64 {
+        self.bytes(window)
+    }
+
+    /// Predicts the highest rate, and the memory, if each window has `load` times the planned keys.
+    fn predicted(&self, window: Window, keys: u64, load: f64) -> Prediction;
+
+    /// Predicts the average rate over a window that has the planned keys.
+    fn mean_rate(&self, window: Window) -> f64;
+
+    /// Returns the number of bits, cells, or slots that are checked for an absent key, and a description of these reads.
+    fn reads(&self, window: Window) -> (u32, String);
+
+    /// Returns the share of keys that are reported as unseen after `keys` others were inserted, or `None` if the kind keeps a window.
+    fn forgets(&self, _keys: u64) -> Option<f64> {
+        None
+    }
+}
+
+/// The operations of a kind's [`Sizing`] that the table needs.
+pub(super) trait Row: Sizing + Sized {
+    /// Metadata of the kind's filter.
+    type Metadata: Metadata;
+
+    /// Computes the size.
+    fn demanded(window: Window, demand: &Demand) -> Self;
+
+    /// Returns a sizing that is sufficient to restore the filter and to merge it with others, but not to insert keys.
+    fn stored(window: Window, metadata: &Self::Metadata) -> Self;
+
+    /// Creates the filter that metadata describes, with its bytes still zero.
+    fn restore(self, window: Window, metadata: &Self::Metadata) -> Result<Box<dyn Filter>, MetadataError>;
+}
+
+/// Metadata of a kind's filter, without its bytes.
+pub(crate) trait Metadata {
+    /// Returns the fill level of the filter, without its load.
+    fn usage(&self) -> Usage;
+
+    /// Returns the share of unseen keys that the filter reports as seen at its current fill level.
+    fn estimate(&self) -> f64;
+
+    /// Returns the keys of each slice, oldest first. Empty for kinds that keep all keys in one place.
+    fn slices(&self) -> Vec<SliceUsage> {
+        Vec::new()
+    }
+
+    /// Returns the parts in which the filter is stored.
+    fn parts(&self) -> Vec<Part>;
+}
+
+/// Generates the enums of kinds. A row has a name, the folder of the kind, and the kind's properties. The folder's name is the name in
+/// configurations and checkpoints. Kinds on disk have no filter in memory.
+macro_rules! kinds {
+    (
+        memory: $($(#[$doc:meta])* $kind:ident in $folder:ident $properties:tt),*;
+        disk: $($(#[$disk_doc:meta])* $disk:ident in $disk_folder:ident $disk_properties:tt),*;
+    ) => {
+        /// Kind of filter.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Kind {
+            $($(#[$doc])* $kind,)*
+            $($(#[$disk_doc])* $disk,)*
+        }
+
+        impl Kind {
+            /// All kinds, the default first.
+            pub const ALL: &[Self] = &[$(Self::$kind,)* $(Self::$disk,)*];
+
+            /// Returns the name in configurations.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => stringify!($folder),)*
+                    $(Self::$disk => stringify!($disk_folder),)*
+                }
+            }
+
+            /// Returns the properties.
+            #[must_use]
+            pub const fn properties(self) -> Properties {
+                match self {
+                    $(Self::$kind => Properties $properties,)*
+                    $(Self::$disk => Properties $disk_properties,)*
+                }
+            }
+
+            /// Sizes a filter, or returns `None` if all fingerprints are on disk.
+            #[must_use]
+            pub fn spec(self, window: Window, demand: &Demand) -> Option<Spec> {
+                match self {
+                    $(Self::$kind => Some(Spec::$kind(Row::demanded(window, demand))),)*
+                    $(Self::$disk => None,)*
+                }
+            }
+        }
+
+        /// The kind and size of a filter. A filter is built from a `Spec` and a window.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub enum Spec {
+            $($(#[$doc])* $kind($folder::Sizing),)*
+        }
+
+        impl Spec {
+            /// Returns the kind.
+            #[must_use]
+            pub const fn kind(self) -> Kind {
+                match self {
+                    $(Self::$kind(_) => Kind::$kind,)*
+                }
+            }
+
+            /// Returns the size, for predictions.
+            #[must_use]
+            pub fn sizing(&self) -> &dyn Sizing {
+                match self {
+                    $(Self::$kind(sizing) => sizing,)*
+                }
+            }
+
+            /// Creates the filter that metadata describes, with its bytes still zero. [`Filter::read_page`] fills them in.
+            ///
+            /// # Errors
+            /// [`MetadataError`] if the metadata does not belong to such a filter.
+            pub fn restore(self, window: Window, metadata: &FilterMetadata) -> Result<Box<dyn Filter>, MetadataError> {
+                match (self, metadata) {
+                    $((Self::$kind(sizing), FilterMetadata::$kind(metadata)) => sizing.restore(window, metadata),)*
+                    _ => Err(MetadataError::Kind),
+                }
+            }
+        }
+
+        /// Metadata of a filter, without its bytes. Its JSON is part of the state format.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum FilterMetadata {
+            $($(#[$doc])* $kind($folder::Metadata),)*
+        }
+
+        impl FilterMetadata {
+            /// Returns a spec that is sufficient to restore the filter and to merge it with others, but not to insert keys.
+            #[must_use]
+            pub fn spec(&self, window: Window) -> Spec {
+                match self {
+                    $(Self::$kind(metadata) => Spec::$kind(Row::stored(window, metadata)),)*
+                }
+            }
+
+            pub(crate) fn of_kind(&self) -> &dyn Metadata {
+                match self {
+                    $(Self::$kind(metadata) => metadata,)*
+                }
+            }
+        }
+    };
+}
+
+pub(super) use kinds;
+
+impl Default for Kind {
+    fn default() -> Self {
+        Self::ALL[0]
+    }
+}
+
+impl Kind {
+    /// True if all fingerprints are on disk, and there is no filter in memory.
+    #[must_use]
+    pub const fn is_on_disk(self) -> bool {
+        matches!(self.properties().size, Size::Disk)
+    }
+
+    /// Returns the names of the kinds with some properties, for messages: `"cuckoo" or "exact"`.
+    #[must_use]
+    pub fn list(quote: char, test: impl Fn(Properties) -> bool) -> String {
+        let names = Self::ALL.iter().filter(|kind| test(kind.properties())).map(|kind| format!("{quote}{}{quote}", kind.name()));
+        names.collect::<Vec<_>>().join(" or ")
+    }
+}
+
+impl Demand {
+    /// Returns the requirements of a filter of fixed size, without memory.
+    #[must_use]
+    pub fn new(keys: u64, rate: f64) -> Self {
+        Self { keys, rate, bytes: 0, growth: Growth::default() }
+    }
+}
+
+impl Spec {
+    /// Creates an empty filter.
+    #[must_use]
+    pub fn build(self, window: Window) -> Box<dyn Filter> {
+        self.sizing().build(window)
+    }
+
+    /// Returns the number of keys that the filter is planned to remember at a time.
+    #[must_use]
+    pub fn capacity(self, window: Window) -> u64 {
+        self.sizing().capacity(window)
+    }
+
+    /// Returns the memory at capacity, in bytes.
+    #[must_use]
+    pub fn bytes(self, window: Window) -> u64 {
+        self.sizing().bytes(window)
+    }
+}
+
+impl FilterMetadata {
+    /// Returns the fill level of the filter, without its load.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        self.of_kind().usage()
+    }
+
+    /// Returns the share of unseen keys that the filter reports as seen at its current fill level, by its kind's formula.
+    #[must_use]
+    pub fn estimate(&self) -> f64 {
+        self.of_kind().estimate()
+    }
+
+    /// Returns the keys of each slice, oldest first. Empty for kinds that keep all keys in one place.
+    #[must_use]
+    pub fn slices(&self) -> Vec<SliceUsage> {
+        self.of_kind().slices()
+    }
+
+    /// Returns the parts in which the filter is stored.
+    #[must_use]
+    pub fn parts(&self) -> Vec<Part> {
+        self.of_kind().parts()
+    }
+}
