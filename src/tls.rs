@@ -103,9 +103,9 @@ impl Tls {
         loop {
             sleep(READ_EVERY).await;
             match self.read_again() {
-                Ok(true) => tracing::info!("serve.tls has new files, which clients see from now on"),
+                Ok(true) => tracing::info!("serve.tls: loaded a new certificate; new connections use it"),
                 Ok(false) => {}
-                Err(error) => tracing::warn!(error, "serve.tls has new files that cannot be used; going on with those of before"),
+                Err(error) => tracing::warn!(error, "serve.tls: cannot load the new files; the server keeps the previous certificate"),
             }
         }
     }
@@ -146,9 +146,9 @@ fn read(files: &config::Tls) -> Result<Contents, String> {
 fn acceptor(files: &config::Tls, contents: &Contents, wants_certificates: bool) -> Result<SslAcceptor, String> {
     let certificates = certificates("certificate_location", &files.certificate_location, &contents.certificate)?;
     let key = key(&contents.key).map_err(|why| {
-        format!("serve.tls.key_location: {} has no private key without a password, in PEM ({why})", files.key_location.display())
+        format!("serve.tls.key_location: {} does not contain an unencrypted private key in PEM ({why})", files.key_location.display())
     })?;
-    let failed = |error: ErrorStack| format!("serve.tls: OpenSSL does not take these files: {error}");
+    let failed = |error: ErrorStack| format!("serve.tls: OpenSSL rejects these files: {error}");
     let mut builder = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls_server()).map_err(failed)?;
     let (own, chain) = certificates.split_first().ok_or_else(|| failed(ErrorStack::get()))?;
     builder.set_certificate(own).map_err(failed)?;
@@ -158,7 +158,7 @@ fn acceptor(files: &config::Tls, contents: &Contents, wants_certificates: bool) 
     // This call also checks that the key matches the certificate.
     builder.set_private_key(&key).map_err(|_| {
         let [key, certificate] = [&files.key_location, &files.certificate_location].map(|file| file.display());
-        format!("serve.tls.key_location: the key in {key} is not that of the certificate in {certificate}")
+        format!("serve.tls.key_location: the key in {key} does not belong to the certificate in {certificate}")
     })?;
     if let Some((file, pem)) = files.client_ca_location.as_ref().zip(contents.client_ca.as_ref()).filter(|_| wants_certificates) {
         let mut trusted = X509StoreBuilder::new().map_err(failed)?;
@@ -180,7 +180,7 @@ fn acceptor(files: &config::Tls, contents: &Contents, wants_certificates: bool) 
 fn certificates(option: &str, file: &Path, pem: &[u8]) -> Result<Vec<X509>, String> {
     match X509::stack_from_pem(pem) {
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        _ => Err(format!("serve.tls.{option}: {} has no certificate in PEM", file.display())),
+        _ => Err(format!("serve.tls.{option}: {} does not contain a certificate in PEM", file.display())),
     }
 }
 
@@ -300,7 +300,7 @@ mod tests {
         files.issue("server", "renewed");
         let new_key = std::fs::read(files.path("server.key")).unwrap();
         files.write("server.key", &old_key);
-        assert!(tls.read_again().unwrap_err().contains("is not that of the certificate"));
+        assert!(tls.read_again().unwrap_err().contains("does not belong to the certificate"));
         assert_eq!(files.talk(&tls, None).await.unwrap(), "localhost");
         files.write("server.key", &new_key);
         assert_eq!(tls.read_again(), Ok(true));
@@ -330,13 +330,13 @@ mod tests {
         let missing = refused(&|options| options.key_location = files.path("nowhere"));
         assert!(missing.starts_with("serve.tls.key_location: cannot read ") && missing.contains("nowhere"), "{missing}");
         let swapped = refused(&|options| options.certificate_location = files.path("server.key"));
-        assert!(swapped.ends_with("server.key has no certificate in PEM"), "{swapped}");
+        assert!(swapped.ends_with("server.key does not contain a certificate in PEM"), "{swapped}");
         let other = refused(&|options| options.key_location = files.path("client.key"));
-        assert!(other.contains("client.key is not that of the certificate in "), "{other}");
+        assert!(other.contains("client.key does not belong to the certificate in "), "{other}");
         let locked = files.ca.1.private_key_to_pem_pkcs8_passphrase(Cipher::aes_256_cbc(), b"secret").unwrap();
         files.write("locked.key", &locked);
         let locked = refused(&|options| options.key_location = files.path("locked.key"));
-        assert!(locked.contains("locked.key has no private key without a password, in PEM"), "{locked}");
+        assert!(locked.contains("locked.key does not contain an unencrypted private key in PEM"), "{locked}");
         let no_ca = refused(&|options| options.client_ca_location = Some(files.path("client.key")));
         assert!(no_ca.starts_with("serve.tls.client_ca_location: "), "{no_ca}");
     }

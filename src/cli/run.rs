@@ -201,7 +201,9 @@ fn start(
         if resolved.inputs().into_iter().eq(&inputs.into_iter().collect::<BTreeSet<_>>()) {
             return Err(error);
         }
-        tracing::warn!("the workers ended, and other topics match now, so they start again: {error:#}");
+        tracing::warn!(
+            "the workers failed; restarting them, because the topics that match the patterns in `input` have changed: {error:#}"
+        );
     }
     let stats = if config.patterns.is_empty() { stats } else { Arc::new(Stats::new(&resolved.config)) };
     view.replace(Arc::clone(&resolved.config), Arc::clone(&stats));
@@ -255,7 +257,7 @@ fn start(
         let thread = std::thread::Builder::new().name("topics".to_owned());
         let spawned = thread.spawn(move || {
             let Some(changed) = topics::watch(&broker, &config, &resolved, &stats, &|| stop.load(Ordering::Relaxed)) else { return };
-            tracing::info!("other topics match the patterns in `input`; committing, and starting again with them");
+            tracing::info!("the topics that match the patterns in `input` have changed; restarting the workers");
             let _ = events.send(Event::Changed(changed));
         });
         spawned.expect("a thread can be started");

@@ -41,7 +41,7 @@ fn expand(config: &Arc<Config>) -> Result<Arc<Config>, broker::Error> {
             std::thread::sleep(topics::interval(&configured));
             let Ok(now) = topics::followed(&broker, &configured, &|| false).map(|now| inputs(&now)) else { continue };
             if now != known {
-                tracing::warn!("other topics match the patterns in `input`; restart this server to follow them");
+                tracing::warn!("the topics that match the patterns in `input` have changed; restart this server to follow them");
                 known = now;
             }
         }

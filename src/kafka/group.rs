@@ -93,9 +93,10 @@ impl GroupView {
         Ok(found.filter(|group| !is_idle(group.state()) || !group.members().is_empty()).map(|group| group.state().to_owned()))
     }
 
-    /// Returns group metadata without a membership.
-    pub(crate) fn outsider(&self) -> Option<GroupMetadata> {
-        GroupMetadata::of(&self.observer)
+    pub(crate) fn outsider(&self) -> Result<GroupMetadata, Error> {
+        GroupMetadata::of(&self.observer).ok_or_else(|| {
+            Error::Fatal("librdkafka returned no group metadata, so offsets cannot be committed; run the command again".to_owned())
+        })
     }
 
     /// Returns the partition's first offset and its last stable offset.

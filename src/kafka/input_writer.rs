@@ -99,7 +99,7 @@ impl Deliveries {
             Some(RDKafkaErrorCode::MessageTimedOut | RDKafkaErrorCode::PurgeInflight | RDKafkaErrorCode::Fatal) => {
                 format!("{topic} did not acknowledge the write, but may have the record anyway")
             }
-            _ => format!("{topic} was not written: {error}"),
+            _ => format!("the record was not written to {topic}: {error}"),
         }
     }
 }

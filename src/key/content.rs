@@ -312,7 +312,10 @@ mod tests {
         let deep = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         assert!(digest(&[], &deep(DEPTH_MAX)).is_ok());
         assert_eq!(digest(&[], &deep(DEPTH_MAX + 1)), Err("has more than 64 nested JSON containers".to_owned()));
-        assert_eq!(digest(&[""], "1"), Err("a content key that leaves out the whole value has nothing left".to_owned()));
+        assert_eq!(
+            digest(&[""], "1"),
+            Err("`except` excludes the whole value, so nothing is left for the key: exclude single fields instead".to_owned())
+        );
     }
 
     /// Stored filters depend on the digest. A change of it is a change of the state format.

@@ -119,16 +119,16 @@ pub enum SpecError {
     #[error(transparent)]
     Pointer(#[from] PointerError),
     /// A name that no attribute of a CloudEvent can have.
-    #[error("`{0}` is not an attribute of a CloudEvent: their names have letters and digits only")]
+    #[error("`{0}` is not the name of a CloudEvents attribute: such names consist of letters and digits")]
     Attribute(String),
     /// A list of alternatives with fewer than two parts.
     #[error("first_of needs at least two parts")]
     Alternatives,
     /// A content that is normalized, or read as text.
-    #[error("the content of a value cannot be normalized, and has no JSON text in it: name its fields instead")]
+    #[error("`content` cannot be combined with `normalize` or `then`: use fields of the value instead")]
     NormalizedContent,
     /// A content key without content.
-    #[error("a content key that leaves out the whole value has nothing left")]
+    #[error("`except` excludes the whole value, so nothing is left for the key: exclude single fields instead")]
     Everything,
 }
 

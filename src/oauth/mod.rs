@@ -191,7 +191,7 @@ impl Tokens {
             let wait = match answer {
                 Ok(wait) => {
                     if state.trouble.take().is_some() {
-                        tracing::info!(source = %self.source, "the token for the login is renewed again");
+                        tracing::info!(source = %self.source, "the token for the login was renewed after a failure");
                     }
                     backoff = BACKOFF.0;
                     wait

@@ -138,8 +138,8 @@ impl Redrive<'_> {
         if self.options.dry_run {
             return Ok(None);
         }
-        let outsider = self.view.outsider().ok_or_else(|| Error::Refused("librdkafka does not provide group metadata".to_owned()))?;
-        Ok(Some(Writer::connect(&self.config, outsider, batch_bytes, self.waiting.stop)?))
+
+        Ok(Some(Writer::connect(&self.config, self.view.outsider()?, batch_bytes, self.waiting.stop)?))
     }
 
     /// Redrives the dead letters of a topic. Returns false if the redrive ends here.
@@ -209,7 +209,7 @@ impl Redrive<'_> {
             let (_, end) = self.view.watermarks(of)?;
             if position.next > end {
                 return Err(Error::Refused(format!(
-                    "{of} ends at offset {end}, but group {:?} has committed offset {}, so the topic was recreated or has lost records; to start over, delete the group's offsets (kafka-consumer-groups.sh --delete-offsets)",
+                    "{of} ends at offset {end}, but group {:?} has committed offset {}, so the topic was recreated or its leader lost records; to redrive the topic from its start, delete the group's offsets with kafka-consumer-groups.sh --delete-offsets",
                     self.config.kafka.group_id, position.next
                 )));
             }
@@ -228,7 +228,7 @@ fn offsets(
     let offset = |(of, position): (&TopicPartition, &Position)| {
         let metadata = position.metadata(topic_id).ok_or_else(|| {
             Error::Refused(format!(
-                "{of} has dead letters of too many inputs to redrive only some of them; run the command without --topic"
+                "too many combinations of input and reason are left out in {of}, so its position is too large to commit; run the command without --topic, or with more reasons in --reason"
             ))
         })?;
         Ok((of.clone(), position.next, metadata))

@@ -113,7 +113,7 @@ impl Writer {
     fn failure(&self, topic: &str, failure: SinkError) -> Failure {
         let again = "run the command again to continue with the dead letters that were not redriven";
         let message = match failure {
-            SinkError::Exit(reason) => format!("{reason}; a redrive needs Write on the inputs and outputs"),
+            SinkError::Exit(reason) => reason,
             SinkError::Abort(reason) => format!("the last transaction was aborted: {reason}; {again}"),
             SinkError::Refused(refused) => {
                 let Some(refused) = refused.iter().find(|refused| refused.is_certain) else { return Failure::Batch };
@@ -127,7 +127,7 @@ impl Writer {
                 format!("the last transaction took longer than worker.transaction_timeout; {again}")
             }
             SinkError::Fenced(reason) => {
-                format!("another redrive of this group has started, and continues in place of this one ({reason})")
+                format!("another redrive of this group has started, and continues instead of this one ({reason})")
             }
             SinkError::Unknown(reason) => format!("it is unknown whether the last transaction was committed ({reason}); {again}"),
         };

@@ -195,7 +195,7 @@ fn replay(
     let is_timed = topic.rules(test.partitions).is_sliced() && topic.window.length_ms().is_some();
     if is_timed && summary.untimed == summary.records && !recording.is_untimed() {
         return Err(format!(
-            "file: no record of {name} has a time, so no key expires; set `time` to the location of the time, or to \"none\" if there is none"
+            "file: no record of {name} has a time, so no key expires; set `time` to the location of the time, or to \"none\" if the records have no times"
         ));
     }
     for (what, expected, got) in counts(&expected, &summary) {

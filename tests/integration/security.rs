@@ -267,7 +267,7 @@ fn a_redrive_needs_only_the_documented_permissions() {
     }
     for (lacking, sentence) in [
         (Lacking::Letters, "this user may not read topic"),
-        (Lacking::Input, "a redrive needs Write on the inputs and outputs"),
+        (Lacking::Input, "give this user Write on that topic"),
         (Lacking::Group, "give this user Read on the group"),
         (Lacking::Transactions, "give this user Write on the transactional id"),
         (Lacking::Nothing, ""),

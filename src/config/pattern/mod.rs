@@ -37,7 +37,7 @@ pub struct LeftOut {
 
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "topic {:?} matches a pattern, but it is left out: {}", self.topic, self.reason)
+        write!(f, "topic {:?} matches a pattern, but is not read: {}", self.topic, self.reason)
     }
 }
 
@@ -74,7 +74,7 @@ pub(super) fn check_names(names: &[(&str, Option<&String>)], path: &str, diagnos
         } else if name.contains(PLACEHOLDER) && name.replace(PLACEHOLDER, "").is_empty() {
             diagnostics.add(
                 &place,
-                format!("{name:?} is the input, so records would be read again forever; use a name such as \"{{input}}.unseen\""),
+                format!("{name:?} expands to the name of the input itself, so records would be read again forever; use a name such as \"{{input}}.unseen\""),
             );
         }
     }
