@@ -22,7 +22,6 @@ use tokio_openssl::SslStream;
 
 /// Interval at which the files are read.
 const READ_EVERY: Duration = Duration::from_secs(60);
-/// Maximum duration of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Encrypts connections with TLS 1.2 and 1.3, according to Mozilla's "intermediate" configuration, version 5.
@@ -75,7 +74,7 @@ impl Tls {
         self.files.client_ca_location.is_some()
     }
 
-    /// Encrypts a client's connection. The client must present a certificate, if clients must.
+    /// Encrypts a client's connection. Requires a client certificate if `serve.tls.client_ca_location` is set.
     ///
     /// # Errors
     /// If the handshake fails or times out.

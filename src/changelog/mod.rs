@@ -66,7 +66,6 @@ pub enum Outcome {
 pub struct Applier {
     /// The applied offset of each input topic.
     pub offsets: BTreeMap<String, Offset>,
-    /// The number of applied fingerprints.
     pub fingerprints: u64,
     origin: Origin,
     /// The offset of each input topic up to which the changelog is applied. Topics without an entry are unbounded.
@@ -220,7 +219,6 @@ impl Effect<'_> {
 pub struct Cut {
     /// The changelog offset of the record that shows the reset.
     pub before: Offset,
-    /// The input topic.
     pub topic: String,
     /// The first input offset whose effect is void.
     pub start: Offset,

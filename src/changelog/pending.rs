@@ -119,7 +119,6 @@ impl PendingChanges {
         self.len += group.entries.len() - noted;
     }
 
-    /// The number of pending changes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len

@@ -9,8 +9,8 @@ use crate::key::{KeySpec, Part};
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
-/// Resolves which records of a key are emitted. Returns the content by which changes are noticed, or `None` if the first record is emitted.
-/// If there is an error, returns the whole value, so that no other error follows.
+/// Resolves which records of a key are emitted. Returns `None` if only the first record of a key is emitted, or else the parts whose
+/// changes make a record be emitted. After an error, returns the whole value, so that no other error follows.
 pub(super) fn emit(raw: Option<&Value>, kind: Kind, path: &str, diagnostics: &mut Diagnostics) -> Option<KeySpec> {
     let content = match raw {
         None => return None,

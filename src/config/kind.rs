@@ -1,6 +1,6 @@
 //! The kinds of filters, as options name them.
 //!
-//! Must never know how a filter is sized, because `filter` does.
+//! Must never depend on the size of a filter, which `filter` computes.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -70,8 +70,8 @@ impl GroupView {
         answer.map_err(|error| self.denied().unwrap_or(error))
     }
 
-    /// Returns an error if the brokers denied access to the group. A request for its offsets only times out then, because librdkafka keeps
-    /// looking for the group's coordinator.
+    /// Returns an error if the brokers denied access to the group. In that case, the request for the group's offsets only times out,
+    /// because librdkafka keeps looking for the group's coordinator.
     fn denied(&self) -> Option<Error> {
         let is_denied =
             |event: Result<_, KafkaError>| matches!(event, Err(KafkaError::MessageConsumption(RDKafkaErrorCode::GroupAuthorizationFailed)));

@@ -100,7 +100,7 @@ pub struct KeySpec {
     hashing: Hashing,
 }
 
-/// Which parts of a record any part of a key is taken from.
+/// The parts of a record that a key is taken from.
 #[derive(Clone, Copy, Debug)]
 struct Reads {
     headers: bool,
@@ -115,7 +115,7 @@ pub enum SpecError {
     /// There are no parts.
     #[error("a key needs at least one part")]
     Empty,
-    /// A pointer that leads nowhere.
+    /// A malformed pointer.
     #[error(transparent)]
     Pointer(#[from] PointerError),
     /// A name that no attribute of a CloudEvent can have.
@@ -344,7 +344,7 @@ impl KeySpec {
             record.value.ok_or_else(|| Box::new(tombstone()))?;
         }
         let places = if is_structured { self.event.places() } else { self.value.places() }.len();
-        // Two statements, because in a single one the compiler creates both and then moves them.
+        // These are two statements, because in a single one the compiler creates both buffers and then moves them.
         let mut few = [const { None }; FEW];
         let mut many = Vec::new();
         let room = room_for(places + self.key.places().len(), &mut few, &mut many);

@@ -194,7 +194,7 @@ fn a_missing_field_says_where_its_pointer_ends() {
     ] {
         let wanted = format!("the record has no field `{pointer}`{words}");
         assert_eq!(message(&spec(&[pointer]), value.as_bytes(), &[]), wanted);
-        // The same where the key has more parts.
+        // The message is the same if the key has several parts.
         assert_eq!(message(&spec(&["", pointer]), value.as_bytes(), &[]), wanted);
     }
 }
@@ -263,7 +263,7 @@ fn an_event_is_the_same_in_both_modes() {
     assert_eq!(binary("é").unwrap(), whole(r#""\u00e9""#).unwrap());
     assert_eq!(binary("7").unwrap(), whole("7").unwrap());
     assert_ne!(binary("a-1").unwrap(), binary("a-2").unwrap());
-    // A member of the value is none of an event whose attributes are headers.
+    // A member of the value is not an attribute if the attributes of the event are headers.
     let missing = |error: Result<_, (Reason, String)>| error.unwrap_err();
     let message = "the record has no CloudEvents attribute `source`".to_owned();
     assert_eq!(missing(of(preset, &[("ce_id", "1")], Some(r#"{"source":"a","id":"1"}"#))), (Reason::MissingKey, message.clone()));
@@ -291,7 +291,7 @@ fn malformed_pointers_are_refused() {
 
 #[test]
 fn the_encoding_does_not_change() {
-    // Stored filters and changelogs hold these: a change here makes every key unseen again.
+    // Stored filters and changelogs contain these fingerprints: a change here makes every key unseen again.
     assert_eq!(of(&spec(&["/id"]), r#"{"id":"news-1"}"#).unwrap(), Fingerprint(xxh3_128(b"\x01\x06\0\0\0\0\0\0\0news-1")));
     assert_eq!(of(&spec(&["/id"]), r#"{"id":17}"#).unwrap(), Fingerprint(xxh3_128(b"\x02\x02\0\0\0\0\0\0\x0017")));
 }

@@ -44,7 +44,6 @@ pub struct Options {
     pub inputs: Vec<String>,
     /// Verdicts. Empty means those whose dead letters go to the input.
     pub verdicts: Vec<Verdict>,
-    /// Maximum number of dead letters.
     pub limit: u64,
     /// True to write nothing.
     pub dry_run: bool,

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 /// An input of the configuration, and where its dead letters go.
 #[derive(Debug)]
 pub(super) struct Origin {
-    /// The input.
     pub(super) input: String,
     output: String,
     /// Numbers of partitions: of the topic that dead letters name, of the input, and of the output.

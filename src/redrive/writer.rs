@@ -13,7 +13,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum number of records per transaction.
 const RECORDS_MAX: usize = 1000;
 /// Maximum size of keys and values per transaction, plus one record.
 const BYTES_MAX: usize = 16 << 20;

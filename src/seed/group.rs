@@ -48,7 +48,6 @@ enum Role {
     Input,
     /// An input with `repartition`.
     RepartitionedInput,
-    /// A repartition topic.
     Repartition,
 }
 

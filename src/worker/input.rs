@@ -25,7 +25,6 @@ const UNREADABLE_MS: Timestamp = 5_000;
 /// The wait state of an input. See the module `pausing`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// The input does not wait.
     No,
     /// Records were passed over and must be read again.
     PassedOver,

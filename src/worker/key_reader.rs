@@ -18,7 +18,6 @@ pub(super) type Keyed = Result<KeyedRecord, NoKey>;
 /// commit and poll in between.
 const DECODED_MAX: u64 = 32 << 20;
 
-/// Extracts keys from records.
 pub(super) struct KeyReader {
     scratch: Scratch,
     /// One per topic.

@@ -14,7 +14,6 @@ use crate::record::{SpaceId, TopicId};
 use crate::stats;
 use std::ops::Index;
 
-/// An input topic.
 pub(super) struct InputTopic {
     /// The configuration, with the name of the topic that is actually read.
     pub(super) config: Topic,
@@ -30,7 +29,6 @@ pub(super) struct InputTopic {
     pub(super) settings: checkpoint::Settings,
     /// The settings that determine the fingerprints in the changelog.
     pub(super) origin: Origin,
-    /// The changelog topic.
     pub(super) changelog: Option<String>,
     /// The repartition topic to which records are forwarded.
     pub(super) forward: Option<Forward>,
@@ -116,7 +114,6 @@ impl Topics {
         Self(topics)
     }
 
-    /// Iterates over all topics.
     pub(super) fn iter(&self) -> impl Iterator<Item = (TopicId, &InputTopic)> {
         self.0.iter().enumerate().map(|(number, topic)| (TopicId(number), topic))
     }

@@ -17,7 +17,7 @@ pub const MATCHED_MAX: usize = 1000;
 /// The maximum size of a compiled pattern in bytes.
 const COMPILED_MAX: usize = 1 << 20;
 
-/// The input of an entry whose topics are those with a matching name.
+/// The input of an entry that reads all topics with a matching name.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     text: String,
@@ -49,7 +49,7 @@ pub(super) fn compile(text: &str, path: &str, diagnostics: &mut Diagnostics) -> 
     }
     // Topic names are ASCII.
     let build = |text: &str| RegexBuilder::new(text).unicode(false).size_limit(COMPILED_MAX).build();
-    // On its own first, so that a parenthesis in the text cannot close the group.
+    // The text is first compiled on its own, so that a parenthesis in it cannot close the group.
     let compiled = build(text).and_then(|_| build(&format!(r"\A(?:{text})\z")));
     let fault = |error: regex::Error| {
         let error = error.to_string();
@@ -130,7 +130,7 @@ impl Config {
         self.patterns.iter().any(|pattern| pattern.topic.entry == topic.entry)
     }
 
-    /// Returns the configuration with only these of its topics.
+    /// Returns the configuration with only the wanted topics.
     #[must_use]
     pub fn only(&self, is_wanted: impl Fn(&Topic) -> bool) -> Self {
         Self { topics: self.topics.iter().filter(|topic| is_wanted(topic)).cloned().collect(), ..self.clone() }
@@ -186,7 +186,7 @@ impl Config {
         rest.is_some_and(|rest| rest.ends_with("-changelog") || rest.ends_with("-repartition") || of_check(rest).is_some())
     }
 
-    /// Returns the reason why a matching topic cannot be read next to the named topics and those with these spaces.
+    /// Returns the reason why a matching topic cannot be read alongside the configured topics and the topics with these spaces.
     fn fault(&self, topic: &Topic, spaces: &BTreeSet<String>) -> Option<String> {
         for (option, name) in topic.outputs() {
             if let Some(reader) = self.topics.iter().find(|reader| reader.input == name) {
