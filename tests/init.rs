@@ -1,4 +1,4 @@
-//! Promise: `unseen init` writes a configuration that `unseen check` accepts, from flags or from records, or says what is missing.
+//! Promise: `unseen init` writes a configuration that `unseen check` accepts, from flags or from records, or reports what is missing.
 
 use assert_cmd::Command;
 use assert_cmd::cargo::cargo_bin_cmd;

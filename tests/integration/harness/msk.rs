@@ -24,7 +24,7 @@ const SASL_AUTHENTICATION_FAILED: i16 = 58;
 /// A broker's view of AWS.
 pub struct Msk {
     secret: String,
-    /// The broker's clock is ahead by this.
+    /// The time by which the broker's clock is ahead.
     ahead: Duration,
     /// The lifetime of a session, after which clients log in again.
     session: Duration,
@@ -49,7 +49,7 @@ impl Msk {
         lock(&self.revoked).clone_from(&lock(&self.logins));
     }
 
-    /// A connection that serves only who has logged in.
+    /// Creates the exchange of a connection that serves a client only after its login.
     pub fn connection(self: &Arc<Self>) -> Exchange {
         let (msk, mut is_in) = (Arc::clone(self), false);
         Box::new(move |request, ask| {
