@@ -172,7 +172,7 @@ impl Applier {
         let is_expired = slice.is_some_and(|slice| self.oldest_slice.is_some_and(|oldest| slice < oldest));
         Effect {
             start: (!is_expired).then(|| {
-                // For a record without keys, the slice only shows when the record was written.
+                // If a record has no keys, its slice only shows when it was written, and says nothing about the state.
                 let slice = slice.filter(|_| !record.runs.is_empty());
                 (record.time, slice, record.replay_info.filter(|_| record.origin.kind == self.origin.kind))
             }),

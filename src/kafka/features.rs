@@ -89,7 +89,7 @@ pub(super) fn examine(config: &Config, checked: &mut Checked) {
     outcome.report(config, checked);
 }
 
-/// The result of each trial; `None` without one.
+/// The result of each trial. `None` if the feature was not tried.
 #[derive(Default)]
 struct Outcome {
     /// The reason why features could not be tried.

@@ -54,7 +54,7 @@ impl Column {
         self.hashes.windows(2).all(|pair| pair[0] == pair[1])
     }
 
-    /// True if the field is a time.
+    /// True if the field is a time in at least nine of ten records that have it.
     pub(super) fn is_time(&self) -> bool {
         self.times > 0 && self.times * 10 >= self.present() * 9
     }

@@ -124,27 +124,16 @@ pub struct SpaceCounts {
 pub struct Totals {
     /// Records with a verdict, without warm-up.
     pub records: u64,
-    /// See [`TopicCounts::unseen`].
     pub unseen: u64,
-    /// See [`TopicCounts::duplicate`].
     pub duplicates: u64,
-    /// See [`TopicCounts::late`].
     pub late: u64,
-    /// See [`TopicCounts::invalid`].
     pub invalid: u64,
-    /// See [`TopicCounts::retracted`].
     pub retracted: u64,
-    /// See [`TopicCounts::tombstone`].
     pub tombstones: u64,
-    /// See [`TopicCounts::passed`].
     pub passed: u64,
-    /// See [`TopicCounts::warmed_up`].
     pub warmed_up: u64,
-    /// See [`SpaceCounts::corrected`].
     pub corrected: u64,
-    /// See [`SpaceCounts::evicted`].
     pub evicted: u64,
-    /// See [`SpaceCounts::cross_partition_keys`].
     pub cross_partition_keys: u64,
 }
 
@@ -396,11 +385,8 @@ pub struct Tally {
     tombstone: u64,
     passed: u64,
     invalid: [u64; Reason::ALL.len()],
-    /// See [`TopicCounts::bytes`].
     pub bytes: u64,
-    /// See [`TopicCounts::dead_letters`].
     pub dead_letters: u64,
-    /// See [`TopicCounts::warmed_up`].
     pub warmed_up: u64,
     future: u64,
     future_time: Timestamp,

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 /// The offset at which a partition resumes, and the end of its warm-up.
 struct Resumption {
     start: Offset,
-    /// If there is no warm-up, the offset of the state: `start`, or less if the records in between have expired.
+    /// The end of the warm-up. Without a warm-up, the offset of the state: `start`, or less if the records in between have expired.
     warm_until: Offset,
     /// True if the group's committed offset is past the end of the log.
     is_elsewhere: bool,

@@ -1,6 +1,6 @@
 //! A broker that lets clients in as Amazon MSK does: by a URL that AWS credentials have signed.
 //!
-//! The signature is computed from the URL that arrives, so this does not depend on how the worker makes it.
+//! The signature is computed from the URL that arrives, so the check does not depend on the code of the worker.
 
 use super::front::{Exchange, api};
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
