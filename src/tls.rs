@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_file_is_said() {
+    fn errors_name_the_file_and_its_problem() {
         let files = Files::new();
         let refused = |change: &dyn Fn(&mut config::Tls)| {
             let mut options = files.options();

@@ -144,7 +144,7 @@ mod tests {
     use crate::format::NoSchemas;
 
     #[test]
-    fn what_is_often_there_is_named_and_the_rest_is_counted_together() {
+    fn frequent_values_are_named_and_the_rest_is_counted_together() {
         let mut counts = ValueCounts::default();
         let mut strangers = 0;
         for number in 0..100_000_u64 {

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_alternative_that_is_there_counts() {
+    fn the_first_present_alternative_is_used() {
         let content = || Part::Content { except: Vec::new() };
         let parts = [Part::FirstOf(vec![field("id"), field("uuid"), content()]), field("n")];
         let alone = |part: Part, value| id(&[part, field("n")], value);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn header_names_match_in_any_case_if_the_part_says_so() {
+    fn header_names_match_in_any_case_if_configured() {
         let part = || vec![Part::HeaderInAnyCase("X-Event-Id".to_owned())];
         let plain = of(vec![Part::Header("X-Event-Id".to_owned())], None, &[("X-Event-Id", "e")]);
         for name in ["X-Event-Id", "x-event-id", "X-EVENT-ID"] {

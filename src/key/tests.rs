@@ -31,7 +31,7 @@ fn follows_pointers_into_objects_and_arrays() {
 }
 
 #[test]
-fn types_are_told_apart() {
+fn values_of_different_types_are_different_keys() {
     let id = spec(&["/id"]);
     let values = ["1", "\"1\"", "1.0", "true", "\"true\"", "\"null\"", "\"\"", "[1]", "{}"];
     for (i, a) in values.iter().enumerate() {
@@ -134,7 +134,7 @@ fn a_field_of_the_record_key_is_like_one_of_the_value() {
 }
 
 #[test]
-fn broken_json_says_where() {
+fn the_message_about_broken_json_shows_the_position() {
     for text in ["", "{", "{\"id\":1", "{\"id\":1}}", "{\"id\":1} x", "{\"id\":tru}", "{\"id\":\"\\ud800\"}", "{\"id\":1,}"] {
         assert_eq!(reason(&spec(&["/id"]), text), Reason::Malformed, "{text}");
     }
@@ -171,7 +171,7 @@ fn values_in_another_encoding_are_named() {
 }
 
 #[test]
-fn a_missing_field_says_where_its_pointer_ends() {
+fn the_message_about_a_missing_field_shows_where_its_pointer_ends() {
     for (pointer, value, words) in [
         (
             "/Message/Records/0/s3/object/key",
@@ -224,7 +224,7 @@ fn a_tombstone_has_no_key_where_the_key_needs_the_value() {
 }
 
 #[test]
-fn content_goes_with_other_parts_and_with_a_secret() {
+fn content_can_be_combined_with_other_parts_and_a_secret() {
     let of = |parts: &[Part], hashing: &Hashing, value: &str| {
         let spec = KeySpec::new(parts.to_vec()).unwrap().with_hashing(*hashing);
         spec.fingerprint(&Record { key: Some(b"k"), value: Some(value.as_bytes()), headers: &[] }, &mut Scratch::default())

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_time_is_not_usable() {
+    fn values_that_are_not_times_are_not_usable() {
         for text in [
             "",
             "now",

@@ -95,7 +95,7 @@ fn a_record_waits_for_its_schema_and_for_nothing_else() {
 }
 
 #[test]
-fn what_cannot_be_read_is_invalid_and_says_why() {
+fn unreadable_values_are_invalid_with_the_reason() {
     let schemas = Few::with(1, avro(EVENT));
     schemas.set(3, avro("{}"));
     schemas.set(4, Lookup::Known(Arc::new(Schema::new(Format::JsonSchema, Body::Text("{}".into()), vec![]))));
@@ -132,7 +132,7 @@ fn a_frame_is_no_part_of_what_it_is_around() {
 }
 
 #[test]
-fn a_header_names_the_schema_where_there_is_one() {
+fn the_schema_id_can_be_in_a_header() {
     #[derive(Debug)]
     struct ByGuid;
     impl Schemas for ByGuid {
@@ -175,7 +175,7 @@ fn records_without_a_frame_are_of_one_schema() {
 }
 
 #[test]
-fn what_is_kept_is_bounded() {
+fn the_number_of_cached_extractors_is_bounded() {
     #[derive(Debug)]
     struct All;
     impl Schemas for All {
