@@ -843,7 +843,7 @@ fn parts_can_be_optional_have_alternatives_and_be_normalized() {
         ("{ field = \"/a\", then = [] }", "expected a JSON pointer, or a list of pointers, for then"),
         ("{ field = \"/a\", then = { field = \"/b\" } }", "expected a JSON pointer, or a list of pointers, for then"),
         ("{ record = \"value\", then = \"/a\" }", "`then` requires a field, key_field, header, or cloudevent"),
-        ("{ content = \"value\", normalize = [\"trim\"] }", "the content of a value cannot be normalized"),
+        ("{ content = \"value\", normalize = [\"trim\"] }", "`content` cannot be combined with `normalize` or `then`"),
     ] {
         let shown = with(key).unwrap_err();
         assert!(shown.starts_with("x.toml: topics[0].key: ") && shown.contains(error), "{key}: {shown}");
