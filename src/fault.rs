@@ -128,7 +128,7 @@ mod armed {
 
     struct Arm {
         point: String,
-        /// The action happens when the point is passed for this time, starting at 1.
+        /// The number of the pass at which the action happens, starting at 1.
         at: u64,
         action: Action,
         passed: AtomicU64,

@@ -17,7 +17,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 static MALLOC_CONF: &[u8; 16] = b"narenas_ratio:1\0";
 
 fn main() -> ExitCode {
-    // Here and not in the library, so that a new commit compiles only this file again.
+    // The commit is read here and not in the library, so that a new commit recompiles only this file.
     unseen::cli::main(commit(option_env!("UNSEEN_COMMIT"), ARCHIVED))
 }
 

@@ -42,9 +42,8 @@ impl fmt::Display for TopicPartition {
     }
 }
 
-/// The identity of a topic's log. A topic that is deleted and recreated has another log with the same name, and offsets of one log have no
-/// meaning in the other. The text consists of the topic, a colon, and the topic's id. If the brokers have no topic ids, it is the topic
-/// alone.
+/// Returns the identity of a topic's log: the topic, a colon, and the topic's id, or only the topic if the brokers have no topic ids. A
+/// recreated topic has a new log, in which offsets of the old log have no meaning.
 #[must_use]
 pub fn log_name(topic: &str, id: Option<&str>) -> String {
     id.map_or_else(|| topic.to_owned(), |id| format!("{topic}:{id}"))

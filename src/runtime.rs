@@ -1,7 +1,7 @@
 //! Time and threads: the part of the seam that is not Kafka.
 //!
-//! Clocks, sleep, threads, and channels for code that runs in a simulation. These functions call the standard library. A thread
-//! that belongs to a simulation asks its scheduler instead.
+//! Clocks, sleep, threads, and channels. In a thread of a simulation, these functions ask the scheduler. In all other threads, they call
+//! the standard library.
 
 use crate::record::Timestamp;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -88,7 +88,6 @@ mod none {
 #[cfg(not(feature = "faults"))]
 use none::scheduler;
 
-/// The monotonic time.
 #[must_use]
 pub fn now() -> Instant {
     scheduler().map_or_else(Instant::now, |scheduler| scheduler.now())
@@ -112,7 +111,6 @@ pub fn millis(time: SystemTime) -> Timestamp {
     i64::try_from(time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Waits.
 pub fn sleep(time: Duration) {
     match scheduler() {
         None => std::thread::sleep(time),
@@ -134,7 +132,7 @@ pub fn receive<T>(receiver: &Receiver<T>) -> Result<T, RecvError> {
     message.map_err(|_| RecvError)
 }
 
-/// Waits until `look` returns `Ok`. It is called again when `changed` is notified, and at the time that it names with `Err`.
+/// Waits until `look` returns `Ok`. Calls `look` again when `changed` is notified, and at the time that `look` returns with `Err`.
 pub fn wait<S, T>(state: &Mutex<S>, changed: &Condvar, mut look: impl FnMut(&mut S) -> Result<T, Option<Instant>>) -> T {
     let locked = || state.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(scheduler) = scheduler() {
@@ -167,8 +165,8 @@ pub fn wait<S, T>(state: &Mutex<S>, changed: &Condvar, mut look: impl FnMut(&mut
     }
 }
 
-/// In a simulation, lets other threads run until `is_free` returns true. Call it before a real wait, such as for a lock that a thread may
-/// hold while it passes a fault point: the scheduler does not know about that one.
+/// In a simulation, lets other threads run until `is_free` returns true. Call it before a wait that the scheduler does not know about, such
+/// as for a lock that another thread may hold while it passes a fault point.
 pub fn yield_until(mut is_free: impl FnMut() -> bool) {
     if let Some(scheduler) = scheduler()
         && !is_free()
@@ -195,7 +193,8 @@ impl Done {
         self.0.load(Ordering::Acquire)
     }
 
-    /// In a simulation, lets the task end. Call it before the thread is joined, which waits for real.
+    /// In a simulation, lets other threads run until the task has ended. Call it before joining the thread, because the scheduler does not
+    /// know about a join.
     pub fn wait(&self) {
         yield_until(|| self.is_done());
     }

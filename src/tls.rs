@@ -22,7 +22,6 @@ use tokio_openssl::SslStream;
 
 /// Interval at which the files are read.
 const READ_EVERY: Duration = Duration::from_secs(60);
-/// Maximum duration of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Encrypts connections with TLS 1.2 and 1.3, according to Mozilla's "intermediate" configuration, version 5.
@@ -75,7 +74,7 @@ impl Tls {
         self.files.client_ca_location.is_some()
     }
 
-    /// Encrypts a client's connection. The client must present a certificate, if clients must.
+    /// Encrypts a client's connection. Requires a client certificate if `serve.tls.client_ca_location` is set.
     ///
     /// # Errors
     /// If the handshake fails or times out.
@@ -103,9 +102,9 @@ impl Tls {
         loop {
             sleep(READ_EVERY).await;
             match self.read_again() {
-                Ok(true) => tracing::info!("serve.tls has new files, which clients see from now on"),
+                Ok(true) => tracing::info!("serve.tls: loaded a new certificate; new connections use it"),
                 Ok(false) => {}
-                Err(error) => tracing::warn!(error, "serve.tls has new files that cannot be used; going on with those of before"),
+                Err(error) => tracing::warn!(error, "serve.tls: cannot load the new files; the server keeps the previous certificate"),
             }
         }
     }
@@ -146,9 +145,9 @@ fn read(files: &config::Tls) -> Result<Contents, String> {
 fn acceptor(files: &config::Tls, contents: &Contents, wants_certificates: bool) -> Result<SslAcceptor, String> {
     let certificates = certificates("certificate_location", &files.certificate_location, &contents.certificate)?;
     let key = key(&contents.key).map_err(|why| {
-        format!("serve.tls.key_location: {} has no private key without a password, in PEM ({why})", files.key_location.display())
+        format!("serve.tls.key_location: {} does not contain an unencrypted private key in PEM ({why})", files.key_location.display())
     })?;
-    let failed = |error: ErrorStack| format!("serve.tls: OpenSSL does not take these files: {error}");
+    let failed = |error: ErrorStack| format!("serve.tls: OpenSSL rejects these files: {error}");
     let mut builder = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls_server()).map_err(failed)?;
     let (own, chain) = certificates.split_first().ok_or_else(|| failed(ErrorStack::get()))?;
     builder.set_certificate(own).map_err(failed)?;
@@ -158,7 +157,7 @@ fn acceptor(files: &config::Tls, contents: &Contents, wants_certificates: bool) 
     // This call also checks that the key matches the certificate.
     builder.set_private_key(&key).map_err(|_| {
         let [key, certificate] = [&files.key_location, &files.certificate_location].map(|file| file.display());
-        format!("serve.tls.key_location: the key in {key} is not that of the certificate in {certificate}")
+        format!("serve.tls.key_location: the key in {key} does not belong to the certificate in {certificate}")
     })?;
     if let Some((file, pem)) = files.client_ca_location.as_ref().zip(contents.client_ca.as_ref()).filter(|_| wants_certificates) {
         let mut trusted = X509StoreBuilder::new().map_err(failed)?;
@@ -180,7 +179,7 @@ fn acceptor(files: &config::Tls, contents: &Contents, wants_certificates: bool) 
 fn certificates(option: &str, file: &Path, pem: &[u8]) -> Result<Vec<X509>, String> {
     match X509::stack_from_pem(pem) {
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        _ => Err(format!("serve.tls.{option}: {} has no certificate in PEM", file.display())),
+        _ => Err(format!("serve.tls.{option}: {} does not contain a certificate in PEM", file.display())),
     }
 }
 
@@ -300,7 +299,7 @@ mod tests {
         files.issue("server", "renewed");
         let new_key = std::fs::read(files.path("server.key")).unwrap();
         files.write("server.key", &old_key);
-        assert!(tls.read_again().unwrap_err().contains("is not that of the certificate"));
+        assert!(tls.read_again().unwrap_err().contains("does not belong to the certificate"));
         assert_eq!(files.talk(&tls, None).await.unwrap(), "localhost");
         files.write("server.key", &new_key);
         assert_eq!(tls.read_again(), Ok(true));
@@ -320,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_file_is_said() {
+    fn errors_name_the_file_and_its_problem() {
         let files = Files::new();
         let refused = |change: &dyn Fn(&mut config::Tls)| {
             let mut options = files.options();
@@ -330,13 +329,13 @@ mod tests {
         let missing = refused(&|options| options.key_location = files.path("nowhere"));
         assert!(missing.starts_with("serve.tls.key_location: cannot read ") && missing.contains("nowhere"), "{missing}");
         let swapped = refused(&|options| options.certificate_location = files.path("server.key"));
-        assert!(swapped.ends_with("server.key has no certificate in PEM"), "{swapped}");
+        assert!(swapped.ends_with("server.key does not contain a certificate in PEM"), "{swapped}");
         let other = refused(&|options| options.key_location = files.path("client.key"));
-        assert!(other.contains("client.key is not that of the certificate in "), "{other}");
+        assert!(other.contains("client.key does not belong to the certificate in "), "{other}");
         let locked = files.ca.1.private_key_to_pem_pkcs8_passphrase(Cipher::aes_256_cbc(), b"secret").unwrap();
         files.write("locked.key", &locked);
         let locked = refused(&|options| options.key_location = files.path("locked.key"));
-        assert!(locked.contains("locked.key has no private key without a password, in PEM"), "{locked}");
+        assert!(locked.contains("locked.key does not contain an unencrypted private key in PEM"), "{locked}");
         let no_ca = refused(&|options| options.client_ca_location = Some(files.path("client.key")));
         assert!(no_ca.starts_with("serve.tls.client_ca_location: "), "{no_ca}");
     }

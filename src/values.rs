@@ -58,9 +58,7 @@ impl CountBy {
 /// Counts of records and duplicates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// All records.
     pub records: u64,
-    /// Duplicates.
     pub duplicates: u64,
 }
 
@@ -85,7 +83,6 @@ pub struct ValueCounts {
 }
 
 impl ValueCounts {
-    /// Counts a record.
     pub fn add(&mut self, value: Option<&str>, is_duplicate: bool) {
         self.records += 1;
         let value = value.map_or("", |value| cut(value, BYTES_MAX));
@@ -100,7 +97,7 @@ impl ValueCounts {
         let expected = self.records / share;
         if let Some(count) = self.candidates.get_mut(value) {
             *count += 1;
-            // Two standard deviations more than a value with that share would have.
+            // The count must be two standard deviations above that of a value with exactly this share.
             if *count >= LEAST && count.saturating_sub(expected).pow(2) >= 4 * expected {
                 self.name(value);
             }
@@ -147,7 +144,7 @@ mod tests {
     use crate::format::NoSchemas;
 
     #[test]
-    fn what_is_often_there_is_named_and_the_rest_is_counted_together() {
+    fn frequent_values_are_named_and_the_rest_is_counted_together() {
         let mut counts = ValueCounts::default();
         let mut strangers = 0;
         for number in 0..100_000_u64 {
@@ -183,9 +180,9 @@ mod tests {
         assert_eq!(names[..20], (0..20).map(|value| value.to_string()).collect::<Vec<_>>());
     }
 
-    /// Neither chance nor values that barely qualify take the last names from later values.
+    /// Neither chance nor values that barely qualify use up the last names.
     #[test]
-    fn what_matters_much_gets_a_name_however_late_it_comes() {
+    fn a_frequent_value_gets_a_name_no_matter_how_late_it_appears() {
         for strangers in [200, 257, 300, 1_000, 5_000] {
             let mut counts = ValueCounts::default();
             // The order is effectively random.

@@ -1,4 +1,4 @@
-//! Promise: `unseen init` writes a configuration that `unseen check` accepts, from flags or from records, or says what is missing.
+//! Promise: `unseen init` writes a configuration that `unseen check` accepts, from flags or from records, or reports what is missing.
 
 use assert_cmd::Command;
 use assert_cmd::cargo::cargo_bin_cmd;
@@ -84,7 +84,7 @@ fn sample_becomes_a_configuration_that_deduplicates_it() {
 }
 
 #[test]
-fn errors_name_what_is_missing() {
+fn errors_name_the_missing_flag() {
     let message = refused(init(&["--sample", "-"]).write_stdin("{\"id\":1}\n{\"id\":2}\n"));
     assert!(message.starts_with("error: no key fits the records; name one with --key\n"), "{message}");
     let message = refused(init(&["--sample", "-"]).write_stdin("{\"id\":1,\"x\":2}\n{\"id\":1,\"x\":2}\n"));

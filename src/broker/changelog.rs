@@ -20,11 +20,8 @@ const READ_WAIT: Duration = Duration::from_millis(100);
 
 /// A committed changelog record.
 pub struct Logged<'a> {
-    /// The offset of the record.
     pub offset: Offset,
-    /// The timestamp of the record.
     pub time: Option<Timestamp>,
-    /// The value of the record.
     pub value: &'a [u8],
 }
 
@@ -43,7 +40,6 @@ pub enum ReadEnd {
 pub trait ChangelogReader {
     /// The client used for reading.
     type Tail: ChangelogTail;
-    /// Returns the client used for reading.
     fn tail(&self) -> &Self::Tail;
     /// Returns the log start offset and the last stable offset, or `None` until all transactions that were open at the first call have
     /// ended. Errors can be retried.

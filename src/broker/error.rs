@@ -40,7 +40,6 @@ pub enum Error {
     /// The topics do not meet the requirements of the configuration.
     #[error("{}", .0.iter().map(|problem| &*problem.message).collect::<Vec<_>>().join("\n       "))]
     Cluster(Vec<Problem>),
-    /// A fatal error of the client.
     #[error("{0}")]
     Fatal(String),
     /// The group has another member with this consumer's static name, or treats this consumer as another one. This consumer cannot be used

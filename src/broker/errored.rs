@@ -1,6 +1,6 @@
 //! Partitions whose last fetch failed.
 //!
-//! Owns the times at which they are sought back to their positions. Must never let a record through that follows a gap.
+//! Owns the times at which the worker seeks these partitions back to their positions. Must never pass on a record that follows a gap.
 
 use crate::record::TopicPartition;
 use std::time::{Duration, Instant};

@@ -77,7 +77,6 @@ pub trait Record {
     fn topic(&self) -> &str;
     /// The partition that the record was read from.
     fn partition(&self) -> i32;
-    /// The offset of the record.
     fn offset(&self) -> Offset;
     /// The timestamp, even if it is negative, and its type.
     fn stamp(&self) -> Option<(TimestampType, Timestamp)>;
@@ -113,7 +112,6 @@ pub enum Rebalance {
     Assigned(Vec<TopicPartition>),
     /// This consumer must give these partitions back, or has already lost them.
     Revoked {
-        /// The partitions.
         partitions: Vec<TopicPartition>,
         /// True if it is too late to commit.
         lost: bool,
@@ -170,14 +168,12 @@ pub trait Consumer {
     /// Proof of group membership, for a transaction that commits offsets.
     type Membership: Send;
 
-    /// Joins the group.
     fn subscribe(&self, topics: &[&str]) -> Result<(), Error>;
     /// Waits up to `timeout`, and appends at most `records` records to `batch`. Returns early, without records, if a rebalance is queued.
     /// After an error, this consumer can never read again. [`Error::Fenced`] means that another member took over the static name.
     fn poll<'a>(&'a self, batch: &mut Batch<Self::Record<'a>>, records: usize, timeout: Duration) -> Result<(), Error>;
     /// True if a rebalance is waiting to be answered.
     fn has_rebalance(&self) -> bool;
-    /// Takes the next rebalance.
     fn next_rebalance(&self) -> Option<Rebalance>;
     /// Answers [`Rebalance::Assigned`]. Starts reading at these offsets, and resumes the partitions.
     fn assign(&self, partitions: &[(TopicPartition, Offset)]) -> Result<(), Error>;
@@ -223,7 +219,6 @@ pub trait Consumer {
 
 /// The settings of a producer.
 pub struct ProducerOptions<'a> {
-    /// The transactional id.
     pub transactional_id: &'a str,
     /// The number of input partitions, which determines `linger.ms`.
     pub partitions: u32,
@@ -240,7 +235,6 @@ pub enum OutgoingTime {
     At(Timestamp),
     /// The time at which the client accepts the record.
     Now,
-    /// No timestamp.
     Never,
 }
 
@@ -256,17 +250,12 @@ pub trait HeaderChanges {
     fn added(&self) -> impl Iterator<Item = (&CStr, &[u8])>;
 }
 
-/// A record to write.
 pub struct OutgoingRecord<'a, R, H> {
-    /// The topic.
     pub topic: &'a str,
     /// The partition, or `None` to let the client choose it by the key (murmur2, like Java).
     pub partition: Option<i32>,
-    /// The key.
     pub key: Option<&'a [u8]>,
-    /// The value.
     pub value: Option<&'a [u8]>,
-    /// The timestamp.
     pub time: OutgoingTime,
     /// The record whose headers are copied, and the changes to them.
     pub headers: Option<(&'a R, &'a H)>,
@@ -279,11 +268,9 @@ pub struct OutgoingRecord<'a, R, H> {
 pub struct DeliveryFailure {
     /// [`OutgoingRecord::tag`].
     pub tag: usize,
-    /// The topic.
     pub topic: String,
     /// The size of the key and the value in bytes.
     pub bytes: usize,
-    /// The error.
     pub code: ErrorCode,
     /// The client's error message.
     pub error: String,
@@ -295,7 +282,6 @@ pub struct DeliveryFailure {
 pub trait ProducerClient<B: Broker> {
     /// Fences earlier producers with the transactional id, and waits until their transactions have ended.
     fn init_transactions(&self, timeout: Duration) -> Result<(), ClientError>;
-    /// Begins a transaction.
     fn begin_transaction(&self) -> Result<(), ClientError>;
     /// Queues a copy of a record.
     fn send<H: HeaderChanges>(&self, record: &OutgoingRecord<'_, RecordOf<'_, B>, H>) -> Result<(), Box<ClientError>>;
@@ -314,7 +300,6 @@ pub trait ProducerClient<B: Broker> {
     ) -> Result<(), ClientError>;
     /// Commits the transaction. All records must have been flushed.
     fn commit_transaction(&self, timeout: Duration) -> Result<(), ClientError>;
-    /// Aborts the transaction.
     fn abort_transaction(&self, timeout: Duration) -> Result<(), ClientError>;
     /// Takes the failures reported since the last call, at most 10,000.
     fn take_failures(&self) -> Vec<DeliveryFailure>;
@@ -336,22 +321,19 @@ pub struct Cluster {
     pub warnings: Vec<String>,
 }
 
-/// An error code of a client or a broker, as far as the reaction depends on it.
+/// The error codes of a client or a broker that are handled in different ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorCode {
     /// The user lacks a permission.
     NotAuthorized,
     /// Another producer has this transactional id.
     Fenced,
-    /// The send queue is full.
     QueueFull,
     /// The call is not allowed in the client's state, such as in a failed transaction.
     State,
-    /// A fatal error of the client.
     Fatal,
     /// The record was purged from the queue.
     PurgedQueue,
-    /// The record was purged in flight.
     PurgedInFlight,
     /// The record or its batch is too large.
     TooLarge,
@@ -374,7 +356,6 @@ pub enum ErrorCode {
 /// A failed call.
 #[derive(Clone, Debug)]
 pub struct ClientError {
-    /// The kind of error.
     pub code: ErrorCode,
     /// The client's message.
     pub message: String,

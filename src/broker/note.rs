@@ -1,6 +1,6 @@
 //! The metadata of committed offsets.
 //!
-//! Owns its text format. Must never decide what follows from it.
+//! Owns the text format. Must never decide how to react to its content.
 
 use crate::record::{Offset, Timestamp};
 use std::collections::BTreeMap;
@@ -17,8 +17,8 @@ pub struct Note {
     pub stream_times: BTreeMap<String, Option<Timestamp>>,
     /// The id of the topic that the offset belongs to.
     pub id: Option<String>,
-    /// The epoch of the owner that committed the offset. If the next owner has a checkpoint at the same offset, it does not read the
-    /// changelog, which also has this epoch.
+    /// The epoch of the owner that committed the offset. If the next owner has a checkpoint at the same offset, it takes the epoch from
+    /// here, instead of reading the changelog to find it.
     pub epoch: Option<i64>,
     /// True if a seed wrote the last commit. The seeded keys may be in the changelog, but in no checkpoint.
     pub is_seed: bool,

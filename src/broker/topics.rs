@@ -1,6 +1,6 @@
-//! The topics of a configuration with patterns on a cluster, and how they change.
+//! Selects the topics of a cluster that match the patterns of a configuration, and detects when the selection changes.
 //!
-//! Owns which matching topics are left out. Must never leave out a topic that the configuration names.
+//! Owns the choice of matching topics that are not read. Must never leave out a topic that the configuration names.
 
 use super::{Broker, Cluster, Error, Problem};
 use crate::config::{Config, LeftOut, Topic};
@@ -41,13 +41,13 @@ impl Resolved {
 /// Finds the topics of a configuration. Creates missing internal topics.
 ///
 /// # Errors
-/// As [`Broker::discover`], for the topics that the configuration names. Also if too many topics match its patterns.
+/// Fails like [`Broker::discover`] for the topics that the configuration names. Also fails if too many topics match its patterns.
 pub fn resolve<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool) -> Result<Resolved, Error> {
     let names = if config.patterns.is_empty() { BTreeSet::new() } else { broker.topics(config, stop)? };
     resolve_among(config, &names, &|config| broker.discover(config, stop))
 }
 
-/// Finds the topics of a configuration among existing topics, with `discover` as [`Broker::discover`].
+/// Selects the topics of a configuration from the existing topics `names`. `discover` stands for [`Broker::discover`].
 ///
 /// # Errors
 /// See [`resolve`].
@@ -79,7 +79,7 @@ pub fn resolve_among(
     }
 }
 
-/// The result of looking at the topics again.
+/// The result of listing the topics again.
 #[derive(Debug)]
 pub enum Refreshed {
     /// The same topics are read, and these are left out.
@@ -102,7 +102,7 @@ pub fn refresh<B: Broker>(broker: &B, config: &Config, current: &Resolved, stop:
         if now.is_subset(&read) {
             return Ok(Refreshed::Same(left_out));
         }
-        // Most often, only topics that are left out differ. The requests for them need not be repeated for all others.
+        // Usually, only topics that are not read have changed. In that case, no other topic needs a new request.
         let others: BTreeSet<_> = names.iter().filter(|name| !read.contains(name.as_str())).cloned().collect();
         let others = resolve_among(config, &others, &discover)?;
         let named: BTreeSet<_> = config.topics.iter().map(|topic| &topic.input).collect();
@@ -166,7 +166,7 @@ impl Pending {
     }
 }
 
-/// Lists the topics at an interval until other topics are to be read, and returns these. Returns `None` once `stop` is true.
+/// Lists the topics at an interval until the topics to read have changed, and returns the new ones. Returns `None` once `stop` is true.
 pub fn watch<B: Broker>(broker: &B, config: &Config, current: &Resolved, stats: &Stats, stop: &dyn Fn() -> bool) -> Option<Resolved> {
     let (base, read) = (config.topics_interval(), current.inputs());
     // Without a topic, there is nothing to interrupt, and only the lists show whether the brokers answer.

@@ -66,7 +66,6 @@ pub enum Outcome {
 pub struct Applier {
     /// The applied offset of each input topic.
     pub offsets: BTreeMap<String, Offset>,
-    /// The number of applied fingerprints.
     pub fingerprints: u64,
     origin: Origin,
     /// The offset of each input topic up to which the changelog is applied. Topics without an entry are unbounded.
@@ -179,7 +178,7 @@ impl Applier {
         let is_expired = slice.is_some_and(|slice| self.oldest_slice.is_some_and(|oldest| slice < oldest));
         Effect {
             start: (!is_expired).then(|| {
-                // For a record without keys, the slice only shows when the record was written.
+                // If a record has no keys, its slice only shows when it was written, and says nothing about the state.
                 let slice = slice.filter(|_| !record.runs.is_empty());
                 (record.time, slice, record.replay_info.filter(|_| record.origin.kind == self.origin.kind))
             }),
@@ -226,7 +225,6 @@ impl Effect<'_> {
 pub struct Cut {
     /// The changelog offset of the record that shows the reset.
     pub before: Offset,
-    /// The input topic.
     pub topic: String,
     /// The first input offset whose effect is void.
     pub start: Offset,

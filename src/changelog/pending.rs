@@ -45,7 +45,7 @@ impl Entry {
     }
 }
 
-/// There are far fewer topics than a `u32` can hold.
+/// Converts a topic id to the number in an [`Entry`]. There are far fewer topics than a `u32` can hold.
 fn topic_number(topic: TopicId) -> u32 {
     u32::try_from(topic.0).unwrap_or(u32::MAX)
 }
@@ -119,7 +119,6 @@ impl PendingChanges {
         self.len += group.entries.len() - noted;
     }
 
-    /// The number of pending changes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len

@@ -41,9 +41,7 @@ pub struct DecodeError(&'static str);
 /// The input records whose effect a changelog record contains, from `start` (inclusive) to `end` (exclusive).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span<'a> {
-    /// The input topic.
     pub topic: &'a str,
-    /// The first offset.
     pub start: Offset,
     /// The offset after the last record.
     pub end: Offset,
@@ -58,13 +56,11 @@ impl Span<'static> {
 /// Consecutive fingerprints with the same mutation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyRun<'a> {
-    /// The mutation.
     pub mutation: Mutation,
     bytes: &'a [u8],
 }
 
 impl KeyRun<'_> {
-    /// The number of fingerprints.
     #[must_use]
     pub const fn len(&self) -> u64 {
         (self.bytes.len() / FINGERPRINT_BYTES) as u64
@@ -106,7 +102,6 @@ pub struct ChangelogRecord<'a> {
     pub spans: Vec<Span<'a>>,
     /// True if the state was warming up when the record was logged. The changelog then still lacks keys that the group has emitted.
     pub warms_up: bool,
-    /// The changes.
     pub runs: Vec<KeyRun<'a>>,
 }
 

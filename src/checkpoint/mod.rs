@@ -63,9 +63,7 @@ const ON_CHANGE: &str = ", on change";
 /// The id of a state: one partition number of one key space.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PartitionId {
-    /// The name of the key space.
     pub space: String,
-    /// The partition number.
     pub partition: i32,
 }
 
@@ -85,7 +83,6 @@ pub struct CheckpointMetadata {
     pub offsets: BTreeMap<String, Offset>,
     /// The part of the changelog that the state contains.
     pub changelog: Progress,
-    /// The metadata of the dedup state.
     pub state: DedupMetadata,
 }
 
@@ -93,7 +90,6 @@ pub struct CheckpointMetadata {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// The window.
     pub window: Window,
     /// The kind of filter, such as `aging`, `aging, confirmed`, or `exact, on change`.
     pub filter: String,
@@ -177,7 +173,6 @@ pub enum Error {
     /// The directory cannot be created, read, or written.
     #[error("state directory {}: {error}; it must be a directory that this user can write to", .dir.display())]
     Io {
-        /// The directory.
         dir: PathBuf,
         /// The system error.
         error: std::io::Error,
@@ -188,7 +183,6 @@ pub enum Error {
     /// The directory was written by another version.
     #[error("state directory {}: expected format {expected}, got {got}; run the version of unseen that wrote it, or move the directory away to start from the input", .dir.display())]
     Format {
-        /// The directory.
         dir: PathBuf,
         /// The format that this version reads and writes.
         expected: String,
@@ -198,7 +192,6 @@ pub enum Error {
     /// The directory contains corrupt data.
     #[error("state directory {}: {what}", .dir.display())]
     Corrupt {
-        /// The directory.
         dir: PathBuf,
         /// The expected and the actual content, and its place.
         what: String,
@@ -206,7 +199,6 @@ pub enum Error {
     /// The stored state of a partition was lost.
     #[error("state directory {}: the store was quarantined, so the stored keys of {id} are lost; the partition must be restored", .dir.display())]
     Lost {
-        /// The directory.
         dir: PathBuf,
         /// The id of the lost state.
         id: PartitionId,
@@ -220,7 +212,6 @@ pub enum Error {
     /// An error of RocksDB, such as a full disk.
     #[error("state directory {}: {message}", .dir.display())]
     Store {
-        /// The directory.
         dir: PathBuf,
         /// The error message of RocksDB.
         message: String,

@@ -11,7 +11,6 @@ const WRITE_BUFFER_BYTES: usize = 32 << 20;
 /// The size of the block cache, which is used for fingerprint lookups.
 const BLOCK_CACHE_BYTES: usize = 64 << 20;
 
-/// Returns the options of a store.
 pub(super) fn options() -> Options {
     let mut options = Options::default();
     let mut tables = draft::tables();

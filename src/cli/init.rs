@@ -283,7 +283,7 @@ fn join(errors: &[impl ToString]) -> String {
     errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// A TOML string. Every JSON string is one.
+/// Formats a TOML string. Every JSON string is also a TOML string.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }

@@ -40,7 +40,7 @@ JSON output (--json): one object. Sizes are in bytes and for the whole topic unl
             adapted), pod_bytes (for one pod with all partitions), disk_bytes, bits_per_key, k,
             reads, mean_rate (over a window; null for kinds that are only for comparison),
             loads[] and curve[] (load, rate, memory_bytes), remembers, forgets (share of
-            duplicates one window old that are called unseen), can_retract, overfull, fits and
+            duplicates that are one window old and are emitted), can_retract, overfull, fits and
             rate_within_memory (null without --memory), configuration";
 
 #[derive(clap::Args)]

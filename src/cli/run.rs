@@ -1,5 +1,5 @@
-//! `unseen run`: starts the workers, starts them again when other topics match the patterns, handles signals, and enforces the shutdown
-//! timeout.
+//! `unseen run`: starts the workers, restarts them when the topics that match the patterns change, handles signals, and enforces the
+//! shutdown timeout.
 
 use super::{ConfigArgs, schemas, service};
 use crate::broker::topics::{self, Resolved};
@@ -43,11 +43,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     service::run(&args.config, events.clone(), async |config| serve(config, events).await)
 }
 
-/// A message of a thread that `start` has started.
+/// An event from a thread that `start` has started.
 enum Event {
     /// A worker has ended.
     Ended(anyhow::Result<()>),
-    /// Other topics match the patterns.
+    /// The topics that match the patterns have changed.
     Changed(Resolved),
 }
 
@@ -60,7 +60,7 @@ struct Earlier {
     failure: Option<(anyhow::Error, BTreeSet<String>)>,
 }
 
-/// Runs the workers. If other topics match the patterns of the configuration, the workers drain and start again.
+/// Runs the workers. If the topics that match the patterns change, drains the workers and restarts them with the new topics.
 async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
     let draining = Arc::new(AtomicBool::new(false));
     let mut signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -89,7 +89,7 @@ async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
     }
 }
 
-/// Starts the workers and waits for their end. Returns `None` if the process must end, or else what the next round must know.
+/// Starts the workers and waits until they end. Returns `None` if the process must end, or else the input of the next round.
 async fn round(
     config: &Arc<Config>,
     view: &CurrentView,
@@ -170,7 +170,7 @@ fn drain(draining: &AtomicBool) {
     draining.store(true, Ordering::Relaxed);
 }
 
-/// True if the error is that the process had to stop.
+/// True if the workers ended because the process was told to stop.
 fn is_stopped(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(worker::Error::Kafka(broker::Error::Stopped)))
 }
@@ -263,7 +263,7 @@ fn start(
         let thread = std::thread::Builder::new().name("topics".to_owned());
         let spawned = thread.spawn(move || {
             let Some(changed) = topics::watch(&broker, &config, &resolved, &stats, &|| stop.load(Ordering::Relaxed)) else { return };
-            tracing::info!("other topics match the patterns in `input`; committing, and starting again with them");
+            tracing::info!("the topics that match the patterns in `input` have changed; restarting the workers");
             let _ = events.send(Event::Changed(changed));
         });
         spawned.expect("a thread can be started");

@@ -93,7 +93,7 @@ struct FileArgs {
 enum LineFormat {
     Ndjson,
     Csv,
-    // The same format, as for `replay`.
+    // The same names as in `unseen replay`.
     #[value(alias = "kcat")]
     Capture,
 }

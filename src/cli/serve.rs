@@ -29,7 +29,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     service::run(&args.config, Events::default(), serve)
 }
 
-/// Finds the topics that match the patterns of the configuration. Logs when others do, because this server does not follow those.
+/// Finds the topics that match the patterns of the configuration. Logs a warning when they change, because this server keeps following the
+/// topics that it has started with.
 fn expand(config: &Arc<Config>) -> Result<Arc<Config>, broker::Error> {
     let broker = KafkaBroker::new(Arc::new(Stats::new(config)));
     let found = Arc::new(topics::followed(&broker, config, &|| false)?);
@@ -41,7 +42,7 @@ fn expand(config: &Arc<Config>) -> Result<Arc<Config>, broker::Error> {
             std::thread::sleep(configured.topics_interval());
             let Ok(now) = topics::followed(&broker, &configured, &|| false).map(|now| inputs(&now)) else { continue };
             if now != known {
-                tracing::warn!("other topics match the patterns in `input`; restart this server to follow them");
+                tracing::warn!("the topics that match the patterns in `input` have changed; restart this server to follow them");
                 known = now;
             }
         }

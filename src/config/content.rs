@@ -9,8 +9,8 @@ use crate::key::{KeySpec, Part};
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
-/// Resolves which records of a key are emitted. Returns the content by which changes are noticed, or `None` if the first record is emitted.
-/// If there is an error, returns the whole value, so that no other error follows.
+/// Resolves which records of a key are emitted. Returns `None` if only the first record of a key is emitted, or else the parts whose
+/// changes make a record be emitted. After an error, returns the whole value, so that no other error follows.
 pub(super) fn emit(raw: Option<&Value>, kind: Kind, path: &str, diagnostics: &mut Diagnostics) -> Option<KeySpec> {
     let content = match raw {
         None => return None,
@@ -20,7 +20,7 @@ pub(super) fn emit(raw: Option<&Value>, kind: Kind, path: &str, diagnostics: &mu
             compared(&table["on_change"], &format!("{path}.on_change"), diagnostics)
         }
         Some(other) => {
-            let what = "\"first\", \"on_change\", or { on_change = … } with the parts of the value to compare, such as { except = [\"/updated_at\"] }";
+            let what = "\"first\", \"on_change\", or { on_change = PARTS }, where PARTS selects what to compare, such as { except = [\"/updated_at\"] }";
             diagnostics.add(path, expected(what, other));
             None
         }
@@ -80,7 +80,7 @@ pub(super) fn emit_schema(generator: &mut SchemaGenerator) -> Schema {
 pub(super) fn key_conflicts(raw: Option<&Value>, compares_all: bool, path: &str, diagnostics: &mut Diagnostics) -> Option<CompareContent> {
     let compare = compare(raw?).map_err(|message| diagnostics.add(path, message)).ok()??;
     if compares_all {
-        diagnostics.add(path, "remove it: with emit = \"on_change\", every record with another content is emitted");
+        diagnostics.add(path, "remove key_conflicts, because emit = \"on_change\" emits every record whose content differs from the previous record of its key");
     }
     Some(compare)
 }

@@ -1,4 +1,4 @@
-//! The topics that an entry of `[[topics]]` reads, and the names that contain theirs.
+//! The topics that an entry of `[[topics]]` reads, and the other names in which `{input}` stands for such a topic.
 //!
 //! An entry with several inputs means the same as an entry for each of them. Must never let a list reach another module. `pattern` finds the
 //! inputs of an entry with a pattern.

@@ -336,7 +336,7 @@ pub struct Topic {
     pub max_future: Duration,
     /// The action for records that are older than the window.
     pub late: Late,
-    /// The content by which changes are noticed, if only changed records are emitted. `None` if the first record of each key is emitted.
+    /// The parts to compare, if only changed records are emitted. `None` if the first record of each key is emitted.
     pub on_change: Option<KeySpec>,
     /// The action for duplicates.
     pub on_duplicate: OnDuplicate,

@@ -39,7 +39,7 @@ pub(super) fn resolve(raw: Raw, diagnostics: &mut Diagnostics) -> Option<Config>
     Some(config)
 }
 
-/// Checks the options that have no effect, or another one, on topics that appear later.
+/// Checks the options that do not work for topics that are created later.
 fn check_patterns(config: &Config, diagnostics: &mut Diagnostics) {
     let Some(pattern) = config.patterns.first() else { return };
     let input = pattern.entry().setting("input");

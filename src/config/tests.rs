@@ -792,7 +792,8 @@ fn a_content_key_can_ignore_fields() {
         ("{ content = \"value\", field = \"/a\" }", expected(r#"{"content":"value","field":"/a"}"#)),
         (
             "{ content = \"value\", except = [\"\"] }",
-            "x.toml: topics[0].key: a content key that leaves out the whole value has nothing left".to_owned(),
+            "x.toml: topics[0].key: `except` excludes the whole value, so nothing is left for the key: exclude single fields instead"
+                .to_owned(),
         ),
         ("{ content = \"value\", except = [\"a\"] }", "x.toml: topics[0].key: `a` is not a JSON pointer: write `/a`".to_owned()),
     ] {
@@ -842,7 +843,7 @@ fn parts_can_be_optional_have_alternatives_and_be_normalized() {
         ("{ field = \"/a\", then = [] }", "expected a JSON pointer, or a list of pointers, for then"),
         ("{ field = \"/a\", then = { field = \"/b\" } }", "expected a JSON pointer, or a list of pointers, for then"),
         ("{ record = \"value\", then = \"/a\" }", "`then` requires a field, key_field, header, or cloudevent"),
-        ("{ content = \"value\", normalize = [\"trim\"] }", "the content of a value cannot be normalized"),
+        ("{ content = \"value\", normalize = [\"trim\"] }", "`content` cannot be combined with `normalize` or `then`"),
     ] {
         let shown = with(key).unwrap_err();
         assert!(shown.starts_with("x.toml: topics[0].key: ") && shown.contains(error), "{key}: {shown}");
@@ -954,12 +955,15 @@ fn changes_can_be_emitted() {
         assert_eq!(content(line).as_deref(), Some(parts), "{line}");
     }
     for (line, error) in [
-        ("\"changes\"", "emit: expected \"first\", \"on_change\", or { on_change = … }"),
-        ("{ on_change = \"value\" }", "emit: expected \"first\", \"on_change\", or { on_change = … }"),
+        ("\"changes\"", "emit: expected \"first\", \"on_change\", or { on_change = PARTS }"),
+        ("{ on_change = \"value\" }", "emit: expected \"first\", \"on_change\", or { on_change = PARTS }"),
         ("{ on_change = { field = \"a\" } }", "emit.on_change: `a` is not a JSON pointer: write `/a`"),
         ("{ on_change = [{ field = \"/a\" }, { ignore = 1 }] }", "emit.on_change[1]: expected { field = "),
-        ("{ on_change = { except = [\"\"] } }", "emit.on_change: a content key that leaves out the whole value has nothing left"),
-        ("\"on_change\"\nkey_conflicts = true", "key_conflicts: remove it: with emit = \"on_change\""),
+        (
+            "{ on_change = { except = [\"\"] } }",
+            "emit.on_change: `except` excludes the whole value, so nothing is left for the key: exclude single fields instead",
+        ),
+        ("\"on_change\"\nkey_conflicts = true", "key_conflicts: remove key_conflicts, because emit = \"on_change\""),
     ] {
         let shown = with(line).unwrap_err();
         assert!(shown.starts_with("x.toml: topics[0].") && shown.contains(error), "{line}: {shown}");
@@ -1058,7 +1062,7 @@ fn the_cloudevents_preset_is_the_source_and_the_id() {
     let error = load(&with("{ cloudevent = \"ce-id\" }")).unwrap_err();
     assert_eq!(
         error.trim(),
-        "x.toml: topics[0].key: `ce-id` is not an attribute of a CloudEvent: their names have letters and digits only"
+        "x.toml: topics[0].key: `ce-id` is not the name of a CloudEvents attribute: such names consist of letters and digits"
     );
 }
 

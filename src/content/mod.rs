@@ -134,9 +134,7 @@ impl Conflicts {
 /// A key in a partition. Each partition has its own state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PartitionKey {
-    /// Number of the partition.
     pub partition: i32,
-    /// Fingerprint of the key.
     pub fingerprint: Fingerprint,
 }
 
@@ -360,7 +358,6 @@ impl ContentSample {
         self.counted.conflicts
     }
 
-    /// Returns the counts so far.
     #[must_use]
     pub fn read(&self) -> Conflicts {
         let mut fields: Vec<_> = self.named.iter().map(|named| (named.field.clone(), named.count - named.before)).collect();

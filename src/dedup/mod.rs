@@ -17,8 +17,8 @@ use crate::filter::{ArchiveError, Exact, ExactError, Filter, Slice, Usage};
 use crate::key::Fingerprint;
 use crate::record::{Timestamp, Verdict};
 
-/// The number of key lifetimes that a stable filter's changelog reaches back. Of the keys inserted earlier, one cell in several thousand is
-/// still nonzero. The same cell is zero in a filter rebuilt from the changelog.
+/// The number of key lifetimes that a stable filter's changelog reaches back. Of the cells of keys that were inserted earlier, one in
+/// several thousand is still nonzero. In a filter that is rebuilt from the changelog, that cell is zero.
 const LIFETIMES: u32 = 8;
 
 /// The change that a record made to a state. Applying the same changes in the same order to the same state produces the same

@@ -281,7 +281,7 @@ fn check_and_insert_one_by_one<F: Filter + ?Sized>(
 #[non_exhaustive]
 pub enum CapacityError {
     /// This machine has no memory left for another part of the filter.
-    #[error("not enough memory on this machine for another part of the filter")]
+    #[error("this machine does not have enough memory to grow the filter; use more memory, or add workers on other machines")]
     Memory,
     /// The filter has reached its maximum memory.
     #[error(
@@ -318,7 +318,7 @@ pub enum MergeError {
     #[error("states of `emit = \"on_change\"` cannot be merged, because it is unknown which content of a key is newer")]
     Contents,
     /// There is not enough memory for the merged filter.
-    #[error("not enough memory on this machine for the merged filter")]
+    #[error("this machine does not have enough memory for the merged filter; merge on a machine with more memory")]
     Memory,
 }
 

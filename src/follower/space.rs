@@ -323,7 +323,7 @@ impl Space {
 /// True if texts result in the same fingerprints for both definitions.
 fn same_fingerprints(one: &KeySpec, other: &KeySpec) -> bool {
     let kind = |part: &Part| match part {
-        // All bytes are alike. Only a record key can determine the partition.
+        // Bytes are hashed in the same way wherever they come from. Only a record key can determine the partition.
         Part::RecordKey => (0, None),
         Part::RecordValue | Part::Header(_) | Part::HeaderInAnyCase(_) | Part::CloudEvent(_) => (1, None),
         Part::Field(_) | Part::KeyField(_) | Part::Embedded(..) => (2, None),

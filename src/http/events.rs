@@ -10,9 +10,7 @@ use tracing::{Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Maximum number of lines.
 const LINES_MAX: usize = 100;
-/// Maximum number of bytes per line.
 const LINE_MAX: usize = 1000;
 
 /// The last log lines. Clones share them.

@@ -51,7 +51,6 @@ const CONTENT_POLICY: &str = "default-src 'self'; base-uri 'none'; frame-ancesto
 /// Data of the endpoints.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// The configuration.
     pub config: Arc<Config>,
     /// Counters and reports of the workers.
     pub stats: Arc<Stats>,
@@ -65,7 +64,6 @@ pub struct View {
     pub instance: Arc<OnceLock<String>>,
     /// The disk of the state directory.
     pub disk: Disk,
-    /// Start time of the process.
     pub started: SystemTime,
 }
 
@@ -90,13 +88,11 @@ impl View {
 pub struct CurrentView(Arc<RwLock<View>>);
 
 impl CurrentView {
-    /// Creates the data.
     #[must_use]
     pub fn new(view: View) -> Self {
         Self(Arc::new(RwLock::new(view)))
     }
 
-    /// Returns the present data.
     #[must_use]
     pub fn get(&self) -> View {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()

@@ -33,7 +33,6 @@ pub(crate) struct Limits {
     pub(crate) idle: Option<Duration>,
 }
 
-/// Timeout of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a failed accept: without a free descriptor, the next one would fail at once.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);

@@ -35,7 +35,6 @@ const EVENTS_MAX: usize = 1000;
 /// The requested range of a topic.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
-    /// The topic to read.
     pub topic: String,
     /// The partitions to read. Empty means all.
     pub partitions: Vec<i32>,
@@ -109,7 +108,6 @@ impl Capture {
         Ok(Self { fetcher, servers, timeout: config.kafka.connect_timeout, partitions, topic: topic.clone(), ranges })
     }
 
-    /// The topic's partition count.
     #[must_use]
     pub const fn partitions(&self) -> u32 {
         self.partitions

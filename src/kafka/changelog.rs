@@ -252,7 +252,7 @@ fn optional() -> impl Iterator<Item = (&'static str, &'static str)> {
     [TIMES].into_iter().chain(LIMITS).chain([SEGMENT])
 }
 
-/// True if brokers may answer a new topic in this way because of its settings.
+/// True if brokers may return this error because they reject a setting of a new topic.
 const fn refuses_settings(code: RDKafkaErrorCode) -> bool {
     matches!(code, RDKafkaErrorCode::InvalidConfig | RDKafkaErrorCode::PolicyViolation | RDKafkaErrorCode::InvalidRequest)
 }

@@ -1,6 +1,6 @@
-//! The questions of `unseen check --connect`, beyond those that a worker asks at its start.
+//! The checks of `unseen check --connect` that a worker does not make at its start.
 //!
-//! Must never change anything: `features` alone creates a topic, for a moment.
+//! Must never change anything. Only `features` creates a topic, and deletes it again.
 
 use super::admin::block_on;
 use super::changelog::admin;
@@ -13,8 +13,8 @@ use crate::config::{Config, Topic};
 use rdkafka::admin::{ConfigResource, OwnedResourceSpecifier, ResourceSpecifier};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Checks the cluster, and compares record times with this machine's clock. Does not wait for a broker that refuses us to change
-/// its mind. What it waits for is reported meanwhile. Also returns the configuration with the topics that match its patterns.
+/// Checks the cluster, and compares record times with this machine's clock. Waits for unreachable brokers and calls `report` meanwhile, but
+/// fails at once if the brokers reject this client. Also returns the configuration with the topics that match its patterns.
 pub fn check(config: &Config, report: &dyn Fn(&str)) -> (Checked, Option<Resolved>) {
     let mut checked = Checked::default();
     let stop = || false;
@@ -58,7 +58,7 @@ fn missing_permissions(config: &Config, known: &BTreeMap<String, u32>) -> Vec<St
     denied(&observer, &all).into_iter().map(|problem| problem.message).collect()
 }
 
-/// Reports settings of topics by which an output rejects records that its input has.
+/// Returns warnings about outputs whose settings make them reject records that their inputs accept.
 fn settings(config: &Config) -> Vec<String> {
     let inputs = config.topics.iter().map(|topic| topic.input.as_str());
     let names: BTreeSet<_> = inputs.chain(config.topics.iter().flat_map(Topic::outputs).map(|(_, name)| name)).collect();

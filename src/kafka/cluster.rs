@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Bytes that a batch header takes from a broker's `max.message.bytes`.
 const BATCH_OVERHEAD: usize = 512;
 
-/// The number of topics from which on one request for all topics of the cluster replaces the requests for each of them.
+/// From this number of topics on, one request for all topics of the cluster replaces the requests for single topics.
 const TOPICS_MANY: usize = 20;
 
 /// Time to wait for a metadata response before reporting that no broker answers.
@@ -36,7 +36,7 @@ pub fn discover(config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Err
 /// Does the same as `discover`, for a command that reports progress in its own way.
 ///
 /// # Errors
-/// As of `discover`.
+/// As for `discover`.
 pub fn prepare(config: &Config, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Cluster, Error> {
     look(config, true, stop, report)
 }
@@ -142,7 +142,6 @@ fn ask(observer: &BaseConsumer<Observer>, config: &Config) -> Option<Complaint> 
     Some(if complaint.reason.is_empty() { Complaint { reason: error.to_string(), advice: None } } else { complaint })
 }
 
-/// Waits until a broker answers.
 pub(super) fn wait(
     observer: &BaseConsumer<Observer>,
     config: &Config,

@@ -42,9 +42,9 @@ const AGE_MS: Timestamp = 3_600_000;
 pub struct Checked {
     /// All features, in a fixed order. Empty if the topics have problems.
     pub features: Vec<Feature>,
-    /// Things that the user should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
-    /// Reasons for which a worker would not work.
+    /// Reasons why a worker would not work.
     pub problems: Vec<String>,
 }
 
@@ -53,12 +53,12 @@ pub struct Checked {
 pub struct Feature {
     /// The name, in `snake_case`.
     pub name: &'static str,
-    /// The result of trying it.
+    /// The result of the trial.
     #[serde(flatten)]
     pub support: Support,
 }
 
-/// The result of trying a feature.
+/// The result of a trial.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "supported", content = "reason", rename_all = "snake_case")]
 pub enum Support {
@@ -89,10 +89,10 @@ pub(super) fn examine(config: &Config, checked: &mut Checked) {
     outcome.report(config, checked);
 }
 
-/// The result of each trial; `None` without one.
+/// The result of each trial. `None` if the feature was not tried.
 #[derive(Default)]
 struct Outcome {
-    /// The reason for which features could not be tried.
+    /// The reason why features could not be tried.
     untested: Option<String>,
     /// A warning about the topic, if it may still exist.
     left: Option<String>,
@@ -107,7 +107,7 @@ struct Outcome {
     delete_records: Option<Result<(), Failure>>,
 }
 
-/// The reason for which a feature does not work.
+/// The reason why a feature does not work.
 struct Failure {
     reason: String,
     /// The permission that this user lacks.
@@ -134,7 +134,7 @@ impl From<&str> for Failure {
 }
 
 impl Failure {
-    /// The reason, and what to do: to grant the missing permission, or else this.
+    /// Returns the reason and what to do: grant the missing permission, or else follow the advice in `otherwise`.
     fn advise(&self, group: &str, otherwise: &str) -> String {
         match self.permission {
             Some(right @ "Read on group") => format!("{}; give this user {right} {group:?}", self.reason),
@@ -150,7 +150,7 @@ impl Outcome {
         const GROWS: &str = "the changelog and the repartition topics grow without limit, so set state.changelog and repartition to false";
         let group = &config.kafka.group_id;
         let untested = self.untested;
-        // A failure is reported as such.
+        // A failed feature has its own message, which also explains why the others were not tried.
         let failed = [&self.producer, &self.transactions].into_iter().any(|result| matches!(result, Some(Err(_))));
         if let Some(reason) = untested.as_ref().filter(|_| !failed) {
             checked.warnings.push(format!("some features of the cluster were not tested: {reason}"));
@@ -307,7 +307,6 @@ impl<'c> Trial<'c> {
         Ok(())
     }
 
-    /// Deletes the topic, if it exists.
     fn delete(&self) -> Result<(), String> {
         match only(block_on(self.admin.delete_topics(&[&self.name], &self.options))) {
             Err(error) if error.rdkafka_error_code() != Some(Code::UnknownTopicOrPartition) => Err(error.to_string()),
@@ -376,7 +375,6 @@ impl<'c> Trial<'c> {
         Ok(seen)
     }
 
-    /// Deletes all records of the topic.
     fn delete_records(&self) -> Result<(), KafkaError> {
         let mut list = TopicPartitionList::new();
         list.add_partition_offset(&self.name, 0, Offset::End)?;

@@ -72,8 +72,8 @@ impl GroupView {
         answer.map_err(|error| self.denied().unwrap_or(error))
     }
 
-    /// Returns an error if the brokers denied access to the group. A request for its offsets only times out then, because librdkafka keeps
-    /// looking for the group's coordinator.
+    /// Returns an error if the brokers denied access to the group. In that case, the request for the group's offsets only times out,
+    /// because librdkafka keeps looking for the group's coordinator.
     fn denied(&self) -> Option<Error> {
         let is_denied =
             |event: Result<_, KafkaError>| matches!(event, Err(KafkaError::MessageConsumption(RDKafkaErrorCode::GroupAuthorizationFailed)));
@@ -95,9 +95,10 @@ impl GroupView {
         Ok(found.filter(|group| !is_idle(group.state()) || !group.members().is_empty()).map(|group| group.state().to_owned()))
     }
 
-    /// Returns group metadata without a membership.
-    pub(crate) fn outsider(&self) -> Option<GroupMetadata> {
-        GroupMetadata::of(&self.observer)
+    pub(crate) fn outsider(&self) -> Result<GroupMetadata, Error> {
+        GroupMetadata::of(&self.observer).ok_or_else(|| {
+            Error::Fatal("librdkafka returned no group metadata, so offsets cannot be committed; run the command again".to_owned())
+        })
     }
 
     /// Returns the partition's first offset and its last stable offset.

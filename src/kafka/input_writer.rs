@@ -23,13 +23,10 @@ pub type Written = Result<(), String>;
 /// A record to write.
 #[derive(Clone, Debug)]
 pub struct NewRecord<'r> {
-    /// The topic to write to.
     pub topic: &'r str,
     /// The record key. The producer chooses the partition by it, and compacted topics reject records without a key.
     pub key: Cow<'r, [u8]>,
-    /// The record value.
     pub value: &'r [u8],
-    /// The record headers.
     pub headers: Vec<(&'r str, &'r [u8])>,
 }
 
@@ -99,7 +96,7 @@ impl Deliveries {
             Some(RDKafkaErrorCode::MessageTimedOut | RDKafkaErrorCode::PurgeInflight | RDKafkaErrorCode::Fatal) => {
                 format!("{topic} did not acknowledge the write, but may have the record anyway")
             }
-            _ => format!("{topic} was not written: {error}"),
+            _ => format!("the record was not written to {topic}: {error}"),
         }
     }
 }

@@ -15,7 +15,8 @@ use std::slice::Iter;
 /// The encoded value of a part.
 type Value<'a> = (Tag, Cow<'a, [u8]>);
 
-/// Takes the values of parts from one record. Each part of a key is taken once, in order, because fields and contents are counted.
+/// Takes the values of parts from one record. Each part of a key must be taken once, in order, because the values of fields and contents
+/// come from iterators.
 struct Taker<'t, 'a, K, V> {
     spec: &'t KeySpec,
     record: &'t Record<'a>,
@@ -57,7 +58,7 @@ impl KeySpec {
         Ok(self.hashing.fingerprint(encoded))
     }
 
-    /// Returns why a record has no key. A tombstone cannot have the parts that are in the value.
+    /// Returns the reason why a record has no key. For a tombstone, the reason is the missing value, if a part of the key is in the value.
     fn explain(&self, record: &Record<'_>, invalid: Invalid) -> Invalid {
         let is_absent = matches!(invalid.reason, Reason::MissingKey | Reason::NullKey);
         if is_absent && record.value.is_none() && self.reads.value { tombstone() } else { invalid }
@@ -313,7 +314,7 @@ mod tests {
         // All parts are missing, so the key does not identify the record.
         assert_eq!(id(&[optional(field("a")), optional(field("b"))], "{}").unwrap_err().0, Reason::NullKey);
         assert_eq!(of(vec![optional(field("a"))], None, &[]).unwrap_err().0, Reason::Tombstone);
-        // A compacted topic would keep what a dropped tombstone was to delete.
+        // If this tombstone were dropped, a compacted topic would keep the record that it deletes.
         assert_eq!(of(vec![Part::RecordKey, optional(field("a"))], None, &[]).unwrap_err().0, Reason::Tombstone);
         let header = || optional(Part::Header("h".to_owned()));
         assert_eq!(of(vec![header(), optional(field("a"))], None, &[]).unwrap_err().0, Reason::Tombstone);
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_alternative_that_is_there_counts() {
+    fn the_first_present_alternative_is_used() {
         let content = || Part::Content { except: Vec::new() };
         let parts = [Part::FirstOf(vec![field("id"), field("uuid"), content()]), field("n")];
         let alone = |part: Part, value| id(&[part, field("n")], value);
@@ -340,12 +341,12 @@ mod tests {
         assert_eq!(of(vec![Part::FirstOf(vec![field("id"), content()])], None, &[]).unwrap_err().0, Reason::Tombstone);
         let of_header = of(vec![Part::FirstOf(vec![Part::Header("h".to_owned()), content()])], None, &[("h", "x")]);
         assert_eq!(of_header, of(vec![Part::Header("h".to_owned())], None, &[("h", "x")]));
-        // An alternative that cannot be read is not absent.
+        // An alternative that cannot be read does not count as absent.
         assert_eq!(id(&[Part::FirstOf(vec![field("id"), Part::RecordKey])], "{").unwrap_err().0, Reason::Malformed);
     }
 
     #[test]
-    fn header_names_match_in_any_case_if_the_part_says_so() {
+    fn header_names_match_in_any_case_if_configured() {
         let part = || vec![Part::HeaderInAnyCase("X-Event-Id".to_owned())];
         let plain = of(vec![Part::Header("X-Event-Id".to_owned())], None, &[("X-Event-Id", "e")]);
         for name in ["X-Event-Id", "x-event-id", "X-EVENT-ID"] {

@@ -305,14 +305,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_has_no_digest() {
+    fn invalid_json_has_no_digest() {
         for text in ["", "{", "[1,]", "{\"a\":1,}", "{\"a\" 1}", "1 2", "nul", "01", "\"\t\"", "\"\\ud800\"", "{\"ts\":}", "{\"a\":1"] {
             assert!(digest(&["/ts"], text).is_err_and(|message| message.starts_with("is not JSON: ")), "{text}");
         }
         let deep = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         assert!(digest(&[], &deep(DEPTH_MAX)).is_ok());
         assert_eq!(digest(&[], &deep(DEPTH_MAX + 1)), Err("has more than 64 nested JSON containers".to_owned()));
-        assert_eq!(digest(&[""], "1"), Err("a content key that leaves out the whole value has nothing left".to_owned()));
+        assert_eq!(
+            digest(&[""], "1"),
+            Err("`except` excludes the whole value, so nothing is left for the key: exclude single fields instead".to_owned())
+        );
     }
 
     /// Stored filters depend on the digest. A change of it is a change of the state format.
@@ -379,13 +382,13 @@ mod tests {
         }
 
         #[test]
-        fn what_is_excepted_does_not_count(one in value(), ts in value(), other in value()) {
+        fn excepted_fields_do_not_count(one in value(), ts in value(), other in value()) {
             let with = |ts: Value| json!({ "ts": ts, "body": one.clone() }).to_string();
             prop_assert_eq!(digest(&["/ts"], &with(ts)).unwrap(), digest(&["/ts"], &with(other)).unwrap());
         }
 
         #[test]
-        fn whatever_a_parser_takes_has_a_digest(bytes in "[\\[\\]{}\",:a0. \\\\u]{0,12}") {
+        fn a_text_has_a_digest_exactly_if_it_is_json(bytes in "[\\[\\]{}\",:a0. \\\\u]{0,12}") {
             let parsed = serde_json::from_str::<Value>(&bytes);
             prop_assert_eq!(digest(&[], &bytes).is_ok(), parsed.is_ok(), "{}", bytes);
         }

@@ -1,7 +1,7 @@
 //! The encoding of a key's parts.
 //!
-//! Owns the encoding, which must never change within a state format, and the values of different formats that are the same id: those
-//! with equal encodings.
+//! Owns the encoding, which must never change within a state format. Values of different formats are the same id if their encodings are
+//! equal.
 
 use crate::format::{Scalar, unescape};
 

@@ -70,11 +70,11 @@ pub struct Leaf<'l> {
     pub scalar: Option<Scalar<'l>>,
 }
 
-/// Visits the fields of a record, in the order in which they are written. Below `depth_max` names, an object is a single field, too.
+/// Visits the fields of a record, in the order in which they are written. An object below `depth_max` names is visited as a single field.
 /// Returns whether the record is an object.
 ///
 /// # Errors
-/// [`Unreadable`] if the text is not of the format. What was visited then means nothing.
+/// [`Unreadable`] if the text does not have the format. The caller must then discard the visited fields.
 pub(super) fn leaves(
     extractor: &impl Extract,
     text: &[u8],
@@ -91,10 +91,10 @@ pub(super) fn leaves(
 
 struct Leaves<'d, F> {
     digest: Digest<'d>,
-    /// Number of open containers of a field.
+    /// Number of open containers inside the current field. Zero between fields.
     nested: usize,
     depth_max: usize,
-    /// Length of the pointer to each open object.
+    /// For each open object, the length of `pointer` without the name of a member.
     lengths: Vec<usize>,
     pointer: String,
     is_object: bool,

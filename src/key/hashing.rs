@@ -35,7 +35,7 @@ pub enum HashKeyError {
     #[error("expected a hash key of 32 hexadecimal digits, got {0} characters")]
     Length(usize),
     /// The text contains a character that is not a hexadecimal digit.
-    #[error("expected a hash key of 32 hexadecimal digits, but character {0} is none")]
+    #[error("expected a hash key of 32 hexadecimal digits, but character {0} is not a digit")]
     Digit(usize),
 }
 
@@ -131,8 +131,8 @@ mod tests {
             ("", "got 0 characters"),
             ("00112233445566778899aabbccddeef", "got 31 characters"),
             ("00112233445566778899aabbccddeeff0", "got 33 characters"),
-            ("0x112233445566778899aabbccddeeff", "character 2 is none"),
-            ("00112233445566778899aabbccddeefé", "character 32 is none"),
+            ("0x112233445566778899aabbccddeeff", "character 2 is not a digit"),
+            ("00112233445566778899aabbccddeefé", "character 32 is not a digit"),
         ] {
             let error = Hashing::siphash_from_hex(text).unwrap_err().to_string();
             assert!(error.ends_with(message), "{error}");

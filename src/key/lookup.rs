@@ -27,13 +27,15 @@ pub enum LookupError {
         parts: String,
     },
     /// The key is the content of a JSON value, but the text is not JSON.
-    #[error("the key is the content of a JSON value, and what is asked for is no JSON")]
+    #[error("the key is the content of a JSON value, so the text to look up must be JSON")]
     Content,
     /// All parts are null, or nothing is left of their content. No record has such a key.
     #[error("all parts are null, and no record has such a key")]
     Null,
     /// Too many texts are ambiguous.
-    #[error("more than {AMBIGUOUS_MAX} parts may be read as a text or as another JSON value, and each doubles the keys to ask for")]
+    #[error(
+        "more than {AMBIGUOUS_MAX} parts can be either text or another JSON value, and each of them doubles the number of keys to look up"
+    )]
     Ambiguous,
 }
 

@@ -102,7 +102,7 @@ pub struct KeySpec {
     hashing: Hashing,
 }
 
-/// Which parts of a record any part of a key is taken from.
+/// The parts of a record that a key is taken from.
 #[derive(Clone, Copy, Debug)]
 struct Reads {
     headers: bool,
@@ -117,20 +117,20 @@ pub enum SpecError {
     /// There are no parts.
     #[error("a key needs at least one part")]
     Empty,
-    /// A pointer that leads nowhere.
+    /// A malformed pointer.
     #[error(transparent)]
     Pointer(#[from] PointerError),
     /// A name that no attribute of a CloudEvent can have.
-    #[error("`{0}` is not an attribute of a CloudEvent: their names have letters and digits only")]
+    #[error("`{0}` is not the name of a CloudEvents attribute: such names consist of letters and digits")]
     Attribute(String),
     /// A list of alternatives with fewer than two parts.
     #[error("first_of needs at least two parts")]
     Alternatives,
     /// A content that is normalized, or read as text.
-    #[error("the content of a value cannot be normalized, and has no JSON text in it: name its fields instead")]
+    #[error("`content` cannot be combined with `normalize` or `then`: use fields of the value instead")]
     NormalizedContent,
     /// A content key without content.
-    #[error("a content key that leaves out the whole value has nothing left")]
+    #[error("`except` excludes the whole value, so nothing is left for the key: exclude single fields instead")]
     Everything,
 }
 
@@ -346,7 +346,7 @@ impl KeySpec {
             record.value.ok_or_else(|| Box::new(tombstone()))?;
         }
         let places = if is_structured { self.event.places() } else { self.value.places() }.len();
-        // Two statements, because in a single one the compiler creates both and then moves them.
+        // These are two statements, because in a single one the compiler creates both buffers and then moves them.
         let mut few = [const { None }; FEW];
         let mut many = Vec::new();
         let room = room_for(places + self.key.places().len(), &mut few, &mut many);

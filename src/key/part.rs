@@ -1,4 +1,4 @@
-//! The parts of a key: where they are in a record, and what is done with what is there.
+//! The parts of a key: their places in a record, and the processing of the values at these places.
 //!
 //! Owns the description of a part, by which stored state is identified. Must never read a record.
 
@@ -49,9 +49,9 @@ pub enum Part {
     Optional(Box<Part>),
     /// The first of these parts that is there and not null. The key is the same as with that part alone.
     FirstOf(Vec<Part>),
-    /// A part of which different texts are the same id.
+    /// A part whose value can be written in different ways that are the same id.
     Normalized(Box<Part>, Normalizers),
-    /// A field of the JSON text that another part is.
+    /// A field of the JSON text in another part.
     Embedded(Box<Part>, EmbeddedField),
 }
 
@@ -99,8 +99,8 @@ impl Part {
         matches!(self, Self::RecordValue | Self::Field(_) | Self::Content { .. })
     }
 
-    /// True if the part is in the record value. A tombstone has no such key, even if the part is optional: it deletes a record that had
-    /// the part.
+    /// True if the part is in the record value. A tombstone has no key with such a part, even if the part is optional, because the
+    /// tombstone deletes a record that had the part.
     pub(super) fn needs_value(&self) -> bool {
         match self {
             Self::FirstOf(parts) => parts.iter().all(Self::needs_value),

@@ -31,7 +31,7 @@ fn follows_pointers_into_objects_and_arrays() {
 }
 
 #[test]
-fn types_are_told_apart() {
+fn values_of_different_types_are_different_keys() {
     let id = spec(&["/id"]);
     let values = ["1", "\"1\"", "1.0", "true", "\"true\"", "\"null\"", "\"\"", "[1]", "{}"];
     for (i, a) in values.iter().enumerate() {
@@ -134,7 +134,7 @@ fn a_field_of_the_record_key_is_like_one_of_the_value() {
 }
 
 #[test]
-fn broken_json_says_where() {
+fn the_message_about_broken_json_shows_the_position() {
     for text in ["", "{", "{\"id\":1", "{\"id\":1}}", "{\"id\":1} x", "{\"id\":tru}", "{\"id\":\"\\ud800\"}", "{\"id\":1,}"] {
         assert_eq!(reason(&spec(&["/id"]), text), Reason::Malformed, "{text}");
     }
@@ -171,7 +171,7 @@ fn values_in_another_encoding_are_named() {
 }
 
 #[test]
-fn a_missing_field_says_where_its_pointer_ends() {
+fn the_message_about_a_missing_field_shows_where_its_pointer_ends() {
     for (pointer, value, words) in [
         (
             "/Message/Records/0/s3/object/key",
@@ -194,7 +194,7 @@ fn a_missing_field_says_where_its_pointer_ends() {
     ] {
         let wanted = format!("the record has no field `{pointer}`{words}");
         assert_eq!(message(&spec(&[pointer]), value.as_bytes(), &[]), wanted);
-        // The same where the key has more parts.
+        // The message is the same if the key has several parts.
         assert_eq!(message(&spec(&["", pointer]), value.as_bytes(), &[]), wanted);
     }
 }
@@ -224,7 +224,7 @@ fn a_tombstone_has_no_key_where_the_key_needs_the_value() {
 }
 
 #[test]
-fn content_goes_with_other_parts_and_with_a_secret() {
+fn content_can_be_combined_with_other_parts_and_a_secret() {
     let of = |parts: &[Part], hashing: &Hashing, value: &str| {
         let spec = KeySpec::new(parts.to_vec()).unwrap().with_hashing(*hashing);
         spec.fingerprint(&Record { key: Some(b"k"), value: Some(value.as_bytes()), headers: &[] }, &mut Scratch::default())
@@ -263,7 +263,7 @@ fn an_event_is_the_same_in_both_modes() {
     assert_eq!(binary("é").unwrap(), whole(r#""\u00e9""#).unwrap());
     assert_eq!(binary("7").unwrap(), whole("7").unwrap());
     assert_ne!(binary("a-1").unwrap(), binary("a-2").unwrap());
-    // A member of the value is none of an event whose attributes are headers.
+    // A member of the value is not an attribute if the attributes of the event are headers.
     let missing = |error: Result<_, (Reason, String)>| error.unwrap_err();
     let message = "the record has no CloudEvents attribute `source`".to_owned();
     assert_eq!(missing(of(preset, &[("ce_id", "1")], Some(r#"{"source":"a","id":"1"}"#))), (Reason::MissingKey, message.clone()));
@@ -291,7 +291,7 @@ fn malformed_pointers_are_refused() {
 
 #[test]
 fn the_encoding_does_not_change() {
-    // Stored filters and changelogs hold these: a change here makes every key unseen again.
+    // Stored filters and changelogs contain these fingerprints: a change here makes every key unseen again.
     assert_eq!(of(&spec(&["/id"]), r#"{"id":"news-1"}"#).unwrap(), Fingerprint(xxh3_128(b"\x01\x06\0\0\0\0\0\0\0news-1")));
     assert_eq!(of(&spec(&["/id"]), r#"{"id":17}"#).unwrap(), Fingerprint(xxh3_128(b"\x02\x02\0\0\0\0\0\0\x0017")));
 }

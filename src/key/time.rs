@@ -164,8 +164,8 @@ impl EventTime {
     }
 }
 
-/// Converts `mantissa` * 10^`exponent` to milliseconds. Without a unit, the magnitude decides. A time before 1970 is not usable in Kafka
-/// either, and zero means that nobody set the time: Protobuf has it for a missing field.
+/// Converts `mantissa` * 10^`exponent` to milliseconds. Without a unit, the magnitude decides. Returns `None` for a time before 1970, which
+/// Kafka cannot represent either, and for zero, which Protobuf has for a missing field.
 fn millis(unit: Option<TimeUnit>, mantissa: i128, exponent: i32) -> Option<Timestamp> {
     if unit == Some(TimeUnit::Rfc3339) || mantissa < 0 {
         return None;
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_time_is_not_usable() {
+    fn values_that_are_not_times_are_not_usable() {
         for text in [
             "",
             "now",

@@ -13,7 +13,6 @@ use std::time::{Duration, SystemTime};
 /// Lifetime of a token. Brokers accept no longer one.
 const LIFETIME: Duration = Duration::from_secs(15 * 60);
 
-/// Maximum size of a response.
 const ANSWER_MAX: u64 = 1 << 20;
 
 /// The address of the instance metadata service.

@@ -53,7 +53,6 @@ struct State {
     token: Option<Arc<Token>>,
     /// The reason why the last attempt failed.
     trouble: Option<Arc<str>>,
-    /// The number of attempts.
     attempts: u64,
     attempted: Option<Instant>,
     next_attempt: Option<Instant>,
@@ -125,7 +124,8 @@ impl Tokens {
         Subscription { tokens: Arc::clone(self), id }
     }
 
-    /// Returns the current token. If it has expired or is to be renewed, waits up to `timeout` for the next attempt to renew it.
+    /// Returns the current token. If the token has expired, or if its renewal is due, waits up to `timeout` for the next attempt to renew
+    /// it.
     ///
     /// # Errors
     /// If there is no valid token, with the reason.
@@ -154,7 +154,8 @@ impl Tokens {
         }
     }
 
-    /// Renews the token now, or ten seconds after the last attempt. A server may reject every token, and each rejection leads here.
+    /// Renews the token now, or ten seconds after the last attempt. Without this pause, a server that rejects every token would cause a
+    /// flood of requests.
     fn renew_early(&self, mut state: MutexGuard<'_, State>) {
         let Some(earliest) = state.attempted.map(|at| at + BACKOFF.1) else { return };
         if state.next_attempt.is_some_and(|next| next > earliest) {
@@ -191,7 +192,7 @@ impl Tokens {
             let wait = match answer {
                 Ok(wait) => {
                     if state.trouble.take().is_some() {
-                        tracing::info!(source = %self.source, "the token for the login is renewed again");
+                        tracing::info!(source = %self.source, "the token for the login was renewed after a failure");
                     }
                     backoff = BACKOFF.0;
                     wait

@@ -19,7 +19,6 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of a request to this host, such as to the AWS metadata service. Outside AWS, nothing answers.
 const LOCAL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Timeout of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum size of a response or a token file.

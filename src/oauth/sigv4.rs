@@ -10,7 +10,6 @@ use openssl::sign::Signer;
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
-/// AWS credentials.
 pub(super) struct Credentials {
     pub(super) id: String,
     pub(super) secret: String,

@@ -1,4 +1,4 @@
-//! When tokens are requested, who gets them, and what errors show.
+//! Promises: when tokens are requested, which clients get them, and what errors must not show.
 
 use super::*;
 use crate::config::TokenEndpoint;
@@ -6,8 +6,7 @@ use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 use std::sync::mpsc;
 
-/// A token endpoint that gives these answers, one after the other, and then no more. What it was asked for comes from the
-/// channel.
+/// Starts a token endpoint that gives these answers in order, and then no more. The channel receives the requests.
 fn endpoint(answers: Vec<(u16, &'static str)>) -> (TokenSource, mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/token", listener.local_addr().unwrap());
@@ -40,7 +39,7 @@ fn endpoint(answers: Vec<(u16, &'static str)>) -> (TokenSource, mpsc::Receiver<S
 
 const WAIT: Duration = Duration::from_secs(60);
 
-/// Passes on what it is called with.
+/// Sends the arguments of each call to the channel.
 struct Listener(mpsc::Sender<Result<String, String>>);
 
 impl Subscriber for Listener {
@@ -123,7 +122,7 @@ fn a_token_that_a_broker_rejects_is_renewed_at_most_every_ten_seconds() {
     let _subscription = tokens.subscribe(Box::new(Listener(sender)));
     let next = || called.recv_timeout(WAIT).unwrap();
     assert_eq!(next(), Ok("t1".to_owned()));
-    // The schedule follows the delivery.
+    // The schedule is updated after the token is delivered.
     assert_eq!(tokens.get(WAIT).unwrap().value(), "t1");
     age(&tokens);
     reject(&login);

@@ -16,7 +16,6 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 const RECORDS_MAX: usize = 200_000;
 /// Number of records from which columns are taken.
 const RECORDS_OF_COLUMNS: usize = 1_000;
-/// Maximum number of columns.
 const COLUMNS_MAX: usize = 32;
 /// Maximum number of fields that are tried as the record time.
 const TIMES_MAX: usize = 4;
@@ -55,7 +54,7 @@ impl Column {
         self.hashes.windows(2).all(|pair| pair[0] == pair[1])
     }
 
-    /// True if the field is a time.
+    /// True if the field is a time in at least nine of ten records that have it.
     pub(super) fn is_time(&self) -> bool {
         self.times > 0 && self.times * 10 >= self.present() * 9
     }

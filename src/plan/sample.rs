@@ -22,15 +22,12 @@ const KEYS_MAX: usize = 900_000;
 /// Options for reading a sample.
 #[derive(Clone, Debug)]
 pub struct SampleOptions {
-    /// Format of a line.
     pub format: Format,
     /// Location of the key.
     pub key: KeySpec,
     /// Predicates that all hold for the records that are deduplicated. Only these count.
     pub when: Vec<Predicate>,
-    /// Formats of keys and values.
     pub formats: Formats,
-    /// Source of the schemas.
     pub schemas: Arc<dyn Schemas>,
     /// Location of the time of the event, if it is not Kafka's timestamp.
     pub event_time: Option<EventTime>,
@@ -43,9 +40,7 @@ pub struct SampleOptions {
 /// Counts of a sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Number of records read.
     pub records: u64,
-    /// Number of distinct keys.
     pub distinct: u64,
     /// Standard error of the distinct keys, or of those in the busiest window, whichever is larger, as a share of them. 0 if all
     /// keys were counted.

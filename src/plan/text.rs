@@ -37,7 +37,7 @@ impl Comparison {
             text += "\n\n";
         }
         if self.kinds.iter().any(|row| !row.remembers) {
-            text += "forgets: share of duplicates one window old that are called unseen\n\n";
+            text += "forgets: share of duplicates that are one window old and are emitted\n\n";
         }
         if let Some(bytes) = ask.memory_bytes
             && self.kinds.iter().any(|row| row.fits == Some(false))

@@ -10,7 +10,6 @@ pub enum Error {
     /// The redrive cannot start or continue.
     #[error("{0}")]
     Refused(String),
-    /// Kafka returned an error.
     #[error(transparent)]
     Kafka(#[from] kafka::Error),
 }

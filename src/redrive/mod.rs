@@ -49,7 +49,6 @@ pub struct Options {
     pub inputs: Vec<String>,
     /// Verdicts. Empty means those whose dead letters go to the input.
     pub verdicts: Vec<Verdict>,
-    /// Maximum number of dead letters.
     pub limit: u64,
     /// True to write nothing.
     pub dry_run: bool,
@@ -182,8 +181,7 @@ impl<'a> Redrive<'a> {
         if self.options.dry_run {
             return Ok(None);
         }
-        let outsider = self.view.outsider().ok_or_else(|| Error::Refused("librdkafka does not provide group metadata".to_owned()))?;
-        Ok(Some(Writer::connect(self.config, outsider, batch_bytes, self.waiting.stop)?))
+        Ok(Some(Writer::connect(self.config, self.view.outsider()?, batch_bytes, self.waiting.stop)?))
     }
 
     /// Leaves out the dead letters of a topic, or those in a dead-letter topic. Returns false.
@@ -322,7 +320,7 @@ impl<'a> Redrive<'a> {
             let (low, end) = self.view.watermarks(of).map_err(Error::from)?;
             if position.next > end {
                 return Err(Failure::Topic(format!(
-                    "{of} ends at offset {end}, but group {:?} has committed offset {}, so the topic was recreated or has lost records; to start over, delete the group's offsets (kafka-consumer-groups.sh --delete-offsets)",
+                    "{of} ends at offset {end}, but group {:?} has committed offset {}, so the topic was recreated or its leader lost records; to redrive the topic from its start, delete the group's offsets with kafka-consumer-groups.sh --delete-offsets",
                     self.config.kafka.group_id, position.next
                 )));
             }

@@ -1,7 +1,7 @@
 //! The position of a redrive in a partition of a dead-letter topic.
 //!
-//! Owns which dead letters were redriven, and the text that is committed for that. A redrive may leave out some kinds of dead letters, which
-//! a later redrive can select. Must never report a dead letter as redriven that is not.
+//! Owns the record of which dead letters were redriven, and its text in the metadata of committed offsets. A redrive may leave out some
+//! kinds of dead letters, which a later redrive can select. Must never count a dead letter as redriven if it was not.
 
 use crate::broker::{Committed, Note};
 use crate::record::Offset;

@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// An input of the configuration, and where its dead letters go.
 #[derive(Debug)]
 pub(super) struct Origin {
-    /// The input.
     pub(super) input: String,
     output: String,
     /// True if the entries of the input have different outputs. Dead letters do not name their entry.

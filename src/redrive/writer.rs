@@ -13,7 +13,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum number of records per transaction.
 const RECORDS_MAX: usize = 1000;
 /// Maximum size of keys and values per transaction, plus one record.
 const BYTES_MAX: usize = 16 << 20;
@@ -133,7 +132,7 @@ impl<'a> Writer<'a> {
                 format!("the last transaction took longer than worker.transaction_timeout; {again}")
             }
             SinkError::Fenced(reason) => {
-                format!("another redrive of this group has started, and continues in place of this one ({reason})")
+                format!("another redrive of this group has started, and continues instead of this one ({reason})")
             }
             SinkError::Unknown(reason) => format!("it is unknown whether the last transaction was committed ({reason}); {again}"),
         };

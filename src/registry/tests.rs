@@ -111,7 +111,7 @@ fn an_unreachable_registry_does_not_make_schemas_missing() {
     assert!(matches!(cache.peek(id), Some(Lookup::Unknown(_))));
 }
 
-/// Requests schemas until the registry is believed that they are missing. Returns the time that this took.
+/// Requests schemas until the registry's reports that they are missing are believed. Returns the time that this took.
 fn wait_for_missing(cache: &mut Cache, ids: std::ops::Range<u32>) -> Duration {
     const STEP: Duration = Duration::from_millis(500);
     let (news, mut took) = (Condvar::new(), Duration::ZERO);

@@ -132,7 +132,7 @@ fn records_that_are_not_selected_pass_through() {
 }
 
 #[test]
-fn a_recorded_stream_goes_by_event_times() {
+fn a_recorded_stream_is_evaluated_by_event_times() {
     let timed = |place, optional| Topic { time: Some(EventTime { place, unit: None, optional }), on_invalid: OnInvalid::Drop, ..by_id() };
     let by_field = |optional| timed(TimePlace::field("/ts").unwrap(), optional);
     // The window is a minute. The field `/at` stands for Kafka's timestamp.

@@ -36,7 +36,6 @@ impl AddedHeaders {
         self.push_text(name, itoa::Buffer::new().format(value));
     }
 
-    /// Adds a header.
     pub fn push(&mut self, name: &'static CStr, value: impl Display) {
         // Writing to a `String` cannot fail.
         let _ = write!(self.values, "{value}");
@@ -48,13 +47,11 @@ impl AddedHeaders {
         self.replaced = names;
     }
 
-    /// True if there are no headers.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// Returns the number of headers.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.names.len()

@@ -25,11 +25,8 @@ const CLASS_PREFIX: &str = "unseen.";
 /// Origin of a record.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
-    /// Topic of the record.
     pub topic: &'a str,
-    /// Partition of the record.
     pub partition: i32,
-    /// Offset of the record.
     pub offset: Offset,
     /// Time of the record.
     pub time: Option<Timestamp>,

@@ -53,7 +53,6 @@ impl Destination {
 pub enum Route {
     /// Write the record to this output.
     Write(Destination),
-    /// Drop the record.
     Drop,
     /// Stop the worker at this record.
     Fail(Reason),

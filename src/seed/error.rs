@@ -40,7 +40,6 @@ pub enum Error {
         /// The error of the filter.
         error: ExactError,
     },
-    /// Kafka returned an error.
     #[error(transparent)]
     Kafka(#[from] kafka::Error),
 }

@@ -48,7 +48,6 @@ enum Role {
     Input,
     /// An input with `repartition`.
     RepartitionedInput,
-    /// A repartition topic.
     Repartition,
 }
 
@@ -259,7 +258,7 @@ impl<'a> Group<'a> {
         sink.wait_written().map_err(not_written)?;
         self.check_offsets()?;
         let check = || self.check_idle().map_err(|error| SinkError::Exit(error.to_string()));
-        let outsider = self.view.outsider().ok_or_else(|| Error::Refused("librdkafka does not provide group metadata".to_owned()))?;
+        let outsider = self.view.outsider()?;
         sink.commit_as_outsider(&first, &outsider, check).map_err(not_written)?;
         Ok(seeded)
     }

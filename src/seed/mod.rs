@@ -51,7 +51,6 @@ pub enum Format {
 /// Options for reading a file.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Format of a line.
     pub format: Format,
     /// JSON pointer or column name of the time.
     pub time: Option<String>,
@@ -61,7 +60,6 @@ pub struct Options {
     pub latest: Timestamp,
     /// JSON pointer or column name of the record key.
     pub record_key: Option<String>,
-    /// Partitioner of the producers.
     pub partitioner: Option<Partitioner>,
     /// True to add keys with an unknown partition to every partition.
     pub every_partition: bool,

@@ -3,9 +3,9 @@
 //! | path | answers |
 //! |---|---|
 //! | `POST /api/v1/spaces/{space}/contains` | which keys were seen |
-//! | `/api/v1/spaces` | how the spaces stand |
+//! | `/api/v1/spaces` | the status of each space |
 //! | `/livez` | 200 |
-//! | `/readyz` | 200 once every space can be asked, else 503 with the reason |
+//! | `/readyz` | 200 once every space can answer, otherwise 503 with the reason |
 //! | `/metrics` | Prometheus text |
 //! | `/version` | the version |
 
@@ -37,8 +37,8 @@ const BODY_BYTES_MAX: usize = 2 << 20;
 const KEYS_MAX: usize = 1 << 16;
 /// The maximum number of keys per lookup. A key may have 16 fingerprints, which take 50 bytes each.
 const BATCH_KEYS: usize = 1 << 12;
-/// The maximum number of connections that accept requests. A quarter more may be closing. If all of them hold the largest body, the bodies
-/// take 640 MiB. `Server::lookups` limits the additional memory for lookups.
+/// The maximum number of connections that accept requests. In addition, a quarter of this number may be closing. If all of them hold a body
+/// of the maximum size, the bodies take 640 MiB. `Server::lookups` limits the additional memory for lookups.
 const CONNECTIONS_MAX: usize = 256;
 
 /// The error message for a null part.

@@ -31,13 +31,10 @@ pub struct Stats {
     pub topics: Vec<TopicCounts>,
     /// Counts per key space, by [`SpaceId`].
     pub spaces: Vec<SpaceCounts>,
-    /// Transactions committed.
     pub commits: AtomicU64,
-    /// Transactions aborted.
     pub aborts: AtomicU64,
     /// Number of assignments and revocations.
     pub rebalances: AtomicU64,
-    /// Checkpoints written.
     pub checkpoints: AtomicU64,
     /// Checkpoints that could not be written.
     pub checkpoint_failures: AtomicU64,
@@ -112,7 +109,6 @@ impl TopicCounts {
     }
 }
 
-/// Counts of one key space.
 #[derive(Debug, Default)]
 pub struct SpaceCounts {
     /// False positives that the exact store corrected.
@@ -130,27 +126,16 @@ pub struct SpaceCounts {
 pub struct Totals {
     /// Records with a verdict, without warm-up.
     pub records: u64,
-    /// See [`TopicCounts::unseen`].
     pub unseen: u64,
-    /// See [`TopicCounts::duplicate`].
     pub duplicates: u64,
-    /// See [`TopicCounts::late`].
     pub late: u64,
-    /// See [`TopicCounts::invalid`].
     pub invalid: u64,
-    /// See [`TopicCounts::retracted`].
     pub retracted: u64,
-    /// See [`TopicCounts::tombstone`].
     pub tombstones: u64,
-    /// See [`TopicCounts::passed`].
     pub passed: u64,
-    /// See [`TopicCounts::warmed_up`].
     pub warmed_up: u64,
-    /// See [`SpaceCounts::corrected`].
     pub corrected: u64,
-    /// See [`SpaceCounts::evicted`].
     pub evicted: u64,
-    /// See [`SpaceCounts::cross_partition_keys`].
     pub cross_partition_keys: u64,
 }
 
@@ -170,11 +155,8 @@ pub struct WorkerReport {
 /// Status report of a state.
 #[derive(Clone, Copy, Debug)]
 pub struct StateReport {
-    /// The key space.
     pub space: SpaceId,
-    /// Number of remembered keys.
     pub keys: u64,
-    /// Memory in bytes.
     pub bytes: u64,
     /// Keys of the open slice divided by the capacity of a slice.
     pub load: f64,
@@ -206,11 +188,8 @@ pub struct RegistryReport {
 /// Status report of an input partition.
 #[derive(Clone, Debug)]
 pub struct InputReport {
-    /// The partition.
     pub partition: TopicPartition,
-    /// The key space.
     pub space: SpaceId,
-    /// The state of the partition.
     pub state: InputState,
     /// The next offset to process.
     pub position: Offset,
@@ -279,7 +258,6 @@ impl Histogram {
         Self { bounds, counts: (0..=bounds.len()).map(|_| AtomicU64::default()).collect(), nanos: AtomicU64::default() }
     }
 
-    /// Counts a duration.
     pub fn observe(&self, duration: Duration) {
         let seconds = duration.as_secs_f64();
         let bucket = self.bounds.iter().position(|&bound| seconds <= bound).unwrap_or(self.bounds.len());
@@ -386,17 +364,14 @@ impl Stats {
     }
 }
 
-/// Adds to a count.
 pub fn add(count: &AtomicU64, by: u64) {
     count.fetch_add(by, Ordering::Relaxed);
 }
 
-/// Subtracts from a count.
 pub fn take(count: &AtomicU64, by: u64) {
     count.fetch_sub(by, Ordering::Relaxed);
 }
 
-/// Reads a count.
 #[must_use]
 pub fn get(count: &AtomicU64) -> u64 {
     count.load(Ordering::Relaxed)
@@ -412,11 +387,8 @@ pub struct Tally {
     tombstone: u64,
     passed: u64,
     invalid: [u64; Reason::ALL.len()],
-    /// See [`TopicCounts::bytes`].
     pub bytes: u64,
-    /// See [`TopicCounts::dead_letters`].
     pub dead_letters: u64,
-    /// See [`TopicCounts::warmed_up`].
     pub warmed_up: u64,
     future: u64,
     future_time: Timestamp,
@@ -429,7 +401,6 @@ impl Tally {
         self.future_time = time;
     }
 
-    /// Counts a verdict.
     #[inline]
     pub const fn count(&mut self, verdict: Verdict) {
         match verdict {

@@ -25,9 +25,7 @@ const DIFFERENCES_MAX: usize = 20;
 /// Result of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Name of the test.
     pub name: String,
-    /// Number of records.
     pub records: u64,
     /// Differences from the expected outcome. Empty if the test passed.
     pub differences: Vec<Difference>,
@@ -70,9 +68,7 @@ pub struct Difference {
     pub record: Option<u64>,
     /// What differs, such as `verdict` or `header unseen-verdict`.
     pub what: String,
-    /// Expected value.
     pub expected: String,
-    /// Actual value.
     pub got: String,
     /// Possible explanation.
     pub why: Option<String>,
@@ -196,7 +192,7 @@ fn replay(
     let is_timed = topic.rules(test.partitions).is_sliced() && topic.window.length_ms().is_some();
     if is_timed && summary.untimed == summary.records && !recording.is_untimed() {
         return Err(format!(
-            "file: no record of {name} has a time, so no key expires; set `time` to the location of the time, or to \"none\" if there is none"
+            "file: no record of {name} has a time, so no key expires; set `time` to the location of the time, or to \"none\" if the records have no times"
         ));
     }
     for (what, expected, got) in counts(&expected, &summary) {

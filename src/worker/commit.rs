@@ -266,7 +266,7 @@ impl<B: Broker> Worker<B> {
         while !offsets.is_empty() && !refused.iter().any(is_forwarded) {
             match self.writer.sink.commit(&offsets, source, None) {
                 Ok(()) => return self.assignment.note_forwarded(offsets),
-                // Each time, at least one more of the sent records is known to be rejected.
+                // Each attempt adds at least one rejected record, so the attempts end.
                 Err(SinkError::Refused(more)) if !more.is_empty() => refused.extend(more),
                 Err(_) => return,
             }

@@ -11,18 +11,14 @@ use crate::record::{Invalid, Offset, TopicPartition};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A Kafka error.
     #[error(transparent)]
     Kafka(#[from] broker::Error),
-    /// A state directory error.
     #[error(transparent)]
     Checkpoint(#[from] checkpoint::Error),
     /// An invalid record in a topic with `on_invalid = "fail"`.
     #[error("{partition} offset {offset}: {invalid}; fix the producer, and to continue, set on_invalid to \"drop\"{} or {{ topic = \"...\" }} for topic {:?}", if invalid.reason.is_of_broker() { "" } else { ", \"emit\"" }, .partition.topic)]
     Invalid {
-        /// The partition of the record.
         partition: TopicPartition,
-        /// The offset of the record.
         offset: Offset,
         /// The reason why the record is invalid.
         invalid: Invalid,
@@ -30,7 +26,6 @@ pub enum Error {
     /// A missing checkpoint, with `state.cold_start = "fail"`.
     #[error("no usable checkpoint for {partition}: {why}; to start without a checkpoint, set state.cold_start to \"rebuild\" or \"empty\"")]
     ColdStart {
-        /// The partition without a checkpoint.
         partition: TopicPartition,
         /// The reason why no checkpoint can be used.
         why: String,
@@ -38,7 +33,6 @@ pub enum Error {
     /// A filter without room for another key.
     #[error("{partition} offset {offset}: {full}")]
     Full {
-        /// The partition of the record.
         partition: TopicPartition,
         /// The offset of the record whose key has no room. The record is not lost, because it will be read again.
         offset: Offset,
@@ -50,7 +44,6 @@ pub enum Error {
         "{partition} ends at offset {end}, but the group has read it up to {read}; the log was truncated, for example by an unclean leader election. To continue at the end of the log, set kafka.on_truncation to \"continue\". If records were written since, reset the group's offset to the first of them instead"
     )]
     Truncated {
-        /// The truncated partition.
         partition: TopicPartition,
         /// The end of its log.
         end: Offset,

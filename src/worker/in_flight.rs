@@ -40,7 +40,6 @@ impl InFlight {
         Some((self.runs[run].1, offset))
     }
 
-    /// Returns the number of records.
     pub(super) const fn len(&self) -> usize {
         self.offsets.len()
     }

@@ -53,7 +53,6 @@ impl Keys {
 /// commit and poll in between.
 const DECODED_MAX: u64 = 32 << 20;
 
-/// Extracts keys from records.
 pub(super) struct KeyReader {
     scratch: Scratch,
     /// One per topic.

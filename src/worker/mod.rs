@@ -66,7 +66,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The time without an answer after which the status reports it.
 const BLOCKED_AFTER: Duration = Duration::from_secs(5);
 
-/// A worker thread.
 pub struct Worker<B: Broker> {
     shared: Shared<B>,
     number: usize,

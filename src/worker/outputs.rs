@@ -7,7 +7,6 @@ use crate::config::Topic;
 use crate::key::{self, Fingerprint};
 use crate::route::Destination;
 
-/// An output topic.
 #[derive(Debug)]
 struct Output {
     topic: String,
@@ -15,7 +14,6 @@ struct Output {
     same_partition: bool,
 }
 
-/// The outputs of one input.
 #[derive(Debug)]
 pub(super) struct Outputs {
     output: Option<Output>,

@@ -111,7 +111,6 @@ impl<'s, B: Broker> ReadAhead<'s, B> {
         }
     }
 
-    /// Drops the records.
     pub(super) fn clear(&mut self) {
         self.batch.clear();
         self.runs.0.clear();

@@ -416,7 +416,7 @@ impl<B: Broker> Follow<'_, B> {
                 )));
             }
             Outcome::Gap => {
-                // Read on only to find the epoch of the last writer, and how far it read the input.
+                // The rest is read only to find the epoch of the last writer, and how far it read the input.
                 self.gap = true;
                 self.group_offsets = record.spans.iter().map(|span| (span.topic.to_owned(), span.end)).collect();
                 return Ok(true);

@@ -39,7 +39,6 @@ pub(super) struct Context<B: Broker> {
 /// A state to update to the group's committed offsets.
 pub(super) struct Job {
     pub(super) id: StateId,
-    /// The claim on the checkpoint.
     pub(super) claim: Claim,
     pub(super) partition: PartitionId,
     pub(super) changelog: TopicPartition,

@@ -18,21 +18,16 @@ const UNLOGGED_MAX: usize = 200_000;
 /// The resources that the workers of a process share.
 #[derive(Clone)]
 pub struct Shared<B: Broker> {
-    /// The cluster.
     pub broker: B,
-    /// The configuration.
     pub config: Arc<Config>,
     /// The cluster metadata from the last time it was read.
     pub cluster: Arc<Cluster>,
-    /// The checkpoint store.
     pub store: Arc<Store>,
     /// The threads that rebuild states. The last owner waits for them, because none may use the store while the process exits.
     pub rebuilder: Arc<Rebuilder>,
-    /// The counters and reports.
     pub stats: Arc<Stats>,
     /// The sample of keys, with the partitions in which they occurred.
     pub cross_partition_keys: Arc<CrossPartitionKeys>,
-    /// The schema registry.
     pub schemas: Arc<dyn Schemas>,
     /// Set to make the workers drain and end.
     pub stop: Arc<AtomicBool>,

@@ -34,7 +34,6 @@ pub(super) struct InputTopic {
     pub(super) settings: checkpoint::Settings,
     /// The settings that determine the fingerprints in the changelog.
     pub(super) origin: Origin,
-    /// The changelog topic.
     pub(super) changelog: Option<String>,
     /// The repartition topic to which records are forwarded.
     pub(super) forward: Option<Forward>,
@@ -140,7 +139,6 @@ impl Topics {
         Self { have_rules: topics.iter().any(InputTopic::has_rules), all: topics }
     }
 
-    /// Iterates over all topics.
     pub(super) fn iter(&self) -> impl Iterator<Item = (TopicId, &InputTopic)> {
         self.all.iter().enumerate().map(|(number, topic)| (TopicId(number), topic))
     }

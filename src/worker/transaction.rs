@@ -111,7 +111,6 @@ impl Limit {
         self.timed_out > 0
     }
 
-    /// Returns the current limit.
     pub(super) const fn current(&self) -> Load {
         self.current
     }

@@ -69,7 +69,6 @@ impl<B: Broker> TransactionWriter<B> {
         })
     }
 
-    /// True if a transaction is open.
     pub(super) const fn is_open(&self) -> bool {
         self.transaction.is_some()
     }

@@ -103,7 +103,7 @@ fn a_matching_topic_without_an_output_does_not_stop_the_others() {
     assert_eq!(report["left_out"], json!([{ "topic": bad, "reason": reason }]));
 
     let mut worker = setup.start("w");
-    worker.wait_for_log(&format!("topic \"{bad}\" matches a pattern, but it is left out: {reason}"), LIMIT);
+    worker.wait_for_log(&format!("topic \"{bad}\" matches a pattern, but is not read: {reason}"), LIMIT);
     wait_until_read(&setup, &mut worker, &good, 100);
     assert_eq!(committed_offset(broker(), setup.group(), &bad, 0), None);
     make_topic(broker(), &format!("{bad}.unseen"), 1);

@@ -102,7 +102,7 @@ pub fn allow(stream: &Stream, user: &str, lacking: Option<Need>) {
     });
 }
 
-/// Checks that a worker that connects in this way works exactly once.
+/// Checks that a worker that connects in this way emits every key exactly once.
 fn works(way: Way<'_>, hint: &str) {
     let stream = way.stream(hint, 5_000);
     allow(&stream, way.user(), None);

@@ -317,7 +317,7 @@ impl Plan {
         // The brokers' times are far from the event times, so keys would expire when the time changes.
         let keeps_time = !plan.has(&Fault::Change(Change::Time));
         plan.append_time = has_brokers_clock && random.below(6) == 0 && keeps_time;
-        // A generator of its own, so that the other plans stay as they are.
+        // A separate generator, so that existing seeds keep their plans.
         let mut random = SplitMix(seed ^ 0x7a77);
         if plan.may_have_pattern() && random.below(8) == 0 { plan.with_pattern(&mut random) } else { plan }
     }

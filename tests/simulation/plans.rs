@@ -570,8 +570,8 @@ fn a_member_that_asks_too_early_begins_with_the_group() {
     check_kept("stale_beginning_used", include_str!("seeds/begun_meanwhile.txt"));
 }
 
-/// A worker of a process exceeds `max.poll.interval.ms` while it restores a partition, and goes on when another worker of the process has
-/// already written a checkpoint.
+/// A worker of a process exceeds `max.poll.interval.ms` while it restores a partition, and continues after another worker of the process
+/// has written a checkpoint.
 #[test]
 fn a_former_owner_does_not_replace_a_checkpoint() {
     check_kept("claims_ignored", include_str!("seeds/superseded_checkpoint.txt"));

@@ -43,13 +43,12 @@ const LINGER_WAIT: Duration = Duration::from_millis(2);
 /// The time to wait for room in a full queue before a record is tried again.
 const QUEUE_FULL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A record that was read, to write to another topic.
+/// A record to write. Its key and value come from a record that was read.
 pub struct Outgoing<'a, R, H = AddedHeaders> {
     /// The topic and partition to write to.
     pub target: Target<'a>,
     /// The record. Its key and value are written unchanged.
     pub message: &'a R,
-    /// The timestamp to write.
     pub time: Option<Timestamp>,
     /// The changes to its headers.
     pub headers: &'a H,
@@ -60,7 +59,6 @@ pub struct Outgoing<'a, R, H = AddedHeaders> {
 /// The topic and partition for a record.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
-    /// The topic.
     pub topic: &'a str,
     /// The partition, or `None` to let the client choose it by the key.
     pub partition: Option<i32>,
@@ -130,7 +128,7 @@ impl<B: Broker> Sink<B> {
     /// Begins a transaction.
     ///
     /// # Errors
-    /// [`SinkError`] says what to do.
+    /// Returns the [`SinkError`] that states how to react.
     pub fn begin(&self) -> Result<(), SinkError> {
         self.producer.take_failures();
         self.failures.borrow_mut().clear();
@@ -143,7 +141,7 @@ impl<B: Broker> Sink<B> {
     /// Passes a record to librdkafka. Waits while its queue is full.
     ///
     /// # Errors
-    /// [`SinkError`] says what to do.
+    /// Returns the [`SinkError`] that states how to react.
     #[inline]
     pub fn send<H: HeaderChanges>(&self, outgoing: &Outgoing<'_, RecordOf<'_, B>, H>) -> Result<(), SinkError> {
         fault::step("transaction.send").map_err(SinkError::Abort)?;
@@ -163,7 +161,7 @@ impl<B: Broker> Sink<B> {
     /// the offsets. After a crash, none of them may be ahead of an earlier one.
     ///
     /// # Errors
-    /// [`SinkError`] says what to do.
+    /// Returns the [`SinkError`] that states how to react.
     pub fn flush_in_order(&self) -> Result<(), SinkError> {
         if self.transactional() || fault::defect("offsets_committed_before_outputs") {
             Ok(())
@@ -175,7 +173,7 @@ impl<B: Broker> Sink<B> {
     /// Passes a changelog record to librdkafka.
     ///
     /// # Errors
-    /// [`SinkError`] says what to do.
+    /// Returns the [`SinkError`] that states how to react.
     pub fn write_changelog(&self, changelog: &TopicPartition, value: &[u8]) -> Result<(), SinkError> {
         self.queue(&OutgoingRecord {
             topic: &changelog.topic,
@@ -235,7 +233,7 @@ impl<B: Broker> Sink<B> {
     /// `meanwhile`.
     ///
     /// # Errors
-    /// [`SinkError`] says what to do.
+    /// Returns the [`SinkError`] that states how to react.
     pub fn commit(&mut self, offsets: &[OffsetToCommit], source: &B::Consumer, meanwhile: Option<Meanwhile<'_>>) -> Result<(), SinkError> {
         let requests = self.offset_requests(offsets);
         let committed = match (self.transactional(), meanwhile) {
@@ -395,7 +393,7 @@ impl<B: Broker> Sink<B> {
     /// Aborts everything sent since [`Sink::begin`].
     ///
     /// # Errors
-    /// [`SinkError`] says what to do.
+    /// Returns the [`SinkError`] that states how to react.
     pub fn abort(&self) -> Result<(), SinkError> {
         fault::step("abort.begin").map_err(SinkError::Unknown)?;
         let aborted = if self.transactional() {

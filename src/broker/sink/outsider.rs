@@ -11,7 +11,7 @@ impl<B: Broker> Sink<B> {
     /// Waits until all sent records are written.
     ///
     /// # Errors
-    /// [`SinkError`] says what to do.
+    /// Returns the [`SinkError`] that states how to react.
     pub fn wait_written(&self) -> Result<(), SinkError> {
         self.flush().map_err(|failure| match self.explain(failure) {
             // If the user may not write to a topic, all records fail together, and only the transaction has the reason.
@@ -28,7 +28,7 @@ impl<B: Broker> Sink<B> {
     /// that could have read earlier offsets.
     ///
     /// # Errors
-    /// [`SinkError`] says what to do.
+    /// Returns the [`SinkError`] that states how to react.
     pub fn commit_as_outsider(
         &self,
         offsets: &[OffsetToCommit],

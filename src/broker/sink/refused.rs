@@ -12,7 +12,6 @@ pub struct Refused {
     pub origin: usize,
     /// The topic that rejects it.
     pub topic: String,
-    /// The reason.
     pub invalid: Invalid,
     /// False if another record of the same batch may be the cause. This record may then be accepted in a batch of its own.
     pub is_certain: bool,

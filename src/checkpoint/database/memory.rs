@@ -21,7 +21,6 @@ pub struct MemoryDisk(Arc<Mutex<Directory>>);
 
 #[derive(Debug, Default)]
 struct Directory {
-    /// The id of this disk.
     disk: u64,
     checkpoints: Option<(u64, Entries)>,
     instance: Option<String>,
@@ -38,7 +37,6 @@ pub(in crate::checkpoint) struct Handle {
 }
 
 impl MemoryDisk {
-    /// Creates an empty disk.
     #[must_use]
     pub fn new(disk: u64) -> Self {
         Self(Arc::new(Mutex::new(Directory { disk, ..Directory::default() })))

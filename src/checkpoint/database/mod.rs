@@ -14,7 +14,6 @@ use super::options::options;
 use rocksdb::{DB, Direction, ErrorKind, IteratorMode, ReadOptions};
 use std::path::Path;
 
-/// An error of the database.
 #[derive(Debug)]
 pub(super) struct DatabaseError {
     pub(super) message: String,

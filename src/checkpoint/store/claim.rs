@@ -1,7 +1,7 @@
-//! Claims of the workers of a process on checkpoints.
+//! Claims of workers on checkpoints.
 //!
-//! Owns the order of these claims. The workers of a process share its store. A worker that has lost a partition may not know it yet, and
-//! must not replace the checkpoint of the next owner, or mix its pages into it.
+//! Owns the order of the claims. The workers of a process share one store. A worker that has lost a partition may not know it yet. It must
+//! not replace the checkpoint of the next owner, or mix its pages into that checkpoint.
 
 use super::Store;
 use crate::checkpoint::PartitionId;

@@ -18,7 +18,6 @@ pub enum Loaded {
     },
     /// The checkpoint can be used.
     Usable {
-        /// The dedup state.
         state: Box<Dedup>,
         /// For each input topic, the offset of the state.
         offsets: BTreeMap<String, Offset>,

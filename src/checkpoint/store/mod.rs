@@ -149,7 +149,6 @@ impl Store {
         }
     }
 
-    /// The path of the directory.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir

@@ -24,7 +24,7 @@ const INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// The maximum size of a compiled pattern in bytes.
 const COMPILED_MAX: usize = 1 << 20;
 
-/// The input of an entry whose topics are those with a matching name.
+/// The input of an entry that reads all topics with a matching name.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     text: String,
@@ -44,7 +44,7 @@ pub struct LeftOut {
 
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "topic {:?} matches a pattern, but it is left out: {}", self.topic, self.reason)
+        write!(f, "topic {:?} matches a pattern, but is not read: {}", self.topic, self.reason)
     }
 }
 
@@ -56,7 +56,7 @@ pub(super) fn compile(text: &str, path: &str, diagnostics: &mut Diagnostics) -> 
     }
     // Topic names are ASCII.
     let build = |text: &str| RegexBuilder::new(text).unicode(false).size_limit(COMPILED_MAX).build();
-    // On its own first, so that a parenthesis in the text cannot close the group.
+    // The text is first compiled on its own, so that a parenthesis in it cannot close the group.
     let compiled = build(text).and_then(|_| build(&format!(r"\A(?:{text})\z")));
     let fault = |error: regex::Error| {
         let error = error.to_string();
@@ -81,7 +81,7 @@ pub(super) fn check_names(names: &[(&str, Option<&String>)], path: &str, diagnos
         } else if name.contains(PLACEHOLDER) && name.replace(PLACEHOLDER, "").is_empty() {
             diagnostics.add(
                 &place,
-                format!("{name:?} is the input, so records would be read again forever; use a name such as \"{{input}}.unseen\""),
+                format!("{name:?} expands to the name of the input itself, so records would be read again forever; use a name such as \"{{input}}.unseen\""),
             );
         }
     }
@@ -144,7 +144,7 @@ impl Config {
         set.filter(|&millis| millis > 0).map_or(INTERVAL, |millis| Duration::from_millis(millis).max(INTERVAL_MIN))
     }
 
-    /// Returns the configuration with only these of its topics.
+    /// Returns the configuration with only the wanted topics.
     #[must_use]
     pub fn only(&self, is_wanted: impl Fn(&Topic) -> bool) -> Self {
         Self { topics: self.topics.iter().filter(|topic| is_wanted(topic)).cloned().collect(), ..self.clone() }
@@ -205,7 +205,7 @@ impl Config {
         rest.is_some_and(|rest| rest.ends_with("-changelog") || rest.ends_with("-repartition") || of_check(rest).is_some())
     }
 
-    /// Returns the reason why a matching topic cannot be read next to the named topics and those with these spaces.
+    /// Returns the reason why a matching topic cannot be read alongside the configured topics and the topics with these spaces.
     fn fault(&self, topic: &Topic, spaces: &BTreeSet<String>) -> Option<String> {
         for (option, name) in topic.outputs() {
             if let Some(reader) = self.topics.iter().find(|reader| reader.input == name) {

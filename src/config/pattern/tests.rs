@@ -102,8 +102,7 @@ fn a_matching_topic_that_cannot_be_read_is_left_out_alone() {
         "topics[0].space: another topic has the space \"taken\"; set `space` to a name such as \"NAME-{input}\"".to_owned(),
     ];
     let names = ["a", "a b", &long, "taken"];
-    let expected =
-        names.iter().zip(reasons).map(|(name, reason)| format!("topic {name:?} matches a pattern, but it is left out: {reason}"));
+    let expected = names.iter().zip(reasons).map(|(name, reason)| format!("topic {name:?} matches a pattern, but is not read: {reason}"));
     assert_eq!(left_out, expected.collect::<Vec<_>>());
 }
 
@@ -132,7 +131,7 @@ fn faults_of_a_pattern_name_the_option() {
         (
             ".*",
             "output = \"{input}\"",
-            "topics[0].output: \"{input}\" is the input, so records would be read again forever; use a name such as \"{input}.unseen\"".to_owned(),
+            "topics[0].output: \"{input}\" expands to the name of the input itself, so records would be read again forever; use a name such as \"{input}.unseen\"".to_owned(),
         ),
         (
             ".*",

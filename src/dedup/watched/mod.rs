@@ -161,8 +161,8 @@ impl WatchedKeys {
         }
     }
 
-    /// Records that a key that was emitted before is inserted again or renewed, unless it was dropped wrongly. If the sample lacks the key,
-    /// only its renewal is left in the changelog, which means that the key was emitted.
+    /// Records that an emitted key is inserted again or renewed. Ignores the renewal of a key that was dropped wrongly. A renewed key may
+    /// be missing from the sample if the changelog was trimmed: it was emitted, but only its renewal is left.
     pub(super) fn inserted_again(&mut self, fingerprint: Fingerprint, renew: bool, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.advance(clock());

@@ -226,7 +226,7 @@ impl Aging {
         while !self.fits(size.1.bytes()) {
             match self.sizing.growth.at_max {
                 AtMaxMemory::Stop => return Err(CapacityError::MaxMemory),
-                // Only if there is room after evicting them.
+                // Generations are evicted only if that makes enough room.
                 AtMaxMemory::EvictOldest if self.generations.len() > 1 && self.fits_alone(size.1.bytes()) => self.evict(),
                 AtMaxMemory::EvictOldest | AtMaxMemory::Saturate => {
                     self.saturated = true;

@@ -41,7 +41,6 @@ impl Message<'_> {
         self.is_error().then(|| (self.get().err.into(), description()))
     }
 
-    /// The headers, if there are any.
     pub(super) fn header_list(&self) -> Option<NonNull<rd::rd_kafka_headers_t>> {
         let mut headers = null_mut();
         // SAFETY: the message is alive, and `headers` is writable. The first call parses the headers and stores them in the message, but no

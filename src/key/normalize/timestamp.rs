@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_instant_has_no_form() {
+    fn text_that_is_not_an_instant_has_no_normal_form() {
         for text in [
             "",
             "2026-01-01",

@@ -80,7 +80,7 @@ impl Extractors {
         }
     }
 
-    /// Returns what the key is read by.
+    /// Returns the source from which the parts of a key are read.
     pub(super) fn source(&self, side: Side, format: &RecordFormat, opened: Opened<'_>) -> Result<Source<'_, Extractor>, NoKey> {
         let extractor = self.extractor(opened.number).map_err(|error| invalid(side, Reason::UnknownSchema, error))?;
         let is_json = matches!(format.format, Format::Json | Format::JsonSchema);
@@ -127,7 +127,7 @@ fn named(side: Side, format: Format, places: &Places, head: &[u8], schemas: &dyn
     Ok(extractor.map_err(|error| format!("has schema {id}, which cannot be used: {error}")))
 }
 
-/// A text without the frame that its format has.
+/// Returns the error for a text without the frame that its format requires.
 fn unframed(side: Side, text: &[u8], what: &str) -> NoKey {
     match disguise(side, text) {
         Some(disguise) => invalid(side, Reason::Malformed, &format!("does not begin with the frame of a schema registry: {disguise}")),

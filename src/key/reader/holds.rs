@@ -54,7 +54,7 @@ impl Predicate {
 }
 
 impl Test {
-    /// True if these bytes pass, or a null.
+    /// True if a value, or null, passes the test.
     fn accepts(&self, value: Option<&[u8]>) -> bool {
         match self {
             Self::Exists => true,
@@ -62,7 +62,7 @@ impl Test {
         }
     }
 
-    /// True if what was found at a field passes.
+    /// True if the value of a field passes the test.
     fn accepts_scalar(&self, found: Option<Scalar<'_>>) -> bool {
         match self {
             Self::Exists => !matches!(found, None | Some(Scalar::Null)),

@@ -88,7 +88,7 @@ pub struct Reader {
 struct ContentReader {
     key: Extractors,
     value: Extractors,
-    /// The working memory of the key still has its parts.
+    /// A second working memory, because the first one still holds the parts of the key.
     scratch: Scratch,
     counts: ContentCounts,
 }
@@ -123,7 +123,7 @@ impl Reader {
     /// Reads everything that a record's verdict depends on. `timestamp` is Kafka's.
     ///
     /// # Errors
-    /// [`NoKey`] if the record passes through, has no key, content, or time, or does not have them yet.
+    /// [`NoKey`] if the record passes through, if it has no key, content, or time, or if its schema has not arrived yet.
     pub fn read(
         &mut self,
         spec: RecordSpec<'_>,
@@ -212,7 +212,7 @@ impl Reader {
         keyed
     }
 
-    /// Fails with [`NoKey::Passes`] unless those predicates of `when` hold that are `due`.
+    /// Fails with [`NoKey::Passes`] unless all predicates of `when` that are `due` hold.
     fn select(
         &mut self,
         spec: RecordSpec<'_>,
@@ -232,10 +232,10 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads a record without looking at `when` and the content.
+    /// Reads a record without testing `when` and without the content.
     ///
     /// # Errors
-    /// [`NoKey`] if the record has no key or no time, or does not have them yet.
+    /// [`NoKey`] if the record has no key or no time, or if its schema has not arrived yet.
     pub fn read_selected(
         &mut self,
         spec: RecordSpec<'_>,
@@ -272,7 +272,7 @@ impl Reader {
     /// Computes the fingerprint of a record's key.
     ///
     /// # Errors
-    /// [`NoKey`] if the record has no such key, or does not have it yet.
+    /// [`NoKey`] if the record has no such key, or if its schema has not arrived yet.
     pub fn fingerprint(
         &mut self,
         key: &KeySpec,
@@ -447,8 +447,8 @@ fn schema_header<'a>(format: &RecordFormat, mut headers: impl Iterator<Item = (&
 }
 
 impl OpenValue<'_> {
-    /// Visits the fields that are not objects, by JSON pointer. Below `depth_max` names, an object is a single field, too. Returns
-    /// whether the value is an object that can be read. If it is not, what was visited means nothing.
+    /// Visits the fields of the value by JSON pointer. An object below `depth_max` names is visited as a single field. Returns false if the
+    /// value is not an object or cannot be read. The caller must then discard the visited fields.
     pub fn leaves(&mut self, depth_max: usize, visit: impl FnMut(Leaf<'_>)) -> bool {
         self.text.is_some_and(|text| field::leaves(self.extractor, text, depth_max, self.scratch, visit).unwrap_or(false))
     }

@@ -89,13 +89,13 @@ fn a_record_waits_for_its_schema_and_for_nothing_else() {
     assert_eq!(read(&schemas), Err(NoKey::Awaits(SchemaId::Number(1))));
     schemas.set(1, avro(EVENT));
     assert_eq!(read(&schemas), Ok(json_id()));
-    // Once compiled, it is not asked for again.
+    // A compiled schema is not requested again.
     schemas.set(1, Lookup::Awaited);
     assert_eq!(read(&schemas), Ok(json_id()));
 }
 
 #[test]
-fn what_cannot_be_read_is_invalid_and_says_why() {
+fn unreadable_values_are_invalid_with_the_reason() {
     let schemas = Few::with(1, avro(EVENT));
     schemas.set(3, avro("{}"));
     schemas.set(4, Lookup::Known(Arc::new(Schema::new(Format::JsonSchema, Body::Text("{}".into()), vec![]))));
@@ -111,7 +111,7 @@ fn what_cannot_be_read_is_invalid_and_says_why() {
         (&[0, 0, 0, 0, 3, 8], Reason::UnknownSchema, "has schema 3, which cannot be used"),
         (&[0, 0, 0, 0, 4, 8], Reason::UnknownSchema, "a schema for JSON Schema, not for Avro"),
     ] {
-        // The second time, from what is kept.
+        // The second read uses the cached extractor.
         for _ in 0..2 {
             let (found, message) = fault(value);
             assert!(found == reason && message.contains(words), "{value:?}: {found:?}: {message}");
@@ -132,7 +132,7 @@ fn a_frame_is_no_part_of_what_it_is_around() {
 }
 
 #[test]
-fn a_header_names_the_schema_where_there_is_one() {
+fn the_schema_id_can_be_in_a_header() {
     #[derive(Debug)]
     struct ByGuid;
     impl Schemas for ByGuid {
@@ -175,7 +175,7 @@ fn records_without_a_frame_are_of_one_schema() {
 }
 
 #[test]
-fn what_is_kept_is_bounded() {
+fn the_number_of_cached_extractors_is_bounded() {
     #[derive(Debug)]
     struct All;
     impl Schemas for All {
@@ -452,7 +452,7 @@ fn selects(when: &[Predicate], formats: &Formats, record: &Record<'_>) -> Result
     let (key, schemas) = (by(Part::RecordKey), Few::with(1, avro(EVENT)));
     let spec = RecordSpec { key: &key, content: None, when, retract: None, time: None, formats };
     let mut reader = Reader::default();
-    // The second time, all extractors are there.
+    // The second read uses the cached extractors.
     let [first, second] = [(); 2].map(|()| reader.read(spec, record, None, &mut Scratch::default(), &schemas));
     assert_eq!(first, second);
     match first {

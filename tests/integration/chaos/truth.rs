@@ -87,8 +87,8 @@ pub fn set_event_time(record: &mut TestRecord, time: i64, form: usize) {
 /// The header of an encoded record without a key.
 const BROKEN: &str = "broken";
 
-/// Moves the ids of records into JSON in a text field, and encodes the values, if the options ask for that. What cannot be read stays so,
-/// at one of the two levels.
+/// Moves the ids of records into JSON in a text field, and encodes the values, if the options require it. Values that cannot be read stay
+/// unreadable, at one of the two levels.
 pub fn encode(options: &Options, records: &mut [TestRecord]) {
     for (number, record) in records.iter_mut().enumerate().filter(|_| options.has(ENCODED)) {
         let Some(value) = record.value.as_deref().map(text) else { continue };
@@ -116,7 +116,7 @@ fn is_encoded(value: &[u8]) -> bool {
     !value.starts_with(b"{")
 }
 
-/// A value that is too large stays so.
+/// Encodes a value. A value that is too large stays too large.
 fn encoded(value: &str) -> Vec<u8> {
     let level = if value.len() > LIMIT_BYTES { Compression::none() } else { Compression::fast() };
     let mut gzip = Vec::new();
@@ -142,7 +142,7 @@ fn time(record: &TestRecord) -> Option<i64> {
 /// The header with the state in a record's value, for this model. Workers read the field.
 const STATE: &str = "state";
 
-/// Gives the records states that often stay the same, if the options ask for that. Some have none.
+/// Gives the records states that often stay the same, if the options require it. Some records get no state.
 pub fn set_states(options: &Options, records: &mut [TestRecord], seed: u64) {
     let mut random = SplitMix(seed ^ 0x57a7);
     for record in records.iter_mut().filter(|_| options.has(ON_CHANGE)) {
@@ -180,7 +180,7 @@ fn has_header(record: &TestRecord, name: &str) -> bool {
     record.headers.iter().any(|(header, _)| header == name)
 }
 
-/// Has some records pass through, if the options ask for that.
+/// Marks some records to pass through, if the options require it.
 pub fn mark_passing(options: &Options, records: &mut [TestRecord], seed: u64) {
     let mut random = SplitMix(seed ^ 0x9a55);
     for record in records.iter_mut().filter(|_| options.has(WHEN)) {
@@ -215,7 +215,7 @@ fn trace(record: &TestRecord) -> Vec<u8> {
     header.and_then(|(_, value)| value.clone()).unwrap_or_else(|| panic!("no trace in {record:?}"))
 }
 
-/// How often each of the records that pass through is there, by its trace.
+/// The number of occurrences of each record that passes through, by its trace.
 fn passing<'r>(records: impl Iterator<Item = &'r TestRecord>) -> BTreeMap<Vec<u8>, usize> {
     let mut times = BTreeMap::new();
     records.filter(|record| passes(record)).for_each(|record| *times.entry(trace(record)).or_default() += 1);

@@ -1,6 +1,6 @@
 //! A broker that lets clients in as Amazon MSK does: by a URL that AWS credentials have signed.
 //!
-//! The signature is computed from the URL that arrives, so this does not depend on how the worker makes it.
+//! The signature is computed from the URL that arrives, so the check does not depend on the code of the worker.
 
 use super::front::{Exchange, api};
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
@@ -24,7 +24,7 @@ const SASL_AUTHENTICATION_FAILED: i16 = 58;
 /// A broker's view of AWS.
 pub struct Msk {
     secret: String,
-    /// The broker's clock is ahead by this.
+    /// The time by which the broker's clock is ahead.
     ahead: Duration,
     /// The lifetime of a session, after which clients log in again.
     session: Duration,
@@ -49,7 +49,7 @@ impl Msk {
         lock(&self.revoked).clone_from(&lock(&self.logins));
     }
 
-    /// A connection that serves only who has logged in.
+    /// Creates the exchange of a connection that serves a client only after its login.
     pub fn connection(self: &Arc<Self>) -> Exchange {
         let (msk, mut is_in) = (Arc::clone(self), false);
         Box::new(move |request, ask| {

@@ -221,7 +221,7 @@ fn main(broker: &SimBroker, config: &Arc<Config>, disk: &MemoryDisk, view: &View
     }
 }
 
-/// Runs the workers until they end. Returns the topics to start again with, if other topics match a pattern.
+/// Runs the workers until they end. Returns the new topics if the topics that match a pattern have changed.
 fn round(
     broker: &SimBroker,
     config: &Arc<Config>,
@@ -285,7 +285,7 @@ fn join<T>((thread, done): Thread<T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Starts the thread that watches the topics. It ends the round if other topics are to be read, or if the process must stop.
+/// Starts the thread that watches the topics. It ends the round if the topics to read have changed, or if the process must stop.
 fn watch(
     broker: &SimBroker,
     config: &Arc<Config>,
