@@ -340,7 +340,9 @@ fn an_unusable_matching_topic_does_not_stop_the_others() {
             .sections(&format!("[[topics]]\ninput = {{ pattern = '{pattern}' }}\noutput = \"{{input}}.out\"\n{}", lines("{input}.dead")))
     };
     let [good, bad] = ["good", "bad"].map(|name| format!("{base}.{name}"));
-    [&good, &bad, &format!("{good}.dead")].map(|name| make_topic(broker(), name, 4));
+    for name in [&good, &bad, &format!("{good}.dead")] {
+        make_topic(broker(), name, 4);
+    }
     make_topic(broker(), &format!("{good}.out"), 4);
     make_topic(broker(), &format!("{bad}.out"), 4);
     let records = records(10);

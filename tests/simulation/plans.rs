@@ -603,7 +603,7 @@ fn entries_of_one_input_survive_kills_and_a_lost_disk() {
         let steps = [step(60, Fault::Kill), step(120, Fault::LoseDisk { killed: true }), step(200, Fault::Join), step(240, Fault::Kill)];
         plan(&[&[STATIC, NO_COLD_START, RULES][..], more].concat(), steps)
     };
-    for kind in KINDS {
+    for kind in filters().map(|filter| filter.choice) {
         check(&of(&[kind]));
     }
     for more in [
@@ -626,7 +626,7 @@ fn entries_of_one_input_survive_kills_and_a_lost_disk() {
 fn entries_of_one_input_are_removed_and_added() {
     let change = |at| step(at, Fault::Change(Change::Rules));
     let steps = || [change(80), step(120, Fault::Kill), change(160), step(220, Fault::LoseDisk { killed: true }), change(240)];
-    for kind in KINDS {
+    for kind in filters().map(|filter| filter.choice) {
         check(&plan(&[STATIC, NO_COLD_START, RULES, kind], steps()));
     }
     let plan = plan(&[STATIC, COVERS_ALL, RULES, WHEN], steps());
