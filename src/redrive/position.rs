@@ -48,15 +48,14 @@ impl Position {
     }
 
     fn text(&self, topic_id: Option<&str>, is_hashed: bool) -> String {
-        let mut text = Note { id: topic_id.map(str::to_owned), ..Note::default() }.to_string();
-        for (at, offset) in self.rejected.iter().enumerate() {
-            text += &if at == 0 { format!(" {REJECTED}={offset}") } else { format!(",{offset}") };
-        }
-        for (kind, offset) in &self.left_out {
+        let note = Note { id: topic_id.map(str::to_owned), ..Note::default() }.to_string();
+        let rejected = self.rejected.iter().map(Offset::to_string).collect::<Vec<_>>().join(",");
+        let rejected = (!rejected.is_empty()).then(|| format!("{REJECTED}={rejected}"));
+        let left_out = self.left_out.iter().map(|(kind, offset)| {
             let hashed = (is_hashed && !is_hash(kind)).then(|| hash(kind));
-            text += &format!(" {}={offset}", hashed.as_ref().unwrap_or(kind));
-        }
-        text
+            format!("{}={offset}", hashed.as_ref().unwrap_or(kind))
+        });
+        [note].into_iter().chain(rejected).chain(left_out).collect::<Vec<_>>().join(" ")
     }
 
     /// Forgets dead letters below the first offset of the partition, which no longer exist.

@@ -317,7 +317,9 @@ fn a_delayed_commit_of_offsets_does_not_replace_later_offsets() {
         })
     }));
     let mut records = records(1_500);
-    records.iter_mut().for_each(|record| record.partition = 0);
+    for record in &mut records {
+        record.partition = 0;
+    }
     let dead = (0..).zip(&records).map(|(offset, record)| record.dead_letter(&input, offset, "unseen.malformed", "why"));
     produce(own.address(), &letters, dead.collect::<Vec<_>>());
     let config = setup.write_config("a").display().to_string();
@@ -340,11 +342,9 @@ fn an_unusable_matching_topic_does_not_stop_the_others() {
             .sections(&format!("[[topics]]\ninput = {{ pattern = '{pattern}' }}\noutput = \"{{input}}.out\"\n{}", lines("{input}.dead")))
     };
     let [good, bad] = ["good", "bad"].map(|name| format!("{base}.{name}"));
-    for name in [&good, &bad, &format!("{good}.dead")] {
-        make_topic(broker(), name, 4);
+    for name in [format!("{good}.out"), format!("{bad}.out"), format!("{good}.dead"), good.clone(), bad.clone()] {
+        make_topic(broker(), &name, 4);
     }
-    make_topic(broker(), &format!("{good}.out"), 4);
-    make_topic(broker(), &format!("{bad}.out"), 4);
     let records = records(10);
     let letters = records.iter().map(|record| record.dead_letter(&good, 0, "unseen.malformed", "why"));
     produce(broker(), &format!("{good}.dead"), letters.collect::<Vec<_>>());
