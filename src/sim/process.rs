@@ -2,7 +2,7 @@
 
 use super::Simulation;
 use super::network::NodeId;
-use super::scheduler::{Killed, State};
+use super::scheduler::Killed;
 use super::{Action, Micros, Signal, World, micros};
 use crate::record::{Offset, Timestamp};
 use std::any::Any;
