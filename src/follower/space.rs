@@ -10,7 +10,7 @@ use crate::changelog::Origin;
 use crate::checkpoint::Settings;
 use crate::config::{Config, Filter, KeySpace, Partitions, Topic};
 use crate::dedup::Rules;
-use crate::filter::Window;
+use crate::filter::{Kind, Size, Window};
 use crate::key::{Fingerprint, KeySpec, LookupError, Part};
 use crate::record::TopicPartition;
 use crate::runtime;
@@ -343,9 +343,10 @@ fn default_filter(space: &KeySpace<'_>) -> Result<Filter, Error> {
             "`unseen serve` does not follow a space with emit = \"on_change\"; give the servers a configuration without its topics";
         return Err(Error::Config(format!("space {name:?}: {message}")));
     }
-    let own = format!("configure a filter for serving this space: [serve.filters.{name}] kind = \"cuckoo\", capacity = ...");
+    let kinds = Kind::list('"', |kind| kind.can_retract && kind.size == Size::Capacity);
+    let own = format!("configure a filter for serving this space: [serve.filters.{name}] kind = {kinds}, capacity = ...");
     if filter.is_exact() {
-        return Err(Error::Config(format!("space {name:?}: a filter of kind \"exact\" is on the worker's disk; {own}")));
+        return Err(Error::Config(format!("space {name:?}: a filter of kind {:?} is on the worker's disk; {own}", filter.kind.name())));
     }
     // With `confirm`, the in-memory filter has a high error rate. Without the disk, a retraction would often remove another key.
     if first.filter.confirm && space.topics.iter().any(|topic| topic.retract.is_some()) {

@@ -4,6 +4,7 @@ use super::*;
 use crate::changelog::{Origin, PendingChanges, Span};
 use crate::config::Config;
 use crate::dedup::Dedup;
+use crate::filter::{Kind, Size};
 use crate::follower::space::Space;
 use crate::follower::{Answer, Query, Unavailable};
 use crate::key::Scratch;
@@ -96,41 +97,41 @@ fn known(live: &Live) -> Vec<bool> {
 #[test]
 fn a_follower_answers_like_the_worker_at_every_commit() {
     let windows = [r#"window = "10s""#, r"window = { keys = 40 }"];
-    let workers = [
-        ("kind = \"aging\", false_positive_rate = 1e-9", false),
-        ("kind = \"cuckoo\", false_positive_rate = 1e-9", true),
-        ("kind = \"exact\"", true),
-        ("kind = \"aging\", confirm = true", true),
-    ];
-    let followers = ["", "kind = \"aging\", false_positive_rate = 1e-9", "kind = \"cuckoo\", false_positive_rate = 1e-9"];
+    let kinds: Vec<_> = Kind::ALL.iter().copied().filter(|kind| kind.properties().keeps_window).collect();
+    let workers: Vec<_> = kinds.iter().map(|&kind| (kind, false)).chain([(Kind::default(), true)]).collect();
+    let followers = || kinds.iter().copied().filter(|kind| !kind.is_on_disk()).map(Some);
     for window in windows {
-        for (worker, retracts) in workers {
-            for follower in followers {
+        for &worker in &workers {
+            for follower in followers().chain([None]) {
                 for (refresh, seed) in [(false, 1), (true, 2), (false, 3), (true, 4)] {
-                    follows(window, worker, retracts, follower, refresh, seed);
+                    follows(window, worker, follower, refresh, seed);
                 }
             }
         }
     }
 }
 
-/// Compares a follower with a worker over a stream of records. `follower` is the follower's own filter, if not empty.
-fn follows(window: &str, worker: &str, retracts: bool, follower: &str, refresh: bool, seed: u64) {
-    // In a window by count, the window determines the capacity.
-    let capacity = |kind: &str| if kind.contains("exact") || !window.contains('"') { "" } else { ", capacity = 60" };
-    let retract = if retracts && !follower.contains("aging") && (follower.contains("cuckoo") || worker.contains("cuckoo")) {
-        "\nretract = { header = \"r\" }"
-    } else {
-        ""
-    };
-    if follower.is_empty() && worker.contains("exact") {
-        return;
-    }
+/// The options of a filter. In a window by count, the window determines the capacity.
+fn filter(window: &str, kind: Kind, confirm: bool) -> String {
+    let has_capacity = kind.properties().size == Size::Capacity;
+    let rate = if has_capacity && !confirm { ", false_positive_rate = 1e-9" } else { "" };
+    let capacity = if has_capacity && window.contains('"') { ", capacity = 60" } else { "" };
+    format!("{{ kind = {:?}, confirm = {confirm}{rate}{capacity} }}", kind.name())
+}
+
+/// Compares a follower with a worker over a stream of records. `follower` is the follower's own filter, if it has one.
+fn follows(window: &str, (worker, confirm): (Kind, bool), follower: Option<Kind>, refresh: bool, seed: u64) {
     // With `confirm`, the worker's filter in memory has a higher error rate than configured. A filter of its own gives the follower the
     // configured rate.
-    let own = if follower.is_empty() && worker.contains("confirm") { "kind = \"aging\", false_positive_rate = 1e-9" } else { follower };
-    let serve = if own.is_empty() { String::new() } else { format!("[serve.filters]\nin = {{ {own}{} }}", capacity(own)) };
-    let topic = format!("{window}\nfilter = {{ {worker}{} }}\nrefresh = {refresh}{retract}", capacity(worker));
+    let own = follower.or(confirm.then(Kind::default));
+    if own.is_none() && worker.is_on_disk() {
+        return;
+    }
+    let can_retract = |kind: Kind| kind.properties().can_retract;
+    let retracts = (confirm || can_retract(worker)) && can_retract(own.unwrap_or(worker));
+    let retract = if retracts { "\nretract = { header = \"r\" }" } else { "" };
+    let serve = own.map_or_else(String::new, |own| format!("[serve.filters]\nin = {}", filter(window, own, false)));
+    let topic = format!("{window}\nfilter = {}\nrefresh = {refresh}{retract}", filter(window, worker, confirm));
     let config = config(&topic, &serve);
     let space = space(&config);
     let mut live = Live::new(config.topics[0].rules(1), space.written());
@@ -145,7 +146,7 @@ fn follows(window: &str, worker: &str, retracts: bool, follower: &str, refresh: 
     for step in 0..600 {
         time += [0, 7, 40, 400, 4_000][usize::try_from(random(5).min(random(5) + 1)).unwrap()];
         let jitter = i64::try_from(random(300)).unwrap();
-        live.judge(random(KEYS_ASKED), time - jitter, !retract.is_empty() && random(10) == 0);
+        live.judge(random(KEYS_ASKED), time - jitter, retracts && random(10) == 0);
         if random(7) == 0 {
             live.commit();
             catch_up(&mut partition, &live);
