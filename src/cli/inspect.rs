@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let directories: Vec<_> = dirs.iter().map(|dir| inspect(dir, key.as_ref())).collect::<Result<_, _>>()?;
     if let Some(Question { space, .. }) = &key {
         let found = directories.iter().flat_map(|directory| &directory.partitions).any(|partition| partition.space == *space);
-        ensure!(found, "no directory has a partition of space {space:?}");
+        ensure!(found, "no directory has a partition of space {space:?}; use the directories and the configuration of the same group");
     }
     if args.json {
         return super::print(&format!("{}\n", serde_json::to_string_pretty(&Inspection { directories })?));

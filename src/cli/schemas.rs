@@ -69,7 +69,9 @@ fn check_subject(registry: &SchemaRegistry, topic: &Topic, is_key: bool, format:
         )));
     };
     if schema.format != format.format {
-        return Err(format!("the latest schema of subject {subject:?} is {}, not {}", schema.format, format.format));
+        let option = if is_key { "key_format" } else { "value_format" };
+        let (registered, configured) = (schema.format, format.format);
+        return Err(format!("the latest schema of subject {subject:?} is {registered}, but {option} is {configured}; correct {option}"));
     }
     let message = if schema.format == Format::Protobuf { Message::Indexes(&[0]) } else { Message::First };
     let side = if is_key { Side::Key } else { Side::Value };

@@ -53,7 +53,7 @@ impl<'t> Readings<'t> {
             Some(b't' | b'f') if matches!(text, b"true" | b"false") => Tag::Bool,
             Some(b'n') if text == b"null" => return Self { first: (Tag::Null, Cow::Borrowed(b"")), second: Some(text) },
             Some(b'{' | b'[') if serde_json::from_slice::<IgnoredAny>(text).is_ok() => Tag::Container,
-            // A text in quotes, or a text whose quotes are part of it.
+            // The quotes either delimit the text, or are part of it.
             Some(b'"') => match unescape(text) {
                 Ok(inner) => return Self { first: (Tag::Bytes, Cow::Owned(inner.into_bytes())), second: Some(text) },
                 Err(_) => return bytes,
@@ -119,8 +119,8 @@ impl KeySpec {
         if found.len() == before { Err(LookupError::Null) } else { Ok(()) }
     }
 
-    /// Computes the fingerprint of the key whose ambiguous parts are interpreted by the bits of `choice`, if there is such a key,
-    /// and the number of ambiguous parts.
+    /// Computes the fingerprint of a key with ambiguous parts. Each bit of `choice` selects the interpretation of one of them. Returns the
+    /// fingerprint, if there is such a key, and the number of ambiguous parts.
     fn choose<'t>(
         &self,
         texts: impl Iterator<Item = &'t [u8]>,

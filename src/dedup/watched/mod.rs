@@ -161,8 +161,8 @@ impl WatchedKeys {
         }
     }
 
-    /// Records that an emitted key is inserted again or renewed. Ignores the renewal of a key that was dropped wrongly. A renewed key may
-    /// be missing from the sample if the changelog was trimmed: it was emitted, but only its renewal is left.
+    /// Records that an emitted key is inserted again or renewed. Ignores the renewal of a key that was dropped wrongly. If the sample lacks a
+    /// renewed key, the key was emitted, but the changelog was trimmed up to its renewal.
     pub(super) fn inserted_again(&mut self, fingerprint: Fingerprint, renew: bool, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.advance(clock());
