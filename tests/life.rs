@@ -279,7 +279,12 @@ impl Life {
         if self.changelog {
             live.pending.note(&live.dedup, TopicId(topic), offset, fingerprint(input.key));
         }
-        if !self.rules().is_sliced() {
+        if self.rules().is_sliced() {
+            let expected = self.truth.judge(input);
+            if verdict != expected {
+                return Err(format!("{}[{offset}] {input:?} is {verdict:?}, and should be {expected:?}", TOPICS[topic]));
+            }
+        } else {
             // A filter that keeps no window may be wrong either way, so its verdict counts.
             let before = self.truth.keys.get(&input.key).copied();
             if verdict == Verdict::Unseen {
@@ -288,11 +293,6 @@ impl Life {
             if self.truth.judge(input) == Verdict::Unseen && verdict == Verdict::Duplicate {
                 self.truth.keys.remove(&input.key);
                 self.truth.keys.extend(before.map(|slice| (input.key, slice)));
-            }
-        } else {
-            let expected = self.truth.judge(input);
-            if verdict != expected {
-                return Err(format!("{}[{offset}] {input:?} is {verdict:?}, and should be {expected:?}", TOPICS[topic]));
             }
         }
         Ok(())

@@ -105,8 +105,8 @@ pub fn refresh<B: Broker>(broker: &B, config: &Config, current: &Resolved, stop:
         // Usually, only topics that are not read have changed. In that case, no other topic needs a new request.
         let others: BTreeSet<_> = names.iter().filter(|name| !read.contains(name.as_str())).cloned().collect();
         let others = resolve_among(config, &others, &discover)?;
-        let named: BTreeSet<_> = config.topics.iter().map(|topic| &topic.input).collect();
-        if others.inputs().len() == named.len() {
+        let inputs: BTreeSet<_> = config.topics.iter().map(|topic| &topic.input).collect();
+        if others.inputs().len() == inputs.len() {
             return Ok(Refreshed::Same(others.left_out));
         }
     }
