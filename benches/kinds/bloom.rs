@@ -168,7 +168,7 @@ impl Kind for Counting {
     }
 }
 
-/// The number of slice numbers of a [`Approximator`].
+/// The number of slice numbers of an [`Approximator`].
 const NUMBERS: u64 = 7;
 
 /// The compact approximator: each cell holds a value, the largest of its keys' values. A key's value is at most the smallest of its k cells.

@@ -76,7 +76,7 @@ proptest! {
 #[test]
 fn filters_of_every_kind_are_merged() {
     let (ours, theirs): (Vec<_>, Vec<_>) = ((0..500).map(|number| (number, 0)).collect(), (500..1_000).map(|number| (number, 0)).collect());
-    for spec in specs(WINDOW, 1_000, false) {
+    for spec in specs(WINDOW, 20_000, false) {
         let (mut own, other) = (filter_with(spec, &ours), filter_with(spec, &theirs));
         own.union(&*other).unwrap();
         assert!((0..1_000).all(|number| own.contains(key(number))), "{spec:?}");

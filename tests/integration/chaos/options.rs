@@ -53,7 +53,7 @@ pub static FILTERS: LazyLock<Vec<Filter>> = LazyLock::new(|| {
 /// One choice of each dimension is drawn.
 pub static DIMENSIONS: LazyLock<Vec<&[&str]>> = LazyLock::new(|| {
     let filters = FILTERS.iter().map(|filter| filter.choice).collect::<Vec<_>>().leak();
-    [&[DELIVERY, filters], OTHER_DIMENSIONS].concat()
+    [&[DELIVERY, filters][..], OTHER_DIMENSIONS].concat()
 });
 
 const DELIVERY: &[&str] = &["delivery = \"exactly_once\"", "delivery = \"at_least_once\""];
