@@ -49,13 +49,13 @@ impl Origin {
 pub enum Outcome {
     /// The record was applied.
     Taken,
-    /// The record was skipped. It has different keys, is past the group's committed offset, or is part of a commit that was already
+    /// The record was skipped. It has different keys, is past the group's committed offset, or contains only effects that were already
     /// applied.
     Passed,
     /// The record starts at an offset below the applied one, because the group's offsets were reset. Earlier changelog records about
     /// offsets from there on are void.
     SetBack,
-    /// The first record that the state lacks starts after the offset of the state.
+    /// The first record that the state lacks starts after the offset of the state, or is a warm-up that starts before it.
     Gap,
     /// The record was written by another group, or for another key space.
     Foreign,
@@ -149,7 +149,13 @@ impl Applier {
             if record.spans.iter().any(|span| known(&span)) {
                 // When applying starts from a checkpoint, the changelog also has the records before it.
                 let old = record.spans.iter().all(|span| self.offsets.get(span.topic).is_some_and(|&applied| span.end <= applied));
-                return if self.last.is_empty() && old { Outcome::Passed } else { Outcome::SetBack };
+                // A warm-up logs records again that the group has read before. It shows no reset, but that its owner had an older state, and
+                // that the changelog was recreated: only checkpoints have the keys before it.
+                return match (old, self.last.is_empty()) {
+                    (true, is_first) if is_first || record.warms_up => Outcome::Passed,
+                    (false, true) if record.warms_up => Outcome::Gap,
+                    _ => Outcome::SetBack,
+                };
             }
             let lacks = |span: &Span<'_>| self.offsets.get(span.topic).is_some_and(|&applied| span.start > applied);
             if self.last.is_empty() && record.spans.iter().any(lacks) {

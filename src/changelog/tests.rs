@@ -467,6 +467,24 @@ fn a_reset_of_the_groups_offsets_is_detected() {
     assert_eq!(step(&put(20, 4, 8)), Outcome::SetBack);
 }
 
+/// Another owner had an older checkpoint when the changelog was recreated, and logs what that checkpoint lacks.
+#[test]
+fn a_warm_up_is_not_a_reset() {
+    let mut dedup = Dedup::new(window());
+    let mut follow = |applier: &mut Applier, (start, end), warms_up| {
+        let bytes = put(1, end - start, start);
+        let record = ChangelogRecord { warms_up, ..ChangelogRecord::decode(&bytes).unwrap() };
+        applier.follow(&mut dedup, &record).unwrap()
+    };
+    let from_checkpoint = || applier_from(BTreeMap::from([("a".to_owned(), 6)]), ORIGIN, BTreeMap::new());
+    assert_eq!(follow(&mut from_checkpoint(), (1, 9), true), Outcome::Gap);
+    assert_eq!(follow(&mut from_checkpoint(), (1, 9), false), Outcome::SetBack);
+    let mut applier = from_checkpoint();
+    assert_eq!(follow(&mut applier, (6, 9), false), Outcome::Taken);
+    assert_eq!(follow(&mut applier, (1, 9), true), Outcome::Passed);
+    assert_eq!(follow(&mut applier, (1, 9), false), Outcome::SetBack);
+}
+
 #[test]
 fn a_changelog_that_starts_after_the_checkpoint_is_a_gap() {
     let mut applier = applier_from(BTreeMap::from([("a".to_owned(), 6)]), ORIGIN, BTreeMap::new());

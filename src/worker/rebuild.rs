@@ -274,7 +274,7 @@ fn read_all<B: Broker>(
         }
         let (cut, gap, group_offsets) = (follow.cut.take(), follow.gap, std::mem::take(&mut follow.group_offsets));
         if gap {
-            tracing::warn!(partition = %job.partition, "the changelog starts after the checkpoint; reading the missing records from the input");
+            tracing::warn!(partition = %job.partition, "the changelog does not continue from the checkpoint; reading the missing records from the input");
             let mut state = job.load(context)?;
             state.changelog.epoch = applier.epoch;
             state.group_offsets = group_offsets;
@@ -375,6 +375,8 @@ impl<B: Broker> Follow<'_, B> {
                 )));
             }
         };
+        let warms_up = record.warms_up && !fault::defect("warm_up_taken_for_reset");
+        let record = ChangelogRecord { warms_up, ..record };
         if self.gap && record.epoch >= applier.epoch {
             self.group_offsets.extend(record.spans.iter().map(|span| (span.topic.to_owned(), span.end)));
         }

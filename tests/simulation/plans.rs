@@ -556,6 +556,13 @@ fn a_kill_after_records_expired_forgets_no_key() {
     check_kept("expired_records_not_logged", include_str!("seeds/killed_after_expiry.txt"));
 }
 
+/// The changelog is deleted, and its first records are from a member with an older checkpoint, which warmed up. A member whose checkpoint is
+/// between them must keep it, because it has keys from before the changelog.
+#[test]
+fn a_warm_up_in_a_recreated_changelog_is_not_a_reset() {
+    check_kept("warm_up_taken_for_reset", include_str!("seeds/recreated_changelog.txt"));
+}
+
 /// One member commits where the group begins while another one asks for it.
 #[test]
 fn a_member_that_asks_too_early_begins_with_the_group() {
