@@ -582,6 +582,13 @@ fn nothing_is_committed_before_a_rebalance_is_handled() {
     check_kept("unhandled_rebalance_ignored", include_str!("seeds/unhandled_rebalance.txt"));
 }
 
+/// A worker restarts fetching while a revocation is queued. librdkafka takes the calls for answers to it, so that the worker's own answers
+/// arrive while other rebalances await theirs.
+#[test]
+fn late_answers_to_rebalances_leave_no_partition_unread() {
+    check(&Plan::parse(include_str!("seeds/late_answers.txt")).expect("a plan"));
+}
+
 #[test]
 fn rejected_records_are_not_forwarded_without_end() {
     check_kept("forwarded_again", include_str!("seeds/forwarded_and_rejected.txt"));

@@ -21,8 +21,10 @@ pub(super) enum JoinState {
     Idle,
     Joining,
     Syncing,
-    /// A rebalance awaits the application's answer (`WAIT_ASSIGN_CALL`, `WAIT_UNASSIGN_CALL`).
-    WaitsForAnswer,
+    /// An assignment awaits the application's answer (`WAIT_ASSIGN_CALL`).
+    WaitsForAssign,
+    /// A revocation awaits the application's answer (`WAIT_UNASSIGN_CALL`).
+    WaitsForUnassign,
     Steady,
 }
 
@@ -117,7 +119,11 @@ impl ConsumerState {
                 Rebalance::Revoked { partitions, .. } => held.retain(|partition| !partitions.contains(partition)),
             }
         }
-        self.state = JoinState::WaitsForAnswer;
+        self.then_rejoin = false;
+        self.state = match rebalance {
+            Rebalance::Assigned(_) => JoinState::WaitsForAssign,
+            Rebalance::Revoked { .. } => JoinState::WaitsForUnassign,
+        };
         self.rebalances.push_back(rebalance);
     }
 }
@@ -304,9 +310,14 @@ impl World {
         self.notify(signal);
     }
 
-    /// Handles the application's answer to an assignment.
+    /// Handles an assign call of the application. If a revocation awaits the answer, the call is not the answer, but the partitions no
+    /// longer count as lost (`rd_kafka_cgrp_incremental_assign`, `rd_kafka_cgrp_assign`).
     pub(super) fn answered_assign(&mut self, client: ClientId) {
-        let Some(consumer) = self.consumer(client).filter(|consumer| consumer.state == JoinState::WaitsForAnswer) else { return };
+        let Some(consumer) = self.consumer(client) else { return };
+        consumer.is_lost = false;
+        if consumer.state != JoinState::WaitsForAssign {
+            return;
+        }
         if std::mem::take(&mut consumer.then_rejoin) {
             self.join(client);
         } else {
@@ -314,18 +325,22 @@ impl World {
         }
     }
 
-    /// Handles the application's answer to a revocation.
+    /// Handles an unassign call of the application, which is the answer if a revocation awaits one (`rd_kafka_cgrp_incremental_unassign`,
+    /// `rd_kafka_cgrp_unassign`).
     pub(super) fn answered_unassign(&mut self, client: ClientId) {
-        let Some(consumer) = self.consumer(client).filter(|consumer| consumer.state == JoinState::WaitsForAnswer) else { return };
+        let Some(consumer) = self.consumer(client) else { return };
         consumer.is_lost = false;
+        if consumer.state != JoinState::WaitsForUnassign {
+            return;
+        }
         if consumer.is_eager {
             consumer.assignment = None;
         }
         match consumer.then_assign.take() {
             Some(added) => {
                 // The other members learn which partitions were given up only from the next join.
-                consumer.then_rejoin = true;
                 consumer.push(Rebalance::Assigned(added));
+                consumer.then_rejoin = true;
                 let signal = consumer.signal;
                 self.notify(signal);
             }
@@ -337,7 +352,7 @@ impl World {
     /// as the answer (`rd_kafka_cgrp_incremental_unassign`, `rd_kafka_cgrp_incremental_assign`). The rebalance itself stays queued.
     pub(super) fn answered_by_restart(&mut self, client: ClientId) {
         for _ in 0..=self.random.below(2) {
-            let Some(consumer) = self.consumer(client).filter(|consumer| consumer.state == JoinState::WaitsForAnswer) else { return };
+            let Some(consumer) = self.consumer(client) else { return };
             match consumer.rebalances.back() {
                 Some(Rebalance::Assigned(_)) => self.answered_assign(client),
                 Some(Rebalance::Revoked { .. }) => self.answered_unassign(client),
@@ -380,7 +395,7 @@ impl World {
         let (now, node, counts) = (self.now, self.group_coordinator(client), self.topic_counts(client));
         let refreshes = self.random.chance(3000);
         let Some(consumer) = self.consumer(client) else { return };
-        if consumer.is_fenced || !matches!(consumer.state, JoinState::WaitsForAnswer | JoinState::Steady) {
+        if consumer.is_fenced || !matches!(consumer.state, JoinState::WaitsForAssign | JoinState::WaitsForUnassign | JoinState::Steady) {
             return;
         }
         if consumer.session_ends.is_some_and(|ends| ends <= now) {

@@ -138,6 +138,10 @@ fn member_that_does_not_poll_loses_its_partitions() {
         }
         assert!(drive(simulation, &mut [&mut member], |members| members[0].holds(2)));
         assert!(idle.consumer.lost());
+        idle.consumer.assign(&[]).unwrap();
+        assert!(!idle.consumer.lost(), "any assignment ends this state");
+        assert!(drive(simulation, &mut [&mut idle, &mut member], |members| members.iter().all(|member| member.holds(1))));
+        assert!(idle.revocations.iter().any(|(_, lost)| *lost), "the revocation still awaited its answer");
     });
 }
 
