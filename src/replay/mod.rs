@@ -25,7 +25,7 @@ pub use truth::Counts;
 use crate::config::{OnInvalid, OnTombstone, Topic};
 use crate::content::{CompareContent, ContentSample, PartitionKey};
 use crate::dedup::{Dedup, Emit, Late, Rules};
-use crate::format::{Formats, NoSchemas, Schemas};
+use crate::format::{self, Formats, NoSchemas, Schemas};
 use crate::key::{
     self, EventTime, Field, Fingerprint, KeySpec, KeyedRecord, NoKey, Part, Reader, RecordSpec, Scratch, TimePlace, ValueReader,
 };
