@@ -80,7 +80,8 @@ fn filters_of_every_kind_are_merged() {
         let (mut own, other) = (filter_with(spec, &ours), filter_with(spec, &theirs));
         own.union(&*other).unwrap();
         assert!((0..1_000).all(|number| own.contains(key(number))), "{spec:?}");
-        assert_eq!(own.usage().open_keys, 1_000);
+        let usage = own.usage();
+        assert!(usage.open_keys == 1_000 || spec.kind().properties().keeps_window, "{spec:?}: {usage:?}");
     }
 }
 

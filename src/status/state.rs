@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(state(&[], Some(Duration::from_secs(60))), (State::Running, None));
         assert_eq!(state(&[], Some(Duration::from_secs(61))).0, State::Disconnected);
         assert_eq!(state(&left_out, Some(Duration::from_secs(61))).0, State::Disconnected);
-        let reason = "no topic is read: topic \"in\" matches a pattern, but it is left out: no permission".to_owned();
+        let reason = "no topic is read: topic \"in\" matches a pattern, but is not read: no permission".to_owned();
         assert_eq!(state(&left_out, Some(Duration::ZERO)), (State::Connecting, Some(reason)));
     }
 

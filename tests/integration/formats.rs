@@ -1,7 +1,7 @@
 //! Promise: records with a schema are emitted exactly once, through schema changes and registry outages.
 
 use crate::harness::{
-    SchemaRegistry, SplitMix, TestRecord, Worker, assert_same, broker, by_partition, committed_offset, offset_of, read_committed,
+    SchemaRegistry, Setup, SplitMix, TestRecord, Worker, assert_same, broker, by_partition, committed_offset, offset_of, read_committed,
     secure_broker, topic, wait_until,
 };
 use crate::observed::{address, ask};
@@ -319,11 +319,15 @@ fn check_looks_for_the_fields_in_the_latest_schema() {
     let registry = SchemaRegistry::start(&[]);
     let stream = Stream::of(broker(), "formats-check", Vec::new(), WINDOW);
     registry.put(&json!([{ "subject": format!("{}-value", stream.input), "version": 1, "id": 1, "schema": VERSIONS[0] }]));
+    let (input, output) = (&stream.input, &stream.output);
+    let setup = Setup::new(broker(), "formats-check").sections(&format!(
+        "[[topics]]\ninput = \"{input}\"\noutput = \"{output}\"\nkey = {{ field = \"/id\" }}\nwindow = \"1h\"\nfilter = {{ kind = \"exact\" }}\n"
+    ));
     let check = |key: &str, content: &str| {
         let key = format!("topics[0].key={{ field = \"{key}\" }}");
         let emit = format!("topics[0].emit={{ on_change = {{ field = \"{content}\" }} }}");
-        let settings = [settings(&registry), vec![key, emit, "topics[0].filter={ kind = \"exact\" }".to_owned()]].concat();
-        stream.setup.check_with("a", &settings.iter().map(String::as_str).collect::<Vec<_>>())
+        let settings = [settings(&registry), vec![key, emit]].concat();
+        setup.check_with("a", &settings.iter().map(String::as_str).collect::<Vec<_>>())
     };
     let (code, out, errors) = check("/id", "/id");
     assert!(code == Some(0) && !errors.contains("warning"), "{out}{errors}");

@@ -126,7 +126,7 @@ fn a_worker_without_a_matching_topic_waits_for_one() {
     let input = format!("{base}.a");
     make_topic(broker(), &input, 1);
     let output = format!("{input}.unseen");
-    let reason = format!("not ready: no topic is read: topic {input:?} matches a pattern, but it is left out");
+    let reason = format!("not ready: no topic is read: topic {input:?} matches a pattern, but is not read");
     wait_until_not_ready(&mut worker, &reason);
     worker.drain();
     let mut worker = setup.start("w");

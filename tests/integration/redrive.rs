@@ -348,7 +348,8 @@ fn an_unusable_matching_topic_does_not_stop_the_others() {
     let records = records(10);
     let letters = records.iter().map(|record| record.dead_letter(&good, 0, "unseen.malformed", "why"));
     produce(broker(), &format!("{good}.dead"), letters.collect::<Vec<_>>());
-    let config = setup(&format!(r"{base}\..*")).write_config("a").display().to_string();
+    let all = setup(&format!(r"{base}\..*"));
+    let config = all.write_config("a").display().to_string();
     let (code, out, error) = unseen(["dlq", "redrive", "--json", "-c", &config]);
     let report: Value = serde_json::from_str(&out).unwrap_or_else(|problem| panic!("{problem}: {out}{error}"));
     let why = format!("dead-letter topic \"{bad}.dead\" does not exist; create it, or correct on_invalid");
@@ -358,10 +359,11 @@ fn an_unusable_matching_topic_does_not_stop_the_others() {
     assert!(error.contains(&format!("topic \"{bad}.dead\" is left out: {why}")) && error.contains(end), "{error}");
     assert_eq!(read_committed(broker(), &good, PARTITIONS), by_partition(records, PARTITIONS));
 
-    let config = setup(&format!("{base}-none")).write_config("a").display().to_string();
+    let none = setup(&format!("{base}-none"));
+    let config = none.write_config("a").display().to_string();
     let (code, _, error) = unseen(["dlq", "redrive", "-c", &config]);
-    let none = "no topic that this user may see matches a pattern in `input` whose entry has a dead-letter topic";
-    assert!(code == Some(1) && error.contains(none) && !error.contains("set on_invalid"), "{code:?}: {error}");
+    let message = "no topic that this user may see matches a pattern in `input` whose entry has a dead-letter topic";
+    assert!(code == Some(1) && error.contains(message) && !error.contains("set on_invalid"), "{code:?}: {error}");
 }
 
 #[test]

@@ -292,6 +292,7 @@ fn a_redrive_needs_only_the_documented_permissions() {
         // The broker applies permissions a moment later.
         wait_until("the redrive ends as expected", PATIENCE, || {
             let (code, out, error) = unseen(["dlq", "redrive", "-c", &config]);
+            eprintln!("{code:?}: {out}{error}");
             let is_done = code == Some(0) && out.starts_with("redrove 1 dead letter\n");
             let is_refused = code == Some(1) && error.contains(sentence);
             assert!(!is_done || lacking == Lacking::Nothing, "{sentence}: {out}");

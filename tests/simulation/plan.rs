@@ -279,8 +279,10 @@ impl Plan {
             plan.steps.retain(|step| !step.fault.changes_conditions());
         }
         if plan.steps.iter().any(|step| matches!(step.fault, Fault::LoseOffsets | Fault::ResetOffset { .. })) {
-            // The metadata of the offsets shows which entries have read the records.
-            plan.steps.retain(|step| step.fault != Fault::Change(Change::Rules));
+            // The metadata of the offsets shows which entries have read the records, and where a group with `start = "latest"` began.
+            let is_latest = plan.options.has("start = \"latest\"");
+            let needs_it = |fault: &Fault| *fault == Fault::Change(Change::Rules) || is_latest && *fault == Fault::Change(Change::Emit);
+            plan.steps.retain(|step| !needs_it(&step.fault));
         }
         if plan.has(&Fault::Change(Change::When)) {
             // Records that are evaluated again by the other rule are selected by the present condition.
