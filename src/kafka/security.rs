@@ -105,7 +105,7 @@ impl Login {
 /// The permission that a user lacks, if the error is about permissions.
 pub(super) const fn missing_permission(code: RDKafkaErrorCode) -> Option<&'static str> {
     match code {
-        RDKafkaErrorCode::TopicAuthorizationFailed => Some("Read on the inputs and Write on the outputs"),
+        RDKafkaErrorCode::TopicAuthorizationFailed => Some("Read on the inputs, and Write on every topic that it writes to"),
         RDKafkaErrorCode::GroupAuthorizationFailed => Some("Read on the group"),
         RDKafkaErrorCode::TransactionalIdAuthorizationFailed => Some("Write on the transactional id"),
         RDKafkaErrorCode::ClusterAuthorizationFailed => Some("IdempotentWrite on the cluster"),

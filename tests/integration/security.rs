@@ -221,8 +221,8 @@ fn wrong_protocol_is_reported() {
 #[test]
 fn missing_permission_is_reported() {
     for (lacking, delivery, sentence) in [
-        (Need::Input, "exactly_once", "give this user Read on the inputs and Write on the outputs"),
-        (Need::Output, "exactly_once", "give this user Read on the inputs and Write on the outputs"),
+        (Need::Input, "exactly_once", "give this user Read on the inputs, and Write on every topic that it writes to"),
+        (Need::Output, "exactly_once", "give this user Read on the inputs, and Write on every topic that it writes to"),
         (Need::Output, "at_least_once", "give this user Write on that topic"),
         (Need::Group, "exactly_once", "give this user Read on the inputs and the group"),
         (Need::Transactions, "exactly_once", "give this user Write on the transactional id"),
@@ -267,7 +267,7 @@ fn a_redrive_needs_only_the_documented_permissions() {
     }
     for (lacking, sentence) in [
         (Lacking::Letters, "this user may not read topic"),
-        (Lacking::Input, "give this user Write on that topic"),
+        (Lacking::Input, "Write on every topic that it writes to"),
         (Lacking::Group, "give this user Read on the group"),
         (Lacking::Transactions, "give this user Write on the transactional id"),
         (Lacking::Nothing, ""),
