@@ -48,12 +48,15 @@ pub enum Mutation {
 /// let filter = Kind::default().spec(window, &Demand::new(1_000_000, 1e-4));
 /// let rules = Rules { window, filter, exact: false, refresh: false, late: Late::Drop, emit: Emit::First };
 /// let mut dedup = Dedup::new(rules);
-/// let mut judge = |key, time| dedup.judge(Fingerprint(key), Some(time), Timestamp::MAX);
+/// let mut judge = |key, time| dedup.judge(key, Some(time), Timestamp::MAX);
 ///
-/// assert_eq!(judge(1, 1_000_000)?, Verdict::Unseen);
-/// assert_eq!(judge(1, 1_030_000)?, Verdict::Duplicate);
-/// assert_eq!(judge(2, 900_000)?, Verdict::Late);
-/// assert_eq!(judge(1, 1_200_000)?, Verdict::Unseen, "the window has passed");
+/// // Filters rely on the fact that fingerprints are hashes.
+/// let a = Fingerprint(0x243f_6a88_85a3_08d3_1319_8a2e_0370_7344);
+/// let b = Fingerprint(0xa409_3822_299f_31d0_082e_fa98_ec4e_6c89);
+/// assert_eq!(judge(a, 1_000_000)?, Verdict::Unseen);
+/// assert_eq!(judge(a, 1_030_000)?, Verdict::Duplicate);
+/// assert_eq!(judge(b, 900_000)?, Verdict::Late);
+/// assert_eq!(judge(a, 1_200_000)?, Verdict::Unseen, "the window has passed");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
