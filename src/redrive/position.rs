@@ -1,6 +1,6 @@
 //! The position of a redrive in a partition of a dead-letter topic.
 //!
-//! Owns the record of which dead letters were redriven, and its text in the metadata of committed offsets. A redrive may leave out some
+//! Owns what is known about redriven dead letters, and how the metadata of committed offsets stores it. A redrive may leave out some
 //! kinds of dead letters, which a later redrive can select. Must never count a dead letter as redriven if it was not.
 
 use crate::broker::{Committed, Note};

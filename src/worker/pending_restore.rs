@@ -23,7 +23,7 @@ pub(super) struct AssignedPartition {
     pub(super) high: Offset,
 }
 
-/// States that are restored together and of which some are being rebuilt, with the partitions that wait for them.
+/// A unit of states that is being rebuilt, completely or in part, and the partitions that wait for it.
 pub(super) struct PendingRestore {
     pub(super) assigned: Vec<AssignedPartition>,
     pub(super) began: Instant,

@@ -1,4 +1,4 @@
-//! How far an input is in each of its states.
+//! The offsets up to which a state, and its changelog, contain the records of an input.
 //!
 //! A topic with several rules has one state per rule. They may be restored to different offsets. Must never set the offsets of the input.
 

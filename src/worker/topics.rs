@@ -209,7 +209,8 @@ impl Topics {
     }
 }
 
-/// Connects the spaces of each input's rules. A space may belong to several inputs, so this takes as many passes as the longest chain.
+/// Groups spaces into units: those that an input has in common, and inputs that have a space in common. Repeats until no unit grows,
+/// because spaces and inputs can form a chain.
 fn connect(topics: &mut [InputTopic]) {
     loop {
         let mut is_changed = false;

@@ -18,7 +18,7 @@ fn records() -> Vec<TestRecord> {
     (0..6 * KEYS).map(record).collect()
 }
 
-/// What is emitted of these records after all of `before` were read.
+/// The records that a group emits if it reads them after `before`.
 fn expected(before: &[TestRecord], records: &[TestRecord]) -> Vec<TestRecord> {
     let passes = |record: &TestRecord| record.headers[0].1.as_deref() == Some(b"c");
     let is_same = |one: &TestRecord, other: &TestRecord| one.key == other.key && one.headers == other.headers;

@@ -205,7 +205,7 @@ impl<B: Broker> Worker<B> {
         // Keys that had expired at the last commit are not needed. The topics of a space share their stream time.
         let time = |assigned: &AssignedPartition| {
             let note = assigned.note();
-            // A time without a space may be that of another rule.
+            // Written when the input had a single rule, which may not have been this one.
             let of_input = note.stream_time.filter(|_| !self.topics[assigned.topic].has_rules());
             note.stream_times.get(&topic.config.space).copied().flatten().or(of_input)
         };

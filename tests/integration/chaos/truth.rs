@@ -291,7 +291,7 @@ impl<'o> Model<'o> {
         i64::from(if self.is_first { RULE_SLICES } else { self.options.slices() })
     }
 
-    /// How many times longer the window is than that of the options.
+    /// The factor by which the window of this entry exceeds that of the options.
     const fn scale(&self) -> i64 {
         if self.is_first { 2 } else { 1 }
     }
