@@ -85,7 +85,7 @@ impl Assignment {
         read.chain(self.paused().map(|assigned| (assigned.partition.clone(), assigned.paused_at()))).collect()
     }
 
-    /// Returns the partitions of the inputs that match `are`.
+    /// Returns the partitions of the inputs for which `are` returns true.
     pub(super) fn partitions(&self, are: impl Fn(&Input) -> bool) -> Vec<TopicPartition> {
         self.inputs.values().filter(|input| are(input)).map(|input| input.partition.clone()).collect()
     }

@@ -1,11 +1,11 @@
 //! The schedule of checkpoints.
 //!
 //! Owns the rule that a checkpoint contains the effects of exactly the records below its offsets. Must never take a checkpoint while any
-//! record past the committed offset has a verdict.
+//! record past the committed offset has a verdict, or delete a record that a checkpoint lacks.
 
 use super::Worker;
 use super::assignment::{Assignment, inputs_of};
-use super::ids::StateId;
+use super::ids::{InputId, StateId};
 use crate::broker::Broker;
 use crate::fault;
 use crate::record::log_id;
@@ -94,13 +94,30 @@ impl<B: Broker> Worker<B> {
             state.advance_offset(&input.topic_incarnation, input.reached(id));
         }
         let Some(claim) = claims.get(&id) else { return 0 };
-        let bytes = state.save(&self.shared.store, &self.shared.stats, (&topic.stored_as(id.partition), claim), &topic.settings);
-        // The input offsets advance even if the checkpoint failed, because a repartition topic always has a changelog, which contains these
-        // records.
-        for input in inputs().filter(|input| self.topics[input.topic].is_internal) {
-            self.shared.rebuilder.trim(input.partition.clone(), log_id(&input.topic_incarnation).map(str::to_owned), input.position());
+        let saved = state.save(&self.shared.store, &self.shared.stats, (&topic.stored_as(id.partition), claim), &topic.settings);
+        if saved.is_some() || fault::defect("trimmed_before_checkpoint") {
+            self.trim_inputs(id);
         }
-        bytes
+        saved.unwrap_or_default()
+    }
+
+    /// Deletes records of repartition topics that a state has read. They are kept until the checkpoints of all states of the input contain
+    /// them: if a changelog is lost, its state reads them again.
+    fn trim_inputs(&mut self, id: StateId) {
+        let Assignment { inputs, states, .. } = &mut self.assignment;
+        for (rule, _) in self.topics.of_space(id.space) {
+            let of = self.topics.input_of(InputId { topic: rule, partition: id.partition });
+            let Some(input) = inputs.get_mut(&of).filter(|input| self.topics[input.topic].is_internal) else { continue };
+            input.note_checkpoint(id);
+            let before = if fault::defect("trimmed_before_checkpoint") { input.position() } else { input.checkpointed() };
+            self.shared.rebuilder.trim(input.partition.clone(), log_id(&input.topic_incarnation).map(str::to_owned), before);
+            // A state that no record belongs to must not keep the records of the others.
+            for behind in input.behind() {
+                if let Some(state) = states.get_mut(&behind) {
+                    state.changed = true;
+                }
+            }
+        }
     }
 }
 

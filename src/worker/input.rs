@@ -262,6 +262,24 @@ impl Input {
         offset >= self.position.max(self.warm_until).max(self.counted).max(logged)
     }
 
+    /// Records that a checkpoint of the state contains the effects of all records below the position.
+    pub(super) fn note_checkpoint(&mut self, state: StateId) {
+        let position = self.position;
+        for progress in self.states.iter_mut().filter(|progress| progress.state == state) {
+            progress.checkpointed = position;
+        }
+    }
+
+    /// Returns the offset below which the checkpoints of all states contain the effects of the input.
+    pub(super) fn checkpointed(&self) -> Offset {
+        self.states.iter().map(|progress| progress.checkpointed).min().unwrap_or_default()
+    }
+
+    /// Returns the states whose checkpoints lack records below the position.
+    pub(super) fn behind(&self) -> impl Iterator<Item = StateId> {
+        self.states.iter().filter(|progress| progress.checkpointed < self.position).map(|progress| progress.state)
+    }
+
     /// True if the next changelog record of the state contains effects of the warm-up.
     pub(super) fn logs_warm_up(&self, state: StateId) -> bool {
         self.progress(state).is_some_and(|progress| progress.logged < self.warm_until)

@@ -245,15 +245,15 @@ impl PartitionState {
         self.is_new || self.dedup.exact().is_some_and(|exact| exact.unsaved() > UNSAVED_URGENT << self.failures.min(4))
     }
 
-    /// Writes a checkpoint with the offsets in [`PartitionState::offsets`]. Returns the number of bytes written. Logs and counts a failure;
-    /// the next checkpoint tries again.
+    /// Writes a checkpoint with the offsets in [`PartitionState::offsets`]. Returns the number of bytes written, or `None` after a failure,
+    /// which is logged and counted. The next checkpoint tries again.
     pub(super) fn save(
         &mut self,
         store: &Arc<Store>,
         stats: &Stats,
         (id, claim): (&PartitionId, &Claim),
         settings: &checkpoint::Settings,
-    ) -> u64 {
+    ) -> Option<u64> {
         let began = runtime::now();
         self.is_new = false;
         let (offsets, changelog) = (self.offsets.clone(), self.changelog.clone());
@@ -271,12 +271,12 @@ impl PartitionState {
                 stats.checkpoint_bytes.store(bytes, Ordering::Relaxed);
                 stats.checkpoint_at.store(runtime::wall_clock(), Ordering::Relaxed);
                 tracing::debug!(partition = %id, bytes, "checkpoint written");
-                bytes
+                Some(bytes)
             }
             Err(error @ checkpoint::Error::Superseded(_)) => {
                 tracing::info!(partition = %id, "{error}");
                 self.superseded = true;
-                0
+                None
             }
             Err(error) => {
                 self.failures += 1;
@@ -287,7 +287,7 @@ impl PartitionState {
                 {
                     tracing::error!(error = %error, "cannot quarantine the corrupt state");
                 }
-                0
+                None
             }
         }
     }

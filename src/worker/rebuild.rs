@@ -195,7 +195,7 @@ fn trim_partition(reader: &impl ChangelogReader, partition: &TopicPartition, tri
         Ok(false) => match reader.delete_before(partition, before) {
             Ok(()) => tracing::debug!(partition = %partition, before, "trimmed"),
             Err(error) => {
-                tracing::warn!(partition = %partition, error = %error, "cannot trim the topic, so it keeps growing; check that this user has the Delete permission on it");
+                tracing::warn!(partition = %partition, error = %error, "cannot delete expired records, so the topic keeps growing; the next trim tries again; if the error is about authorization, give this user Delete on the topic");
             }
         },
         Err(error) => tracing::warn!(partition = %partition, error = %error, "cannot trim the topic; the next trim tries again"),

@@ -14,6 +14,8 @@ pub(super) struct StateProgress {
     pub(super) start: Offset,
     /// The state's changelog contains the effects of all records below this offset.
     pub(super) logged: Offset,
+    /// The checkpoint that this worker wrote contains the effects of all records below this offset.
+    pub(super) checkpointed: Offset,
     /// Stream time at the end of the warm-up, if known. Records of the warm-up cannot advance stream time past it.
     pub(super) warm_up_max_timestamp: Option<Timestamp>,
 }
@@ -33,6 +35,6 @@ impl StateProgress {
             true => start.min(warm_until),
             false => Offset::MAX,
         };
-        Self { state, start, logged, warm_up_max_timestamp }
+        Self { state, start, logged, checkpointed: 0, warm_up_max_timestamp }
     }
 }

@@ -564,6 +564,13 @@ fn a_warm_up_in_a_recreated_changelog_is_not_a_reset() {
     check_kept("warm_up_taken_for_reset", include_str!("seeds/recreated_changelog.txt"));
 }
 
+/// The changelog of one entry is deleted after the disk was full. The repartition topic must still have the records that the entry's
+/// checkpoint lacks, although the other entry has a later checkpoint.
+#[test]
+fn a_lost_changelog_is_replaced_by_records_that_were_not_trimmed() {
+    check_kept("trimmed_before_checkpoint", include_str!("seeds/changelog_lost_after_a_trim.txt"));
+}
+
 /// One member commits where the group begins while another one asks for it.
 #[test]
 fn a_member_that_asks_too_early_begins_with_the_group() {
