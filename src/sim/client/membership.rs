@@ -352,11 +352,10 @@ impl World {
     /// as the answer (`rd_kafka_cgrp_incremental_unassign`, `rd_kafka_cgrp_incremental_assign`). The rebalance itself stays queued.
     pub(super) fn answered_by_restart(&mut self, client: ClientId) {
         for _ in 0..=self.random.below(2) {
-            let Some(consumer) = self.consumer(client) else { return };
-            match consumer.rebalances.back() {
-                Some(Rebalance::Assigned(_)) => self.answered_assign(client),
-                Some(Rebalance::Revoked { .. }) => self.answered_unassign(client),
-                None => return,
+            match self.consumer(client).map(|consumer| consumer.state) {
+                Some(JoinState::WaitsForAssign) => self.answered_assign(client),
+                Some(JoinState::WaitsForUnassign) => self.answered_unassign(client),
+                _ => return,
             }
         }
     }
