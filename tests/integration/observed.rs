@@ -57,6 +57,13 @@ fn wait_until_read(group: &str, input: &str, end: usize, worker: &mut Worker) {
     });
 }
 
+/// The value of a metric that occurs once.
+pub fn metric(address: &str, name: &str) -> f64 {
+    let text = ask(address, "/metrics").2;
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.unwrap_or_else(|| panic!("no {name} in {text}")).parse().expect("a number")
+}
+
 /// Waits for a matching status. Reports are published once per second.
 fn wait_for_status(address: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     wait_until(what, LIMIT, || Some(status(address)).filter(|status| is_so(status)))

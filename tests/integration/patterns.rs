@@ -4,7 +4,7 @@
 use crate::harness::{
     Setup, TestRecord, Worker, assert_same, broker, committed_offset, make_topic, produce, read_committed, unique, unseen, wait_until,
 };
-use crate::observed::{address, ask};
+use crate::observed::{address, ask, metric};
 use crate::stream::{LIMIT, short_timeouts};
 use serde_json::{Value, json};
 
@@ -150,9 +150,11 @@ fn a_change_of_the_topics_has_no_deadline_but_a_signal_has_one() {
     wait_until_read(&setup, &mut worker, &a, 100);
     make(&format!("{base}.b"));
     worker.wait_for_log("draining", LIMIT);
-    // More than the deadline that a signal has.
-    std::thread::sleep(std::time::Duration::from_secs(3));
-    assert!(worker.runs(), "{}", worker.log());
+    let address = address(&mut worker);
+    wait_until("the worker has drained for longer than a signal would allow", LIMIT, || {
+        assert!(worker.runs(), "{}", worker.log());
+        (metric(&address, "unseen_worker_loop_age_seconds{worker=\"0\"}") > 3.0).then_some(())
+    });
     worker.sigterm();
     let log = worker.fails(1);
     assert!(log.contains("shutdown timed out"), "{log}");

@@ -2,18 +2,11 @@
 //! ended, it cannot commit, or a thread hangs.
 
 use crate::harness::{OwnBroker, Setup, TestRecord, broker, produce, topic, wait_for_output, wait_until};
-use crate::observed::{address, ask};
+use crate::observed::{address, ask, metric};
 use crate::stream::{LIMIT, SHORT_SESSION, Stream};
 use serde_json::{Value, json};
 
 const RECORDS: usize = 40_000;
-
-/// The value of a metric that occurs once.
-fn metric(address: &str, name: &str) -> f64 {
-    let text = ask(address, "/metrics").2;
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    value.unwrap_or_else(|| panic!("no {name} in {text}")).parse().expect("a number")
-}
 
 fn status(address: &str) -> Value {
     serde_json::from_str(&ask(address, "/api/v1/status").2).expect("JSON")
