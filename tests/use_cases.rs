@@ -145,8 +145,8 @@ fn mutants(document: &Value) -> Vec<Mutant> {
     mutants
 }
 
-/// Other keys: without a part, without an option of a part, or with a different part of the record. For `content`, a field that was
-/// excluded counts.
+/// Returns variants of a key: with one part removed, with one part replaced by the record key or value, with one option of a part removed,
+/// or with one field of a part's `except` not excluded.
 fn keys(key: &Value) -> Vec<Value> {
     let parts = match key {
         Value::Array(parts) => parts.clone(),

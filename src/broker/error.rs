@@ -47,6 +47,6 @@ pub enum Error {
     #[error("another process has joined the group as the same member; give each process its own kafka.instance_id")]
     Fenced,
     /// The process had to stop while it was waiting.
-    #[error("told to stop")]
+    #[error("interrupted, because the process is stopping")]
     Stopped,
 }

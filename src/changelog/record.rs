@@ -35,7 +35,7 @@ pub(super) const HEAD_BYTES: usize = 256;
 
 /// An error for bytes that are not a changelog record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a changelog record that this version of unseen can read: {0}")]
+#[error("this version of unseen cannot read the changelog record: {0}")]
 pub struct DecodeError(&'static str);
 
 /// The input records whose effect a changelog record contains, from `start` (inclusive) to `end` (exclusive).
@@ -112,7 +112,7 @@ impl<'a> ChangelogRecord<'a> {
     /// [`DecodeError`], if the bytes are not a valid record.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader(bytes);
-        let [version @ (VERSION | VERSION_WITHOUT_PART)] = reader.take()? else { return Err(DecodeError("unknown version")) };
+        let [version @ (VERSION | VERSION_WITHOUT_PART)] = reader.take()? else { return Err(DecodeError("unknown format version")) };
         let mut number = || Ok(u64::from_le_bytes(reader.take()?));
         let origin = Origin { owner: number()?, keys: number()?, clock: number()?, kind: number()? };
         let epoch = i64::from_le_bytes(reader.take()?);

@@ -425,7 +425,7 @@ fn a_record_of_another_version_is_an_error_with_a_message() {
         bytes[0] = version;
         assert_eq!(
             ChangelogRecord::decode(&bytes).unwrap_err().to_string(),
-            "not a changelog record that this version of unseen can read: unknown version"
+            "this version of unseen cannot read the changelog record: unknown format version"
         );
     }
 }

@@ -77,7 +77,7 @@ impl<'a> Decoder<'a> {
         if self.pages == self.expected_pages {
             Ok(self.state)
         } else {
-            Err(format!("expected {} pages, got {}", self.expected_pages, self.pages))
+            Err(format!("the stored filter is incomplete: expected {} pages, got {}", self.expected_pages, self.pages))
         }
     }
 }

@@ -181,7 +181,7 @@ pub enum Error {
     #[error("state directory {} is in use by another unseen process; give each process its own `state.dir`", .0.display())]
     InUse(PathBuf),
     /// The directory was written by another version.
-    #[error("state directory {}: expected format {expected}, got {got}; run the version of unseen that wrote it, or move the directory away to start from the input", .dir.display())]
+    #[error("state directory {}: expected format {expected}, got {got}; run the version of unseen that wrote it, or move the directory away, so that the worker rebuilds the state from the changelog", .dir.display())]
     Format {
         dir: PathBuf,
         /// The format that this version reads and writes.
@@ -204,7 +204,7 @@ pub enum Error {
         id: PartitionId,
     },
     /// Another worker of this process has claimed the partition since.
-    #[error("another worker of this process has taken {0} over; its checkpoint is not replaced")]
+    #[error("another worker thread of this process now owns {0}, so its checkpoint was not overwritten")]
     Superseded(PartitionId),
     /// Directories that cannot be merged.
     #[error("{0}")]

@@ -146,7 +146,7 @@ impl Broker {
             Ok(count < SAMPLE_RECORDS_MAX && lines.len() < SAMPLE_BYTES_MAX)
         };
         self.capture.read(&|| interrupt.received(), &|trouble| eprintln!("{trouble}"), &mut take)?;
-        ensure!(!interrupt.received(), "interrupted; nothing is written");
+        ensure!(!interrupt.received(), "interrupted; nothing was written");
         ensure!(count > 0, "topic {:?} has no records to propose a key from; name the key with --key", args.input);
         usable(args, Proposal::new(&*lines, Format::Kcat, None, &compare(args)?).with_context(|| args.input.clone())?)
     }
@@ -270,7 +270,10 @@ filter = {{ capacity = {capacity}, false_positive_rate = 1e-4 }}
 
 /// Loads a configuration from its text.
 fn parse(text: &str) -> anyhow::Result<Config> {
-    let dir = tempfile::tempdir().context("cannot create a temporary directory")?;
+    let failed = || {
+        format!("cannot create a directory in {}; set TMPDIR to a directory that this user can write to", std::env::temp_dir().display())
+    };
+    let dir = tempfile::tempdir().with_context(failed)?;
     let file = dir.path().join("unseen.toml");
     fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
     Config::load(&file, &[]).map_err(|config::Errors(errors)| {

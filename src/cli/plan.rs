@@ -98,7 +98,7 @@ pub struct Args {
     /// Only for a proposed key. Fields within that field may differ too.
     #[arg(long, value_name = "POINTER", conflicts_with_all = ["keys", "rate", "key", "config"])]
     ignore: Vec<String>,
-    /// JSON pointer to the field that stands for Kafka's timestamp, for ndjson: integer milliseconds or RFC 3339. Not needed if the topic
+    /// For ndjson: JSON pointer to the field to use as Kafka's timestamp (integer milliseconds or RFC 3339). Leave it out if the topic
     /// has `time`
     #[arg(long, value_name = "POINTER", conflicts_with_all = ["keys", "rate"])]
     time: Option<String>,
@@ -132,7 +132,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let topic = config.as_ref().map(|config| super::topic::choose(config, args.topic.as_deref())).transpose()?;
     let required = topic.and_then(|topic| topic.time.as_ref()).filter(|time| !time.optional && args.time.is_some());
     if let Some(time) = required {
-        usage(format!("--time: the topic's `time` is {} of each record; leave out --time", time.place));
+        usage(format!("--time: the topic's `time` already names {}; leave out --time", time.place));
     }
     let proposal = args.sample.as_deref().filter(|path| path.is_file() && config.is_none() && args.key.is_empty());
     let proposal = proposal.map(|path| propose(args, path)).transpose()?;

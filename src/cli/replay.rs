@@ -65,7 +65,7 @@ pub struct Args {
     /// Number of partitions of the topic; the capacity is divided among them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     partitions: u32,
-    /// JSON pointer to the field that stands for Kafka's timestamp, for ndjson: integer milliseconds or RFC 3339. Not needed if the topic
+    /// For ndjson: JSON pointer to the field to use as Kafka's timestamp (integer milliseconds or RFC 3339). Leave it out if the topic
     /// has `time`
     #[arg(long, value_name = "POINTER")]
     time: Option<String>,
@@ -154,7 +154,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         eprintln!("warning: {warning}");
     }
     let Summary { records, invalid, .. } = summary;
-    anyhow::ensure!(records == 0 || invalid.values().sum::<u64>() < records, "{name}: no record has a key{kcat}");
+    anyhow::ensure!(
+        records == 0 || invalid.values().sum::<u64>() < records,
+        "{name}: no record has a key; check the topic's `key` and formats{kcat}"
+    );
     Ok(())
 }
 

@@ -356,6 +356,6 @@ mod tests {
         assert_eq!(start(Ok(resolved("ab")), Some("a")), Ok(()));
         assert_eq!(start(Ok(resolved("a")), Some("a")), Err("first".to_owned()));
         assert_eq!(start(stopped(), Some("a")), Err("first".to_owned()));
-        assert_eq!(start(stopped(), None), Err("told to stop".to_owned()));
+        assert_eq!(start(stopped(), None), Err("interrupted, because the process is stopping".to_owned()));
     }
 }

@@ -75,7 +75,9 @@ fn check_subject(registry: &SchemaRegistry, topic: &Topic, is_key: bool, format:
     }
     let message = if schema.format == Format::Protobuf { Message::Indexes(&[0]) } else { Message::First };
     let side = if is_key { Side::Key } else { Side::Value };
-    let unusable = |error: SchemaError| format!("the latest schema of subject {subject:?} cannot be used: {error}");
+    let unusable = |error: SchemaError| {
+        format!("unseen cannot use the latest schema of subject {subject:?}: {error}; choose another field, or fix the schema")
+    };
     let mut missing = Vec::new();
     for spec in specs(topic) {
         missing.extend(spec.missing_in(&schema, message, side).map_err(unusable)?);
@@ -85,11 +87,18 @@ fn check_subject(registry: &SchemaRegistry, topic: &Topic, is_key: bool, format:
     match (&missing[..], schema.format) {
         ([], _) => Ok(None),
         // Only the record specifies which of the schema's messages it holds.
-        (names, Format::Protobuf) => Ok(Some(format!("the first message of subject {subject:?} has no field `{}`", names.join("`, `")))),
+        (names, Format::Protobuf) => Ok(Some(format!(
+            "the first message in the latest schema of subject {subject:?} has no field `{}`; correct the field, or ignore this if the records are of another message",
+            names.join("`, `")
+        ))),
         // Records of other schemas may be the ones that are deduplicated.
-        (names, _) if !topic.when.is_empty() => {
-            Ok(Some(format!("the latest schema of subject {subject:?} has no field `{}`", names.join("`, `"))))
-        }
-        (names, _) => Err(format!("the latest schema of subject {subject:?} has no field `{}`", names.join("`, `"))),
+        (names, _) if !topic.when.is_empty() => Ok(Some(format!(
+            "the latest schema of subject {subject:?} has no field `{}`; correct the field, or ignore this if `when` selects records of other schemas",
+            names.join("`, `")
+        ))),
+        (names, _) => Err(format!(
+            "the latest schema of subject {subject:?} has no field `{}`; correct it in key, emit, or time, or register a schema that has it",
+            names.join("`, `")
+        )),
     }
 }

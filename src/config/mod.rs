@@ -80,13 +80,13 @@ pub struct Config {
     pub http: Http,
     /// The log of the process.
     pub log: Log,
-    /// The schema registry, if there is one.
+    /// The schema registry, if it is configured.
     pub schema_registry: Option<SchemaRegistry>,
-    /// The servers of `unseen serve`.
+    /// The settings of `unseen serve`.
     pub serve: Serve,
     /// The topics to deduplicate. Without patterns, at least one.
     pub topics: Vec<Topic>,
-    /// The entries whose topics are found by name. [`Config::expand`] adds their topics.
+    /// The entries whose `input` is a pattern. [`Config::expand`] adds the topics that match.
     pub patterns: Vec<Pattern>,
 }
 

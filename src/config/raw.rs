@@ -316,7 +316,7 @@ pub(super) struct Topic {
     /// First write each record to an internal topic, `<group_id>-<input>-repartition`, in a partition that is chosen by key. Use it for
     /// inputs that are not partitioned by this key. Each record is then written twice.
     pub(super) repartition: Switch,
-    /// How long a key stays seen, by record time or by count: `{ keys = 1000000 }`. Required.
+    /// How long a key stays seen, by stream time or by count: `{ keys = 1000000 }`. Required.
     #[schemars(required)]
     pub(super) window: Option<Length>,
     /// The filter that stores seen keys.
@@ -400,8 +400,8 @@ pub(super) struct Filter {
     pub(super) memory: Option<Bytes>,
     /// Look up keys that the filter reports as seen in an exact store on disk. No unseen record is then dropped.
     pub(super) confirm: Switch,
-    /// For kind {grows} with a window by time: size the next slice for the fullest recent slice plus an eighth. It shrinks only after a
-    /// whole window, at most to 1/64.
+    /// For kind {grows} with a window by time: size the next slice for the fullest recent slice plus an eighth. Slices are smaller than
+    /// configured only after a whole window, and never smaller than 1/64 of that size.
     pub(super) adapt: Switch,
     /// For kind {grows}: maximum memory for the topic's filters, divided evenly among its partitions. unseen rejects a limit that is too
     /// small for `capacity`.

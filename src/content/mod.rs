@@ -210,7 +210,7 @@ pub struct ContentSample {
     least_halvings: u32,
     /// Value of `halvings` for the planned number of keys. If there are more keys, the oldest are dropped.
     most_halvings: u32,
-    /// Number of records examined since the sample was last halved, or since the last minute.
+    /// Number of records examined in the current minute, since the sample was last halved.
     examined: usize,
     /// Content by key, or `None` for a retracted key, which keeps its position in the order.
     contents: HashMap<PartitionKey, Option<Content>>,

@@ -256,7 +256,10 @@ impl<'a> Client<'a> {
             }
             match cut {
                 Some(_) if cuts.len() == Cut::MAX => {
-                    return Err(Error::Question(format!("the group's offsets were reset too often to follow {changelog}")));
+                    return Err(Error::Question(format!(
+                        "{changelog} shows more than {} resets of the group's offsets, too many to follow; explain the record from a capture of the input (--capture)",
+                        Cut::MAX
+                    )));
                 }
                 Some(cut) => cut.add_to(&mut cuts),
                 None if ended == ReadEnd::Reached => return Ok(Scanned { history, reach }),
@@ -293,8 +296,9 @@ fn take(
             "{changelog} offset {}: another consumer group or key space writes to this changelog; check that kafka.group_id is the worker's",
             logged.offset
         ))),
-        Next::Lost => {
-            Err(Error::Question(format!("{changelog} offset {}: the group's offsets were reset to an unknown position", logged.offset)))
-        }
+        Next::Lost => Err(Error::Question(format!(
+            "{changelog} offset {}: unseen cannot tell to which offset the group was reset; report this as a bug",
+            logged.offset
+        ))),
     }
 }

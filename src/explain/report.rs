@@ -148,7 +148,7 @@ pub struct InputRange {
     pub last_offset: Offset,
 }
 
-/// When a key will be forgotten.
+/// The time at which a key will be forgotten.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Forgetting {
     /// The slice whose start makes the partition forget the key.
@@ -172,15 +172,15 @@ pub struct ChangelogReach {
     pub first_offset: Offset,
     /// The offset at which reading stopped.
     pub end_offset: Offset,
-    /// The first offset of each input in the changelog.
+    /// For each input topic, the first offset whose effect is in the changelog.
     pub inputs_from: Vec<InputStart>,
 }
 
-/// The first offset of an input in the changelog.
+/// The first offset of an input topic whose effect is in the changelog.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct InputStart {
     /// The topic.
     pub topic: String,
-    /// The first offset in the changelog.
+    /// The first offset whose effect is in the changelog.
     pub offset: Offset,
 }

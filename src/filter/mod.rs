@@ -344,7 +344,7 @@ pub enum MetadataError {
     #[error("the stored generations do not match the window")]
     Generations,
     /// A size that no filter has, or that this machine has no memory for.
-    #[error("the stored filter has an impossible size")]
+    #[error("the stored filter has an invalid size, or this machine does not have enough memory for it")]
     Size,
     /// The filter is at a different slice than the partition.
     #[error("the stored filter does not match the stream time")]

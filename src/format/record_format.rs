@@ -43,7 +43,8 @@ impl Schemas for NoSchemas {
 pub struct RecordFormat {
     /// The format.
     pub format: Format,
-    /// The schema of all records, which then have no frame. Without it, the frame of each record has the id of its schema.
+    /// The schema of all records, from a file. If it is `None`, each record begins with a frame that has the id of its schema, except in
+    /// plain JSON.
     pub schema: Option<Arc<LocalSchema>>,
     /// The encodings of the whole value, outermost first. Record keys have no encodings.
     pub encodings: Vec<Encoding>,

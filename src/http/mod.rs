@@ -126,7 +126,7 @@ pub async fn serve(listener: TcpListener, view: CurrentView) {
     server::serve(listener, None, router(view), limits, std::future::pending()).await;
 }
 
-/// Encodes the process metrics.
+/// Writes the start time, the resident memory, and the CPU time of this process as metrics.
 pub(crate) fn process(encoder: &mut Encoder<'_>, started_ms: i64) -> Result<(), std::fmt::Error> {
     let process = process::measure(&Disk::default());
     metrics::of_process(encoder, started_ms, process.resident_bytes, process.cpu_seconds)

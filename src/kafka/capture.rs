@@ -7,7 +7,7 @@ use super::Error;
 use super::admin::partitions;
 use super::client_config::{self as client, CALL_TIMEOUT};
 use super::cluster;
-use super::fetch_error::{is_corrupt, is_out_of_range};
+use super::fetch_error::{is_corrupt, is_out_of_range, unexpected};
 use super::ffi::{Fetcher, LoggedIn, Message};
 use super::observer::Observer;
 use super::source::{list, unanswered};
@@ -229,12 +229,12 @@ fn assign(fetcher: &Fetcher<Observer>, ranges: &[Range]) -> Result<(), Error> {
     let wanted = || ranges.iter().filter(|range| range.left() > 0);
     fetcher.forward(wanted().map(|range| &range.of)).map_err(Error::Fatal)?;
     let list = list(wanted().map(|range| (&range.of, Position::Offset(range.next))))?;
-    fetcher.consumer().assign(&list).map_err(|error| Error::Fatal(format!("cannot read the partitions: {error}")))
+    fetcher.consumer().assign(&list).map_err(|error| unexpected(format_args!("assign the partitions"), &error))
 }
 
 fn pause(consumer: &BaseConsumer<Observer>, of: &TopicPartition) -> Result<(), Error> {
     let list = list([(of, Position::Invalid)].into_iter())?;
-    consumer.pause(&list).map_err(|error| Error::Fatal(format!("cannot pause {of}: {error}")))
+    consumer.pause(&list).map_err(|error| unexpected(format_args!("pause {of}"), &error))
 }
 
 /// Handles the client's events that do not concern a partition.
@@ -263,7 +263,7 @@ fn seek_back(consumer: &BaseConsumer<Observer>, range: &Range, code: RDKafkaErro
     // librdkafka counts the error as a consumed message, and might continue after the next record.
     consumer
         .seek(&of.topic, of.partition, Position::Offset(*next), Duration::ZERO)
-        .map_err(|error| Error::Fatal(format!("cannot seek {of} to offset {next}: {error}")))
+        .map_err(|error| Error::Fatal(format!("librdkafka cannot seek {of} to offset {next}: {error}; run the command again")))
 }
 
 /// Returns an error if the capture cannot continue without a gap. Otherwise librdkafka retries.

@@ -359,7 +359,7 @@ impl Reader for ChangelogReader {
     }
 
     fn delete_before(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error> {
-        let failed = |error: KafkaError| Error::Fatal(format!("cannot trim {partition}: {error}"));
+        let failed = |error: KafkaError| Error::Fatal(format!("cannot delete the records of {partition} before offset {offset}: {error}"));
         let answer = block_on(self.admin.delete_records(&one(partition, Position::Offset(offset)).map_err(failed)?, &self.options))
             .map_err(failed)?;
         answer.elements().iter().try_for_each(TopicPartitionListElem::error).map_err(failed)

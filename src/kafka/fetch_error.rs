@@ -6,6 +6,12 @@ use super::Error;
 use crate::broker::throttle;
 use crate::record::TopicPartition;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use std::fmt;
+
+/// Returns the error of a librdkafka call that makes no request, so that no setting of the user can be the cause.
+pub(super) fn unexpected(call: fmt::Arguments<'_>, error: &dyn fmt::Display) -> Error {
+    Error::Fatal(format!("librdkafka cannot {call}: {error}; if a restart does not help, report a bug"))
+}
 
 /// True if librdkafka could not read a batch, and skipped it.
 pub(super) const fn is_corrupt(code: RDKafkaErrorCode) -> bool {

@@ -6,7 +6,7 @@
 use super::Error;
 use super::client_config::{self as client, CALL_TIMEOUT};
 use super::client_log;
-use super::fetch_error::{fatal, is_corrupt, is_out_of_range, report_corrupt};
+use super::fetch_error::{fatal, is_corrupt, is_out_of_range, report_corrupt, unexpected};
 use super::ffi::{Fetcher, GroupMetadata, Message, topic_ids};
 use super::producer::{error_code, offset_list};
 use super::security::{self, Login};
@@ -143,7 +143,7 @@ impl Source {
             Rebalance::Assigned(partitions) if cooperative(self.consumer()) => {
                 let list = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
                 let answer = self.consumer().incremental_assign(&list);
-                answer.map_err(|error| Error::Fatal(format!("cannot assign {partitions:?}: {error}")))
+                answer.map_err(|error| unexpected(format_args!("assign {partitions:?}"), &error))
             }
             Rebalance::Assigned(partitions) | Rebalance::Revoked { partitions, .. } => self.unassign(partitions),
         }
@@ -155,7 +155,7 @@ impl GroupConsumer for Source {
     type Membership = GroupMetadata;
 
     fn subscribe(&self, topics: &[&str]) -> Result<(), Error> {
-        self.consumer().subscribe(topics).map_err(|error| Error::Fatal(format!("cannot subscribe to {topics:?}: {error}")))
+        self.consumer().subscribe(topics).map_err(|error| unexpected(format_args!("subscribe to {topics:?}"), &error))
     }
 
     fn poll<'a>(&'a self, batch: &mut Batch<Message<'a>>, records: usize, timeout: Duration) -> Result<(), Error> {
@@ -197,7 +197,7 @@ impl GroupConsumer for Source {
 
     fn assign(&self, partitions: &[(TopicPartition, Offset)]) -> Result<(), Error> {
         let list = list(partitions.iter().map(|(partition, offset)| (partition, Position::Offset(*offset))))?;
-        let failed = |error: &dyn std::fmt::Display| Error::Fatal(format!("cannot assign {partitions:?}: {error}"));
+        let failed = |error: &dyn std::fmt::Display| unexpected(format_args!("assign {partitions:?}"), error);
         self.fetcher.forward(partitions.iter().map(|(partition, _)| partition)).map_err(|error| failed(&error))?;
         let consumer = self.consumer();
         if cooperative(consumer) {
@@ -221,7 +221,7 @@ impl GroupConsumer for Source {
         } else {
             consumer.unassign()
         };
-        answer.map_err(|error| Error::Fatal(format!("cannot unassign {partitions:?}: {error}")))?;
+        answer.map_err(|error| unexpected(format_args!("unassign {partitions:?}"), &error))?;
         self.fetcher.retain(|partition| is_partial && !partitions.contains(partition));
         self.errored.borrow_mut().forget(|partition| !is_partial || partitions.contains(partition));
         Ok(())
@@ -265,7 +265,7 @@ impl GroupConsumer for Source {
     fn seek(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error> {
         self.consumer()
             .seek(&partition.topic, partition.partition, Position::Offset(offset), CALL_TIMEOUT)
-            .map_err(|error| Error::Fatal(format!("cannot seek {partition} to offset {offset}: {error}")))?;
+            .map_err(|error| unexpected(format_args!("seek {partition} to offset {offset}"), &error))?;
         self.errored.borrow_mut().forget(|errored| errored == partition);
         Ok(())
     }
@@ -275,7 +275,7 @@ impl GroupConsumer for Source {
             return Ok(());
         }
         let list = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
-        self.consumer().pause(&list).map_err(|error| Error::Fatal(format!("cannot pause {partitions:?}: {error}")))
+        self.consumer().pause(&list).map_err(|error| unexpected(format_args!("pause {partitions:?}"), &error))
     }
 
     fn resume(&self, partitions: &[TopicPartition]) -> Result<(), Error> {
@@ -283,7 +283,7 @@ impl GroupConsumer for Source {
             return Ok(());
         }
         let list = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
-        self.consumer().resume(&list).map_err(|error| Error::Fatal(format!("cannot resume {partitions:?}: {error}")))
+        self.consumer().resume(&list).map_err(|error| unexpected(format_args!("resume {partitions:?}"), &error))
     }
 
     fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error> {

@@ -6,6 +6,7 @@ use super::Error;
 use super::admin::partitions;
 use super::client_config as client;
 use super::client_config::CALL_TIMEOUT;
+use super::fetch_error::unexpected;
 use super::ffi::{Fetcher, LoggedIn, Message, topic_ids};
 use super::observer::Observer;
 use crate::broker::throttle;
@@ -50,14 +51,14 @@ impl ChangelogTail {
 
 impl Tail for ChangelogTail {
     fn start(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error> {
-        let failed = |error: &dyn std::fmt::Display| Error::Fatal(format!("cannot read {partition}: {error}"));
+        let failed = |error: &dyn std::fmt::Display| unexpected(format_args!("start to read {partition}"), error);
         self.fetcher.forward(std::iter::once(partition)).map_err(|error| failed(&error))?;
         let list = one(partition, Position::Offset(offset)).map_err(|error| failed(&error))?;
         self.fetcher.consumer().incremental_assign(&list).map_err(|error| failed(&error))
     }
 
     fn stop(&self, partition: &TopicPartition) -> Result<(), Error> {
-        let failed = |error: KafkaError| Error::Fatal(format!("cannot stop reading {partition}: {error}"));
+        let failed = |error: KafkaError| unexpected(format_args!("stop reading {partition}"), &error);
         let list = one(partition, Position::Invalid).map_err(failed)?;
         self.fetcher.consumer().incremental_unassign(&list).map_err(failed)?;
         self.fetcher.retain(|other| other != partition);

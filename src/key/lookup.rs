@@ -1,7 +1,7 @@
 //! A key in a query, given by the texts of its parts.
 //!
-//! Owns the interpretation of such a text. A query does not say whether `1` is a number or a text, so if a field may contain
-//! either, the query looks up both keys. Must never leave one out, because the answer "not seen" would be wrong.
+//! Owns the interpretation of such a text. In a query, `1` can be a number or a text, so if a field may contain either, the
+//! query looks up both keys. Must never leave one out, because the answer "not seen" would be wrong.
 
 use super::encoding::{Tag, encode};
 use super::{Fingerprint, KeySpec, Part, Scratch};
@@ -30,11 +30,11 @@ pub enum LookupError {
     #[error("the key is the content of a JSON value, so the text to look up must be JSON")]
     Content,
     /// All parts are null, or nothing is left of their content. No record has such a key.
-    #[error("all parts are null, and no record has such a key")]
+    #[error("all parts are null, and no record has such a key; give a value for at least one part")]
     Null,
     /// Too many texts are ambiguous.
     #[error(
-        "more than {AMBIGUOUS_MAX} parts can be either text or another JSON value, and each of them doubles the number of keys to look up"
+        "this key cannot be looked up: more than {AMBIGUOUS_MAX} of its parts can be a string or another JSON value (such as 1), and each doubles the number of lookups"
     )]
     Ambiguous,
 }

@@ -184,7 +184,10 @@ impl Tokens {
                 self.take(&mut state, token);
                 // The broker may still accept the token, because this machine's clock may be wrong.
                 if is_expired {
-                    Err(format!("the token of {} has expired according to this machine's clock", self.source))
+                    Err(format!(
+                        "the token of {} has expired according to this machine's clock; check the clock, and whether the token is renewed",
+                        self.source
+                    ))
                 } else {
                     Ok(wait)
                 }

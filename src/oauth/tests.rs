@@ -180,7 +180,13 @@ fn an_expired_token_is_handed_over_with_the_reason_for_a_refusal() {
     let _subscription = tokens.subscribe(Box::new(Listener(sender)));
     let next = || called.recv_timeout(WAIT).unwrap();
     assert_eq!(next(), Ok(token));
-    assert_eq!(next(), Err(format!("the token of {} has expired according to this machine's clock", path.display())));
+    assert_eq!(
+        next(),
+        Err(format!(
+            "the token of {} has expired according to this machine's clock; check the clock, and whether the token is renewed",
+            path.display()
+        ))
+    );
 }
 
 #[test]

@@ -64,7 +64,7 @@ impl Origins {
         kinds.flat_map(|kind| [hash(&kind), kind]).collect()
     }
 
-    /// Returns an input whose dead letters do not say which output they belong to.
+    /// Returns an input whose dead letters do not show which output they belong to.
     pub(super) fn with_several_outputs(&self) -> Option<&str> {
         self.0.values().find(|origin| origin.has_outputs).map(|origin| &*origin.input)
     }

@@ -32,7 +32,7 @@ pub enum Error {
     )]
     TimeHeader(String),
     /// Every record has the time of its event.
-    #[error("--time: the topic's `time` is {0} of each record; leave out --time")]
+    #[error("--time: the topic's `time` already names {0}; leave out --time")]
     EventTime(String),
     /// The format has no partitions.
     #[error(

@@ -70,7 +70,9 @@ pub enum Fault {
     #[error("the time, {0}, is too long ago; if the times are in seconds, convert them to milliseconds")]
     Past(String),
     /// The time is too far ahead of the clock.
-    #[error("the time, {0}, is in the future; check that the times are in milliseconds")]
+    #[error(
+        "the time, {0}, is more than max_future ahead of this machine's clock; check the clock, and that the times are in milliseconds"
+    )]
     Future(String),
     /// The partition of the key is unknown.
     #[error(

@@ -98,7 +98,7 @@ impl<'t> LineReader<'t> {
                         )));
                     }
                     Some(EventTime { place, optional: false, .. }) if options.time.is_some() => {
-                        return Err(Error::Options(format!("--time: the topic's `time` is {place} of each record; leave out --time")));
+                        return Err(Error::Options(format!("--time: the topic's `time` already names {place}; leave out --time")));
                     }
                     _ => {}
                 }

@@ -260,7 +260,7 @@ impl Input {
             Err(NoKey::Awaits(schema)) => format!("the record needs schema {schema}"),
             Err(NoKey::Passes) => "the topic's `when` does not select it".to_owned(),
         };
-        Err(format!("a worker could not judge the record for this key: {why}"))
+        Err(format!("a worker would not accept the record for this key: {why}"))
     }
 }
 

@@ -21,7 +21,7 @@ const OFFSET_BYTES: usize = 80;
 /// The factor by which requests shrink when the coordinator rejects one as too large.
 const SHRINK: usize = 8;
 
-/// Passes the fault point after all records of a commit are written.
+/// Runs the fault point that follows the last write of a commit. Tests can make it fail.
 pub(super) fn flushed() -> Result<(), String> {
     fault::step("commit.flushed")
 }

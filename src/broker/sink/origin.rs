@@ -7,7 +7,7 @@
 pub(super) enum WrittenFrom {
     /// An input record, with the worker's number for it.
     Read(usize),
-    /// The changes of a state.
+    /// A changelog record, with the changes of a state.
     Changelog,
 }
 

@@ -123,10 +123,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         line.show(&stats, false);
     }
     if worker.is_finished() {
-        worker.join().map_err(|_| anyhow::anyhow!("the worker panicked"))??;
-        anyhow::bail!("the worker ended early");
+        worker.join().map_err(|_| anyhow::anyhow!("the worker panicked; this is a bug, please report it"))??;
+        anyhow::bail!("the worker stopped without an error before the demo ended; this is a bug, please report it");
     }
-    let truth = writer.join().map_err(|_| anyhow::anyhow!("the generator panicked"))??;
+    let truth = writer.join().map_err(|_| anyhow::anyhow!("the generator panicked; this is a bug, please report it"))??;
     let generated = written.load(Ordering::Relaxed);
     let waiting = Instant::now();
     while (stats.totals().records < generated || read.load(Ordering::Relaxed) < stats.totals().unseen) && waiting.elapsed() < DRAIN_TIMEOUT
@@ -137,8 +137,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     line.show(&stats, true);
     eprintln!();
     stop.store(true, Ordering::Relaxed);
-    worker.join().map_err(|_| anyhow::anyhow!("the worker panicked"))??;
-    let emitted = reader.join().map_err(|_| anyhow::anyhow!("the reader panicked"))?;
+    worker.join().map_err(|_| anyhow::anyhow!("the worker panicked; this is a bug, please report it"))??;
+    let emitted = reader.join().map_err(|_| anyhow::anyhow!("the reader panicked; this is a bug, please report it"))?;
     summarize(generated, &truth, &emitted, elapsed)
 }
 

@@ -38,7 +38,7 @@ pub struct Pattern {
 pub struct LeftOut {
     /// The topic.
     pub topic: String,
-    /// The reason, as a message that says what to do.
+    /// The reason, as a message that states what to do.
     pub reason: String,
 }
 

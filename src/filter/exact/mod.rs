@@ -367,7 +367,7 @@ impl Exact {
         ExactMetadata { slice: self.slice, next_id: self.next_id, generations: generations.collect() }
     }
 
-    /// Restores the store that metadata describes, from an empty one. Its fingerprints are in an archive that the caller attaches next.
+    /// Restores a store from its metadata. `self` must be empty. The caller must then attach the archive with the fingerprints.
     ///
     /// # Errors
     /// [`MetadataError::Generations`] if the metadata does not match the window.

@@ -120,7 +120,7 @@ impl<'f, 'a> Finder<'f, 'a> {
         Ok(())
     }
 
-    /// Walks the value of a field with the wire type of the schema.
+    /// Reads a field's value into the slots that need it. The caller has checked that the wire type matches the schema.
     fn value(&mut self, value: &'a Value, number: u32, reader: &mut Reader<'a>) -> Result<(), Malformed> {
         match *value {
             Value::Scalar { kind, ref slots } => {

@@ -69,7 +69,7 @@ impl<'a> Reader<'a> {
 
     /// Takes a varint of several bytes.
     fn long_varint(&mut self) -> Result<u64, Malformed> {
-        /// Maximum number of bytes. The last byte has one bit.
+        /// Maximum number of bytes of a varint. The tenth byte has only the last of 64 bits.
         const BYTES_MAX: usize = 10;
         let mut value = 0;
         for (index, &byte) in self.bytes[self.at..].iter().take(BYTES_MAX).enumerate() {
