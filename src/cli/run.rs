@@ -238,7 +238,7 @@ fn start(
         _ => {}
     }
     for number in 0..usize::from(config.worker.workers) {
-        let (shared, events) = (shared.clone(), events.clone());
+        let (shared, events, stats) = (shared.clone(), events.clone(), Arc::clone(&stats));
         // The name distinguishes the thread from librdkafka's threads in a profiler.
         let thread = std::thread::Builder::new().name(format!("worker-{number}"));
         let spawned = thread.spawn(move || {
@@ -249,6 +249,8 @@ fn start(
             } else {
                 Worker::connect(shared, number).and_then(|worker| worker.run(number))
             };
+            // A thread that has ended does not hang, although the process may wait for other threads, or for the brokers.
+            stats.rounds[number].forget();
             let _ = events.send(Event::Ended(match result {
                 Ok(()) | Err(worker::Error::Kafka(broker::Error::Stopped)) => Ok(()),
                 Err(error) => Err(error.into()),

@@ -229,6 +229,11 @@ impl LastTime {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(runtime::now());
     }
 
+    /// Forgets the last event.
+    pub fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// Returns the time since the last event, or `None` if there was none.
     #[must_use]
     pub fn age(&self) -> Option<Duration> {
