@@ -5,7 +5,7 @@
 use super::{Stats, TopicCounts, get, topics};
 use crate::config::Config;
 use crate::record::Timestamp;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub struct RecentTimes {
     pub future: u64,
     /// Time of the last record beyond `max_future`.
     pub future_time: Option<Timestamp>,
-    /// Stream time of the partition that is furthest ahead.
+    /// The latest stream time of the topic's space.
     pub stream_time: Option<Timestamp>,
 }
 
@@ -148,16 +148,17 @@ impl Stats {
             return Vec::new();
         }
         self.times_checked.note();
-        let stream_times = self.stream_times(config);
+        let (assigned, stream_times) = (self.assigned(config), self.stream_times(config));
         let mut changes = Vec::new();
         for (topic, counts) in config.topics.iter().zip(&self.topics).filter(|(topic, _)| topic.forgets_by_time()) {
             let mut watch = counts.time_watch();
             let (records, future) = (counts.records() - get(&counts.passed), get(&counts.future));
-            let Some(&stream_time) = stream_times.get(&*topic.input) else {
+            if !assigned.contains(&*topic.input) {
                 // Other processes own all partitions of the topic now.
                 *watch = TimeWatch { records, future, warning: None };
                 continue;
-            };
+            }
+            let stream_time = stream_times.get(&*topic.space).copied().flatten();
             let future_time = Some(counts.future_time.load(Ordering::Relaxed)).filter(|_| future > 0);
             if watch.check(RecentTimes { records, future, future_time, stream_time }, topic.max_future, now) {
                 changes.push(TimesChange { topic: topic.input.clone(), warning: watch.warning.clone() });
@@ -166,13 +167,20 @@ impl Stats {
         changes
     }
 
-    /// Returns the stream time of each configured topic that has an assigned partition.
-    fn stream_times<'c>(&self, config: &'c Config) -> BTreeMap<&'c str, Option<Timestamp>> {
+    /// Returns the inputs that have an assigned partition.
+    fn assigned<'c>(&self, config: &'c Config) -> BTreeSet<&'c str> {
         let inputs: BTreeMap<_, _> = topics(config).map(|(name, topic)| (name, &*topic.input)).collect();
-        let mut times = BTreeMap::new();
-        for report in self.lock().values().flat_map(|report| &report.inputs) {
-            let Some(&input) = inputs.get(&report.partition.topic) else { continue };
-            let time: &mut Option<Timestamp> = times.entry(input).or_default();
+        let reports = self.lock();
+        let read = reports.values().flat_map(|report| &report.inputs);
+        read.filter_map(|report| inputs.get(&report.partition.topic).copied()).collect()
+    }
+
+    /// Returns the latest stream time of each space. The entries of an input have spaces, and may have event times, of their own.
+    fn stream_times<'c>(&self, config: &'c Config) -> BTreeMap<&'c str, Option<Timestamp>> {
+        let (spaces, mut times) = (config.spaces(), BTreeMap::new());
+        for report in self.lock().values().flat_map(|report| &report.states) {
+            let Some(space) = spaces.get(report.space.0) else { continue };
+            let time: &mut Option<Timestamp> = times.entry(space.name).or_default();
             *time = (*time).max(report.stream_time);
         }
         times
@@ -181,7 +189,7 @@ impl Stats {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{InputReport, InputState, LastTime, WorkerReport, add};
+    use super::super::{InputReport, InputState, LastTime, StateReport, WorkerReport, add};
     use super::*;
     use crate::record::{SpaceId, TopicPartition};
 
@@ -229,6 +237,20 @@ mod tests {
         assert!(watch.check(total(RECORDS_MIN), MAX_FUTURE, NOW));
     }
 
+    fn input(topic: &str) -> InputReport {
+        InputReport {
+            partition: TopicPartition { topic: topic.to_owned(), partition: 0 },
+            space: SpaceId(0),
+            state: InputState::Running,
+            position: 0,
+            committed: 0,
+            end: None,
+            stream_time: None,
+            open_transaction_since: None,
+            unreadable_since: None,
+        }
+    }
+
     /// Returns the stats of three topics, each with ten records from the future. A worker owns their partitions if `is_assigned`.
     fn of_future_records(is_assigned: bool) -> (Config, Stats) {
         let dir = tempfile::tempdir().unwrap();
@@ -244,17 +266,6 @@ mod tests {
         std::fs::write(&file, format!("kafka: {{ bootstrap_servers: a }}\ntopics: [{}]", topics.join(", "))).unwrap();
         let config = Config::load(&file, &[]).unwrap();
         let stats = Stats::new(&config);
-        let input = |topic: &str| InputReport {
-            partition: TopicPartition { topic: topic.to_owned(), partition: 0 },
-            space: SpaceId(0),
-            state: InputState::Running,
-            position: 0,
-            committed: 0,
-            end: None,
-            stream_time: None,
-            open_transaction_since: None,
-            unreadable_since: None,
-        };
         let inputs = ["timed", "counted", "stable"].into_iter().filter(|_| is_assigned).map(input).collect();
         stats.report(0, WorkerReport { inputs, ..WorkerReport::default() });
         for counts in &stats.topics {
@@ -274,6 +285,36 @@ mod tests {
         assert_eq!(stats.check_times(&config, NOW), [], "the next check is not due");
         let (config, stats) = of_future_records(false);
         assert_eq!(stats.check_times(&config, NOW), []);
+    }
+
+    #[test]
+    fn each_entry_of_an_input_has_its_own_times() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("unseen.yaml");
+        let entry = |space: &str| {
+            format!(
+                "{{ input: in, output: out, space: {space}, when: {{ header: type, equals: {space} }}, key: {{ record: key }}, window: 1h, filter: {{ kind: exact }} }}"
+            )
+        };
+        std::fs::write(&file, format!("kafka: {{ bootstrap_servers: a }}\ntopics: [{}, {}]", entry("a"), entry("b"))).unwrap();
+        let config = Config::load(&file, &[]).unwrap();
+        let stats = Stats::new(&config);
+        let state = |space, time| StateReport {
+            space: SpaceId(space),
+            keys: 1,
+            bytes: 1,
+            load: 0.0,
+            estimated: 0.0,
+            observed: None,
+            stream_time: Some(time),
+            capacity: 1,
+        };
+        let states = vec![state(0, NOW), state(1, NOW / 1000)];
+        stats.report(0, WorkerReport { inputs: vec![input("in")], states, ..WorkerReport::default() });
+        stats.topics.iter().for_each(|counts| add(&counts.unseen, 10));
+        assert_eq!(stats.check_times(&config, NOW).len(), 1);
+        assert_eq!(stats.topics[0].time_warning(), None);
+        assert!(stats.topics[1].time_warning().is_some_and(|warning| warning.contains("look like seconds")));
     }
 
     #[test]

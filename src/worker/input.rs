@@ -251,7 +251,7 @@ impl Input {
     /// Records that the changelogs contain the effects of all records below the position.
     pub(super) fn note_logged(&mut self) {
         for progress in &mut self.states {
-            progress.logged = progress.logged.max(self.position);
+            progress.logged = progress.logged.max(self.position).max(progress.start);
         }
     }
 

@@ -270,6 +270,12 @@ impl<B: Broker> RecordLoop<'_, B> {
             // librdkafka resumed at an earlier offset than requested.
             return Ok(());
         }
+        if let Err(NoKey::Awaits(schema)) = keyed
+            && self.topic.has_rules()
+        {
+            // Another rule may select the record, so this rule's state must not decide about it.
+            return Err(Stop::Undecided(VerdictError::Awaits(*schema)));
+        }
         let Some(state) = self.state.as_deref_mut() else { return self.process_forwarded(message, keyed) };
         if !self.input.is_warm_up(offset) {
             // The last offsets of the warm-up may hold no record.

@@ -1,8 +1,8 @@
 //! Promise: records with a schema are emitted exactly once, through schema changes and registry outages.
 
 use crate::harness::{
-    SchemaRegistry, Setup, SplitMix, TestRecord, Worker, assert_same, broker, by_partition, committed_offset, offset_of, read_committed,
-    secure_broker, topic, wait_until,
+    SchemaRegistry, Setup, SplitMix, TestRecord, Worker, assert_same, broker, by_partition, committed_offset, offset_of, produce,
+    read_committed, secure_broker, topic, wait_until,
 };
 use crate::observed::{address, ask};
 use crate::stream::{LIMIT, PARTITIONS, SHORT_SESSION, Stream};
@@ -373,4 +373,34 @@ fn records_of_many_unknown_schemas_wait_once() {
     stream.produce(..);
     let log = stream.check(start(&stream, "a", &[settings(&registry), vec!["topics[0].on_invalid=drop".to_owned()]].concat()));
     assert_eq!(crate::harness::logged(&log, "invalid"), 100);
+}
+
+/// A new process does not know the schema, without which it cannot tell to which entry a record belongs. One entry has all keys, and the
+/// other one, whose key was changed, reads the input again.
+#[test]
+fn a_warm_up_waits_for_the_schema_that_selects_the_entry() {
+    let registry = registry();
+    let (input, output) = (topic(broker(), "formats-entries", 1), topic(broker(), "formats-entries-out", 1));
+    let entry = |lines: &str| format!("{lines}\nvalue_format = \"avro\"\nwindow = \"24h\"\nfilter = {{ kind = \"exact\" }}");
+    let setup = Setup::new(broker(), "formats-entries")
+        .state("changelog = false")
+        .topic(&input, &output, &entry("space = \"one\"\nwhen = { field = \"/id\", equals = \"o-1\" }\nkey = { field = \"/id\" }"))
+        .topic(&input, &output, &entry("space = \"others\"\nkey = [{ field = \"/id\" }, { field = \"/cents\" }]"));
+    let url = format!("schema_registry.url={}", registry.url());
+    let records = |ids: usize, cents: i64| -> Vec<TestRecord> {
+        (0..ids).map(|id| TestRecord { value: Some(order(id, cents, 0)), timestamp: START, ..TestRecord::default() }).collect()
+    };
+    let run = |records: &[TestRecord], end: i64, overrides: &[&str]| {
+        produce(broker(), &input, records);
+        let mut worker = setup.start_with("a", overrides);
+        wait_until("all is read", LIMIT, || {
+            assert!(worker.runs(), "the worker has ended");
+            (committed_offset(broker(), setup.group(), &input, 0) == Some(end)).then_some(())
+        });
+        worker.drain();
+    };
+    run(&records(10, 1), 10, &[&url]);
+    run(&records(11, 2), 21, &[&url, "topics[1].key={ field = \"/id\" }"]);
+    let expected = [records(10, 1), records(11, 2)[10..].to_vec()].concat();
+    assert_same(&[expected], &read_committed(broker(), &output, 1));
 }
