@@ -154,7 +154,12 @@ impl<B: Broker> Worker<B> {
             // No record is missing: the state is up to date, or nothing has been judged yet.
             Some(stored) if stored == committed => Ok(Resumption { warm_until: stored, ..Resumption::at(resume) }),
             None if assigned.note().first == Some(committed) => Ok(Resumption::at(resume)),
-            stored if !self.was_used(rule, assigned) => Ok(Resumption { warm_until: stored.unwrap_or(resume), ..Resumption::at(resume) }),
+            stored if !self.was_used(rule, assigned) => {
+                if stored.is_none() {
+                    tracing::info!(%partition, space = self.topics[rule].config.space, "the entry is new to the group, and starts without keys");
+                }
+                Ok(Resumption { warm_until: stored.unwrap_or(resume), ..Resumption::at(resume) })
+            }
             _ => self.warm_up(source, rule, assigned, resume),
         })
     }
@@ -181,6 +186,8 @@ impl<B: Broker> Worker<B> {
         match self.stored(rule, assigned) {
             _ if self.topics[rule].forward.is_some() => Ok(Resumption::at(resume)),
             Some(stored) if stored >= resume => Ok(Resumption::at(resume)),
+            // The group has read nothing, so no state is missing.
+            None if resume == 0 => Ok(Resumption::at(0)),
             Some(stored) if fault::defect("resumed_from_checkpoint") && stored >= low => Ok(Resumption::at(stored)),
             Some(stored) if stored >= low => Ok(Resumption { start: stored, warm_until: resume, is_elsewhere: false }),
             Some(stored) => self.cold_start(
