@@ -29,6 +29,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
+// As in the worker.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// The number of failed plans after which the test stops.
 const FAILURES_MAX: usize = 30;
 
