@@ -118,7 +118,7 @@ pub fn refresh<B: Broker>(broker: &B, config: &Config, current: &Resolved, stop:
 /// cannot be read.
 ///
 /// # Errors
-/// If no broker answers, or if too many topics match its patterns.
+/// Returns an error if no broker answers, or if too many topics match its patterns.
 pub fn existing<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool) -> Result<(Config, Vec<LeftOut>), Error> {
     let names = if config.patterns.is_empty() { BTreeSet::new() } else { broker.topics(config, stop)? };
     config.expand(names.iter().map(String::as_str)).map_err(Error::Fatal)
@@ -127,7 +127,7 @@ pub fn existing<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool)
 /// Returns the configuration with the matching topics that have a changelog, for a server.
 ///
 /// # Errors
-/// If no broker answers, or if too many topics match its patterns.
+/// Returns an error if no broker answers, or if too many topics match its patterns.
 pub fn followed<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool) -> Result<Config, Error> {
     if config.patterns.is_empty() {
         return Ok(config.clone());

@@ -81,7 +81,7 @@ fn inline(text: &str) -> Option<Value> {
 /// Reads a TOML or YAML file, by its extension, without the environment and without validation.
 ///
 /// # Errors
-/// An error message, if the file cannot be read or parsed.
+/// Returns an error message if the file cannot be read or parsed.
 pub fn document(path: &Path) -> Result<Json, String> {
     let tree = read(path)?.collect().map_err(|error| one_line(&error.to_string()))?;
     Ok(tree.into_iter().map(|(name, value)| (name, as_it_is(value.kind))).collect())

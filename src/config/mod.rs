@@ -94,7 +94,7 @@ impl Config {
     /// Reads the file, the environment, and the `path=value` overrides of the command line.
     ///
     /// # Errors
-    /// [`Errors`] with all errors of the configuration.
+    /// Returns [`Errors`] with all errors of the configuration.
     pub fn load(path: &Path, overrides: &[(String, String)]) -> Result<Self, Errors> {
         Self::load_with(path, &Self::environment(), overrides)
     }

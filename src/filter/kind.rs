@@ -200,7 +200,7 @@ macro_rules! kinds {
             /// Creates the filter that metadata describes, with its bytes still zero. [`Filter::read_page`] fills them in.
             ///
             /// # Errors
-            /// [`MetadataError`] if the metadata does not belong to such a filter.
+            /// Returns [`MetadataError`] if the metadata does not belong to such a filter.
             pub fn restore(self, window: Window, metadata: &FilterMetadata) -> Result<Box<dyn Filter>, MetadataError> {
                 match (self, metadata) {
                     $((Self::$kind(sizing), FilterMetadata::$kind(metadata)) => sizing.restore(window, metadata),)*

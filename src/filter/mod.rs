@@ -79,13 +79,13 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// Inserts a key.
     ///
     /// # Errors
-    /// [`CapacityError`] if there is no room. The key is then not remembered, and nothing is forgotten.
+    /// Returns [`CapacityError`] if there is no room. The key is then not remembered, and nothing is forgotten.
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError>;
 
     /// Looks up a key, and inserts it unless it is remembered. Returns true if it was remembered.
     ///
     /// # Errors
-    /// [`CapacityError`] if the key is not remembered and there is no room.
+    /// Returns [`CapacityError`] if the key is not remembered and there is no room.
     fn check_and_insert(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
         let there = self.contains(fingerprint);
         if !there {
@@ -97,8 +97,8 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// Calls [`Filter::check_and_insert`] for each key in order, and appends to `seen` whether each was remembered.
     ///
     /// # Errors
-    /// [`CapacityError`] at the first key that is not remembered and for which there is no room. Nothing is appended for that
-    /// key.
+    /// Returns [`CapacityError`] at the first key that is not remembered and for which there is no room. Nothing is appended for
+    /// that key.
     fn check_and_insert_each(&mut self, fingerprints: &[Fingerprint], seen: &mut Vec<bool>) -> Result<(), CapacityError> {
         check_and_insert_one_by_one(self, fingerprints, seen)
     }
@@ -106,7 +106,7 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// Renews a key that is remembered, as if it were inserted now. Returns true if the state changed.
     ///
     /// # Errors
-    /// [`CapacityError`] if there is no room. The state is then unchanged.
+    /// Returns [`CapacityError`] if there is no room. The state is then unchanged.
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError>;
 
     /// Deletes a key, if the kind supports it. Returns true if it did.
@@ -118,7 +118,7 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// false positives of both add up.
     ///
     /// # Errors
-    /// [`MergeError`] if the filters do not match. The state is then unchanged.
+    /// Returns [`MergeError`] if the filters do not match. The state is then unchanged.
     fn union(&mut self, other: &dyn Filter) -> Result<(), MergeError>;
 
     /// Advances stream time to `time`, and forgets keys that have left the window. Time never goes back.
@@ -171,7 +171,7 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// Reads the bytes of a page into the filter.
     ///
     /// # Errors
-    /// [`MetadataError::Page`] if the filter has no such page, or the length is wrong.
+    /// Returns [`MetadataError::Page`] if the filter has no such page, or the length is wrong.
     fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), MetadataError>;
 
     /// Marks all pages as stored.

@@ -43,7 +43,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// and gets an entry for each internal topic.
 ///
 /// # Errors
-/// An error that may be gone the next time, such as a timeout. It is not a problem of the topic that needs the internal topic.
+/// Returns an error that may be gone the next time, such as a timeout. It is not a problem of the topic that needs the internal
+/// topic.
 pub(super) fn ensure(
     config: &Config,
     observer: &BaseConsumer<Observer>,
@@ -330,7 +331,7 @@ impl ChangelogReader {
     /// Creates a reader that joins no group.
     ///
     /// # Errors
-    /// If librdkafka rejects the configuration.
+    /// Returns an error if librdkafka rejects the configuration.
     pub fn new(config: &Config) -> Result<Self, Error> {
         let tail = ChangelogTail::with(&client::changelog_reader(config, "read_committed"), config)?;
         let uncommitted = client::changelog_reader(config, "read_uncommitted");

@@ -226,7 +226,7 @@ fn with_defaults(kafka: &Kafka, defaults: &[(&str, &str)]) -> ClientConfig {
 /// without a broker to connect to.
 ///
 /// # Errors
-/// An [`Error::Property`] for each rejected property, or one for an invalid combination.
+/// Returns an [`Error::Property`] for each rejected property, or one for an invalid combination.
 pub fn check_properties(config: &Config) -> Result<(), Vec<Error>> {
     let refused = |(name, value): (&String, &String)| ClientConfig::new().set(name, value).create_native_config().err();
     let refused: Vec<_> = config.kafka.properties.iter().filter_map(refused).map(|error| property_error(&error)).collect();

@@ -27,8 +27,8 @@ const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 /// Waits for a broker, checks the topics, and creates missing internal topics.
 ///
 /// # Errors
-/// If no broker answers within `kafka.connect_timeout`, if all brokers reject the login, if a topic is missing, or if topics that share a
-/// space have different partition counts.
+/// Returns an error if no broker answers within `kafka.connect_timeout`, if all brokers reject the login, if a topic is missing, or
+/// if topics that share a space have different partition counts.
 pub fn discover(config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Error> {
     look(config, true, stop, &|message| tracing::warn!("{message}"))
 }
@@ -36,7 +36,7 @@ pub fn discover(config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Err
 /// Does the same as `discover`, for a command that reports progress in its own way.
 ///
 /// # Errors
-/// As for `discover`.
+/// Fails like `discover`.
 pub fn prepare(config: &Config, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Cluster, Error> {
     look(config, true, stop, report)
 }
@@ -44,7 +44,7 @@ pub fn prepare(config: &Config, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) 
 /// Waits for a broker, and returns the names of all topics that this user may see.
 ///
 /// # Errors
-/// If no broker answers within `kafka.connect_timeout`, or if all brokers reject the login.
+/// Returns an error if no broker answers within `kafka.connect_timeout`, or if all brokers reject the login.
 pub fn topics(config: &Config, stop: &dyn Fn() -> bool) -> Result<BTreeSet<String>, Error> {
     list(config, true, stop, &|message| tracing::warn!("{message}"))
 }

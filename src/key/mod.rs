@@ -152,7 +152,7 @@ impl KeySpec {
     /// Compiles a key specification. Keys are hashed with [`Hashing::Xxh3`].
     ///
     /// # Errors
-    /// [`SpecError`] if there are no parts or a pointer is malformed.
+    /// Returns [`SpecError`] if there are no parts or a pointer is malformed.
     pub fn new(parts: Vec<Part>) -> Result<Self, SpecError> {
         if parts.is_empty() {
             return Err(SpecError::Empty);
@@ -251,7 +251,7 @@ impl KeySpec {
     /// Returns the fields of the record key or value that no record of a schema can have.
     ///
     /// # Errors
-    /// [`SchemaError`] if the schema cannot be used for the key.
+    /// Returns [`SchemaError`] if the schema cannot be used for the key.
     #[cfg(feature = "formats")]
     pub fn missing_in(&self, schema: &Schema, message: Message<'_>, side: Side) -> Result<Vec<String>, SchemaError> {
         let extractor = Extractor::compile(schema, message, self.places(side))?;
@@ -266,7 +266,7 @@ impl KeySpec {
     /// Computes the fingerprint of the key of a record whose key and value are JSON.
     ///
     /// # Errors
-    /// [`Invalid`] if the record has no such key. The error names the invalid part.
+    /// Returns [`Invalid`] if the record has no such key. The error names the invalid part.
     #[inline]
     pub fn fingerprint(&self, record: &Record<'_>, scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
         match (record.value, &*self.parts) {

@@ -66,7 +66,7 @@ impl EmbeddedField {
     /// Compiles an RFC 6901 pointer.
     ///
     /// # Errors
-    /// [`PointerError`] if the pointer is malformed.
+    /// Returns [`PointerError`] if the pointer is malformed.
     pub fn new(pointer: &str) -> Result<Self, PointerError> {
         Ok(Self { pointer: pointer.to_owned(), extractor: Box::new(JsonExtractor::new(Places::new([pointer])?)) })
     }

@@ -50,7 +50,7 @@ impl TimePlace {
     /// Compiles an RFC 6901 pointer to a field of the record value.
     ///
     /// # Errors
-    /// [`PointerError`] if the pointer is malformed.
+    /// Returns [`PointerError`] if the pointer is malformed.
     pub fn field(pointer: &str) -> Result<Self, PointerError> {
         Ok(Self::Field { field: Field::new(pointer)?, pointer: pointer.to_owned() })
     }
@@ -124,7 +124,7 @@ impl EventTime {
     /// Returns the pointer to the field if every record must have it, and no record of a schema can.
     ///
     /// # Errors
-    /// [`SchemaError`] if the schema cannot be used.
+    /// Returns [`SchemaError`] if the schema cannot be used.
     #[cfg(feature = "formats")]
     pub fn missing_in(&self, schema: &Schema, message: Message<'_>) -> Result<Option<&str>, SchemaError> {
         let TimePlace::Field { field, pointer } = &self.place else { return Ok(None) };

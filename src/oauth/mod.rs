@@ -128,7 +128,7 @@ impl Tokens {
     /// it.
     ///
     /// # Errors
-    /// If there is no valid token, with the reason.
+    /// Returns the reason if there is no valid token.
     pub(crate) fn get(&self, timeout: Duration) -> Result<Arc<Token>, String> {
         let mut state = self.lock();
         // Nobody renews the token while it has no subscribers.

@@ -33,7 +33,7 @@ impl<B: Broker> Worker<B> {
     /// Drops everything that the fenced consumer has read, and waits. A new consumer then joins the group.
     ///
     /// # Errors
-    /// If the member is fenced so often that another process must have the same name.
+    /// Returns an error if the member is fenced so often that another process must have the same name.
     pub(super) fn prepare_to_rejoin(&mut self, source: &B::Consumer) -> Result<(), Error> {
         self.rejoins.retain(|at| runtime::since(*at) < REJOIN_WINDOW);
         if self.rejoins.len() >= REJOINS_MAX {

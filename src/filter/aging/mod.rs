@@ -298,7 +298,7 @@ impl Aging {
     /// differ from `sizing`, which applies to future layers, but must be plausible.
     ///
     /// # Errors
-    /// [`MetadataError`] if the metadata does not belong to a filter with this window.
+    /// Returns [`MetadataError`] if the metadata does not belong to a filter with this window.
     pub fn from_metadata(window: Window, sizing: Sizing, metadata: &Metadata) -> Result<Self, MetadataError> {
         let mut filter = Self { slice: metadata.slice, ..Self::new(window, sizing) };
         let newest = filter.current();

@@ -184,7 +184,7 @@ impl Cuckoo {
     /// different sizing accept no more keys, and are dropped when their keys have expired.
     ///
     /// # Errors
-    /// [`MetadataError`] if the metadata does not belong to a filter with this window.
+    /// Returns [`MetadataError`] if the metadata does not belong to a filter with this window.
     pub fn from_metadata(window: Window, sizing: Sizing, metadata: &Metadata) -> Result<Self, MetadataError> {
         let mut filter = Self { slice: metadata.slice, tag: metadata.tag, ..Self::new(window, sizing) };
         // In a window by time, nothing has rotated before the first time is known.
