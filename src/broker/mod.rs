@@ -110,7 +110,7 @@ pub trait Record {
 pub enum Rebalance {
     /// These partitions are assigned to this consumer.
     Assigned(Vec<TopicPartition>),
-    /// This consumer must give these partitions back, or has already lost them.
+    /// This consumer must release these partitions, or has already lost them.
     Revoked {
         partitions: Vec<TopicPartition>,
         /// True if it is too late to commit.

@@ -75,7 +75,7 @@ fn any_kind() -> impl Strategy<Value = Rules> {
 struct Live {
     dedup: Dedup,
     pending: PendingChanges,
-    /// By topic: the position and the committed offset.
+    /// The position and the committed offset of each topic.
     position: [Offset; 2],
     committed: [Offset; 2],
     log: Vec<Vec<u8>>,

@@ -302,10 +302,10 @@ pub enum MergeError {
     /// The filters are of different kinds.
     #[error("the filters are of different kinds")]
     Kind,
-    /// Their windows differ.
+    /// The windows of the filters differ.
     #[error("the windows differ in length or number of slices")]
     Window,
-    /// Their sizes differ.
+    /// The sizes of the filters differ.
     #[error("the filters differ in size; only filters with the same capacity, rate, and slices can be merged")]
     Size,
     /// The windows count keys, and each counts its own.

@@ -15,7 +15,7 @@ pub enum PointerError {
     Malformed {
         /// The pointer as it was given.
         pointer: String,
-        /// How to write the pointer.
+        /// The correct form of the pointer.
         advice: String,
     },
     /// A pointer that is deeper than the maximum nesting of values.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Bytes that a batch header takes from a broker's `max.message.bytes`.
 const BATCH_OVERHEAD: usize = 512;
 
-/// From this number of topics on, one request for all topics of the cluster replaces the requests for single topics.
+/// The number of topics from which one request for all topics of the cluster replaces the requests for single topics.
 const TOPICS_MANY: usize = 20;
 
 /// Time to wait for a metadata response before reporting that no broker answers.

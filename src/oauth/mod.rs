@@ -29,7 +29,7 @@ const FILE_INTERVAL: Duration = Duration::from_secs(10);
 /// The longest time until the renewal thread looks at the wall clock again. The time of its other waits stops while a machine is suspended.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How long to use a token of unknown lifetime.
+/// The time for which a token of unknown lifetime is used.
 const UNKNOWN_LIFETIME: Duration = Duration::from_secs(5 * 60);
 
 /// A client that uses tokens. The renewal thread calls it, so it must not block.

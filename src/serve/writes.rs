@@ -37,7 +37,7 @@ const ITEMS_MAX: usize = 10_000;
 /// `max.message.bytes` is far below the default of 1 MiB. If a topic rejected a record, every worker would stop.
 const ITEM_BYTES_MAX: usize = 32 << 10;
 
-/// For each item: the answer of the lookup, and the write in progress, or the reason why nothing is written.
+/// The answer of each item's lookup, and the write in progress or the reason why nothing is written.
 type Begun = Vec<(Answer, Result<Write, String>)>;
 
 /// An answer that waits for its writes.

@@ -41,7 +41,7 @@ pub struct ArchiveError(pub String);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExactError {
-    /// There is no room.
+    /// The store has no room.
     #[error(transparent)]
     Full(#[from] CapacityError),
     /// The archive cannot be read.
