@@ -82,9 +82,9 @@ pub fn resolve_among(
 /// The result of listing the topics again.
 #[derive(Debug)]
 pub enum Refreshed {
-    /// The same topics are read, and these are left out.
+    /// The selected topics are unchanged. Contains the topics that are left out.
     Same(Vec<LeftOut>),
-    /// Other topics are read.
+    /// The selected topics changed.
     Changed(Box<Resolved>),
 }
 

@@ -515,7 +515,7 @@ fn debug_output_contains_no_secret() {
     assert!(shown.contains("sasl.password") && !shown.contains("hunter2"));
 }
 
-/// If a password happens to contain `${`, what looks like the name of a variable is a part of the password.
+/// If a password contains `${`, the text that looks like the name of a variable is a part of the password.
 #[test]
 fn errors_of_invalid_references_do_not_show_secrets() {
     for (name, setting) in [
@@ -1087,7 +1087,7 @@ fn an_entry_with_several_inputs_is_an_entry_for_each() {
     let first = entry("input = \"first\"");
     let (entries, list) = shown([head, &first, &entry(LIST)].concat());
     assert_eq!((entries, list), (vec![0, 1, 1], shown([head, &first, &one("in"), &one("b.c")].concat()).1));
-    // One input can be in the other names, too.
+    // A list with one input may also use `{input}` in other names.
     assert_eq!(shown([head, &entry(&LIST.replace(", \"b.c\"", ""))].concat()).1, shown([head, &one("in")].concat()).1);
 
     let of = |lines: &str| load(&[head, &entry(lines)].concat()).unwrap();

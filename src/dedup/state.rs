@@ -57,7 +57,7 @@ impl Dedup {
         }
     }
 
-    /// Records that none of the filter's pages is stored any more.
+    /// Marks all pages of the filter as not stored.
     pub fn mark_stale(&mut self) {
         if let Some(filter) = &mut self.filter {
             filter.mark_stale();

@@ -54,7 +54,7 @@ pub struct Demand {
     pub growth: Growth,
 }
 
-/// The size of a kind's filter, and what follows from it. [`Spec::sizing`] returns it.
+/// The size of a kind's filter, and the properties that follow from the size. [`Spec::sizing`] returns it.
 ///
 /// ```
 /// use unseen::filter::{Demand, Kind, Window};

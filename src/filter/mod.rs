@@ -340,7 +340,7 @@ pub enum MetadataError {
     /// The kind differs, or a required filter is missing.
     #[error("the stored filter has a different kind than the configured one")]
     Kind,
-    /// More generations than the window has, out of order, or out of its reach.
+    /// There are more generations than the window has, or they are out of order or outside the window.
     #[error("the stored generations do not match the window")]
     Generations,
     /// A size that no filter has, or that this machine has no memory for.
@@ -349,7 +349,7 @@ pub enum MetadataError {
     /// The filter is at a different slice than the partition.
     #[error("the stored filter does not match the stream time")]
     StreamTime,
-    /// A page that the metadata has no room for.
+    /// A page that does not fit the metadata.
     #[error("the stored filter has no page {} in layer {} of slice {}", .0.page, .0.layer, .0.slice)]
     Page(PageId),
 }

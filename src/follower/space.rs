@@ -25,7 +25,7 @@ pub struct Space {
     changelog: String,
     /// The distinct key definitions of its topics, each with the index of the part that is the record key.
     keys: Vec<(KeySpec, Option<usize>)>,
-    /// The first topic, with the filter of this follower. It stands for the settings that all topics of the space share.
+    /// The first topic, with the filter of this follower. Its settings apply to all topics of the space.
     topic: Topic,
     pub(super) routing: Routing,
     wanted: Option<Partitions>,

@@ -43,8 +43,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// and gets an entry for each internal topic.
 ///
 /// # Errors
-/// Returns an error that may be gone the next time, such as a timeout. It is not a problem of the topic that needs the internal
-/// topic.
+/// Returns an error that a retry may fix, such as a timeout. Adds problems of single topics to `problems` instead.
 pub(super) fn ensure(
     config: &Config,
     observer: &BaseConsumer<Observer>,

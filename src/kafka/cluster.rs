@@ -82,7 +82,7 @@ pub(super) fn look(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, re
         if !may_retry || ask(&observer, config).is_none() {
             return found;
         }
-        // The brokers have gone away since they answered.
+        // The brokers became unreachable after they answered.
     }
 }
 
@@ -103,7 +103,7 @@ fn find_topics(config: &Config, observer: &BaseConsumer<Observer>, is_worker: bo
             Err(KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed)) => {
                 format!("{setting}: topic {topic:?} does not exist, or this user may not see it; give the user {operation:?} on it")
             }
-            // Such as a new topic that has no leader yet.
+            // For example, a new topic may have no leader yet.
             Err(error @ KafkaError::MetadataFetch(RDKafkaErrorCode::LeaderNotAvailable)) if config.is_matched(input) => {
                 format!("{setting}: cannot get metadata of topic {topic:?}: {error}")
             }

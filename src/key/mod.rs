@@ -64,7 +64,7 @@ impl Fingerprint {
     /// Returns the fingerprint of a key with some content: the low half is the key's, and the high half is a hash of both.
     ///
     /// Two keys with the same low half count as one key, with a probability of 2^-64. Because the high half covers the whole key, a record
-    /// of one of them then looks like a change of the other, and is never mistaken for its repetition.
+    /// of one key then looks like a change of the other key, and is never mistaken for a duplicate of it.
     #[must_use]
     pub fn with_content(self, content: Self) -> Self {
         let mut both = [0; 32];
@@ -126,7 +126,7 @@ pub enum SpecError {
     /// A list of alternatives with fewer than two parts.
     #[error("first_of needs at least two parts")]
     Alternatives,
-    /// A content that is normalized, or read as text.
+    /// Content that is normalized or parsed as text.
     #[error("`content` cannot be combined with `normalize` or `then`: use fields of the value instead")]
     NormalizedContent,
     /// A content key without content.
@@ -227,7 +227,7 @@ impl KeySpec {
         self.reads.value
     }
 
-    /// Returns the places in a record that the key is made of, in order.
+    /// Returns the places in a record that form the key, in order.
     pub fn leaves(&self) -> impl Iterator<Item = &Part> {
         self.parts.iter().flat_map(Part::leaves)
     }

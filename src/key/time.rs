@@ -107,7 +107,7 @@ impl TimeUnit {
         }
     }
 
-    /// Describes what a value with this unit must be.
+    /// Describes the values that this unit expects.
     const fn expected(unit: Option<Self>) -> &'static str {
         match unit {
             None => "a number since 1970, or an RFC 3339 timestamp with a zone",
@@ -121,7 +121,7 @@ impl TimeUnit {
 }
 
 impl EventTime {
-    /// Returns the pointer to the field if every record must have it, and no record of a schema can.
+    /// Returns the pointer to the field if the field is required, but no record of this schema can have it.
     ///
     /// # Errors
     /// Returns [`SchemaError`] if the schema cannot be used.
@@ -158,7 +158,7 @@ impl EventTime {
         }
     }
 
-    /// Describes what the value at the place must be.
+    /// Describes the values that are expected at the place.
     pub(super) const fn expected(&self) -> &'static str {
         TimeUnit::expected(self.unit)
     }

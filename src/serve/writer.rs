@@ -60,7 +60,8 @@ struct InFlight {
 #[derive(Debug)]
 pub(super) struct Write {
     item: Item,
-    /// The time at which this write put the key in flight. `None` if the key was already in flight, or if this write does not change that.
+    /// The time at which this write put the key in flight. `None` if the key was already in flight, or if this write does not put it in
+    /// flight.
     mark: Option<Instant>,
     /// True if another write of the same key is in flight.
     pub(super) is_in_flight: bool,

@@ -23,7 +23,7 @@ use std::time::Duration;
 /// The maximum number of rejoins within [`REJOIN_WINDOW`].
 const REJOINS_MAX: usize = 3;
 
-/// The time for which a rejoin counts. It is much longer than two processes need to take the name from each other.
+/// The time for which a rejoin counts. Two processes that take the name from each other reach the maximum much faster.
 const REJOIN_WINDOW: Duration = Duration::from_secs(600);
 
 /// The wait before a rejoin.

@@ -73,7 +73,7 @@ impl Observed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "StoredWatchedKeys", into = "StoredWatchedKeys")]
 pub struct WatchedKeys {
-    /// One key in 2 to the power of `halvings` is counted.
+    /// One key in 2^`halvings` is counted.
     halvings: u32,
     /// The minimum to which `halvings` may return after a burst.
     least: u32,

@@ -24,7 +24,7 @@ use std::any::Any;
 /// Maximum number of keys in a lookup that uses the smaller stack buffer.
 const FEW: usize = 16;
 
-/// One filter of a generation: the first, or one that an overfull slice chained to it.
+/// One filter of a generation: the first filter, or a filter that was chained to it because the slice was overfull.
 #[derive(Debug)]
 struct Layer {
     bloom: Bloom,

@@ -247,8 +247,8 @@ impl Filter for Cuckoo {
         self.layers.iter().any(|layer| layer.table.contains(layer.table.place(fingerprint)))
     }
 
-    /// A key has as many copies as it was inserted, but at most eight (two full buckets; four, if both buckets are the same). The
-    /// next insertion renews the oldest copy instead, and [`Filter::remove`] does not account for it.
+    /// A key has one copy per insertion, but at most eight (two full buckets; four, if both buckets are the same). The next insertion
+    /// renews the oldest copy instead, and [`Filter::remove`] does not account for it.
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError> {
         self.make_way();
         self.store(fingerprint)?;

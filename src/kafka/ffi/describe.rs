@@ -1,4 +1,4 @@
-//! Topics as the brokers describe them: the id, which a recreated topic does not keep, and what this user may do with the topic.
+//! Topics as the brokers describe them: the id, which changes if a topic is recreated, and this user's permissions on the topic.
 //!
 //! Owns the request to the brokers. Must never cache the answer, because a topic may be recreated at any time.
 
@@ -68,7 +68,7 @@ pub(in crate::kafka) fn topic_ids<C: ClientContext>(
     Ok(described.into_iter().filter_map(|(name, topic)| Some((name, topic.id?))).collect())
 }
 
-/// Describes topics, all of which must exist.
+/// Describes topics. All topics must exist.
 pub(in crate::kafka) fn describe_topics<C: ClientContext>(
     client: &Client<C>,
     topics: &[&str],

@@ -66,7 +66,7 @@ pub struct KeyedRecord {
     pub fingerprint: Fingerprint,
     /// True if it retracts its key.
     pub retracts: bool,
-    /// The time that the window goes by, if the record has one.
+    /// The time that the window uses, if the record has one.
     pub time: Option<Timestamp>,
 }
 
@@ -297,7 +297,7 @@ impl Reader {
         fingerprint_of(spec, (&mut self.key, &mut self.value), formats, record, scratch, schemas)
     }
 
-    /// Returns the time that the window goes by. `timestamp` is Kafka's.
+    /// Returns the time that the window uses. `timestamp` is Kafka's.
     fn time(
         &mut self,
         time: Option<&EventTime>,
