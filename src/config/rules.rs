@@ -98,7 +98,7 @@ fn problem(topic: &Topic, earlier: &[&Topic], previous: &Topic) -> Option<(&'sta
     if previous.when.is_empty() {
         let first = of(previous);
         let message = format!(
-            "{input:?} is already the input of {first}, which has no `when` and takes all records, so this entry would get none; set `when` in {first}, or move {first} behind this entry"
+            "{input:?} is already the input of {first}, which has no `when` and takes all records, so this entry would get none; set `when` in {first}, or move {first} after this entry"
         );
         return Some(("input", message));
     }

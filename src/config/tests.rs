@@ -387,7 +387,7 @@ fn contradicting_options_of_topics_are_rejected() {
     for (other, error) in [
         (
             format!("input = \"in\"\n{same}"),
-            "topics[1].input: \"in\" is already the input of topics[0], which has no `when` and takes all records, so this entry would get none; set `when` in topics[0], or move topics[0] behind this entry",
+            "topics[1].input: \"in\" is already the input of topics[0], which has no `when` and takes all records, so this entry would get none; set `when` in topics[0], or move topics[0] after this entry",
         ),
         (
             format!("input = \"out\"\n{same}"),
@@ -1195,7 +1195,7 @@ fn an_input_has_several_entries_if_they_fit_together() {
     let third = "input = \"in\"\noutput = \"out\"\nspace = \"in-3\"";
     assert_eq!(
         load_all(&[FIRST, "input = \"in\"\noutput = \"out\"\nspace = \"in-2\"", third]).unwrap_err(),
-        "x.toml: topics[2].input: \"in\" is already the input of topics[1], which has no `when` and takes all records, so this entry would get none; set `when` in topics[1], or move topics[1] behind this entry"
+        "x.toml: topics[2].input: \"in\" is already the input of topics[1], which has no `when` and takes all records, so this entry would get none; set `when` in topics[1], or move topics[1] after this entry"
     );
     let many: Vec<_> = (0..9).map(|number| format!("{FIRST}\nspace = \"s{number}\"")).collect();
     let many: Vec<_> = many.iter().map(String::as_str).collect();

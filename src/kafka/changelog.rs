@@ -143,7 +143,7 @@ fn failure(what: &str, name: &str, wanted: u32, error: &KafkaError) -> String {
     }
     if refuses {
         return format!(
-            "{failed}; the brokers refuse it even with only {}, without which it loses records; allow these settings on the brokers, or create the topic with {wanted} partitions and these settings",
+            "{failed}; the brokers reject the topic even with only the settings {}, which prevent the loss of records; allow these settings on the brokers, or create the topic with {wanted} partitions and these settings",
             RETENTION.map(|(setting, value)| format!("{setting}={value}")).join(", ")
         );
     }

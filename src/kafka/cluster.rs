@@ -229,7 +229,7 @@ fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<Problem>) 
         for (setting, name) in topic.outputs() {
             if let Some(&output) = cluster.partitions.get(name).filter(|&&output| output < input) {
                 cluster.warnings.push(format!(
-                    "{}: topic {name:?} has fewer partitions ({output}) than {:?} ({input}), so it receives records by key and not in the partition of the input",
+                    "{}: topic {name:?} has fewer partitions ({output}) than {:?} ({input}), so its records are partitioned by key and do not keep the partition of the input",
                     topic.setting(setting),
                     topic.input
                 ));

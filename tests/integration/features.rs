@@ -169,7 +169,7 @@ fn a_worker_runs_on_brokers_that_refuse_settings_it_can_do_without() {
     refuse("cleanup.policy");
     let (code, report) = check(&stream.setup, &[]);
     assert_eq!(code, Some(78), "{report}");
-    let words = "even with only cleanup.policy=delete, retention.ms=-1, retention.bytes=-1, without which it loses records";
+    let words = "even with only the settings cleanup.policy=delete, retention.ms=-1, retention.bytes=-1, which prevent the loss of records";
     assert!(messages(&report).contains(words), "{report}");
 
     refuse("segment.bytes");
