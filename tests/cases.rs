@@ -76,7 +76,7 @@ fn every_case_with_records_is_run() {
 
 /// The configurations that people tried first.
 #[test]
-fn the_first_attempt_fails_with_what_to_write() {
+fn first_attempts_fail_with_a_message_that_shows_the_fix() {
     for (name, options, message) in [
         ("05-header-case", "key = { header = \"X-Shopify-Event-Id\" }", "but it has header `x-shopify-event-id`"),
         (

@@ -474,7 +474,7 @@ fn judge(dedup: &mut Dedup, input: Input, max_timestamp: Timestamp) -> Verdict {
 }
 
 #[test]
-fn restored_partition_decides_as_if_nothing_had_happened() {
+fn restored_partition_gives_the_same_verdicts() {
     let only = std::env::var("UNSEEN_LIFE").ok().map(|seed| seed.parse().expect("a number"));
     let mut failures = Vec::new();
     for seed in only.map_or(0..600, |seed: u64| seed..seed + 1) {

@@ -144,7 +144,7 @@ fn every_option_of_a_topic_is_listed() {
 }
 
 #[test]
-fn topics_of_a_space_must_agree_on_what_they_share() {
+fn topics_of_a_space_must_have_equal_shared_options() {
     for row in ROWS {
         let [one, other] = row.values;
         let second = [("input", "\"second\"")].into_iter().chain(topic(&row, other)).collect();

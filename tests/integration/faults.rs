@@ -207,7 +207,7 @@ fn kills_while_corrupt_state_is_moved_aside() {
 }
 
 #[test]
-fn steps_that_fail_change_nothing() {
+fn failed_steps_do_not_change_the_output() {
     let mut lives = Lives::new("faults-errors", 4, HOUR / 3, AGING);
     let mut worker = lives.start(&ERRORS.join(","));
     for _ in 0..4 {
@@ -222,7 +222,7 @@ fn steps_that_fail_change_nothing() {
 }
 
 #[test]
-fn workers_frozen_past_the_transaction_timeout_change_nothing() {
+fn workers_frozen_past_the_transaction_timeout_do_not_change_the_output() {
     let mut lives = Lives::new("faults-stops", STANDSTILLS.len(), HOUR / 3, AGING);
     lives.overrides.extend(["worker.transaction_timeout=1s".to_owned(), "kafka.properties.session.timeout.ms=60000".to_owned()]);
     for faults in STANDSTILLS {

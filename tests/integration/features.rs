@@ -84,7 +84,7 @@ const END_TXN: i16 = 26;
 const TXN_OFFSET_COMMIT: i16 = 28;
 
 #[test]
-fn each_missing_feature_is_reported_with_the_option_that_goes_without_it() {
+fn missing_features_are_reported_with_the_options_that_avoid_them() {
     let broker = OwnBroker::start();
     let stream = Stream::remembered(broker.address(), "lacking", 1).with(|setup| setup.servers(&broker.servers_by_way()));
     // The setting in which the worker uses the feature, if there is one, is a problem; anything else is a warning.
@@ -159,7 +159,7 @@ fn spoil(mut request: Vec<u8>, setting: &str) -> Vec<u8> {
 
 /// Amazon MSK Serverless, for example, does not allow to set the segment size.
 #[test]
-fn a_worker_runs_on_brokers_that_refuse_settings_it_can_do_without() {
+fn worker_runs_on_brokers_that_reject_optional_topic_settings() {
     let broker = OwnBroker::start();
     let stream = Stream::remembered(broker.address(), "settings", 2_000);
     let stream = stream.with(|setup| setup.servers(&broker.servers_by_way()));

@@ -131,7 +131,7 @@ fn server_follows_a_reset_group() {
 
 /// Invalid requests get an error, and delay no other client.
 #[test]
-fn misbehaving_clients_delay_no_other() {
+fn misbehaving_clients_do_not_delay_others() {
     let stream = Stream::new(broker(), "clients", 1000);
     stream.begin(1000);
     let (server, address, status) = stream.setup.serve("s", &["serve.password=secret", "serve.max_connections=50", "serve.threads=2"]);
