@@ -112,7 +112,7 @@ impl Lives {
         died_at(worker, faults);
     }
 
-    /// Runs a worker per fault, each of which dies without provocation.
+    /// Runs a worker per fault. Each worker dies at its fault point without a signal.
     fn each_dies(&mut self, all: &[&str]) {
         for faults in all {
             self.dies(faults, |_, _| {});
@@ -145,7 +145,7 @@ fn kills_at_steps_of_transactions_and_checkpoints() {
 #[test]
 fn full_transactions_do_not_prevent_checkpoints() {
     let mut lives = Lives::new("faults-full", 60, HOUR / 3, AGING);
-    // So many commits that two checkpoints are due well before half of them, on a machine of any speed.
+    // The number of commits is so large that two checkpoints are due well before half of them, on a machine of any speed.
     let overrides = ["worker.commit_interval=1s", "worker.max_transaction_records=100", "worker.checkpoint_interval=100ms"];
     lives.overrides.extend(overrides.map(str::to_owned));
     lives.stream.produce(..);

@@ -1,4 +1,4 @@
-//! Promise: `unseen check --connect` reports each feature that a cluster lacks, with what to do about it, and changes nothing.
+//! Promise: `unseen check --connect` reports each feature that a cluster lacks, with a solution, and changes nothing.
 
 use crate::harness::{OwnBroker, PATIENCE, Setup, api, broker, client, committed_offset, front, limit_api, unseen, wait_until};
 use crate::stream::Stream;
@@ -15,7 +15,7 @@ fn check(setup: &Setup, overrides: &[&str]) -> (Option<i32>, Value) {
     (code, serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}{stderr}")))
 }
 
-/// Whether each feature is supported.
+/// The support of each feature.
 fn features(report: &Value) -> BTreeMap<&str, &str> {
     let features = report["features"].as_array().expect("a list");
     features.iter().map(|feature| (feature["name"].as_str().expect("a name"), feature["supported"].as_str().expect("an answer"))).collect()
@@ -87,7 +87,7 @@ const TXN_OFFSET_COMMIT: i16 = 28;
 fn missing_features_are_reported_with_the_options_that_avoid_them() {
     let broker = OwnBroker::start();
     let stream = Stream::remembered(broker.address(), "lacking", 1).with(|setup| setup.servers(&broker.servers_by_way()));
-    // The setting in which the worker uses the feature, if there is one, is a problem; anything else is a warning.
+    // A missing feature is a problem if the worker needs it with these settings, and otherwise a warning.
     let without = |limited: i16, most: Option<i16>| {
         let behind = front(broker.behind(), move || {
             Box::new(move |request, ask| {

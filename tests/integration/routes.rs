@@ -152,7 +152,8 @@ fn assigned(worker: &Worker, topic: &str) -> BTreeSet<String> {
     of_topic.map(str::to_owned).collect()
 }
 
-/// Partitions with the same number in a space must belong to one worker, or neither would know what the other has seen.
+/// Partitions with the same number in a space must belong to one worker, because otherwise neither worker would know the keys that the
+/// other has seen.
 #[test]
 fn partitions_of_a_space_are_assigned_to_one_worker() {
     let (stream, second, second_out) = with_a_second_topic("together");

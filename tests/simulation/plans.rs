@@ -427,8 +427,8 @@ fn static_members_restart_one_by_one() {
     check(&plan(&[STATIC], steps));
 }
 
-/// A new leader that does not know yet how much is committed reports the end of its partition too early. Drawn plans seldom have a warm-up
-/// at that moment, so this test also checks that the simulation detects a worker that believes the leader.
+/// A new leader that does not know the committed end yet reports the end of its partition too early. Drawn plans seldom have a warm-up at
+/// that moment, so this test also checks that the simulation detects a worker that believes the leader.
 #[test]
 fn an_early_end_of_a_partition_does_not_end_its_warm_up() {
     let options = [STATIC, COVERS_ALL, WITHOUT_CHANGELOG, "kind = \"exact\"", "a space that topics share"];
@@ -571,7 +571,7 @@ fn a_lost_changelog_is_replaced_by_records_that_were_not_trimmed() {
     check_kept("trimmed_before_checkpoint", include_str!("seeds/changelog_lost_after_a_trim.txt"));
 }
 
-/// One member commits where the group begins while another one asks for it.
+/// One member commits the start offset of the group while another member requests it.
 #[test]
 fn member_that_asks_during_the_first_commit_starts_with_the_group() {
     check_kept("stale_beginning_used", include_str!("seeds/begun_meanwhile.txt"));

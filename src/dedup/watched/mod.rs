@@ -14,11 +14,11 @@ use std::collections::{BTreeMap, HashMap};
 const KEYS_MIN: u64 = 1 << 10;
 /// Maximum number of watched keys of a filter at capacity, about 24 bytes each.
 const KEYS_MAX: u64 = 1 << 14;
-/// For large filters, one key in this many is watched.
+/// For large filters, one key in `SHARE` is watched.
 const SHARE: u64 = 64;
 /// The factor by which the number of watched keys of an overfull filter may exceed the planned number before the share is halved.
 const OVERFULL: u64 = 4;
-/// If fewer than one in this many of the allowed keys are watched, the share is doubled again.
+/// If fewer than one in `SPARSE` of the allowed keys are watched, the share is doubled again.
 const SPARSE: u64 = 8;
 
 /// A watched key.
