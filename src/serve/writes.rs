@@ -43,7 +43,7 @@ type Begun = Vec<(Answer, Result<Write, String>)>;
 /// An answer that waits for its writes.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// The position of the answer: after this many bytes of the other answers.
+    /// The position of the answer within the other answers, in bytes.
     at: usize,
     is_list: bool,
     retracts: bool,

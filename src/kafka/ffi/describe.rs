@@ -123,7 +123,8 @@ pub(in crate::kafka) fn describe_topics<C: ClientContext>(
             let is_zero = (rd::rd_kafka_Uuid_most_significant_bits(id), rd::rd_kafka_Uuid_least_significant_bits(id)) == (0, 0);
             let id = (!is_zero).then(|| text(rd::rd_kafka_Uuid_base64str(id)).into_owned());
             let mut count = 0;
-            // Null if the brokers did not answer that. Numbers, because brokers may know more than the bindings.
+            // Null if the brokers did not return operations. The operations are numbers, because brokers may know more of them than the
+            // bindings.
             let operations = rd::rd_kafka_TopicDescription_authorized_operations(topic, &raw mut count).cast::<u32>();
             let operations = (!operations.is_null()).then(|| (0..count).map(|at| *operations.add(at)).collect());
             described.insert(name, Described { id, operations });
