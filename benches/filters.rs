@@ -188,8 +188,7 @@ impl Contestant for Plain {
     }
 }
 
-/// Memory of the same size as a filter, of which cache lines are read. No filter that reads this many lines per key can be
-/// faster.
+/// Memory of the same size as a filter. Reads random cache lines of it. No filter that reads this number of lines per key can be faster.
 struct Lines {
     memory: MmapMut,
     lines: u64,

@@ -85,7 +85,7 @@ pub fn point(name: &'static str) {
 /// Passes a point whose step a test can make fail.
 ///
 /// # Errors
-/// An error message, if the caller must behave as if the step had failed.
+/// Returns an error message if the caller must behave as if the step had failed.
 #[cfg(not(feature = "faults"))]
 pub const fn step(_name: &'static str) -> Result<(), String> {
     Ok(())
@@ -94,7 +94,7 @@ pub const fn step(_name: &'static str) -> Result<(), String> {
 /// Passes a point whose step a test can make fail.
 ///
 /// # Errors
-/// An error message, if the caller must behave as if the step had failed.
+/// Returns an error message if the caller must behave as if the step had failed.
 #[cfg(feature = "faults")]
 pub fn step(name: &'static str) -> Result<(), String> {
     if armed::pass(name) { Err(format!("a test made {name} fail")) } else { Ok(()) }

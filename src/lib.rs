@@ -8,7 +8,7 @@
 //! - [`config`]: loads a configuration file
 //! - [`format`](mod@format): keys in Avro, Protobuf, and framed JSON
 //! - [`replay`]: deduplicates a recorded stream
-//! - `follower`: rebuilds what a running group has seen, from its changelogs. Needs the feature `worker`.
+//! - `follower`: follows the changelogs of a running group, and looks up the keys that the group has seen. Needs the feature `worker`.
 //!
 //! Without default features, nothing here needs Kafka or RocksDB. A filter reports which keys it has seen within a window:
 //!

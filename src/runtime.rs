@@ -121,7 +121,7 @@ pub fn sleep(time: Duration) {
 /// Waits for the next message of a channel.
 ///
 /// # Errors
-/// [`RecvError`] if all senders were dropped.
+/// Returns [`RecvError`] if all senders were dropped.
 pub fn receive<T>(receiver: &Receiver<T>) -> Result<T, RecvError> {
     let Some(scheduler) = scheduler() else { return receiver.recv() };
     let mut message = Err(TryRecvError::Empty);

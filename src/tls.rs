@@ -63,7 +63,7 @@ impl Tls {
     /// Reads the files.
     ///
     /// # Errors
-    /// An error message if a file cannot be read or is invalid.
+    /// Returns an error message if a file cannot be read or is invalid.
     pub fn new(files: &config::Tls) -> Result<Self, String> {
         Ok(Self { files: files.clone(), now: RwLock::new(Loaded::new(files, read(files)?)?) })
     }
@@ -77,7 +77,7 @@ impl Tls {
     /// Encrypts a client's connection. Requires a client certificate if `serve.tls.client_ca_location` is set.
     ///
     /// # Errors
-    /// If the handshake fails or times out.
+    /// Returns an error if the handshake fails or times out.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<SslStream<S>> {
         let ssl = Ssl::new(self.read().acceptor.context())?;
         encrypt(ssl, stream).await
@@ -86,7 +86,7 @@ impl Tls {
     /// Encrypts a connection without requiring a certificate, because probes present none.
     ///
     /// # Errors
-    /// As for [`Tls::accept`].
+    /// Fails like [`Tls::accept`].
     pub async fn accept_any<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<SslStream<S>> {
         let ssl = Ssl::new(self.read().open.context())?;
         encrypt(ssl, stream).await

@@ -14,9 +14,9 @@ use std::collections::HashMap;
 
 /// Maximum number of values that are counted by name.
 pub const NAMED_MAX: usize = 64;
-/// A value is named if one record in this many has it.
+/// A value is named if one record in `SHARE` has it.
 pub const SHARE: u64 = 256;
-/// If few names are left, the required share is one in this many for each remaining name.
+/// If few names are left, the required share is one record in `SHARE_OF_LAST` for each remaining name.
 const SHARE_OF_LAST: u64 = 16;
 /// Minimum number of records with the value. Among the first records, some values would be named by chance.
 const LEAST: u64 = 16;

@@ -1,4 +1,4 @@
-//! Promise: what users reported for comparable tools works here, or fails with the message that helps.
+//! Promise: cases that users reported for comparable tools work here, or fail with a helpful message.
 //!
 //! `tests/data/cases` has the records of each case. Each row of `CASES` is a configuration that does what the reports ask for.
 
@@ -74,9 +74,9 @@ fn every_case_with_records_is_run() {
     assert_eq!(files, CASES.map(|(name, _)| std::ffi::OsString::from(format!("{name}.test.toml"))));
 }
 
-/// The configurations that people tried first.
+/// Covers the configurations that the reporters tried first.
 #[test]
-fn the_first_attempt_fails_with_what_to_write() {
+fn first_attempts_fail_with_a_message_that_shows_the_fix() {
     for (name, options, message) in [
         ("05-header-case", "key = { header = \"X-Shopify-Event-Id\" }", "but it has header `x-shopify-event-id`"),
         (

@@ -98,7 +98,7 @@ fn paths_that_code_and_settings_mention_exist() {
     }
 }
 
-/// Arguments of the command in a line, without comments and what a shell adds.
+/// Arguments of the command in a line, without comments and shell syntax.
 fn arguments(line: &str) -> Option<String> {
     let line = line.split(['#', '|', '>']).next()?;
     let (start, arguments) = line.split_once("unseen ")?;

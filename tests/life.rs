@@ -1,4 +1,5 @@
-//! Promise: regardless of what happens to a worker and to its changelog, a restored partition decides as if nothing had happened.
+//! Promise: regardless of what happens to a worker and to its changelog, a restored partition gives the same verdicts as an undisturbed
+//! one.
 //!
 //! The test needs no broker: a model of Kafka stores the changelog, and a simple count by slices determines the expected verdicts. Each run
 //! is drawn from a seed. `UNSEEN_LIFE=17 cargo test --test life` runs only that seed.
@@ -414,7 +415,7 @@ impl Life {
         Ok(live)
     }
 
-    /// Kills the process. Another one continues from what is committed and stored.
+    /// Kills the process. Another process continues from the committed offsets and the stored state.
     fn next(&mut self) -> Result<Live, String> {
         (0..2).for_each(|topic| self.inputs[topic].truncate(usize::try_from(self.committed[topic]).unwrap()));
         self.truth = self.truth_committed.clone();
@@ -474,7 +475,7 @@ fn judge(dedup: &mut Dedup, input: Input, max_timestamp: Timestamp) -> Verdict {
 }
 
 #[test]
-fn restored_partition_decides_as_if_nothing_had_happened() {
+fn restored_partition_gives_the_same_verdicts() {
     let only = std::env::var("UNSEEN_LIFE").ok().map(|seed| seed.parse().expect("a number"));
     let mut failures = Vec::new();
     for seed in only.map_or(0..600, |seed: u64| seed..seed + 1) {

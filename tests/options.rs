@@ -5,24 +5,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use unseen::checkpoint::Settings;
 use unseen::config::{self, Config};
 
-/// The answer to whether something depends on an option.
+/// A dependence on an option.
 #[derive(Clone, Copy, Debug)]
 enum Depends {
     Yes,
-    /// It does not, for this reason.
+    /// No. Contains the reason.
     No(&'static str),
 }
 use Depends::{No, Yes};
 
-/// An option with two values, and what depends on it.
+/// An option with two values, and the effects of a change.
 struct Row {
     option: &'static str,
     values: [&'static str; 2],
     /// Other options that are needed for that. An empty value removes an option.
     with: &'static [(&'static str, &'static str)],
-    /// Whether topics of one space must have the same value.
+    /// `Yes` if topics of one space must have the same value.
     agree: Depends,
-    /// Whether stored bits have another meaning under another value.
+    /// `Yes` if stored bits have another meaning under another value.
     stored: Depends,
 }
 
@@ -31,7 +31,7 @@ const fn row(option: &'static str, values: [&'static str; 2], agree: Depends, st
 }
 
 const OF_TOPIC: Depends = No("each topic has its own");
-const OF_RECORD: Depends = No("it says what becomes of a record, not of its key");
+const OF_RECORD: Depends = No("it determines the handling of a record, not of its key");
 const NEXT_SLICE: Depends = No("another value holds from the next slice on, or in a `cuckoo` filter from the next new key on");
 const ONE_ID: Depends = No("a text or a number is the same id in every format");
 const EXACT: &[(&str, &str)] = &[("filter.kind", "\"exact\""), ("filter.capacity", "")];
@@ -140,11 +140,11 @@ fn every_option_of_a_topic_is_listed() {
     let topic = of("/properties/topics/items/properties").into_iter().filter(|option| option != "filter");
     let options: BTreeSet<_> = topic.chain(filter).collect();
     let listed: BTreeSet<_> = ROWS.iter().map(|row| row.option.to_owned()).collect();
-    assert_eq!(options, listed, "say in ROWS what depends on a new option");
+    assert_eq!(options, listed, "add new options to ROWS");
 }
 
 #[test]
-fn topics_of_a_space_must_agree_on_what_they_share() {
+fn topics_of_a_space_must_have_equal_shared_options() {
     for row in ROWS {
         let [one, other] = row.values;
         let second = [("input", "\"second\"")].into_iter().chain(topic(&row, other)).collect();

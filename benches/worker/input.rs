@@ -114,7 +114,7 @@ pub fn time(message: &rd::rd_kafka_message_t) -> i64 {
 /// True if the message only marks the end of a partition.
 ///
 /// # Panics
-/// If the message reports any other error.
+/// Panics if the message reports any other error.
 pub fn is_end(message: &rd::rd_kafka_message_t) -> bool {
     match message.err {
         rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => false,

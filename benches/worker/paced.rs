@@ -93,7 +93,7 @@ impl Reader {
     /// Waits until all records that the feeder has written are emitted, and returns their latencies.
     ///
     /// # Panics
-    /// If more or fewer records are emitted.
+    /// Panics if more or fewer records are emitted.
     pub fn latencies(&self, feeder: &Feeder, worker: &mut Process, commit: Duration) -> Latencies {
         self.wait_for(feeder.ids() - feeder.allowance(), worker);
         std::thread::sleep(commit * 2 + Duration::from_millis(200));

@@ -65,7 +65,7 @@ impl Process {
     }
 
     /// # Panics
-    /// If the process has exited.
+    /// Panics if the process has exited.
     pub fn must_live(&mut self) {
         if let Ok(Some(status)) = self.child.try_wait() {
             panic!("the process exited ({status}):\n{}", self.last_words());

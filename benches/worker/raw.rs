@@ -29,7 +29,7 @@ pub struct Arguments {
     /// Topic to which records are forwarded. Without it, records are only read.
     #[arg(long)]
     pub output: Option<String>,
-    /// Forward one in this many records.
+    /// Number of records per forwarded record.
     #[arg(long, default_value_t = 1)]
     pub every: usize,
     #[arg(long, default_value_t = 1000)]

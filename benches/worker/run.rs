@@ -88,7 +88,7 @@ impl<'a> Run<'a> {
     /// Stops the contender, and counts its output.
     ///
     /// # Panics
-    /// If the output does not have the expected number of records.
+    /// Panics if the output does not have the expected number of records.
     pub fn finish(mut self, samples: &Samples) -> Cost {
         let memory = self.process.memory_peak();
         let (written, outputs) = self.count();
@@ -107,7 +107,7 @@ impl<'a> Run<'a> {
     /// Stops the contender, and counts its output like `finish`. Also returns the number of bytes written to disk.
     pub fn count(&mut self) -> (u64, usize) {
         let stream = self.job.topic.stream;
-        // How a peer stops is not measured. Flink sometimes does not stop when asked.
+        // The stop of a peer is not measured. Flink sometimes does not stop when asked.
         let written = if self.contender.is_peer() { self.process.stop_or_kill() } else { self.process.stop() };
         let outputs = if self.read.is_some() {
             0

@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
 use unseen::format::{Body, Buffers, Extract, Extractor, Format, Malformed, Message, Places, Scalar, Schema, Unreadable};
 
-/// Schemas, and the places that are asked for. Only the first two have no blocks: there a decoder and a walk read the same.
+/// Schemas, and the requested places. The first two schemas have no blocks, so the decoder and the extractor read the same bytes.
 const SCHEMAS: [(&str, &[&str]); 4] = [
     (
         r#"{"type": "record", "name": "flat", "fields": [
@@ -40,9 +40,9 @@ const SCHEMAS: [(&str, &[&str]); 4] = [
 ];
 const WITHOUT_BLOCKS: usize = 2;
 
-/// What a walk is stricter about, or bounds.
+/// Errors for which the extractor is stricter than the decoder, or has a limit.
 const STRICTER: [&str; 6] = [
-    // A decoder has null for a boolean, a text or a union that is not there.
+    // The decoder returns null for a missing boolean, text, or union.
     "the record ends ",
     "a number has more than 64 bits",
     "a decimal has more than 128 bits",
@@ -82,7 +82,7 @@ fuzz_target!(|input: &[u8]| {
     let Case { schema, places, walk } = &CASES[number];
     let mut found = vec![None; places.len()];
     let walked = find(walk, record, &mut found);
-    // A decoder has no bound of its own.
+    // The decoder has no nesting limit.
     if walked.is_err_and(|malformed| malformed.what == DEEP) {
         return;
     }
@@ -95,8 +95,8 @@ fuzz_target!(|input: &[u8]| {
         Err(malformed) if number < WITHOUT_BLOCKS => {
             assert!(STRICTER.iter().any(|what| malformed.what.starts_with(what)), "{malformed}");
         }
-        // A block may state a size that is not that of its elements: a decoder reads on behind the one, a walk behind the
-        // other.
+        // A block may declare a size that differs from the size of its elements. The decoder then continues after the elements, and the
+        // extractor after the declared size.
         Err(_) => {}
         Ok(()) if number < WITHOUT_BLOCKS => compare(places, &value, &found),
         Ok(()) => {}
@@ -106,7 +106,7 @@ fuzz_target!(|input: &[u8]| {
     let mut found = vec![None; places.len()];
     match find(walk, &record, &mut found) {
         Ok(()) => compare(places, &value, &found),
-        // A place may end in an array, where a union has one.
+        // In a union with an array, a place may lead to the array.
         Err(Malformed { what, .. }) if what.starts_with("the key has ") => {}
         Err(malformed) => assert!([STRICTER[2], DEEP].contains(&malformed.what), "{malformed}"),
     }
@@ -140,7 +140,7 @@ fn is_same(found: &Scalar<'_>, value: &Value) -> bool {
         (Scalar::Integer(number), Value::Long(value)) => *number == i128::from(*value),
         (Scalar::String(text), Value::String(value) | Value::Enum(_, value)) => *text == value.as_bytes(),
         (Scalar::String(bytes), Value::Bytes(value) | Value::Fixed(_, value)) => bytes == value,
-        // A decoder takes any text of an id, in any letters; a key has it as it is written.
+        // The decoder accepts every spelling of a UUID. A key contains the text as written.
         (Scalar::String(text), Value::Uuid(value)) => str::from_utf8(text).is_ok_and(|text| Uuid::parse_str(text).as_ref() == Ok(value)),
         (Scalar::Uuid(id), Value::Uuid(value)) => id == value.as_bytes(),
         (Scalar::Decimal { unscaled, .. }, Value::Decimal(value)) => Decimal::from(unscaled.to_be_bytes()) == *value,

@@ -1,4 +1,4 @@
-//! Decoding any bytes of a store results in a state that works, or in an error.
+//! Decoding arbitrary bytes of a store results in a usable state or an error.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -17,17 +17,17 @@ struct Input<'a> {
     kind: u8,
     by_count: bool,
     slices: u8,
-    /// With its checksum, as it must be, or taken as it comes.
+    /// True if a valid checksum is appended to the metadata.
     checksummed: bool,
-    /// Any bytes; none for the metadata of a state that was shown `keys`.
+    /// Arbitrary bytes. If empty, the metadata of a state with `keys` keys is used.
     metadata: &'a [u8],
     keys: u16,
-    /// Bytes of that metadata that are changed.
+    /// Changes to bytes of that metadata.
     edits: Vec<(u16, u8)>,
     pages: Vec<Page<'a>>,
 }
 
-/// The metadata of a real checkpoint, some of its bytes changed.
+/// Returns the metadata of a real checkpoint with some changed bytes.
 fn real_metadata(input: &Input<'_>) -> Vec<u8> {
     let mut state = Dedup::new(rules(input));
     for number in 0..u128::from(input.keys % 4_000) {
@@ -38,7 +38,7 @@ fn real_metadata(input: &Input<'_>) -> Vec<u8> {
     let mut json = serde_json::to_vec(&metadata).unwrap();
     for &(at, byte) in &input.edits {
         let at = usize::from(at) % json.len();
-        // A digit for a digit, most of the time: else little is left of the JSON.
+        // Most changes replace a digit with a digit. Other changes would quickly make the JSON invalid.
         json[at] = if json[at].is_ascii_digit() { b'0' + byte % 10 } else if byte == 0 { b' ' } else { json[at] };
     }
     json
@@ -50,7 +50,7 @@ struct Page<'a> {
     slice: i64,
     layer: u8,
     page: u16,
-    /// A whole page of one byte, for lengths that the fuzzer would be long in finding.
+    /// Fills a whole page with one byte, because the fuzzer rarely finds the required length.
     fill: Option<u8>,
     bytes: &'a [u8],
 }

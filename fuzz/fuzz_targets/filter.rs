@@ -1,5 +1,5 @@
-//! A filter made from a damaged state is refused or works like any other, and its state goes out as it
-//! came in.
+//! A filter restored from a damaged state is rejected, or works like any other filter. Its state can be stored and restored without a
+//! change.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -14,13 +14,13 @@ struct Input<'a> {
     kind: u8,
     by_count: bool,
     slices: u8,
-    /// What makes the filter whose state is then damaged.
+    /// Steps before the state of the filter is damaged.
     before: Vec<Step>,
-    /// Numbers of its metadata, by their place, and what they become.
+    /// Positions of numbers in the metadata, and their new values.
     edits: Vec<(u8, Number)>,
     /// Pages that are overwritten with one byte.
     fills: Vec<(u8, u8)>,
-    /// Or any JSON at all.
+    /// Arbitrary JSON that replaces the metadata.
     metadata: Option<&'a [u8]>,
     after: Vec<Step>,
 }
@@ -33,7 +33,7 @@ enum Number {
     Null,
 }
 
-/// Replaces the number at a place, counted through the whole value; places beyond the last wrap to none.
+/// Replaces the number at a position, counted through the whole value. A position past the last number changes nothing.
 fn edit(value: &mut Value, place: &mut u8, by: Number) {
     match value {
         Value::Number(_) | Value::Null => {
@@ -72,7 +72,7 @@ fn take(filter: &mut dyn Filter, steps: &[Step]) {
         match step {
             Step::Insert(number) => {
                 if filter.insert(key(number)).is_ok() {
-                    assert!(filter.contains(key(number)), "it is there at once");
+                    assert!(filter.contains(key(number)), "an inserted key is not found");
                 }
             }
             Step::Contains(number) => {

@@ -1,4 +1,4 @@
-//! Any bytes have a fingerprint or are invalid, and the result is deterministic. The fields that are read without a DOM are the fields in a
+//! All bytes have a fingerprint or are invalid, and the result is deterministic. Reading a field without a DOM gives the same value as a
 //! DOM.
 #![no_main]
 
@@ -15,7 +15,7 @@ struct Input<'a> {
     key: Option<&'a [u8]>,
     value: Option<&'a [u8]>,
     headers: Vec<(&'a str, Option<&'a [u8]>)>,
-    /// Where the value of a later record has something else, and what.
+    /// A range of the value to replace in a later record, and the new bytes.
     change: (Range<u16>, &'a [u8]),
 }
 
@@ -74,23 +74,23 @@ fuzz_target!(|input: Input| {
     let first = spec.fingerprint(&record, &mut Scratch::default());
     let mut scratch = Scratch::default();
     let _ = spec.fingerprint(&Record::default(), &mut scratch);
-    // As often as it takes for the shape of a value to be known.
+    // After 16 records, the reader learns the template of the value.
     for _ in 0..20 {
-        assert_eq!(first, spec.fingerprint(&record, &mut scratch), "the scratch of another record changes nothing");
+        assert_eq!(first, spec.fingerprint(&record, &mut scratch), "the scratch of another record changes the fingerprint");
     }
     let changed = record.value.map(|value| change(value, &input.change));
     let later = Record { value: changed.as_deref(), ..record };
-    assert_eq!(spec.fingerprint(&later, &mut Scratch::default()), spec.fingerprint(&later, &mut scratch), "nor that of many");
+    assert_eq!(spec.fingerprint(&later, &mut Scratch::default()), spec.fingerprint(&later, &mut scratch), "the scratch of many records changes the fingerprint");
 });
 
-/// A value with something else in it: mostly, one that differs from it in a scalar alone.
+/// Returns a changed value. Often, only a scalar differs.
 fn change(value: &[u8], (place, with): &(Range<u16>, &[u8])) -> Vec<u8> {
     let at = |place: u16| usize::from(place) % (value.len() + 1);
     let start = at(place.start);
     [&value[..start], with, &value[at(place.end).max(start)..]].concat()
 }
 
-/// A string that a DOM has at a pointer is what is read there.
+/// Checks that the field at a pointer is the string that a DOM has there.
 fn same_as_a_dom(value: &[u8], pointer: &str) {
     let (Ok(field), Ok(dom)) = (Field::new(pointer), serde_json::from_slice::<Value>(value)) else { return };
     if let Some(Value::String(text)) = dom.pointer(pointer) {

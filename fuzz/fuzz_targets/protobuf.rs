@@ -1,6 +1,6 @@
 //! The extractor terminates for any bytes. If prost-reflect decodes them as a message, the extractor finds the same values.
 //!
-//! With one exception, in `found`: prost-reflect reads more groups within each other than the walk does.
+//! There is one exception, in `found`: prost-reflect accepts more nested groups than the extractor.
 #![no_main]
 
 #[path = "../../src/format/protobuf/oracle_tests.rs"]
@@ -12,12 +12,12 @@ use prost_reflect::{DynamicMessage, MessageDescriptor};
 use std::sync::OnceLock;
 use unseen::format::{Body, Buffers, Extract, Extractor, Format, Malformed, Message, Places, Reference, Scalar, Schema, Unreadable};
 
-/// Walks to different places, one of which the first byte of an input chooses.
+/// Number of extractors for different places. The first byte of an input selects one of them.
 const WALKS: usize = 256;
 
 struct Setting {
     maps: MessageDescriptor,
-    /// The same with entries instead of maps, of which prost-reflect checks the wire types.
+    /// The same message with entries instead of maps, because prost-reflect checks the wire types of entries.
     entries: MessageDescriptor,
     walks: Vec<(Vec<String>, Extractor)>,
 }
@@ -31,7 +31,7 @@ fn setting() -> &'static Setting {
     })
 }
 
-/// A walk to a few places, always the same for a seed.
+/// Returns a few places and their extractor, which depend only on the seed.
 fn walk(message: &MessageDescriptor, seed: u64) -> (Vec<String>, Extractor) {
     let mut state = seed;
     let mut choices = || {
@@ -49,12 +49,12 @@ fn walk(message: &MessageDescriptor, seed: u64) -> (Vec<String>, Extractor) {
     (places, walk)
 }
 
-/// What the walk finds, unless it leaves it to prost-reflect alone.
+/// Returns the values that the extractor finds, or `None` if it rejects nested groups that prost-reflect accepts.
 fn found(walk: &Extractor, places: &[String], record: &[u8]) -> Option<Vec<Option<Truth>>> {
     let mut found = vec![None; places.len()];
     match find(walk, record, &mut found) {
         Err(error) if error.what == "too many groups are nested" => return None,
-        result => result.expect("prost-reflect takes it for a message"),
+        result => result.expect("prost-reflect decodes the record as a message"),
     }
     let owned = |scalar: Scalar<'_>| match scalar {
         Scalar::Integer(number) => Truth::Integer(number),

@@ -1,4 +1,4 @@
-//! The parser finds the same commands in any input of clients, however it is split, and within its limits.
+//! The parser finds the same commands regardless of how the input is split.
 
 #![no_main]
 
@@ -9,7 +9,7 @@ use resp::Parser;
 #[path = "../../src/serve/resp.rs"]
 mod resp;
 
-/// The commands of an input that comes in pieces of these sizes, in turns, and how it ends.
+/// Returns the commands of an input that arrives in pieces of these sizes, and the error that ends it, if any.
 fn commands(input: &[u8], mut piece: impl FnMut() -> usize) -> (Vec<Vec<Vec<u8>>>, Option<String>) {
     let (mut commands, mut parser, mut begin, mut there) = (Vec::new(), Parser::default(), 0, 0);
     loop {
@@ -17,7 +17,7 @@ fn commands(input: &[u8], mut piece: impl FnMut() -> usize) -> (Vec<Vec<Vec<u8>>
         match parser.parse(command, true) {
             Err(error) => return (commands, Some(error.to_string())),
             Ok(Some(taken)) => {
-                assert!((1..=command.len()).contains(&taken), "it takes what is there");
+                assert!((1..=command.len()).contains(&taken), "the size of a command is outside its input");
                 commands.push(parser.parts().iter().map(|part| command[part.clone()].to_vec()).collect());
                 begin += taken;
                 parser.reset();
@@ -33,5 +33,5 @@ fuzz_target!(|input: &[u8]| {
     let whole = commands(input, || input.len());
     let mut sizes = sizes.iter().cycle();
     let pieces = commands(input, move || usize::from(*sizes.next().unwrap_or(&1)).max(1));
-    assert_eq!(whole, pieces, "in pieces as in one");
+    assert_eq!(whole, pieces, "the commands depend on how the input is split");
 });

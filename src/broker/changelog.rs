@@ -12,7 +12,7 @@ use std::time::Duration;
 /// The maximum number of changelog records per poll.
 const READ_MAX: usize = 1000;
 
-/// The number of consecutive errors after which reading is given up for a while.
+/// The number of consecutive errors after which a read of the changelog fails.
 const READ_ERRORS_MAX: u32 = 10;
 
 /// The longest wait for records. A stop request is noticed within this time.

@@ -5,7 +5,7 @@
 pub struct Problem {
     /// The input topic that cannot be read for this reason.
     pub input: String,
-    /// The problem, and what to do.
+    /// The problem and its solution.
     pub message: String,
 }
 

@@ -110,7 +110,7 @@ pub trait Record {
 pub enum Rebalance {
     /// These partitions are assigned to this consumer.
     Assigned(Vec<TopicPartition>),
-    /// This consumer must give these partitions back, or has already lost them.
+    /// This consumer must release these partitions, or has already lost them.
     Revoked {
         partitions: Vec<TopicPartition>,
         /// True if it is too late to commit.
@@ -231,7 +231,7 @@ pub struct ProducerOptions<'a> {
 /// The timestamp of a record to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutgoingTime {
-    /// This time in milliseconds. 0 is changed to 1, because librdkafka takes 0 for "now".
+    /// The time in milliseconds. 0 becomes 1, because librdkafka interprets 0 as "now".
     At(Timestamp),
     /// The time at which the client accepts the record.
     Now,
@@ -278,7 +278,7 @@ pub struct DeliveryFailure {
     pub reason: String,
 }
 
-/// A producer with librdkafka's interface. The errors show what may be done next.
+/// A producer with librdkafka's interface. Each error states which reactions are possible.
 pub trait ProducerClient<B: Broker> {
     /// Fences earlier producers with the transactional id, and waits until their transactions have ended.
     fn init_transactions(&self, timeout: Duration) -> Result<(), ClientError>;

@@ -13,7 +13,7 @@ pub struct Note {
     pub first: Option<Offset>,
     /// Stream time, which a warm-up must not advance further.
     pub stream_time: Option<Timestamp>,
-    /// The same for each key space that the input uses, if it has several rules. `None` if unknown.
+    /// The stream time of each key space that the input uses, if it has several rules. `None` if unknown.
     pub stream_times: BTreeMap<String, Option<Timestamp>>,
     /// The id of the topic that the offset belongs to.
     pub id: Option<String>,

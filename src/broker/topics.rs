@@ -82,9 +82,9 @@ pub fn resolve_among(
 /// The result of listing the topics again.
 #[derive(Debug)]
 pub enum Refreshed {
-    /// The same topics are read, and these are left out.
+    /// The selected topics are unchanged. Contains the topics that are left out.
     Same(Vec<LeftOut>),
-    /// Other topics are read.
+    /// The selected topics changed.
     Changed(Box<Resolved>),
 }
 
@@ -118,7 +118,7 @@ pub fn refresh<B: Broker>(broker: &B, config: &Config, current: &Resolved, stop:
 /// cannot be read.
 ///
 /// # Errors
-/// If no broker answers, or if too many topics match its patterns.
+/// Returns an error if no broker answers, or if too many topics match its patterns.
 pub fn existing<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool) -> Result<(Config, Vec<LeftOut>), Error> {
     let names = if config.patterns.is_empty() { BTreeSet::new() } else { broker.topics(config, stop)? };
     config.expand(names.iter().map(String::as_str)).map_err(Error::Fatal)
@@ -127,7 +127,7 @@ pub fn existing<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool)
 /// Returns the configuration with the matching topics that have a changelog, for a server.
 ///
 /// # Errors
-/// If no broker answers, or if too many topics match its patterns.
+/// Returns an error if no broker answers, or if too many topics match its patterns.
 pub fn followed<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool) -> Result<Config, Error> {
     if config.patterns.is_empty() {
         return Ok(config.clone());
@@ -142,7 +142,7 @@ pub fn followed<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool)
 pub fn report(stats: &Stats, left_out: Vec<LeftOut>) {
     let known = stats.left_out();
     for left_out in left_out.iter().filter(|left_out| !known.contains(left_out)) {
-        tracing::warn!("{left_out}; the worker looks again every time it lists the topics");
+        tracing::warn!("{left_out}; the worker checks it again every time it lists the topics");
     }
     stats.set_left_out(left_out);
 }

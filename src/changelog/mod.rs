@@ -107,7 +107,7 @@ impl Applier {
     /// Applies a record to the state.
     ///
     /// # Errors
-    /// [`ExactError`] when the state has no room, or cannot decide.
+    /// Returns [`ExactError`] if the state has no room or cannot decide.
     pub fn follow(&mut self, dedup: &mut Dedup, record: &ChangelogRecord<'_>) -> Result<Outcome, ExactError> {
         let outcome = self.accept(record);
         if outcome == Outcome::Taken {

@@ -62,7 +62,7 @@ pub struct PendingChanges {
 }
 
 impl PendingChanges {
-    /// Adds the change that the record at `offset` of a topic made to the state, if it made one.
+    /// Adds the change that the record at `offset` of a topic caused in the state, if any.
     #[inline]
     pub fn note(&mut self, dedup: &Dedup, topic: TopicId, offset: Offset, fingerprint: Fingerprint) {
         let (mutation, time) = (dedup.mutation(), dedup.stream_time());

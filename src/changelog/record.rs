@@ -109,7 +109,7 @@ impl<'a> ChangelogRecord<'a> {
     /// Decodes a record.
     ///
     /// # Errors
-    /// [`DecodeError`], if the bytes are not a valid record.
+    /// Returns [`DecodeError`] if the bytes are not a valid record.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader(bytes);
         let [version @ (VERSION | VERSION_WITHOUT_PART)] = reader.take()? else { return Err(DecodeError("unknown format version")) };

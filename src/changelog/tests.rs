@@ -75,7 +75,7 @@ fn any_kind() -> impl Strategy<Value = Rules> {
 struct Live {
     dedup: Dedup,
     pending: PendingChanges,
-    /// By topic: the position and the committed offset.
+    /// The position and the committed offset of each topic.
     position: [Offset; 2],
     committed: [Offset; 2],
     log: Vec<Vec<u8>>,
@@ -139,7 +139,7 @@ fn judge_in_batch(live: &mut Live, topic: usize, records: &[(u64, i64)]) -> Opti
 }
 
 proptest! {
-    /// For all kinds of filters, wherever slices end and chain, and with retractions and commits in between.
+    /// Covers all kinds of filters, all positions at which slices end or chain, and retractions and commits in between.
     #[test]
     fn a_batch_has_the_same_effect_as_single_records(
         rules in any_kind(),

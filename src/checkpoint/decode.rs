@@ -19,7 +19,7 @@ pub struct Decoder<'a> {
 /// Decodes the metadata of a partition's checkpoint.
 ///
 /// # Errors
-/// A description of the problem.
+/// Returns a description of the problem.
 pub fn metadata(id: &PartitionId, stored: &[u8]) -> Result<CheckpointMetadata, String> {
     let value = checked(&metadata_key(id), stored).ok_or("the checksum of its metadata does not match")?;
     serde_json::from_slice(value).map_err(|error| format!("cannot parse its metadata: {error}"))
@@ -49,7 +49,7 @@ impl<'a> Decoder<'a> {
     /// Starts with the metadata of the state.
     ///
     /// # Errors
-    /// If the metadata does not match these rules.
+    /// Returns an error if the metadata does not match these rules.
     pub fn new(id: &'a PartitionId, metadata: &CheckpointMetadata, rules: Rules) -> Result<Self, String> {
         let state = Dedup::from_metadata(rules, &metadata.state).map_err(|error| error.to_string())?;
         let expected_pages = metadata.state.parts().iter().fold(0_u64, |sum, part| sum.saturating_add(part.pages));
@@ -59,7 +59,7 @@ impl<'a> Decoder<'a> {
     /// Decodes a stored page.
     ///
     /// # Errors
-    /// If the key, the checksum, or the length does not match a page of this state.
+    /// Returns an error if the key, the checksum, or the length does not match a page of this state.
     pub fn page(&mut self, key: &[u8], stored: &[u8]) -> Result<(), String> {
         let page = page_id(self.id, key).ok_or("a page has an invalid key")?;
         let bytes =
@@ -72,7 +72,7 @@ impl<'a> Decoder<'a> {
     /// Returns the state if all pages were decoded.
     ///
     /// # Errors
-    /// If pages are missing.
+    /// Returns an error if pages are missing.
     pub fn finish(self) -> Result<Dedup, String> {
         if self.pages == self.expected_pages {
             Ok(self.state)

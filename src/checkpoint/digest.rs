@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::Xxh3;
 /// of generations, or on the observed error rate.
 ///
 /// # Errors
-/// If the state cannot be read.
+/// Returns an error if the state cannot be read.
 pub fn digest(store: &Store, id: &PartitionId, metadata: &CheckpointMetadata) -> Result<u128, Error> {
     let mut state = metadata.state.clone();
     let generations: Vec<_> = state.generations().collect();

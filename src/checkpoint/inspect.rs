@@ -105,7 +105,7 @@ pub struct Question {
 /// Reads a state directory, which a worker may be using. Shows the state of the last checkpoint. `question` is a key to look up.
 ///
 /// # Errors
-/// If the directory cannot be read, or was written with settings that do not match the question.
+/// Returns an error if the directory cannot be read, or was written with settings that do not match the question.
 pub fn inspect(dir: &Path, question: Option<&Question>) -> Result<Directory, Error> {
     let store = Arc::new(Store::open_to_read(dir)?);
     let mut partitions = Vec::new();

@@ -19,7 +19,7 @@ const FINGERPRINTS_MAX: u64 = 1 << 20;
 /// below that offset that any of the sources contains.
 ///
 /// # Errors
-/// If a directory cannot be read or written, `target` already contains state, or two states do not match.
+/// Returns an error if a directory cannot be read or written, `target` already contains state, or two states do not match.
 pub fn merge(sources: &[PathBuf], target: &Path) -> Result<usize, Error> {
     let opened = sources.iter().map(|dir| Ok((dir, Store::open_to_read(dir)?, Store::open_to_read(dir)?.all_metadata()?)));
     let sources: Vec<Source<'_>> = opened.collect::<Result<_, Error>>()?;

@@ -79,7 +79,7 @@ impl fmt::Display for PartitionId {
 pub struct CheckpointMetadata {
     /// The settings that the stored bits depend on. A checkpoint with other settings cannot be used.
     pub settings: Settings,
-    /// For each input topic: the state contains the effects of exactly the records below this offset.
+    /// The next offset of each input topic. The state contains the effects of exactly the records below that offset.
     pub offsets: BTreeMap<String, Offset>,
     /// The part of the changelog that the state contains.
     pub changelog: Progress,

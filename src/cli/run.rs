@@ -277,7 +277,7 @@ fn start(
 fn may_start(resolved: Result<Resolved, worker::Error>, failure: Option<(anyhow::Error, BTreeSet<String>)>) -> anyhow::Result<Resolved> {
     match (resolved, failure) {
         (Ok(resolved), Some((_, inputs))) if !resolved.inputs().into_iter().eq(&inputs) => {
-            tracing::warn!("other topics match now, so the workers start again");
+            tracing::warn!("the topics that match the patterns in `input` have changed; starting the workers again");
             Ok(resolved)
         }
         // Another error, such as a stop request, does not replace the one that ended the workers.

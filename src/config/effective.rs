@@ -12,7 +12,7 @@ impl Config {
     /// the defaults of all other options. Secrets are hidden.
     ///
     /// # Errors
-    /// The errors of [`Config::load`].
+    /// Returns the errors of [`Config::load`].
     pub fn effective(path: &Path, overrides: &[(String, String)]) -> Result<Value, Errors> {
         Self::load(path, overrides)?;
         let mut diagnostics = Diagnostics::new(path.display().to_string());

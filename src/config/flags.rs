@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Parses a number of distinct keys, such as `10M`, and at least 1.
 ///
 /// # Errors
-/// An error message with the expected and the actual value.
+/// Returns an error message with the expected and the actual value.
 pub fn keys(text: &str) -> Result<u64, String> {
     bounded(Count::try_from(Value::from(text))?.0, text)
 }
@@ -17,7 +17,7 @@ pub fn keys(text: &str) -> Result<u64, String> {
 /// Parses a whole number, such as `1000` or `1M`.
 ///
 /// # Errors
-/// An error message with the expected and the actual value.
+/// Returns an error message with the expected and the actual value.
 pub fn count(text: &str) -> Result<u64, String> {
     Count::try_from(Value::from(text)).map(|count| count.0)
 }
@@ -25,7 +25,7 @@ pub fn count(text: &str) -> Result<u64, String> {
 /// Parses a number of bytes, such as `2GiB`.
 ///
 /// # Errors
-/// An error message with the expected and the actual value.
+/// Returns an error message with the expected and the actual value.
 pub fn bytes(text: &str) -> Result<u64, String> {
     Bytes::try_from(Value::from(text)).map(|bytes| bytes.0)
 }
@@ -33,7 +33,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 /// Parses a false-positive rate, such as `1e-4`.
 ///
 /// # Errors
-/// An error message with the expected and the actual value.
+/// Returns an error message with the expected and the actual value.
 pub fn false_positive_rate(text: &str) -> Result<f64, String> {
     let rate = Rate::try_from(Value::from(text))?.0;
     if rate < RATE_MIN { Err(format!("expected a rate of at least {RATE_MIN:e}, got {rate:e}")) } else { Ok(rate) }
@@ -42,7 +42,7 @@ pub fn false_positive_rate(text: &str) -> Result<f64, String> {
 /// Parses a duration, such as `24h`.
 ///
 /// # Errors
-/// An error message with the expected and the actual value.
+/// Returns an error message with the expected and the actual value.
 pub fn duration(text: &str) -> Result<Duration, String> {
     Span::try_from(Value::from(text)).map(|span| span.0)
 }
@@ -50,7 +50,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// Parses a number per unit of time, such as `5000/s` or `2M/h`.
 ///
 /// # Errors
-/// An error message with the expected and the actual value.
+/// Returns an error message with the expected and the actual value.
 pub fn per_time(text: &str) -> Result<(u64, Duration), String> {
     let parsed = text.split_once('/').and_then(|(count, time)| {
         let count = Count::try_from(Value::from(count)).ok()?.0;
@@ -64,7 +64,7 @@ pub fn per_time(text: &str) -> Result<(u64, Duration), String> {
 /// Returns the number of distinct keys in a window at a rate of new keys.
 ///
 /// # Errors
-/// An error message, if the number is 0, or more than the maximum for a filter.
+/// Returns an error message if the number is 0, or more than the maximum for a filter.
 pub fn keys_in(rate: (u64, Duration), window: Duration) -> Result<u64, String> {
     let keys = u128::from(rate.0) * window.as_nanos() / rate.1.as_nanos().max(1);
     let text = format!("{keys} keys in a window");

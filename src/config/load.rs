@@ -1,6 +1,6 @@
 //! Merges the layers: flags override the environment, which overrides the file. `raw` has the defaults.
 //!
-//! Owns where values come from. Must never depend on what an option means.
+//! Owns the sources of values. Must never depend on what an option means.
 
 use super::aliases;
 use super::error::{Diagnostics, ENVIRONMENT, FLAGS};
@@ -70,7 +70,7 @@ fn with_brackets(path: &str) -> String {
     parts.collect::<String>().trim_start_matches('.').to_owned()
 }
 
-/// Parses a flag's value as an inline table or an array of TOML, if it is one.
+/// Parses a flag's value as a TOML inline table or array. Returns `None` for any other value.
 fn inline(text: &str) -> Option<Value> {
     let is_inline = text.starts_with(['{', '[']);
     let parse = || File::from_str(&format!("value = {text}"), FileFormat::Toml).collect().ok()?.remove("value");
@@ -81,7 +81,7 @@ fn inline(text: &str) -> Option<Value> {
 /// Reads a TOML or YAML file, by its extension, without the environment and without validation.
 ///
 /// # Errors
-/// An error message, if the file cannot be read or parsed.
+/// Returns an error message if the file cannot be read or parsed.
 pub fn document(path: &Path) -> Result<Json, String> {
     let tree = read(path)?.collect().map_err(|error| one_line(&error.to_string()))?;
     Ok(tree.into_iter().map(|(name, value)| (name, as_it_is(value.kind))).collect())

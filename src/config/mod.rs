@@ -94,7 +94,7 @@ impl Config {
     /// Reads the file, the environment, and the `path=value` overrides of the command line.
     ///
     /// # Errors
-    /// [`Errors`] with all errors of the configuration.
+    /// Returns [`Errors`] with all errors of the configuration.
     pub fn load(path: &Path, overrides: &[(String, String)]) -> Result<Self, Errors> {
         Self::load_with(path, &Self::environment(), overrides)
     }
@@ -141,7 +141,7 @@ pub struct Kafka {
     pub start: Start,
     /// The action if a log ends before the position up to which it was read.
     pub on_truncation: OnTruncation,
-    /// How long to wait for a broker at startup.
+    /// The maximum time to wait for a broker at startup.
     pub connect_timeout: Duration,
     /// Other librdkafka properties, by their primary names.
     pub properties: BTreeMap<String, String>,
@@ -322,7 +322,7 @@ pub struct Topic {
     pub formats: Formats,
     /// True if records are first written to a repartition topic, in a partition that is chosen by key.
     pub repartition: bool,
-    /// How long a key stays seen.
+    /// The time or number of keys for which a key stays seen.
     pub window: Window,
     /// The filter that stores seen keys.
     pub filter: Filter,
@@ -332,7 +332,7 @@ pub struct Topic {
     pub refresh: bool,
     /// The location of the event time in a record, or `None` for Kafka's timestamp.
     pub time: Option<EventTime>,
-    /// How far a record's time may be ahead of the local clock and still advance stream time.
+    /// The maximum time by which a record's time may be ahead of the local clock and still advance stream time.
     pub max_future: Duration,
     /// The action for records that are older than the window.
     pub late: Late,
@@ -346,7 +346,7 @@ pub struct Topic {
     pub on_invalid: OnInvalid,
     /// The location of the value by which records and duplicates are counted, if they are.
     pub count_by: Option<CountBy>,
-    /// How to compare the content of duplicates with the records that they duplicate, if it is compared.
+    /// The comparison of duplicates with the records that they duplicate, if it is configured.
     pub key_conflicts: Option<CompareContent>,
 }
 

@@ -20,7 +20,7 @@ impl Config {
     /// Returns the topic with this input. If the input has several rules, returns the first one.
     ///
     /// # Errors
-    /// An error message with all inputs, if none has this name.
+    /// Returns an error message with all inputs if no input has this name.
     pub fn topic(&self, input: &str) -> Result<TopicId, String> {
         let found = self.rules(input).next();
         found.map(|(id, _)| id).ok_or_else(|| format!("expected one of {}, got `{input}`", self.inputs()))
@@ -29,7 +29,7 @@ impl Config {
     /// Returns the topic with this input. If the input has several rules, a rule is chosen by its space instead.
     ///
     /// # Errors
-    /// An error message with all names, if none or several have this name.
+    /// Returns an error message with all names if no topic or several topics have this name.
     pub fn rule(&self, name: &str) -> Result<&Topic, String> {
         let has_several = |topic: &Topic| self.rules(&topic.input).nth(1).is_some();
         match self.rules(name).next() {
@@ -98,7 +98,7 @@ fn problem(topic: &Topic, earlier: &[&Topic], previous: &Topic) -> Option<(&'sta
     if previous.when.is_empty() {
         let first = of(previous);
         let message = format!(
-            "{input:?} is already the input of {first}, which has no `when` and takes all records, so this entry would get none; set `when` in {first}, or move {first} behind this entry"
+            "{input:?} is already the input of {first}, which has no `when` and takes all records, so this entry would get none; set `when` in {first}, or move {first} after this entry"
         );
         return Some(("input", message));
     }

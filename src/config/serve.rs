@@ -34,7 +34,7 @@ pub struct Serve {
     pub tls: Option<Tls>,
     /// The partitions to follow. All partitions by default.
     pub partitions: Option<Partitions>,
-    /// How producers choose the partition of a record by its record key, if known.
+    /// The partitioner of the producers of the input topics, if known.
     pub partitioner: Option<Partitioner>,
     /// True if clients can write to input topics.
     pub writes: bool,

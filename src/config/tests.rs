@@ -387,7 +387,7 @@ fn contradicting_options_of_topics_are_rejected() {
     for (other, error) in [
         (
             format!("input = \"in\"\n{same}"),
-            "topics[1].input: \"in\" is already the input of topics[0], which has no `when` and takes all records, so this entry would get none; set `when` in topics[0], or move topics[0] behind this entry",
+            "topics[1].input: \"in\" is already the input of topics[0], which has no `when` and takes all records, so this entry would get none; set `when` in topics[0], or move topics[0] after this entry",
         ),
         (
             format!("input = \"out\"\n{same}"),
@@ -515,7 +515,7 @@ fn debug_output_contains_no_secret() {
     assert!(shown.contains("sasl.password") && !shown.contains("hunter2"));
 }
 
-/// If a password happens to contain `${`, what looks like the name of a variable is a part of the password.
+/// If a password contains `${`, the text that looks like the name of a variable is a part of the password.
 #[test]
 fn errors_of_invalid_references_do_not_show_secrets() {
     for (name, setting) in [
@@ -1087,7 +1087,7 @@ fn an_entry_with_several_inputs_is_an_entry_for_each() {
     let first = entry("input = \"first\"");
     let (entries, list) = shown([head, &first, &entry(LIST)].concat());
     assert_eq!((entries, list), (vec![0, 1, 1], shown([head, &first, &one("in"), &one("b.c")].concat()).1));
-    // One input can be in the other names, too.
+    // A list with one input may also use `{input}` in other names.
     assert_eq!(shown([head, &entry(&LIST.replace(", \"b.c\"", ""))].concat()).1, shown([head, &one("in")].concat()).1);
 
     let of = |lines: &str| load(&[head, &entry(lines)].concat()).unwrap();
@@ -1195,7 +1195,7 @@ fn an_input_has_several_entries_if_they_fit_together() {
     let third = "input = \"in\"\noutput = \"out\"\nspace = \"in-3\"";
     assert_eq!(
         load_all(&[FIRST, "input = \"in\"\noutput = \"out\"\nspace = \"in-2\"", third]).unwrap_err(),
-        "x.toml: topics[2].input: \"in\" is already the input of topics[1], which has no `when` and takes all records, so this entry would get none; set `when` in topics[1], or move topics[1] behind this entry"
+        "x.toml: topics[2].input: \"in\" is already the input of topics[1], which has no `when` and takes all records, so this entry would get none; set `when` in topics[1], or move topics[1] after this entry"
     );
     let many: Vec<_> = (0..9).map(|number| format!("{FIRST}\nspace = \"s{number}\"")).collect();
     let many: Vec<_> = many.iter().map(String::as_str).collect();

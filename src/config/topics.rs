@@ -194,7 +194,7 @@ fn check_spaces(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
     for (index, (_, topic)) in topics.iter().enumerate() {
         let of_space = spaces.iter().find(|space| space.name == topic.space);
         let Some(other) = of_space.map(KeySpace::first) else { continue };
-        // The inputs of an entry differ from other topics in the same way.
+        // All inputs of an entry have the same settings, so one message is enough.
         if topics[..index].iter().any(|(_, known)| known.entry == topic.entry && known.space == topic.space) {
             continue;
         }

@@ -204,7 +204,7 @@ struct Named {
 /// The content of a sample of keys, selected by fingerprint.
 #[derive(Debug)]
 pub struct ContentSample {
-    /// One key in 2 to the power of this is in the sample.
+    /// The sample contains one key in 2^`halvings`.
     halvings: u32,
     /// Minimum of `halvings`, because a larger sample would exceed the limits.
     least_halvings: u32,

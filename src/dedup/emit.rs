@@ -1,8 +1,8 @@
-//! Which records of a key are emitted, and what their fingerprints contain.
+//! The choice of the emitted records of a key, which also determines the content of fingerprints.
 
 use crate::key::Fingerprint;
 
-/// Which records of a key are emitted.
+/// The records of a key that are emitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Emit {
     /// The first record within the window.

@@ -113,7 +113,7 @@ impl Dedup {
     /// forget everything.
     ///
     /// # Errors
-    /// [`ExactError`] if the verdict cannot be decided.
+    /// Returns [`ExactError`] if the verdict cannot be decided.
     #[inline]
     pub fn judge(&mut self, fingerprint: Fingerprint, time: Option<Timestamp>, max_timestamp: Timestamp) -> Result<Verdict, ExactError> {
         self.advance(time, max_timestamp);
@@ -163,7 +163,7 @@ impl Dedup {
     /// true if the record is a duplicate, and to false if it is unseen.
     ///
     /// # Errors
-    /// [`ExactError`] at the first record that cannot be decided. `seen` does not contain that record.
+    /// Returns [`ExactError`] at the first record that cannot be decided. `seen` does not contain that record.
     pub fn judge_batch(&mut self, fingerprints: &[Fingerprint], times: &[Timestamp], seen: &mut Vec<bool>) -> Result<(), ExactError> {
         seen.clear();
         let Some(filter) = &mut self.filter else { return Ok(()) };
@@ -181,7 +181,7 @@ impl Dedup {
     /// the probability of a false positive.
     ///
     /// # Errors
-    /// [`ExactError`] if it is unknown whether the key is remembered.
+    /// Returns [`ExactError`] if it is unknown whether the key is remembered.
     pub fn retract(&mut self, fingerprint: Fingerprint, time: Option<Timestamp>, max_timestamp: Timestamp) -> Result<Verdict, ExactError> {
         self.advance(time, max_timestamp);
         self.mutation = self.delete(fingerprint)?.then_some(Mutation::Delete);
@@ -277,7 +277,7 @@ impl Dedup {
     /// [`Emit::OnChange`], `Some` if any content of the key is known.
     ///
     /// # Errors
-    /// If the archive cannot be read.
+    /// Returns an error if the archive cannot be read.
     pub fn would_drop(&self, fingerprint: Fingerprint) -> Result<Option<Option<Slice>>, ArchiveError> {
         if self.filter.as_ref().is_some_and(|filter| !filter.contains(fingerprint)) {
             return Ok(None);
@@ -293,7 +293,7 @@ impl Dedup {
     /// it, in a window by count, and if each duplicate inserts its key again.
     ///
     /// # Errors
-    /// If the archive cannot be read.
+    /// Returns an error if the archive cannot be read.
     pub fn seen_since(&self, fingerprint: Fingerprint) -> Result<Option<Timestamp>, ArchiveError> {
         if self.rules.refresh || self.rules.window.length_ms().is_none() {
             return Ok(None);
@@ -306,7 +306,7 @@ impl Dedup {
     /// Sets the entries of `seen` to true for the keys whose records would be dropped.
     ///
     /// # Errors
-    /// If the archive cannot be read.
+    /// Returns an error if the archive cannot be read.
     pub fn contains_each(&self, fingerprints: &[Fingerprint], seen: &mut [bool]) -> Result<(), ArchiveError> {
         match (&self.filter, &self.exact) {
             (Some(filter), None) => filter.contains_each(fingerprints, seen),
@@ -386,7 +386,7 @@ impl Dedup {
     /// Applies a change to a key.
     ///
     /// # Errors
-    /// [`ExactError`] if there is no room, or if it is unknown which keys are remembered.
+    /// Returns [`ExactError`] if there is no room, or if it is unknown which keys are remembered.
     pub fn apply(&mut self, mutation: Mutation, fingerprint: Fingerprint) -> Result<(), ExactError> {
         match mutation {
             Mutation::Insert => {

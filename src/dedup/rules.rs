@@ -1,4 +1,4 @@
-//! The rules of a key space. Must never change while a state exists, because its bits depend on them.
+//! The rules of a key space. They must never change while a state exists, because its bits depend on them.
 
 use super::Emit;
 use crate::filter::{Exact, Filter, Slice, Spec, Window};
@@ -29,9 +29,9 @@ pub struct Rules {
     pub exact: bool,
     /// True if a duplicate renews the window of its key. A key that is repeated forever is then never emitted again.
     pub refresh: bool,
-    /// What to do with late records.
+    /// The action for late records.
     pub late: Late,
-    /// Which records of a key are emitted. [`Emit::OnChange`] requires an exact store without a filter.
+    /// The records of a key that are emitted. [`Emit::OnChange`] requires an exact store without a filter.
     pub emit: Emit,
 }
 

@@ -57,7 +57,7 @@ impl Dedup {
         }
     }
 
-    /// Records that none of the filter's pages is stored any more.
+    /// Marks all pages of the filter as not stored.
     pub fn mark_stale(&mut self) {
         if let Some(filter) = &mut self.filter {
             filter.mark_stale();
@@ -67,7 +67,7 @@ impl Dedup {
     /// Creates the state that metadata describes. The caller then reads its pages and attaches its archive.
     ///
     /// # Errors
-    /// [`MetadataError`] if the metadata does not match these rules.
+    /// Returns [`MetadataError`] if the metadata does not match these rules.
     pub fn from_metadata(rules: Rules, metadata: &DedupMetadata) -> Result<Self, MetadataError> {
         let filter = match (rules.filter, &metadata.filter) {
             (Some(spec), Some(metadata)) => Some(spec.restore(rules.filter_window(), metadata)?),
@@ -94,7 +94,7 @@ impl Dedup {
     /// [`Exact::insert_into`] then inserts the fingerprints.
     ///
     /// # Errors
-    /// [`MergeError`] if the states do not match.
+    /// Returns [`MergeError`] if the states do not match.
     pub fn union(&mut self, other: &Self) -> Result<(), MergeError> {
         match (&mut self.filter, &other.filter) {
             (Some(own), Some(other)) => own.union(&**other)?,
@@ -121,7 +121,7 @@ impl Dedup {
     /// Reads the bytes of a page into the filter.
     ///
     /// # Errors
-    /// [`MetadataError`] if there is no such page.
+    /// Returns [`MetadataError`] if there is no such page.
     pub fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), MetadataError> {
         self.filter.as_mut().map_or(Err(MetadataError::Page(id)), |filter| filter.read_page(id, bytes))
     }

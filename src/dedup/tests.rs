@@ -177,7 +177,7 @@ impl Model {
         if age.is_none_or(|age| age >= (slices + 1) * length) {
             assert_ne!(verdict, Verdict::Duplicate, "not forgotten: emitted {age:?} ago");
         }
-        // In between, the generations decide.
+        // Between these ages, the generations decide.
         let remembered = known.is_some_and(|at| slice(at) >= slice(self.position).map(|slice| slice - slices));
         let late = time.zip(self.position).is_some_and(|(time, position)| !self.counts() && position - time > slices * length);
         let expected = if remembered {

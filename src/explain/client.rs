@@ -39,7 +39,7 @@ pub(super) struct Client<'a> {
 
 /// The requested record.
 pub(super) struct FoundRecord {
-    /// The time that the window goes by, or Kafka's timestamp if the record has no key.
+    /// The time that the window uses, or Kafka's timestamp if the record has no key.
     pub(super) time: Option<Timestamp>,
     /// The fingerprint of the key, and true if the record retracts the key. Or the reason why there is no key.
     pub(super) keyed: Result<(Fingerprint, bool), NoKey>,

@@ -211,7 +211,7 @@ pub(super) struct History<'w> {
     commit: Commit,
 }
 
-/// What to do after a record.
+/// The next step after a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Continue with the next record.

@@ -43,7 +43,7 @@ impl Judgment {
     }
 }
 
-const OTHER_SETTINGS: &str = "the record was processed with another window or filter kind; use the configuration of that time";
+const OTHER_SETTINGS: &str = "the record was processed with another window or filter kind; use the configuration that applied at that time";
 const OTHER_RETRACT: &str =
     "the number of retractions in its commit does not match the current `retract`, so that setting may have been different";
 const NOT_WHOLE: &str = "the changelog does not have all keys that were seen at that time, so a duplicate looks like a false positive";

@@ -249,7 +249,7 @@ impl View<'_> {
             (history.has_other_slices, "a part of the changelog was written with another window; its slices were derived from their times"),
             (
                 known.is_wrongly_renewed,
-                "a false positive renewed the key although it had not been emitted; the filter has the key since then",
+                "a false positive renewed the key although it had not been emitted; the filter has contained the key since then",
             ),
         ];
         explanation.limits.extend(limits.into_iter().filter(|(holds, _)| *holds).map(|(_, limit)| limit.to_owned()));

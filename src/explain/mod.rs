@@ -9,7 +9,7 @@
 //! | file | content |
 //! |---|---|
 //! | `history` | the history of one key in a changelog |
-//! | `outcome` | which records of a commit were emitted |
+//! | `outcome` | the emitted records of a commit |
 //! | `judge` | the cause of a verdict |
 //! | `client`, `state` | requests to the brokers |
 //! | `live`, `recorded` | explanations from the brokers and from a capture |

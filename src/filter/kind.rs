@@ -54,7 +54,7 @@ pub struct Demand {
     pub growth: Growth,
 }
 
-/// The size of a kind's filter, and what follows from it. [`Spec::sizing`] returns it.
+/// The size of a kind's filter, and the properties that follow from the size. [`Spec::sizing`] returns it.
 ///
 /// ```
 /// use unseen::filter::{Demand, Kind, Window};
@@ -200,7 +200,7 @@ macro_rules! kinds {
             /// Creates the filter that metadata describes, with its bytes still zero. [`Filter::read_page`] fills them in.
             ///
             /// # Errors
-            /// [`MetadataError`] if the metadata does not belong to such a filter.
+            /// Returns [`MetadataError`] if the metadata does not belong to such a filter.
             pub fn restore(self, window: Window, metadata: &FilterMetadata) -> Result<Box<dyn Filter>, MetadataError> {
                 match (self, metadata) {
                     $((Self::$kind(sizing), FilterMetadata::$kind(metadata)) => sizing.restore(window, metadata),)*

@@ -79,13 +79,13 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// Inserts a key.
     ///
     /// # Errors
-    /// [`CapacityError`] if there is no room. The key is then not remembered, and nothing is forgotten.
+    /// Returns [`CapacityError`] if there is no room. The key is then not remembered, and nothing is forgotten.
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError>;
 
     /// Looks up a key, and inserts it unless it is remembered. Returns true if it was remembered.
     ///
     /// # Errors
-    /// [`CapacityError`] if the key is not remembered and there is no room.
+    /// Returns [`CapacityError`] if the key is not remembered and there is no room.
     fn check_and_insert(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
         let there = self.contains(fingerprint);
         if !there {
@@ -97,8 +97,8 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// Calls [`Filter::check_and_insert`] for each key in order, and appends to `seen` whether each was remembered.
     ///
     /// # Errors
-    /// [`CapacityError`] at the first key that is not remembered and for which there is no room. Nothing is appended for that
-    /// key.
+    /// Returns [`CapacityError`] at the first key that is not remembered and for which there is no room. Nothing is appended for
+    /// that key.
     fn check_and_insert_each(&mut self, fingerprints: &[Fingerprint], seen: &mut Vec<bool>) -> Result<(), CapacityError> {
         check_and_insert_one_by_one(self, fingerprints, seen)
     }
@@ -106,7 +106,7 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// Renews a key that is remembered, as if it were inserted now. Returns true if the state changed.
     ///
     /// # Errors
-    /// [`CapacityError`] if there is no room. The state is then unchanged.
+    /// Returns [`CapacityError`] if there is no room. The state is then unchanged.
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError>;
 
     /// Deletes a key, if the kind supports it. Returns true if it did.
@@ -118,7 +118,7 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// false positives of both add up.
     ///
     /// # Errors
-    /// [`MergeError`] if the filters do not match. The state is then unchanged.
+    /// Returns [`MergeError`] if the filters do not match. The state is then unchanged.
     fn union(&mut self, other: &dyn Filter) -> Result<(), MergeError>;
 
     /// Advances stream time to `time`, and forgets keys that have left the window. Time never goes back.
@@ -171,7 +171,7 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// Reads the bytes of a page into the filter.
     ///
     /// # Errors
-    /// [`MetadataError::Page`] if the filter has no such page, or the length is wrong.
+    /// Returns [`MetadataError::Page`] if the filter has no such page, or the length is wrong.
     fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), MetadataError>;
 
     /// Marks all pages as stored.
@@ -302,10 +302,10 @@ pub enum MergeError {
     /// The filters are of different kinds.
     #[error("the filters are of different kinds")]
     Kind,
-    /// Their windows differ.
+    /// The windows of the filters differ.
     #[error("the windows differ in length or number of slices")]
     Window,
-    /// Their sizes differ.
+    /// The sizes of the filters differ.
     #[error("the filters differ in size; only filters with the same capacity, rate, and slices can be merged")]
     Size,
     /// The windows count keys, and each counts its own.
@@ -340,7 +340,7 @@ pub enum MetadataError {
     /// The kind differs, or a required filter is missing.
     #[error("the stored filter has a different kind than the configured one")]
     Kind,
-    /// More generations than the window has, out of order, or out of its reach.
+    /// There are more generations than the window has, or they are out of order or outside the window.
     #[error("the stored generations do not match the window")]
     Generations,
     /// A size that no filter has, or that this machine has no memory for.
@@ -349,7 +349,7 @@ pub enum MetadataError {
     /// The filter is at a different slice than the partition.
     #[error("the stored filter does not match the stream time")]
     StreamTime,
-    /// A page that the metadata has no room for.
+    /// A page that does not fit the metadata.
     #[error("the stored filter has no page {} in layer {} of slice {}", .0.page, .0.layer, .0.slice)]
     Page(PageId),
 }

@@ -12,7 +12,7 @@ pub const PAGE_BYTES: usize = 64 * 1024;
 /// Status of a page's stored copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Page {
-    /// There is no stored copy, and none is needed, because the page was never written to.
+    /// No stored copy is needed, because the page was never written to.
     Clear,
     /// The stored copy is missing or out of date.
     Dirty,

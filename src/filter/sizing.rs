@@ -153,7 +153,7 @@ pub fn layout_for(keys: u64, rate: f64) -> BloomLayout {
     let (one, two) = (bits_for(rate, 1), bits_for(rate, 2));
     let (bits, blocks_per_key) = if one > two * WORTH_A_BLOCK { (two, 2) } else { (one, 1) };
     let blocks = (keys.max(1) as f64 * bits / f64::from(BLOCK_BITS)).ceil() as u64;
-    // Two different blocks are required, so there must be two.
+    // The blocks of a key are different, so the filter needs at least this number of blocks.
     BloomLayout { blocks: blocks.max(u64::from(blocks_per_key)), blocks_per_key, k: best_k(bits, blocks_per_key).0 }
 }
 

@@ -104,7 +104,7 @@ impl Follower {
     /// Starts to follow. Does not wait for brokers or for a state. Until they are available, every answer is [`Answer::Unknown`].
     ///
     /// # Errors
-    /// If the configuration has a key space that cannot be followed, or librdkafka rejects a property.
+    /// Returns an error if the configuration has a key space that cannot be followed, or librdkafka rejects a property.
     pub fn start(config: &Arc<Config>) -> Result<Self, Error> {
         Self::start_on(&KafkaBroker::new(Arc::new(Stats::new(config))), config)
     }

@@ -15,7 +15,7 @@ pub enum Answer {
     Seen,
     /// The key was not seen within its window, as of the last known commit.
     Unseen,
-    /// The key was not found, but some partitions could not be asked.
+    /// The key was not found, but some partitions could not answer.
     Unknown,
 }
 

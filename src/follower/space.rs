@@ -25,7 +25,7 @@ pub struct Space {
     changelog: String,
     /// The distinct key definitions of its topics, each with the index of the part that is the record key.
     keys: Vec<(KeySpec, Option<usize>)>,
-    /// The first topic, with the filter of this follower. It stands for the settings that all topics of the space share.
+    /// The first topic, with the filter of this follower. Its settings apply to all topics of the space.
     topic: Topic,
     pub(super) routing: Routing,
     wanted: Option<Partitions>,
@@ -119,7 +119,7 @@ impl Space {
     /// Adds a key to a query, given the texts of its parts. See [`KeySpec::fingerprints_of_texts`].
     ///
     /// # Errors
-    /// [`LookupError`] if no topic of the space has such keys. The query is unchanged.
+    /// Returns [`LookupError`] if no topic of the space has such keys. The query is unchanged.
     #[expect(clippy::needless_pass_by_value, reason = "an iterator that the caller creates")]
     pub fn add<'t>(&self, query: &mut Query, texts: impl ExactSizeIterator<Item = &'t [u8]> + Clone) -> Result<(), LookupError> {
         let is_routed = self.routing != Routing::Any && !self.was_resized.load(Ordering::Relaxed);

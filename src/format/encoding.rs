@@ -37,7 +37,7 @@ impl Decoded {
     /// Decodes a value, starting with the outermost encoding.
     ///
     /// # Errors
-    /// An error message without a subject, if the value does not have these encodings, or is larger than [`DECODED_MAX`].
+    /// Returns an error message without a subject if the value does not have these encodings, or is larger than [`DECODED_MAX`].
     pub(crate) fn decode(&mut self, encodings: &[Encoding], value: &[u8]) -> Result<&[u8], String> {
         let Self { bytes, input, total } = self;
         for (number, encoding) in encodings.iter().enumerate() {

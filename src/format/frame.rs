@@ -67,7 +67,7 @@ impl<'a> Frame<'a> {
     /// Splits a record into its frame and its body. If there is a `header`, it contains the frame.
     ///
     /// # Errors
-    /// An error message without a subject, if the frame is invalid.
+    /// Returns an error message without a subject if the frame is invalid.
     pub fn split(format: Format, record: &'a [u8], header: Option<&'a [u8]>) -> Result<Self, &'static str> {
         match header {
             None => {

@@ -216,13 +216,13 @@ pub trait Extract {
     /// text.
     ///
     /// # Errors
-    /// [`Unreadable`] if the text does not have the format.
+    /// Returns [`Unreadable`] if the text does not have the format.
     fn find<'a>(&'a self, text: &'a [u8], buffers: &mut Buffers, found: &mut [Option<Scalar<'a>>]) -> Result<(), Box<Unreadable>>;
 
     /// Visits everything in a text. If it returns an error, the caller must discard the visited values.
     ///
     /// # Errors
-    /// [`Unreadable`] if the text does not have the format.
+    /// Returns [`Unreadable`] if the text does not have the format.
     fn visit(&self, text: &[u8], buffers: &mut Buffers, visitor: &mut impl Visit) -> Result<(), Box<Unreadable>>;
 }
 
@@ -255,7 +255,7 @@ impl Extractor {
     /// Compiles a schema for these places.
     ///
     /// # Errors
-    /// [`SchemaError`] if the schema is invalid, or if the value at a place cannot be part of a key.
+    /// Returns [`SchemaError`] if the schema is invalid, or if the value at a place cannot be part of a key.
     #[cfg(feature = "formats")]
     pub fn compile(schema: &Schema, message: Message<'_>, places: &Places) -> Result<Self, SchemaError> {
         Ok(Self(match schema.format {
@@ -268,7 +268,7 @@ impl Extractor {
     /// Compiles a schema for these places.
     ///
     /// # Errors
-    /// Always, because this build does not support other formats than JSON.
+    /// Always returns an error, because this build does not support other formats than JSON.
     #[cfg(not(feature = "formats"))]
     pub fn compile(_: &Schema, _: Message<'_>, _: &Places) -> Result<Self, SchemaError> {
         Err(SchemaError("this build of unseen supports only JSON; build it with the Cargo feature `formats`".to_owned()))

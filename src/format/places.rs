@@ -15,7 +15,7 @@ pub enum PointerError {
     Malformed {
         /// The pointer as it was given.
         pointer: String,
-        /// How to write the pointer.
+        /// The correct form of the pointer.
         advice: String,
     },
     /// A pointer that is deeper than the maximum nesting of values.
@@ -37,7 +37,7 @@ impl Places {
     /// Compiles RFC 6901 pointers.
     ///
     /// # Errors
-    /// [`PointerError`] if a pointer is malformed.
+    /// Returns [`PointerError`] if a pointer is malformed.
     pub fn new<P: AsRef<str>>(pointers: impl IntoIterator<Item = P>) -> Result<Self, PointerError> {
         let mut places = Self::default();
         pointers.into_iter().try_for_each(|pointer| places.add(pointer.as_ref()))?;
@@ -47,7 +47,7 @@ impl Places {
     /// Adds the place of an RFC 6901 pointer.
     ///
     /// # Errors
-    /// [`PointerError`] if the pointer is malformed.
+    /// Returns [`PointerError`] if the pointer is malformed.
     pub fn add(&mut self, pointer: &str) -> Result<(), PointerError> {
         self.root.add(pointer, self.count)?;
         self.count += 1;

@@ -34,7 +34,7 @@ pub(crate) struct Limits {
 }
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause after a failed accept: without a free descriptor, the next one would fail at once.
+/// Pause after a failed accept: without a free descriptor, the next accept would fail immediately.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// Minimum time between two log lines about too many connections.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);

@@ -77,7 +77,8 @@ impl Capture {
     /// Waits for a broker, and looks up the offsets of the requested range. Calls `report` while it waits.
     ///
     /// # Errors
-    /// If no broker answers within `kafka.connect_timeout`, if the topic or a partition does not exist, or if a permission is missing.
+    /// Returns an error if no broker answers within `kafka.connect_timeout`, if the topic or a partition does not exist, or if a
+    /// permission is missing.
     pub fn start(config: &Config, wanted: &Wanted, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Self, Error> {
         let consumer: LoggedIn<BaseConsumer<Observer>> = client::create(&client::capture(config), &config.kafka, Observer::new(config))
             .map_err(|error| client::property_error(&error))?;
@@ -123,7 +124,8 @@ impl Capture {
     /// `stop` returns `true`. Returns `true` if the capture is complete.
     ///
     /// # Errors
-    /// If the records cannot be read, if the brokers do not respond for `kafka.connect_timeout`, or if `take` fails.
+    /// Returns an error if the records cannot be read, if the brokers do not respond for `kafka.connect_timeout`, or if `take`
+    /// fails.
     pub fn read<E: From<Error>>(
         &mut self,
         stop: &dyn Fn() -> bool,

@@ -43,7 +43,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// and gets an entry for each internal topic.
 ///
 /// # Errors
-/// An error that may be gone the next time, such as a timeout. It is not a problem of the topic that needs the internal topic.
+/// Returns an error that a retry may fix, such as a timeout. Adds problems of single topics to `problems` instead.
 pub(super) fn ensure(
     config: &Config,
     observer: &BaseConsumer<Observer>,
@@ -143,7 +143,7 @@ fn failure(what: &str, name: &str, wanted: u32, error: &KafkaError) -> String {
     }
     if refuses {
         return format!(
-            "{failed}; the brokers refuse it even with only {}, without which it loses records; allow these settings on the brokers, or create the topic with {wanted} partitions and these settings",
+            "{failed}; the brokers reject the topic even with only the settings {}, which prevent the loss of records; allow these settings on the brokers, or create the topic with {wanted} partitions and these settings",
             RETENTION.map(|(setting, value)| format!("{setting}={value}")).join(", ")
         );
     }
@@ -330,7 +330,7 @@ impl ChangelogReader {
     /// Creates a reader that joins no group.
     ///
     /// # Errors
-    /// If librdkafka rejects the configuration.
+    /// Returns an error if librdkafka rejects the configuration.
     pub fn new(config: &Config) -> Result<Self, Error> {
         let tail = ChangelogTail::with(&client::changelog_reader(config, "read_committed"), config)?;
         let uncommitted = client::changelog_reader(config, "read_uncommitted");

@@ -68,8 +68,8 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
         .set("auto.offset.reset", "error")
         // Topics that share a space wait until all of them have warmed up, and a warm-up may end at an offset without a record.
         .set("enable.partition.eof", if config.shares_spaces() { "true" } else { "false" })
-        // If a static member is killed between the two rounds of a cooperative rebalance, it rejoins without a new rebalance. Nobody would
-        // own the partitions it was to give up until the next rebalance.
+        // If a static member is killed between the two rounds of a cooperative rebalance, it rejoins without a new rebalance. No member
+        // would own the partitions that it had to release until the next rebalance.
         .set("partition.assignment.strategy", if instance.is_some() || config.shares_spaces() { "range" } else { "cooperative-sticky" });
     if let Some(instance) = instance {
         client.set("group.instance.id", format!("{instance}-{worker}"));
@@ -226,7 +226,7 @@ fn with_defaults(kafka: &Kafka, defaults: &[(&str, &str)]) -> ClientConfig {
 /// without a broker to connect to.
 ///
 /// # Errors
-/// An [`Error::Property`] for each rejected property, or one for an invalid combination.
+/// Returns an [`Error::Property`] for each rejected property, or one for an invalid combination.
 pub fn check_properties(config: &Config) -> Result<(), Vec<Error>> {
     let refused = |(name, value): (&String, &String)| ClientConfig::new().set(name, value).create_native_config().err();
     let refused: Vec<_> = config.kafka.properties.iter().filter_map(refused).map(|error| property_error(&error)).collect();

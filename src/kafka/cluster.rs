@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Bytes that a batch header takes from a broker's `max.message.bytes`.
 const BATCH_OVERHEAD: usize = 512;
 
-/// From this number of topics on, one request for all topics of the cluster replaces the requests for single topics.
+/// The number of topics from which one request for all topics of the cluster replaces the requests for single topics.
 const TOPICS_MANY: usize = 20;
 
 /// Time to wait for a metadata response before reporting that no broker answers.
@@ -27,8 +27,8 @@ const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 /// Waits for a broker, checks the topics, and creates missing internal topics.
 ///
 /// # Errors
-/// If no broker answers within `kafka.connect_timeout`, if all brokers reject the login, if a topic is missing, or if topics that share a
-/// space have different partition counts.
+/// Returns an error if no broker answers within `kafka.connect_timeout`, if all brokers reject the login, if a topic is missing, or
+/// if topics that share a space have different partition counts.
 pub fn discover(config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Error> {
     look(config, true, stop, &|message| tracing::warn!("{message}"))
 }
@@ -36,7 +36,7 @@ pub fn discover(config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Err
 /// Does the same as `discover`, for a command that reports progress in its own way.
 ///
 /// # Errors
-/// As for `discover`.
+/// Fails like `discover`.
 pub fn prepare(config: &Config, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Cluster, Error> {
     look(config, true, stop, report)
 }
@@ -44,7 +44,7 @@ pub fn prepare(config: &Config, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) 
 /// Waits for a broker, and returns the names of all topics that this user may see.
 ///
 /// # Errors
-/// If no broker answers within `kafka.connect_timeout`, or if all brokers reject the login.
+/// Returns an error if no broker answers within `kafka.connect_timeout`, or if all brokers reject the login.
 pub fn topics(config: &Config, stop: &dyn Fn() -> bool) -> Result<BTreeSet<String>, Error> {
     list(config, true, stop, &|message| tracing::warn!("{message}"))
 }
@@ -82,7 +82,7 @@ pub(super) fn look(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, re
         if !may_retry || ask(&observer, config).is_none() {
             return found;
         }
-        // The brokers have gone away since they answered.
+        // The brokers became unreachable after they answered.
     }
 }
 
@@ -103,7 +103,7 @@ fn find_topics(config: &Config, observer: &BaseConsumer<Observer>, is_worker: bo
             Err(KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed)) => {
                 format!("{setting}: topic {topic:?} does not exist, or this user may not see it; give the user {operation:?} on it")
             }
-            // Such as a new topic that has no leader yet.
+            // For example, a new topic may have no leader yet.
             Err(error @ KafkaError::MetadataFetch(RDKafkaErrorCode::LeaderNotAvailable)) if config.is_matched(input) => {
                 format!("{setting}: cannot get metadata of topic {topic:?}: {error}")
             }
@@ -229,7 +229,7 @@ fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<Problem>) 
         for (setting, name) in topic.outputs() {
             if let Some(&output) = cluster.partitions.get(name).filter(|&&output| output < input) {
                 cluster.warnings.push(format!(
-                    "{}: topic {name:?} has fewer partitions ({output}) than {:?} ({input}), so it receives records by key and not in the partition of the input",
+                    "{}: topic {name:?} has fewer partitions ({output}) than {:?} ({input}), so its records are partitioned by key and do not keep the partition of the input",
                     topic.setting(setting),
                     topic.input
                 ));

@@ -29,7 +29,7 @@ impl Embedded {
     /// Starts a broker with these topics.
     ///
     /// # Errors
-    /// If the broker cannot listen on a loopback port.
+    /// Returns an error if the broker cannot listen on a loopback port.
     pub fn start(topics: &[&str], partitions: i32) -> Result<Self, Error> {
         let cluster = MockCluster::new(1).map_err(|error| failed(&error))?;
         for topic in topics {
@@ -55,7 +55,7 @@ impl Embedded {
     /// Creates a writer for a topic.
     ///
     /// # Errors
-    /// If librdkafka rejects the producer.
+    /// Returns an error if librdkafka rejects the producer.
     pub fn generator(&self, topic: &str) -> Result<Generator, Error> {
         let producer =
             ClientConfig::new().set("bootstrap.servers", self.address()).set("linger.ms", "5").create().map_err(|error| failed(&error))?;
@@ -65,7 +65,7 @@ impl Embedded {
     /// Creates a reader that starts at the beginning of a topic.
     ///
     /// # Errors
-    /// If librdkafka rejects the consumer.
+    /// Returns an error if librdkafka rejects the consumer.
     pub fn reader(&self, topic: &str, partitions: i32) -> Result<Reader, Error> {
         let consumer: BaseConsumer<DefaultConsumerContext> = ClientConfig::new()
             .set("bootstrap.servers", self.address())
@@ -92,7 +92,7 @@ impl Generator {
     /// Writes a record. Waits while the queue is full.
     ///
     /// # Errors
-    /// If the record cannot be queued.
+    /// Returns an error if the record cannot be queued.
     pub fn write(&self, partition: i32, key: &str, value: &[u8], time: Timestamp) -> Result<(), Error> {
         let mut record = BaseRecord::to(&self.topic).partition(partition).key(key).payload(value).timestamp(time);
         loop {
@@ -112,7 +112,7 @@ impl Generator {
     /// Waits until all records are written.
     ///
     /// # Errors
-    /// If some records are not written within ten seconds.
+    /// Returns an error if some records are not written within ten seconds.
     pub fn flush(&self) -> Result<(), Error> {
         self.producer.flush(Duration::from_secs(10)).map_err(|error| failed(&error))
     }

@@ -62,13 +62,13 @@ pub struct Feature {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "supported", content = "reason", rename_all = "snake_case")]
 pub enum Support {
-    /// It works.
+    /// The feature works.
     Yes,
-    /// It does not work, for this reason.
+    /// The feature does not work. Contains the reason.
     No(String),
-    /// It could not be tried, for this reason.
+    /// The feature could not be tried. Contains the reason.
     Untested(String),
-    /// The configuration does not use it.
+    /// The configuration does not use the feature.
     Unused,
 }
 

@@ -30,7 +30,8 @@ impl GroupView {
     /// Waits for a broker. Calls `report` while it waits.
     ///
     /// # Errors
-    /// If no broker answers within `kafka.connect_timeout`, if all brokers reject the login, or if `stop` returns `true`.
+    /// Returns an error if no broker answers within `kafka.connect_timeout`, if all brokers reject the login, or if `stop` returns
+    /// `true`.
     pub fn connect(config: &Config, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Self, Error> {
         let client = client::changelog_reader(config, "read_committed");
         let observer = client::create(&client, &config.kafka, Observer::new(config)).map_err(|error| client::property_error(&error))?;
@@ -41,7 +42,7 @@ impl GroupView {
     /// Returns the topic's partition count, or 0 if the topic does not exist.
     ///
     /// # Errors
-    /// If no broker answers, or if this user lacks a permission on the topic.
+    /// Returns an error if no broker answers, or if this user lacks a permission on the topic.
     pub fn partitions(&self, topic: &str) -> Result<u32, Error> {
         match partitions(&self.observer, topic) {
             Ok(count) => Ok(count),
@@ -57,7 +58,7 @@ impl GroupView {
     /// Returns the ids of existing topics by name. Old brokers have no ids.
     ///
     /// # Errors
-    /// If no broker answers.
+    /// Returns an error if no broker answers.
     pub fn topic_ids(&self, topics: &[&str]) -> Result<BTreeMap<String, String>, Error> {
         topic_ids(self.observer.client(), topics, CALL_TIMEOUT)
             .map_err(|code| unanswered(&format!("get metadata of topics {topics:?}"), &KafkaError::MetadataFetch(code)))
@@ -66,7 +67,7 @@ impl GroupView {
     /// Returns the group's committed offsets, in the order of `partitions`. Waits until no transaction is pending on them.
     ///
     /// # Errors
-    /// If no broker answers, or if this user lacks the permission.
+    /// Returns an error if no broker answers, or if this user lacks the permission.
     pub fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error> {
         let answer = committed(&self.observer, partitions, &format!("get the committed offsets of group {:?}", self.group));
         answer.map_err(|error| self.denied().unwrap_or(error))
@@ -86,7 +87,7 @@ impl GroupView {
     /// Returns the group's state as the brokers name it, if the group has members.
     ///
     /// # Errors
-    /// If no broker answers.
+    /// Returns an error if no broker answers.
     pub fn activity(&self) -> Result<Option<String>, Error> {
         let groups = self.observer.fetch_group_list(Some(&self.group), CALL_TIMEOUT);
         let groups = groups.map_err(|error| unanswered(&format!("get the state of group {:?}", self.group), &error))?;
@@ -104,7 +105,7 @@ impl GroupView {
     /// Returns the partition's first offset and its last stable offset.
     ///
     /// # Errors
-    /// If no broker answers.
+    /// Returns an error if no broker answers.
     pub fn watermarks(&self, of: &TopicPartition) -> Result<(Offset, Offset), Error> {
         let answer = self.observer.fetch_watermarks(&of.topic, of.partition, CALL_TIMEOUT);
         answer.map_err(|error| unanswered(&format!("get the offsets of {of}"), &error))

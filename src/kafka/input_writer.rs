@@ -45,7 +45,7 @@ impl InputWriter {
     /// Creates a writer that chooses partitions like other producers with this `partitioner`.
     ///
     /// # Errors
-    /// If librdkafka rejects the configuration.
+    /// Returns an error if librdkafka rejects the configuration.
     pub fn new(config: &Config, partitioner: Partitioner) -> Result<Self, Error> {
         let deliveries = Deliveries { observer: Observer::new(config) };
         let producer = client::create(&client::input_writer(config, partitioner), &config.kafka, deliveries);
@@ -55,7 +55,7 @@ impl InputWriter {
     /// Starts to write a record. The receiver gets the result once all in-sync replicas have the record.
     ///
     /// # Errors
-    /// An error message, if the record cannot be queued.
+    /// Returns an error message if the record cannot be queued.
     pub fn write(&self, record: &NewRecord<'_>) -> Result<Receiver<Written>, String> {
         let (done, written) = channel();
         let headers = record.headers.iter().fold(OwnedHeaders::new_with_capacity(record.headers.len()), |headers, (name, value)| {
@@ -73,7 +73,7 @@ impl InputWriter {
     /// Waits up to `timeout` until all writes have ended.
     ///
     /// # Errors
-    /// The number of writes that have not ended.
+    /// Returns the number of writes that have not ended.
     pub fn flush(&self, timeout: Duration) -> Result<(), i32> {
         self.producer.flush(timeout).map_err(|_| self.producer.in_flight_count())
     }

@@ -84,7 +84,7 @@ impl Source {
     /// Creates a consumer. It has not joined the group yet.
     ///
     /// # Errors
-    /// If librdkafka rejects the configuration.
+    /// Returns an error if librdkafka rejects the configuration.
     pub fn new(config: &Config, worker: usize) -> Result<Self, Error> {
         let context = Context { login: Login::of(&config.kafka), rebalances: Mutex::default(), closing: AtomicBool::new(false) };
         let client = client::consumer(config, config.kafka.instance_id.as_deref(), worker);

@@ -33,7 +33,7 @@ impl ChangelogTail {
     /// Creates a reader without partitions.
     ///
     /// # Errors
-    /// If librdkafka rejects the configuration.
+    /// Returns an error if librdkafka rejects the configuration.
     pub fn new(config: &Config) -> Result<Self, Error> {
         Self::with(&client::changelog_tail(config), config)
     }
@@ -125,7 +125,7 @@ impl ChangelogEnds {
     /// Creates a client.
     ///
     /// # Errors
-    /// If librdkafka rejects the configuration.
+    /// Returns an error if librdkafka rejects the configuration.
     pub fn new(config: &Config) -> Result<Self, Error> {
         let client = client::changelog_reader(config, "read_committed");
         let observer = client::create(&client, &config.kafka, Observer::new(config)).map_err(|error| client::property_error(&error))?;

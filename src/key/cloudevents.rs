@@ -14,7 +14,7 @@ const STRUCTURED: &[u8] = b"application/cloudevents";
 /// True if the value is the whole event in JSON (structured mode). Otherwise, attributes are headers (binary mode).
 ///
 /// # Errors
-/// [`Invalid`] if the value is the whole event in another format, or a batch of events.
+/// Returns [`Invalid`] if the value is the whole event in another format, or a batch of events.
 pub(super) fn is_structured(headers: &[(&str, Option<&[u8]>)]) -> Result<bool, Box<Invalid>> {
     let header = headers.iter().rev().find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
     let Some(content_type) = header.and_then(|(_, value)| *value) else { return Ok(false) };

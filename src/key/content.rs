@@ -77,7 +77,7 @@ impl Content {
     /// Compiles RFC 6901 pointers.
     ///
     /// # Errors
-    /// [`SpecError`] if a pointer is malformed, or leads to the whole value.
+    /// Returns [`SpecError`] if a pointer is malformed, or leads to the whole value.
     pub(super) fn new(except: &[String]) -> Result<Self, SpecError> {
         fn flatten(node: &Node, all: &mut Vec<Excepted>) -> usize {
             let at = all.len();

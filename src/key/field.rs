@@ -13,7 +13,7 @@ impl Field {
     /// Compiles an RFC 6901 pointer.
     ///
     /// # Errors
-    /// [`PointerError`] if the pointer is malformed.
+    /// Returns [`PointerError`] if the pointer is malformed.
     pub fn new(pointer: &str) -> Result<Self, PointerError> {
         Ok(Self(JsonExtractor::new(Places::new([pointer])?)))
     }
@@ -74,7 +74,7 @@ pub struct Leaf<'l> {
 /// Returns whether the record is an object.
 ///
 /// # Errors
-/// [`Unreadable`] if the text does not have the format. The caller must then discard the visited fields.
+/// Returns [`Unreadable`] if the text does not have the format. The caller must then discard the visited fields.
 pub(super) fn leaves(
     extractor: &impl Extract,
     text: &[u8],

@@ -43,7 +43,7 @@ impl Hashing {
     /// Creates SipHash with the key given by 32 hexadecimal digits, in either case. The first two digits are the first byte.
     ///
     /// # Errors
-    /// [`HashKeyError`] if the text is not such a key.
+    /// Returns [`HashKeyError`] if the text is not 32 hexadecimal digits.
     pub fn siphash_from_hex(text: &str) -> Result<Self, HashKeyError> {
         let length = text.chars().count();
         if length != 32 {

@@ -93,7 +93,7 @@ impl KeySpec {
     /// value as written, or a text without quotes. An ambiguous text means both.
     ///
     /// # Errors
-    /// [`LookupError`] if no key has such parts.
+    /// Returns [`LookupError`] if no key has such parts.
     pub fn fingerprints_of_texts<'t>(
         &self,
         texts: impl ExactSizeIterator<Item = &'t [u8]> + Clone,

@@ -64,7 +64,7 @@ impl Fingerprint {
     /// Returns the fingerprint of a key with some content: the low half is the key's, and the high half is a hash of both.
     ///
     /// Two keys with the same low half count as one key, with a probability of 2^-64. Because the high half covers the whole key, a record
-    /// of one of them then looks like a change of the other, and is never mistaken for its repetition.
+    /// of one key then looks like a change of the other key, and is never mistaken for a duplicate of it.
     #[must_use]
     pub fn with_content(self, content: Self) -> Self {
         let mut both = [0; 32];
@@ -126,7 +126,7 @@ pub enum SpecError {
     /// A list of alternatives with fewer than two parts.
     #[error("first_of needs at least two parts")]
     Alternatives,
-    /// A content that is normalized, or read as text.
+    /// Content that is normalized or parsed as text.
     #[error("`content` cannot be combined with `normalize` or `then`: use fields of the value instead")]
     NormalizedContent,
     /// A content key without content.
@@ -152,7 +152,7 @@ impl KeySpec {
     /// Compiles a key specification. Keys are hashed with [`Hashing::Xxh3`].
     ///
     /// # Errors
-    /// [`SpecError`] if there are no parts or a pointer is malformed.
+    /// Returns [`SpecError`] if there are no parts or a pointer is malformed.
     pub fn new(parts: Vec<Part>) -> Result<Self, SpecError> {
         if parts.is_empty() {
             return Err(SpecError::Empty);
@@ -227,7 +227,7 @@ impl KeySpec {
         self.reads.value
     }
 
-    /// Returns the places in a record that the key is made of, in order.
+    /// Returns the places in a record that form the key, in order.
     pub fn leaves(&self) -> impl Iterator<Item = &Part> {
         self.parts.iter().flat_map(Part::leaves)
     }
@@ -251,7 +251,7 @@ impl KeySpec {
     /// Returns the fields of the record key or value that no record of a schema can have.
     ///
     /// # Errors
-    /// [`SchemaError`] if the schema cannot be used for the key.
+    /// Returns [`SchemaError`] if the schema cannot be used for the key.
     #[cfg(feature = "formats")]
     pub fn missing_in(&self, schema: &Schema, message: Message<'_>, side: Side) -> Result<Vec<String>, SchemaError> {
         let extractor = Extractor::compile(schema, message, self.places(side))?;
@@ -266,7 +266,7 @@ impl KeySpec {
     /// Computes the fingerprint of the key of a record whose key and value are JSON.
     ///
     /// # Errors
-    /// [`Invalid`] if the record has no such key. The error names the invalid part.
+    /// Returns [`Invalid`] if the record has no such key. The error names the invalid part.
     #[inline]
     pub fn fingerprint(&self, record: &Record<'_>, scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
         match (record.value, &*self.parts) {

@@ -9,7 +9,7 @@ use std::fmt;
 /// One part of a key.
 ///
 /// Values are compared as JSON values: the number 5 and the text "5" are different ids. Pointers are checked when a
-/// [`KeySpec`](super::KeySpec) is made of parts, and values when a record is read.
+/// [`KeySpec`](super::KeySpec) is created from parts. Values are checked when a record is read.
 ///
 /// ```
 /// use unseen::key::{KeySpec, Normalizer, Normalizers, Part, Scratch};
@@ -66,7 +66,7 @@ impl EmbeddedField {
     /// Compiles an RFC 6901 pointer.
     ///
     /// # Errors
-    /// [`PointerError`] if the pointer is malformed.
+    /// Returns [`PointerError`] if the pointer is malformed.
     pub fn new(pointer: &str) -> Result<Self, PointerError> {
         Ok(Self { pointer: pointer.to_owned(), extractor: Box::new(JsonExtractor::new(Places::new([pointer])?)) })
     }
@@ -79,7 +79,7 @@ impl EmbeddedField {
 }
 
 impl Part {
-    /// Returns the places in a record that the part is made of, in order.
+    /// Returns the places in a record that form the part, in order.
     #[must_use]
     pub fn leaves(&self) -> Vec<&Self> {
         match self {

@@ -66,7 +66,7 @@ impl Predicate {
     /// Holds if a record has a value that is not null at an RFC 6901 pointer into its key or value.
     ///
     /// # Errors
-    /// [`PointerError`] if the pointer is malformed.
+    /// Returns [`PointerError`] if the pointer is malformed.
     pub fn field(side: Side, pointer: &str) -> Result<Self, PointerError> {
         Ok(Self::new(Place::Field(side, Field::new(pointer)?, pointer.to_owned())))
     }

@@ -50,7 +50,7 @@ impl TimePlace {
     /// Compiles an RFC 6901 pointer to a field of the record value.
     ///
     /// # Errors
-    /// [`PointerError`] if the pointer is malformed.
+    /// Returns [`PointerError`] if the pointer is malformed.
     pub fn field(pointer: &str) -> Result<Self, PointerError> {
         Ok(Self::Field { field: Field::new(pointer)?, pointer: pointer.to_owned() })
     }
@@ -107,7 +107,7 @@ impl TimeUnit {
         }
     }
 
-    /// Describes what a value with this unit must be.
+    /// Describes the values that this unit expects.
     const fn expected(unit: Option<Self>) -> &'static str {
         match unit {
             None => "a number since 1970, or an RFC 3339 timestamp with a zone",
@@ -121,10 +121,10 @@ impl TimeUnit {
 }
 
 impl EventTime {
-    /// Returns the pointer to the field if every record must have it, and no record of a schema can.
+    /// Returns the pointer to the field if the field is required, but no record of this schema can have it.
     ///
     /// # Errors
-    /// [`SchemaError`] if the schema cannot be used.
+    /// Returns [`SchemaError`] if the schema cannot be used.
     #[cfg(feature = "formats")]
     pub fn missing_in(&self, schema: &Schema, message: Message<'_>) -> Result<Option<&str>, SchemaError> {
         let TimePlace::Field { field, pointer } = &self.place else { return Ok(None) };
@@ -158,7 +158,7 @@ impl EventTime {
         }
     }
 
-    /// Describes what the value at the place must be.
+    /// Describes the values that are expected at the place.
     pub(super) const fn expected(&self) -> &'static str {
         TimeUnit::expected(self.unit)
     }

@@ -29,7 +29,7 @@ const FILE_INTERVAL: Duration = Duration::from_secs(10);
 /// The longest time until the renewal thread looks at the wall clock again. The time of its other waits stops while a machine is suspended.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How long to use a token of unknown lifetime.
+/// The time for which a token of unknown lifetime is used.
 const UNKNOWN_LIFETIME: Duration = Duration::from_secs(5 * 60);
 
 /// A client that uses tokens. The renewal thread calls it, so it must not block.
@@ -128,7 +128,7 @@ impl Tokens {
     /// it.
     ///
     /// # Errors
-    /// If there is no valid token, with the reason.
+    /// Returns the reason if there is no valid token.
     pub(crate) fn get(&self, timeout: Duration) -> Result<Arc<Token>, String> {
         let mut state = self.lock();
         // Nobody renews the token while it has no subscribers.

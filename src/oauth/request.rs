@@ -54,7 +54,7 @@ impl Requests {
     /// Requests a token from a source.
     ///
     /// # Errors
-    /// The reason why there is no token.
+    /// Returns the reason why there is no token.
     pub(super) fn token(&mut self, source: &TokenSource) -> Result<Token, String> {
         match source {
             TokenSource::Endpoint(endpoint) => self.of_endpoint(endpoint),
@@ -116,7 +116,7 @@ fn of_file(path: &Path) -> Result<Token, String> {
 /// Creates an HTTP client that trusts the CA certificates of a PEM file, or those of the system if there is no file.
 ///
 /// # Errors
-/// If the file cannot be used.
+/// Returns an error if the file cannot be used.
 pub(crate) fn agent(ca_location: Option<&Path>, timeout: Duration) -> Result<ureq::Agent, String> {
     let roots = ca_location.map_or(Ok(RootCerts::PlatformVerifier), certificates)?;
     let tls = TlsConfig::builder().provider(TlsProvider::NativeTls).root_certs(roots).build();

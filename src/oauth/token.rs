@@ -39,7 +39,7 @@ impl Token {
     /// Creates a token that is valid for `lifetime`. Without `lifetime`, uses the token's own expiry time and this machine's clock.
     ///
     /// # Errors
-    /// If the text cannot be a bearer token.
+    /// Returns an error if the text cannot be a bearer token.
     pub(super) fn new(value: &str, lifetime: Option<Duration>) -> Result<Self, String> {
         let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
         if value.is_empty() || !value.bytes().all(is_token) {

@@ -203,7 +203,7 @@ fn hash(kind: u64, bytes: &[u8]) -> u64 {
     xxh3_64_with_seed(bytes, kind).max(1)
 }
 
-/// A field of one record: its location, the hash of its value, and its time, if it is one.
+/// A field of one record: its location, the hash of its value, and the time if the value is a time.
 type FieldOfRow = (Place, u64, Option<Timestamp>);
 
 /// Returns the fields of a record, and the hash of a value without fields.

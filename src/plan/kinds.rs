@@ -90,7 +90,7 @@ fn window(slices: u32) -> Window {
     Window::time(24 * 60 * 60 * 1000, slices)
 }
 
-/// A kind that a topic can use.
+/// Creates the candidate for a kind that a topic can use.
 fn offered(kind: Kind, ask: &Ask, rate: f64, slices: u32) -> Candidate {
     let (window, keys, properties) = (window(slices), keys(ask), kind.properties());
     // By default, a filter adapts to the stream.

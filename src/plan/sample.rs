@@ -42,8 +42,8 @@ pub struct SampleOptions {
 pub struct Sample {
     pub records: u64,
     pub distinct: u64,
-    /// Standard error of the distinct keys, or of those in the busiest window, whichever is larger, as a share of them. 0 if all
-    /// keys were counted.
+    /// The larger relative standard error of two numbers: the distinct keys, and the keys in the busiest window. 0 if all keys were
+    /// counted.
     pub relative_error: f64,
     /// Number of records whose key occurred before.
     pub repeats: u64,
@@ -221,7 +221,7 @@ impl Windows {
         counted.saturating_mul(1 << self.halvings.min(63))
     }
 
-    /// Standard error of an estimate, as a share of it. Each key is sampled independently, with the same probability.
+    /// Relative standard error of an estimate. Each key is sampled independently, with the same probability.
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     fn relative_error(&self, estimate: u64) -> f64 {
         let counted = estimate >> self.halvings.min(63);

@@ -3,7 +3,7 @@
 use crate::kafka;
 use crate::record::Offset;
 
-/// Error of a redrive. What earlier transactions have redriven stays redriven.
+/// Error of a redrive. Dead letters of earlier transactions stay redriven.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -11,7 +11,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `position` | which dead letters of a partition were redriven |
+//! | `position` | the redriven dead letters of a partition |
 //! | `target` | the topic and partition that a dead letter is written to |
 //! | `writer` | the transactions |
 //! | `error` | errors |

@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Maximum size of the metadata of a committed offset. The brokers' default limit is 4096.
 const METADATA_MAX: usize = 4000;
-/// The number of bytes of a hash that stands for a kind. Two kinds of a partition are as good as never mistaken for each other.
+/// The number of bytes of a hash that stands for a kind. A collision between two kinds of a partition is extremely unlikely.
 const HASH_BYTES: usize = 6;
 /// The name of the offsets of rejected dead letters in the metadata.
 const REJECTED: &str = "rejected";

@@ -100,7 +100,7 @@ impl Client {
     /// Creates a client.
     ///
     /// # Errors
-    /// An error message if the certificate file cannot be used.
+    /// Returns an error message if the certificate file cannot be used.
     pub(super) fn new(config: &SchemaRegistry) -> Result<Self, String> {
         let agent = oauth::agent(config.ca_location.as_deref(), config.timeout);
         let agent = agent.map_err(|error| format!("schema_registry.ca_location: {error}"))?;

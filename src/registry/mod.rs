@@ -111,7 +111,7 @@ impl Registry {
     /// Starts the thread. Sends no request yet.
     ///
     /// # Errors
-    /// An error message if a configured file cannot be used.
+    /// Returns an error message if a configured file cannot be used.
     pub fn start(config: &SchemaRegistry) -> Result<Self, String> {
         let client = Client::new(config)?;
         let shared = Arc::new(Shared::default());
@@ -125,7 +125,7 @@ impl Registry {
     /// Fetches the latest schema of a subject immediately. Returns `None` if the registry does not have the subject.
     ///
     /// # Errors
-    /// An error message if the registry cannot be reached.
+    /// Returns an error message if the registry cannot be reached.
     pub fn latest(config: &SchemaRegistry, subject: &str) -> Result<Option<Schema>, String> {
         match Client::new(config)?.latest(subject) {
             Ok(schema) => Ok(Some(schema)),

@@ -111,7 +111,7 @@ impl Truth {
         Some(dedup.slice()?.0.saturating_mul(self.slice).saturating_add(open) - 1).filter(|&last| last >= 0)
     }
 
-    /// Advances the position, and forgets keys that no generation reaches any more.
+    /// Advances the position, and forgets keys that are in no generation any more.
     fn advance(&mut self, position: Option<i64>) {
         if self.position.is_none() && position.is_some() {
             // Keys inserted before any time was known belong to the first known time.

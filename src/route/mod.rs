@@ -48,7 +48,7 @@ impl Destination {
     }
 }
 
-/// What to do with a record.
+/// The handling of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// Write the record to this output.
@@ -90,7 +90,7 @@ pub fn of(topic: &Topic, verdict: Verdict) -> Route {
 /// Amount of detail in the headers that explain a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// All headers. For a duplicate, includes the time since when its key is seen, if known.
+    /// All headers. For a duplicate, contains the time since which its key has been seen, if known.
     Full(Option<Timestamp>),
     /// Only the mandatory headers, because the record would be too large with more.
     Brief,

@@ -94,7 +94,7 @@ pub enum Fault {
     /// The command was interrupted.
     #[error("interrupted; nothing was written")]
     Stopped,
-    /// There are more keys than `max_keys`.
+    /// The file has more keys than `max_keys`.
     #[error("the file has more than {0} keys; raise --max-keys, which takes 32 bytes of memory per key")]
     Many(u64),
 }

@@ -306,9 +306,11 @@ fn not_written(failure: SinkError) -> Error {
             let why = refused.first().map_or("", |refused| refused.invalid.message.as_str());
             Error::Refused(format!("nothing was written: {why}"))
         }
-        SinkError::Fenced(reason) => Error::Refused(format!("nothing was written: another seed of this space has started ({reason})")),
+        SinkError::Fenced(reason) => {
+            Error::Refused(format!("nothing was written: another `unseen seed` of this space has started ({reason})"))
+        }
         SinkError::Unknown(reason) => Error::Refused(format!(
-            "it is unknown whether all keys or none were written ({reason}); run the command again: if they were, it reports that the group was seeded"
+            "it is unknown whether all keys or none were written ({reason}); run the command again: if the keys were written, it reports that the group was seeded"
         )),
     }
 }

@@ -9,7 +9,7 @@ use crate::filter::{ExactError, Slice};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 
-/// A line's key: seen or retracted at a time.
+/// A line's key, and the time at which it was seen or retracted.
 #[derive(Clone, Copy, Debug)]
 struct Sighting {
     fingerprint: Fingerprint,

@@ -86,7 +86,7 @@ impl Server {
     /// Creates a server that does not listen yet.
     ///
     /// # Errors
-    /// An error message if `serve.tls` cannot be used, or if librdkafka rejects a property.
+    /// Returns an error message if `serve.tls` cannot be used, or if librdkafka rejects a property.
     pub fn new(config: &Config, follower: Follower) -> Result<Arc<Self>, String> {
         let serve = &config.serve;
         Ok(Arc::new(Self {
@@ -110,7 +110,7 @@ impl Server {
     /// Opens the sockets.
     ///
     /// # Errors
-    /// An error message if an address cannot be used.
+    /// Returns an error message if an address cannot be used.
     pub async fn listen(&self) -> Result<Listening, String> {
         let bind = async |address: SocketAddr, setting: &str, or: &str| {
             let bound = TcpListener::bind(address).await;

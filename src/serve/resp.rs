@@ -47,8 +47,8 @@ pub(super) struct Parser {
 }
 
 impl Parser {
-    /// Continues to parse a command, of which more bytes may have arrived. Returns the size of the command after all of it has arrived. Its
-    /// arguments are then in [`Parser::parts`]. A command without arguments is ignored.
+    /// Continues to parse a command after more bytes may have arrived. Returns the size of the command once it is complete. Its arguments
+    /// are then in [`Parser::parts`]. A command without arguments is ignored.
     pub(super) fn parse(&mut self, command: &[u8], is_authenticated: bool) -> Result<Option<usize>, ProtocolError> {
         let limits = if is_authenticated { AUTHENTICATED } else { UNAUTHENTICATED };
         let mut left = match self.left {

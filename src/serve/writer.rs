@@ -60,7 +60,8 @@ struct InFlight {
 #[derive(Debug)]
 pub(super) struct Write {
     item: Item,
-    /// The time at which this write put the key in flight. `None` if the key was already in flight, or if this write does not change that.
+    /// The time at which this write put the key in flight. `None` if the key was already in flight, or if this write does not put it in
+    /// flight.
     mark: Option<Instant>,
     /// True if another write of the same key is in flight.
     pub(super) is_in_flight: bool,
@@ -71,7 +72,7 @@ impl Writer {
     /// Creates a writer.
     ///
     /// # Errors
-    /// If librdkafka rejects a property.
+    /// Returns an error if librdkafka rejects a property.
     pub(super) fn new(config: &Config) -> Result<Self, Error> {
         let partitioner = config.serve.partitioner;
         let inputs = config.spaces().iter().map(|space| Input::of(config, space, partitioner)).collect();
@@ -82,7 +83,7 @@ impl Writer {
     /// Builds the record for a key, or the record that retracts the key, from the texts of its parts. Writes nothing.
     ///
     /// # Errors
-    /// A reason if no record of the space's topics can represent this key.
+    /// Returns a reason if no record of the space's topics can represent this key.
     pub(super) fn prepare<'r>(&'r self, space: usize, texts: &[&'r [u8]], retracts: bool) -> Result<Prepared<'r>, String> {
         let input = self.inputs[space].as_ref().map_err(Clone::clone)?;
         let (fingerprint, record) = input.record(texts, retracts)?;
@@ -92,7 +93,7 @@ impl Writer {
     /// Starts to write a record. `is_known` is true if the committed state contains its key.
     ///
     /// # Errors
-    /// A reason if the record is not written.
+    /// Returns a reason if the record is not written.
     pub(super) fn write(&self, prepared: &Prepared<'_>, is_known: bool) -> Result<Write, String> {
         let Prepared { item, record, retracts } = prepared;
         let (item, input) = (*item, self.inputs[item.0].as_ref().map_err(Clone::clone)?);

@@ -37,13 +37,13 @@ const ITEMS_MAX: usize = 10_000;
 /// `max.message.bytes` is far below the default of 1 MiB. If a topic rejected a record, every worker would stop.
 const ITEM_BYTES_MAX: usize = 32 << 10;
 
-/// For each item: the answer of the lookup, and the write in progress, or the reason why nothing is written.
+/// The answer of each item's lookup, and the write in progress or the reason why nothing is written.
 type Begun = Vec<(Answer, Result<Write, String>)>;
 
 /// An answer that waits for its writes.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// The position of the answer: after this many bytes of the other answers.
+    /// The position of the answer within the other answers, in bytes.
     at: usize,
     is_list: bool,
     retracts: bool,

@@ -104,7 +104,8 @@ impl Simulation {
     /// Runs a test as the simulation's first thread. When the test returns or panics, all processes are killed.
     ///
     /// # Panics
-    /// If the test panics, no thread can run, or the simulation takes too long. The message shows the threads and the last events.
+    /// Panics if the test panics, no thread can run, or the simulation takes too long. The message shows the threads and the last
+    /// events.
     pub fn run<T>(seed: u64, options: Options, test: impl FnOnce(&Self) -> T) -> T {
         let simulation = Self(Arc::new(Shared {
             base: Instant::now(),

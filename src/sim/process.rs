@@ -120,7 +120,7 @@ impl World {
     }
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ended<T> {
     /// The main function returned this value.

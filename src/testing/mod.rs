@@ -66,7 +66,7 @@ impl Report {
 pub struct Difference {
     /// Number of the record, starting at 1, or `None` for the whole test.
     pub record: Option<u64>,
-    /// What differs, such as `verdict` or `header unseen-verdict`.
+    /// The part that differs, such as `verdict` or `header unseen-verdict`.
     pub what: String,
     pub expected: String,
     pub got: String,

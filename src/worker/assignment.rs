@@ -31,7 +31,7 @@ pub(super) struct Assignment {
     pub(super) unbegun: Vec<AssignedPartition>,
     /// The time of the next check for a group that has started.
     pub(super) unbegun_due: Instant,
-    /// For topics whose partition 0 this worker owns: the ends of all partitions at the time of the assignment.
+    /// The ends of all partitions at the time of the assignment, for topics whose partition 0 this worker owns.
     pub(super) ends: BTreeMap<TopicPartition, Offset>,
     /// The group's starting offsets for partitions of all members, while this worker commits them.
     pub(super) beginnings: BTreeMap<TopicPartition, Offset>,

@@ -13,7 +13,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
-/// The sampling rate: one in this many keys.
+/// The sampling rate: one key in `SAMPLE`.
 const SAMPLE: u128 = 1024;
 /// The maximum number of sampled keys, which take a few megabytes. The oldest keys are dropped.
 const KEYS_MAX: usize = 1 << 16;

@@ -6,7 +6,7 @@
 use super::ids::InputId;
 use crate::record::{Offset, Timestamp};
 
-/// Latency is measured on one in this many records.
+/// Latency is measured on one record in `TIMED`.
 const TIMED: usize = 64;
 
 /// The records written in the open transaction, by number.

@@ -130,7 +130,7 @@ impl KeyReader {
         // Records are forwarded by their keys.
         let spec = RecordSpec { content: spec.content.filter(|_| topic.forward.is_none()), ..spec };
         let reads_headers = topic.config.reads_headers();
-        // Decided once, so that a topic without a condition does not pay for it.
+        // Checked once per run, so that records of a topic without a condition have no cost for it.
         if spec.when.is_empty() && spec.content.is_none() {
             read_each(messages, reads_headers, keys, |record, time| reader.read_selected(spec, record, time, scratch, schemas));
         } else {

@@ -75,7 +75,7 @@ impl<B: Broker> Worker<B> {
             let Some(input) = self.assignment.inputs.get_mut(&id).filter(|input| input.position() < end) else { continue };
             if input.step_over(end) {
                 stepped = true;
-                // So that the next checkpoint contains the new offset.
+                // The next checkpoint must contain the new offset.
                 for id in input.states() {
                     if let Some(state) = self.assignment.states.get_mut(&id) {
                         state.changed = true;

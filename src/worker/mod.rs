@@ -97,7 +97,7 @@ impl<B: Broker> Worker<B> {
     /// Connects worker `number` of this process, and ends the transaction that its predecessor left open. Does not join the group.
     ///
     /// # Errors
-    /// If Kafka rejects the producer.
+    /// Returns an error if Kafka rejects the producer.
     pub fn connect(shared: Shared<B>, number: usize) -> Result<Self, Error> {
         let writer = TransactionWriter::connect(&shared, number)?;
         let topics = Topics::new(&shared.config, &shared.cluster);
@@ -123,7 +123,7 @@ impl<B: Broker> Worker<B> {
     /// Processes records until asked to stop. Then drains: commits, writes checkpoints, and leaves the group.
     ///
     /// # Errors
-    /// If the worker cannot continue.
+    /// Returns an error if the worker cannot continue.
     pub fn run(mut self, number: usize) -> Result<(), Error> {
         loop {
             let source = self.shared.broker.consumer(&self.shared.config, number)?;

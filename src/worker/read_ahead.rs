@@ -95,7 +95,7 @@ impl<'s, B: Broker> ReadAhead<'s, B> {
     /// Waits for records, unless some were read ahead.
     ///
     /// # Errors
-    /// If the consumer has failed for good.
+    /// Returns an error if the consumer has failed permanently.
     pub(super) fn fill(&mut self, source: &'s B::Consumer, wait: Duration) -> Result<(), broker::Error> {
         match self.failed.take() {
             Some(error) => Err(error),

@@ -22,7 +22,7 @@ use crate::values::CountBy;
 use std::sync::PoisonError;
 
 /// True if the record at this offset is in the sample for `count_by`, which takes one record in 32. Extracting the value from every record
-/// would cost as much as extracting its key. The sample is chosen by a hash, because producers may write in turns.
+/// would cost as much as extracting its key. The sample is chosen by a hash, because several producers may alternate.
 const fn is_counted_by_value(offset: Offset) -> bool {
     offset.cast_unsigned().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59 == 0
 }

@@ -23,7 +23,7 @@ use std::time::Duration;
 /// The maximum number of rejoins within [`REJOIN_WINDOW`].
 const REJOINS_MAX: usize = 3;
 
-/// The time for which a rejoin counts. It is much longer than two processes need to take the name from each other.
+/// The time for which a rejoin counts. Two processes that take the name from each other reach the maximum much faster.
 const REJOIN_WINDOW: Duration = Duration::from_secs(600);
 
 /// The wait before a rejoin.
@@ -33,7 +33,7 @@ impl<B: Broker> Worker<B> {
     /// Drops everything that the fenced consumer has read, and waits. A new consumer then joins the group.
     ///
     /// # Errors
-    /// If the member is fenced so often that another process must have the same name.
+    /// Returns an error if the member is fenced so often that another process must have the same name.
     pub(super) fn prepare_to_rejoin(&mut self, source: &B::Consumer) -> Result<(), Error> {
         self.rejoins.retain(|at| runtime::since(*at) < REJOIN_WINDOW);
         if self.rejoins.len() >= REJOINS_MAX {

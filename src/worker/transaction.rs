@@ -63,7 +63,7 @@ impl Limit {
 
     /// Records that a transaction with this load was committed at this age. If the transaction was full, the limit rises. It rises quickly
     /// after a young transaction. After a transaction near its timeout, it rises slowly, and stays below the last load that was too large.
-    /// The load may not be what made a commit slow, so the limit never stops rising.
+    /// The load may not be the cause of a slow commit, so the limit never stops rising.
     pub(super) fn committed(&mut self, load: Load, age: Duration, timeout: Duration) {
         self.timed_out = 0;
         if !self.is_full(load) {

@@ -31,7 +31,7 @@ struct VerdictRun {
 /// The remembered decision about a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Recall {
-    /// There is no verdict. The record is read for the first time.
+    /// No verdict, because the record is read for the first time.
     New,
     /// The verdict from before an abort.
     Decided(Verdict),

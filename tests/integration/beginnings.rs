@@ -130,7 +130,7 @@ fn lost_state_is_detected_after_the_input_has_expired() {
     );
 }
 
-/// If the offset was set by hand, the worker does not know where the group began. A cold start then takes nothing for seen.
+/// If the offset was set by hand, the worker does not know the start offset of the group. A cold start then treats all keys as unseen.
 #[test]
 fn cold_start_after_a_manual_reset_treats_all_keys_as_unseen() {
     let topics = Topics::new("begin-cold", "start = \"latest\"", "changelog = false", 1);

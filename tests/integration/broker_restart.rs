@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 const RECORDS: usize = 200_000;
 
 #[test]
-fn broker_kills_change_nothing() {
+fn broker_kills_do_not_change_the_output() {
     let mut broker = OwnBroker::start();
     let mut stream = Stream::new(broker.address(), "restart", RECORDS);
     let feed = stream.feed(12);

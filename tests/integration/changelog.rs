@@ -196,7 +196,7 @@ fn changelog_that_is_recreated_under_a_worker_is_not_trimmed() {
 
 /// Offsets of the old changelog have no meaning in the new one, not even when the new one is trimmed.
 #[test]
-fn recreated_changelog_keeps_what_the_window_needs() {
+fn recreated_changelog_keeps_the_keys_of_the_window() {
     let mut sliced = Sliced::new();
     let mut worker = sliced.setup.start("a");
     sliced.read((0..4).flat_map(|slice| Sliced::fill(slice, 200)), &mut worker);

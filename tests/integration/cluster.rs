@@ -51,7 +51,8 @@ fn fewer_output_partitions_are_reported_and_accepted() {
     let file = stream.setup.write_config("a");
     let (code, stdout, stderr) = unseen(["check".as_ref(), "--connect".as_ref(), "-c".as_ref(), file.as_os_str()]);
     assert_eq!(code, Some(0), "{stderr}");
-    let sentence = format!("topic {:?} has fewer partitions (2) than {:?} (4), so it receives records by key", stream.output, stream.input);
+    let sentence =
+        format!("topic {:?} has fewer partitions (2) than {:?} (4), so its records are partitioned by key", stream.output, stream.input);
     assert!(stdout.contains(&sentence) || stderr.contains(&sentence), "{stdout}{stderr}");
 
     stream.begin(20_000);

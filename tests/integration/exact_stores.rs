@@ -12,7 +12,7 @@ fn news() -> Vec<TestRecord> {
     News { count: RECORDS, ..News::default() }.records()
 }
 
-/// Records of which every tenth retracts its key.
+/// Returns records. Every tenth record retracts its key.
 fn with_regrets() -> Vec<TestRecord> {
     let mut records = news();
     records.iter_mut().step_by(10).for_each(|record| record.headers.push((RETRACT.to_owned(), None)));
@@ -87,7 +87,7 @@ fn changed_contents_survive_kills() {
 
 /// The disk has no space to open the state for writing. The worker still looks up its keys.
 #[test]
-fn keys_are_known_on_a_full_disk() {
+fn keys_stay_seen_on_a_full_disk() {
     let confirmed = "filter = { kind = \"aging\", capacity = \"10k\", false_positive_rate = 0.3, confirm = true }";
     for (hint, filter) in [("room-exact", "filter = { kind = \"exact\" }"), ("room-confirmed", confirmed)] {
         let output = topic(broker(), &format!("{hint}-out"), 4);

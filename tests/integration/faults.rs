@@ -112,7 +112,7 @@ impl Lives {
         died_at(worker, faults);
     }
 
-    /// Runs a worker per fault, each of which dies without provocation.
+    /// Runs a worker per fault. Each worker dies at its fault point without a signal.
     fn each_dies(&mut self, all: &[&str]) {
         for faults in all {
             self.dies(faults, |_, _| {});
@@ -145,7 +145,7 @@ fn kills_at_steps_of_transactions_and_checkpoints() {
 #[test]
 fn full_transactions_do_not_prevent_checkpoints() {
     let mut lives = Lives::new("faults-full", 60, HOUR / 3, AGING);
-    // So many commits that two checkpoints are due well before half of them, on a machine of any speed.
+    // The number of commits is so large that two checkpoints are due well before half of them, on a machine of any speed.
     let overrides = ["worker.commit_interval=1s", "worker.max_transaction_records=100", "worker.checkpoint_interval=100ms"];
     lives.overrides.extend(overrides.map(str::to_owned));
     lives.stream.produce(..);
@@ -207,7 +207,7 @@ fn kills_while_corrupt_state_is_moved_aside() {
 }
 
 #[test]
-fn steps_that_fail_change_nothing() {
+fn failed_steps_do_not_change_the_output() {
     let mut lives = Lives::new("faults-errors", 4, HOUR / 3, AGING);
     let mut worker = lives.start(&ERRORS.join(","));
     for _ in 0..4 {
@@ -222,7 +222,7 @@ fn steps_that_fail_change_nothing() {
 }
 
 #[test]
-fn workers_frozen_past_the_transaction_timeout_change_nothing() {
+fn workers_frozen_past_the_transaction_timeout_do_not_change_the_output() {
     let mut lives = Lives::new("faults-stops", STANDSTILLS.len(), HOUR / 3, AGING);
     lives.overrides.extend(["worker.transaction_timeout=1s".to_owned(), "kafka.properties.session.timeout.ms=60000".to_owned()]);
     for faults in STANDSTILLS {

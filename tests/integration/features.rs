@@ -1,4 +1,4 @@
-//! Promise: `unseen check --connect` reports each feature that a cluster lacks, with what to do about it, and changes nothing.
+//! Promise: `unseen check --connect` reports each feature that a cluster lacks, with a solution, and changes nothing.
 
 use crate::harness::{OwnBroker, PATIENCE, Setup, api, broker, client, committed_offset, front, limit_api, unseen, wait_until};
 use crate::stream::Stream;
@@ -15,7 +15,7 @@ fn check(setup: &Setup, overrides: &[&str]) -> (Option<i32>, Value) {
     (code, serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}{stderr}")))
 }
 
-/// Whether each feature is supported.
+/// The support of each feature.
 fn features(report: &Value) -> BTreeMap<&str, &str> {
     let features = report["features"].as_array().expect("a list");
     features.iter().map(|feature| (feature["name"].as_str().expect("a name"), feature["supported"].as_str().expect("an answer"))).collect()
@@ -84,10 +84,10 @@ const END_TXN: i16 = 26;
 const TXN_OFFSET_COMMIT: i16 = 28;
 
 #[test]
-fn each_missing_feature_is_reported_with_the_option_that_goes_without_it() {
+fn missing_features_are_reported_with_the_options_that_avoid_them() {
     let broker = OwnBroker::start();
     let stream = Stream::remembered(broker.address(), "lacking", 1).with(|setup| setup.servers(&broker.servers_by_way()));
-    // The setting in which the worker uses the feature, if there is one, is a problem; anything else is a warning.
+    // A missing feature is a problem if the worker needs it with these settings, and otherwise a warning.
     let without = |limited: i16, most: Option<i16>| {
         let behind = front(broker.behind(), move || {
             Box::new(move |request, ask| {
@@ -159,7 +159,7 @@ fn spoil(mut request: Vec<u8>, setting: &str) -> Vec<u8> {
 
 /// Amazon MSK Serverless, for example, does not allow to set the segment size.
 #[test]
-fn a_worker_runs_on_brokers_that_refuse_settings_it_can_do_without() {
+fn worker_runs_on_brokers_that_reject_optional_topic_settings() {
     let broker = OwnBroker::start();
     let stream = Stream::remembered(broker.address(), "settings", 2_000);
     let stream = stream.with(|setup| setup.servers(&broker.servers_by_way()));
@@ -169,7 +169,7 @@ fn a_worker_runs_on_brokers_that_refuse_settings_it_can_do_without() {
     refuse("cleanup.policy");
     let (code, report) = check(&stream.setup, &[]);
     assert_eq!(code, Some(78), "{report}");
-    let words = "even with only cleanup.policy=delete, retention.ms=-1, retention.bytes=-1, without which it loses records";
+    let words = "even with only the settings cleanup.policy=delete, retention.ms=-1, retention.bytes=-1, which prevent the loss of records";
     assert!(messages(&report).contains(words), "{report}");
 
     refuse("segment.bytes");

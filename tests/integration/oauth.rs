@@ -189,7 +189,7 @@ fn a_rejected_token_is_replaced_before_it_expires() {
 }
 
 #[test]
-fn a_wrong_clock_or_secret_is_reported_as_a_refusal_of_the_aws_credentials() {
+fn wrong_clock_or_secret_is_reported_as_rejected_aws_credentials() {
     let (broker, secret) = (OwnBroker::start(), unique("aws-secret"));
     let ahead = Msk::new(&secret, Duration::from_secs(3600), Duration::from_secs(60));
     let other = Msk::new("another secret", Duration::ZERO, Duration::from_secs(60));

@@ -46,7 +46,7 @@ fn wait_until_not_ready(worker: &mut Worker, reason: &str) {
 }
 
 #[test]
-fn a_topic_that_appears_is_deduplicated_exactly_once() {
+fn new_matching_topic_is_deduplicated_exactly_once() {
     let base = unique("appears");
     let setup = setup(&base);
     let [a, b, c] = ["a", "b", "c"].map(|name| format!("{base}.{name}"));
@@ -140,7 +140,7 @@ fn a_worker_without_a_matching_topic_waits_for_one() {
 }
 
 #[test]
-fn a_change_of_the_topics_has_no_deadline_but_a_signal_has_one() {
+fn drain_has_a_deadline_after_a_signal_but_not_after_a_topic_change() {
     let base = unique("deadline");
     let setup = setup(&base);
     let a = format!("{base}.a");

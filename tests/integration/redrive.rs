@@ -164,7 +164,7 @@ fn a_second_redrive_fences_the_first() {
 
 /// A later redrive writes the dead letters that this one does not select. Records that the worker would not emit again go to the output.
 #[test]
-fn selected_dead_letters_are_redriven_and_others_are_left() {
+fn only_selected_dead_letters_are_redriven() {
     let (dead, records) = (Dead::new("redrive-some"), records(30));
     for (reason, range) in [("malformed", 0..10), ("oversize", 10..20), ("late", 20..30)] {
         dead.bury(&records[range], reason);
@@ -227,7 +227,7 @@ fn dead_letters_of_an_unknown_topic_are_redriven_when_it_is_configured() {
 
 /// The topic accepts no batch of the usual size, and then not every record.
 #[test]
-fn a_rejected_dead_letter_is_left_and_the_others_are_redriven() {
+fn rejected_dead_letter_does_not_stop_the_others() {
     let output = topic_with(broker(), "redrive-small-out", 4, &[("max.message.bytes", "2000")]);
     let dead = Dead::with_topics(topic(broker(), "redrive-small-in", 4), output, "redrive-small");
     let mut records = records(40);
@@ -268,7 +268,7 @@ fn a_rejected_dead_letter_is_left_and_the_others_are_redriven() {
 
 /// A worker may write new dead letters while the redrive repeats a rejected batch.
 #[test]
-fn dead_letters_that_are_added_after_the_start_are_left() {
+fn dead_letters_added_after_the_start_are_not_redriven() {
     let input = topic_with(broker(), "redrive-start-in", 4, &[("max.message.bytes", "2000")]);
     let dead = Dead::with_topics(input, topic(broker(), "redrive-start-out", 4), "redrive-start");
     let mut records = records(40);
@@ -367,7 +367,7 @@ fn an_unusable_matching_topic_does_not_stop_the_others() {
 }
 
 #[test]
-fn errors_say_what_to_do() {
+fn errors_state_what_to_do() {
     let dead = Dead::new("redrive-errors");
     dead.refused(&["--topic", "other"], "--topic: expected one of ");
     let config = dead.setup.write_config("b").display().to_string();

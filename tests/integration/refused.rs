@@ -181,7 +181,7 @@ fn batch_of_rejected_records_loses_nothing() {
     }
 }
 
-/// Without transactions, an abort does not undo what was forwarded. If forwarded records are rejected later, copies of them would be, too.
+/// Without transactions, an abort does not undo forwarded records. If the target later rejects the records, it rejects their copies, too.
 #[test]
 fn records_are_forwarded_once_while_others_are_rejected() {
     let mut case = Case::new(Refusal::NoKey, "at_least_once", "repartition = true\non_invalid = \"drop\"");

@@ -31,7 +31,7 @@ fn replay_gives_the_verdicts_of_the_live_run() {
 
 /// The records that a condition does not select pass through, in a live run, in a replay, and in an explanation.
 #[test]
-fn a_condition_selects_the_same_records_live_and_afterwards() {
+fn a_condition_selects_the_same_records_live_and_in_a_replay() {
     let mut stream = Stream::new(broker(), "replay-when", 6_000);
     for record in stream.records.iter_mut().step_by(3) {
         let value = record.text().trim_end_matches('}').to_owned();

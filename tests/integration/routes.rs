@@ -108,7 +108,7 @@ fn record_from_the_future_expires_no_keys() {
 }
 
 #[test]
-fn a_window_by_count_remembers_that_many_keys() {
+fn count_window_remembers_the_configured_number_of_keys() {
     const KEYS: usize = 1000;
     let mut stream = Stream::remembered(broker(), "count", RECORDS);
     // Four slices with a quarter of the window each, and the open one.
@@ -152,7 +152,8 @@ fn assigned(worker: &Worker, topic: &str) -> BTreeSet<String> {
     of_topic.map(str::to_owned).collect()
 }
 
-/// Partitions with the same number in a space must belong to one worker, or neither would know what the other has seen.
+/// Partitions with the same number in a space must belong to one worker, because otherwise neither worker would know the keys that the
+/// other has seen.
 #[test]
 fn partitions_of_a_space_are_assigned_to_one_worker() {
     let (stream, second, second_out) = with_a_second_topic("together");
@@ -177,7 +178,7 @@ fn partitions_of_a_space_are_assigned_to_one_worker() {
 }
 
 #[test]
-fn at_least_once_undisturbed_is_exact() {
+fn at_least_once_without_failures_is_exact() {
     let stream = Stream::remembered(broker(), "plain", RECORDS).with(|setup| setup.worker("delivery = \"at_least_once\""));
     stream.produce(..);
     stream.check(stream.setup.start("a"));

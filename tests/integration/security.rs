@@ -65,7 +65,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// What `unseen check --connect` reports of its lack.
+    /// Returns the message of `unseen check --connect` if this is missing.
     const fn report(self) -> &'static str {
         match self {
             Self::Input => "topics[0].input: this user lacks the permission Read on topic",

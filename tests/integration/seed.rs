@@ -152,7 +152,7 @@ fn seed_is_written_completely_or_not_at_all() {
 /// A group that was started too early, and found nothing to read, leaves checkpoints without the seed. Its offsets and its changelog were
 /// deleted since then, but its state directory was not.
 #[test]
-fn a_checkpoint_from_before_the_seed_does_not_hide_it() {
+fn checkpoint_from_before_the_seed_does_not_hide_seeded_keys() {
     let seeded = Seeded::new("seed-early", AGING);
     let restored = |mut worker: Worker| {
         wait_until("all partitions are read", LIMIT, || {

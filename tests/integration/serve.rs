@@ -47,7 +47,7 @@ fn answers_match_the_committed_stream() {
     let stream = Stream::new(broker(), "serve", RECORDS).with(short_timeouts);
     let cuckoo = "serve.filters.news={ kind = \"cuckoo\", capacity = \"400k\", false_positive_rate = 1e-9 }";
     let (mut first, address, status) = stream.setup.serve("s", &[]);
-    // There is no changelog yet, so nothing is known.
+    // There is no changelog yet, so all answers are unknown.
     let asked = Asker::connect(&address).ask(&["BF.EXISTS", "news:{1}", "n-1"]);
     assert!(is_loading(&asked), "{asked:?}");
     assert_eq!(http(&status, "GET /readyz", "").0, 503);
@@ -131,7 +131,7 @@ fn server_follows_a_reset_group() {
 
 /// Invalid requests get an error, and delay no other client.
 #[test]
-fn misbehaving_clients_delay_no_other() {
+fn misbehaving_clients_do_not_delay_others() {
     let stream = Stream::new(broker(), "clients", 1000);
     stream.begin(1000);
     let (server, address, status) = stream.setup.serve("s", &["serve.password=secret", "serve.max_connections=50", "serve.threads=2"]);
@@ -197,7 +197,7 @@ fn misbehaving_clients_delay_no_other() {
         half.send(b"*3\r\n$9\r\nBF.EX");
     }
     assert_eq!(known.ask(&["PING"]), Reply::Simple("PONG".to_owned()));
-    // Clients without a password take what is left of the 50 connections. The one after them is refused.
+    // Clients without a password take the rest of the 50 connections. The next client is rejected.
     let mut strangers = Vec::new();
     let mut refused = wait_until("a client is refused", LIMIT, || {
         let mut one = Asker::connect(&address);

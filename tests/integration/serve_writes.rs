@@ -242,7 +242,7 @@ fn a_stopped_server_finishes_its_writes() {
 
 /// Earlier keys are in the partition for the former partition count, and later keys in the partition for the current one.
 #[test]
-fn added_partitions_hide_no_key() {
+fn keys_are_found_after_partitions_are_added() {
     let [input, output] = ["grow-in", "grow-out"].map(|hint| topic(broker(), hint, 2));
     let setup = Setup::new(broker(), "grow")
         .worker("commit_interval = \"100ms\"\ncheckpoint_interval = \"1s\"")

@@ -83,7 +83,7 @@ fn unreachable() -> (TcpListener, Vec<TcpStream>) {
 }
 
 #[test]
-fn an_unreachable_collector_delays_nothing() {
+fn unreachable_collector_does_not_delay_the_worker() {
     let (listener, _waiting) = unreachable();
     let address = format!("http://{}", listener.local_addr().expect("an address"));
     let (input, output) = (topic(broker(), "no-spans-in", 4), topic(broker(), "no-spans-out", 4));

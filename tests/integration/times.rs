@@ -131,7 +131,7 @@ fn records_at_the_epoch_are_emitted_with_a_time_of_one_millisecond() {
 
 /// Most records are beyond `max_future`, so the window does not move, and ids that should be emitted again are dropped.
 #[test]
-fn times_in_microseconds_are_reported_while_they_last() {
+fn times_in_microseconds_are_reported_until_they_stop() {
     let any_time = [("message.timestamp.after.max.ms", "9223372036854775807")];
     let (input, output) = (topic_with(broker(), "micros", 1, &any_time), topic_with(broker(), "micros-out", 1, &any_time));
     let lines = "key = { record = \"key\" }\nwindow = \"10m\"\nfilter = { kind = \"exact\" }";

@@ -8,7 +8,7 @@ const RECORDS: usize = 100_000;
 /// The process is stopped for longer than its transaction timeout, but not for longer than its session timeout. It keeps its partitions,
 /// and the broker aborts its transaction. Even if this happens repeatedly, the worker does not conclude that a twin is running.
 #[test]
-fn a_worker_frozen_past_its_transaction_timeout_changes_nothing() {
+fn worker_frozen_past_its_transaction_timeout_does_not_change_the_output() {
     let stream = Stream::new(broker(), "stopped", RECORDS)
         .with(|setup| setup.worker("transaction_timeout = \"1s\"").properties("\"session.timeout.ms\" = \"60000\""));
     let feed = stream.feed(20);

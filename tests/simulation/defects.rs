@@ -14,9 +14,9 @@ use std::time::Instant;
 /// A defect that the simulation must detect.
 struct Defect {
     name: &'static str,
-    /// What the worker does wrong.
+    /// The wrong behavior of the worker.
     does: &'static str,
-    /// The number of seeds, of which at least one must detect the defect.
+    /// The number of seeds. At least one of them must detect the defect.
     seeds: u64,
 }
 

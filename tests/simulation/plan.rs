@@ -26,8 +26,8 @@ pub struct Plan {
     pub transaction_ms: u64,
     /// Maximum number of records per transaction.
     pub transaction_records: usize,
-    /// The group starts with two members, each of which is killed after this number of client calls. `None` if it starts with one member
-    /// that is not killed.
+    /// The numbers of client calls after which the first two members are killed. `None` if the group starts with one member that is not
+    /// killed.
     #[serde(default)]
     pub begin_kills: Option<[u64; 2]>,
     /// True if the changelog has an aborted transaction before the group starts, as left by a killed `unseen seed`.
@@ -145,11 +145,12 @@ pub enum Fault {
     },
     /// A process stops. Its partitions are restored while former leaders of the input answer, which were frozen.
     FormerLeader,
-    /// A process stops. Its partitions are restored while a former group coordinator answers, which was frozen. Not drawn.
+    /// A process stops. Its partitions are restored while a frozen former group coordinator answers. Random plans do not contain this
+    /// fault.
     FormerCoordinator,
     /// All processes stop, and the input is deleted and recreated.
     RecreateInput,
-    /// The same, and the processes start without their disks.
+    /// The input is deleted and recreated, and the processes start without their disks.
     RecreateInputAndDisks,
     /// All processes stop, and the group's offset of a partition is set past the end of its log, as if the log had been truncated.
     ShortLog {

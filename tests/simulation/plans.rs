@@ -228,7 +228,7 @@ fn decided_records_are_emitted_before_new_ones_after_an_abort() {
 }
 
 #[test]
-fn partition_that_returns_has_the_keys_seen_elsewhere() {
+fn returning_partition_has_the_keys_seen_by_other_members() {
     let leaves = Fault::Leave { killed: false };
     let steps = [step(60, Fault::Join), step(100, leaves.clone()), step(140, Fault::Join), Step { who: 1, ..step(180, leaves) }];
     check(&plan(&[NO_COLD_START], steps));
@@ -287,7 +287,7 @@ fn records_pass_through_in_order_through_kills_and_a_lost_disk() {
 }
 
 #[test]
-fn a_changed_condition_holds_for_the_records_that_follow() {
+fn changed_condition_applies_to_later_records() {
     let steps =
         || [step(80, Fault::Change(Change::When)), step(120, Fault::Kill), step(160, Fault::Change(Change::When)), step(220, Fault::Kill)];
     for kind in filters().map(|filter| filter.choice) {
@@ -427,8 +427,8 @@ fn static_members_restart_one_by_one() {
     check(&plan(&[STATIC], steps));
 }
 
-/// A new leader that does not know yet how much is committed reports the end of its partition too early. Drawn plans seldom have a warm-up
-/// at that moment, so this test also checks that the simulation detects a worker that believes the leader.
+/// A new leader that does not know the committed end yet reports the end of its partition too early. Drawn plans seldom have a warm-up at
+/// that moment, so this test also checks that the simulation detects a worker that believes the leader.
 #[test]
 fn an_early_end_of_a_partition_does_not_end_its_warm_up() {
     let options = [STATIC, COVERS_ALL, WITHOUT_CHANGELOG, "kind = \"exact\"", "a space that topics share"];
@@ -571,9 +571,9 @@ fn a_lost_changelog_is_replaced_by_records_that_were_not_trimmed() {
     check_kept("trimmed_before_checkpoint", include_str!("seeds/changelog_lost_after_a_trim.txt"));
 }
 
-/// One member commits where the group begins while another one asks for it.
+/// One member commits the start offset of the group while another member requests it.
 #[test]
-fn a_member_that_asks_too_early_begins_with_the_group() {
+fn member_that_asks_during_the_first_commit_starts_with_the_group() {
     check_kept("stale_beginning_used", include_str!("seeds/begun_meanwhile.txt"));
 }
 
@@ -598,7 +598,7 @@ fn late_answers_to_rebalances_leave_no_partition_unread() {
 }
 
 #[test]
-fn rejected_records_are_not_forwarded_without_end() {
+fn rejected_records_are_not_forwarded_forever() {
     check_kept("forwarded_again", include_str!("seeds/forwarded_and_rejected.txt"));
 }
 

@@ -23,7 +23,7 @@ impl<B: Broker> Sink<B> {
     /// fit, every record gets its own batch.
     ///
     /// # Errors
-    /// If librdkafka rejects the configuration, the brokers deny access, or `stop` returns true while waiting.
+    /// Returns an error if librdkafka rejects the configuration, the brokers deny access, or `stop` returns true while waiting.
     pub fn connect(
         broker: &B,
         config: &Config,

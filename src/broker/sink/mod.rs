@@ -43,7 +43,7 @@ const LINGER_WAIT: Duration = Duration::from_millis(2);
 /// The time to wait for room in a full queue before a record is tried again.
 const QUEUE_FULL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A record to write. Its key and value come from a record that was read.
+/// A record to write. The key and the value belong to an input record.
 pub struct Outgoing<'a, R, H = AddedHeaders> {
     /// The topic and partition to write to.
     pub target: Target<'a>,

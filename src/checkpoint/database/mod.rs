@@ -101,7 +101,7 @@ impl Database {
         }
     }
 
-    /// Deletes the files that lie completely within these ranges. First syncs what was written. Otherwise, a power failure could undo a
+    /// Deletes the files that lie completely within these ranges. First syncs earlier writes. Otherwise, a power failure could undo a
     /// write, but not the deletion of the files that the undone write had replaced.
     pub(super) fn drop_files(&self, ranges: &[&(Vec<u8>, Vec<u8>)]) -> Result<(), DatabaseError> {
         match self {

@@ -10,7 +10,7 @@ impl Store {
     /// Returns this directory's id, which is created on first use. It outlives the process, because transactional ids must stay the same.
     ///
     /// # Errors
-    /// If the id cannot be read or written.
+    /// Returns an error if the id cannot be read or written.
     pub fn instance_id(&self) -> Result<String, Error> {
         let id = self.read_instance_id()?;
         Ok(self.instance.get_or_init(|| id).clone())

@@ -19,7 +19,7 @@ pub enum Loaded {
     /// The checkpoint can be used.
     Usable {
         state: Box<Dedup>,
-        /// For each input topic, the offset of the state.
+        /// The next offset of each input topic.
         offsets: BTreeMap<String, Offset>,
         /// The part of the changelog that the state contains.
         changelog: Progress,

@@ -81,7 +81,7 @@ impl Store {
     /// Opens the directory, and creates it if it is missing. Quarantines a corrupt store.
     ///
     /// # Errors
-    /// If the directory cannot be read or written, is in use, or has a different format.
+    /// Returns an error if the directory cannot be read or written, is in use, or has a different format.
     pub fn open(dir: &Path) -> Result<Self, Error> {
         create_dir(dir).map_err(|error| Error::Io { dir: dir.to_owned(), error })?;
         let store = Self::new(dir);
@@ -121,7 +121,7 @@ impl Store {
     /// Opens the directory read-only. This also works while a worker uses it, but later writes are not visible.
     ///
     /// # Errors
-    /// If the directory contains no state, or cannot be read.
+    /// Returns an error if the directory contains no state, or cannot be read.
     pub fn open_to_read(dir: &Path) -> Result<Self, Error> {
         let store = Self::new(dir);
         let what = if dir.is_dir() { "the directory contains no state" } else { "the directory does not exist" };
@@ -240,7 +240,7 @@ impl Store {
     /// Moves the store aside for manual inspection, and creates an empty one.
     ///
     /// # Errors
-    /// If the directory cannot be written.
+    /// Returns an error if the directory cannot be written.
     pub fn quarantine(&self, what: &str) -> Result<(), Error> {
         let epoch = self.opened().epoch;
         self.quarantine_in(epoch, what)
@@ -289,7 +289,7 @@ impl Store {
     /// stored fingerprints are corrupt, quarantines the store, because nothing else would detect it.
     ///
     /// # Errors
-    /// If the fingerprint cannot be read, or if the store was quarantined since `saved`.
+    /// Returns an error if the fingerprint cannot be read, or if the store was quarantined since `saved`.
     pub(super) fn stored_content(
         &self,
         id: &PartitionId,
@@ -317,7 +317,7 @@ impl Store {
     /// Calls `take` for each stored page of a partition, in order, with its checksum.
     ///
     /// # Errors
-    /// If a page cannot be read.
+    /// Returns an error if a page cannot be read.
     pub(super) fn each_page(&self, id: &PartitionId, take: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
         let open = self.opened();
         let Some(db) = &open.db else { return Ok(()) };
@@ -331,7 +331,7 @@ impl Store {
     /// Calls `take` for each fingerprint of a generation, including the content.
     ///
     /// # Errors
-    /// If a fingerprint cannot be read, or `take` fails.
+    /// Returns an error if a fingerprint cannot be read, or `take` fails.
     pub(super) fn each_fingerprint(
         &self,
         id: &PartitionId,
@@ -395,7 +395,7 @@ impl Store {
     /// Returns the metadata of all stored partitions, sorted by id.
     ///
     /// # Errors
-    /// If any metadata is corrupt or cannot be read.
+    /// Returns an error if any metadata is corrupt or cannot be read.
     pub fn all_metadata(&self) -> Result<Vec<(PartitionId, CheckpointMetadata)>, Error> {
         self.reopen(false)?;
         let open = self.opened();
@@ -413,7 +413,7 @@ impl Store {
     /// Loads the stored state of a partition, if there is one with these settings. Its offsets are not checked.
     ///
     /// # Errors
-    /// If the state is corrupt or cannot be read.
+    /// Returns an error if the state is corrupt or cannot be read.
     pub fn load(&self, id: &PartitionId, settings: &Settings, rules: Rules) -> Result<Loaded, Error> {
         self.reopen(false)?;
         let open = self.opened();

@@ -24,7 +24,8 @@ impl Store {
     /// Returns the proof for the next call, and the number of bytes written.
     ///
     /// # Errors
-    /// [`Error::Superseded`] if there is a newer claim. In all cases, nothing was written, and the previous checkpoint is unchanged.
+    /// Returns [`Error::Superseded`] if there is a newer claim. In all cases, nothing was written, and the previous checkpoint is
+    /// unchanged.
     pub fn save(
         &self,
         claim: &Claim,

@@ -173,7 +173,7 @@ fn an_interrupted_checkpoint_leaves_the_previous_one() {
     assert!(!store.drafts().exists(), "a start deletes leftover drafts");
 }
 
-/// RocksDB keeps its log in memory here until the log is synced. A copy of the directory is then what a power failure leaves.
+/// RocksDB keeps its log in memory here until the log is synced. So a copy of the directory contains exactly what survives a power failure.
 #[test]
 fn a_power_failure_after_a_slice_has_expired_leaves_a_complete_checkpoint() {
     let rules = rules(1, false, true);

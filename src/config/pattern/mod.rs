@@ -154,7 +154,7 @@ impl Config {
     /// several patterns match a topic, their entries are its rules, up to the first entry that takes all records.
     ///
     /// # Errors
-    /// An error message if the patterns match more than [`MATCHED_MAX`] topics.
+    /// Returns an error message if the patterns match more than [`MATCHED_MAX`] topics.
     pub fn expand<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Result<(Self, Vec<LeftOut>), String> {
         let mut config = self.only(|topic| !self.is_matched(topic));
         let names: BTreeSet<_> = names.into_iter().filter(|name| !config.is_excluded(name)).collect();

@@ -14,11 +14,11 @@ use std::collections::{BTreeMap, HashMap};
 const KEYS_MIN: u64 = 1 << 10;
 /// Maximum number of watched keys of a filter at capacity, about 24 bytes each.
 const KEYS_MAX: u64 = 1 << 14;
-/// For large filters, one key in this many is watched.
+/// For large filters, one key in `SHARE` is watched.
 const SHARE: u64 = 64;
 /// The factor by which the number of watched keys of an overfull filter may exceed the planned number before the share is halved.
 const OVERFULL: u64 = 4;
-/// If fewer than one in this many of the allowed keys are watched, the share is doubled again.
+/// If fewer than one in `SPARSE` of the allowed keys are watched, the share is doubled again.
 const SPARSE: u64 = 8;
 
 /// A watched key.
@@ -73,7 +73,7 @@ impl Observed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "StoredWatchedKeys", into = "StoredWatchedKeys")]
 pub struct WatchedKeys {
-    /// One key in 2 to the power of `halvings` is counted.
+    /// One key in 2^`halvings` is counted.
     halvings: u32,
     /// The minimum to which `halvings` may return after a burst.
     least: u32,

@@ -98,8 +98,8 @@ pub struct LayerMetadata {
 }
 
 impl LayerMetadata {
-    /// Returns the empty layer, or `None` if no filter has such a layer. Sizing gives a key 1 to 512 bits, so blocks, capacity,
-    /// and keys bound each other, and one wrong number cannot allocate memory that the others do not justify.
+    /// Returns the empty layer, or `None` if no filter has such a layer. Sizing gives a key 1 to 512 bits, so blocks, capacity, and keys
+    /// limit each other. One wrong number therefore cannot allocate more memory than the others allow.
     pub(super) fn layer(&self) -> Option<Layer> {
         let sane = (1..=BLOCKS_MAX).contains(&self.blocks)
             && (1..=BLOCKS_PER_KEY_MAX.min(self.blocks)).contains(&u64::from(self.blocks_per_key))

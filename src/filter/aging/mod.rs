@@ -24,7 +24,7 @@ use std::any::Any;
 /// Maximum number of keys in a lookup that uses the smaller stack buffer.
 const FEW: usize = 16;
 
-/// One filter of a generation: the first, or one that an overfull slice chained to it.
+/// One filter of a generation: the first filter, or a filter that was chained to it because the slice was overfull.
 #[derive(Debug)]
 struct Layer {
     bloom: Bloom,
@@ -298,7 +298,7 @@ impl Aging {
     /// differ from `sizing`, which applies to future layers, but must be plausible.
     ///
     /// # Errors
-    /// [`MetadataError`] if the metadata does not belong to a filter with this window.
+    /// Returns [`MetadataError`] if the metadata does not belong to a filter with this window.
     pub fn from_metadata(window: Window, sizing: Sizing, metadata: &Metadata) -> Result<Self, MetadataError> {
         let mut filter = Self { slice: metadata.slice, ..Self::new(window, sizing) };
         let newest = filter.current();

@@ -72,7 +72,7 @@ impl Sizing {
         let Window::Time { slices, .. } = window else { return *self };
         let held = std::iter::repeat_n(self.capacity, slices as usize);
         let grown = self.resized(self.growth.capacity(self.capacity, held, slices));
-        // If there is no room for that, a slice has the planned size.
+        // If `max_bytes` does not allow the larger size, a slice has the planned size.
         if self.growth.max_bytes.is_none_or(|most| grown.bytes(window) <= most) { grown } else { *self }
     }
 

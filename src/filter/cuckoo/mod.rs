@@ -184,7 +184,7 @@ impl Cuckoo {
     /// different sizing accept no more keys, and are dropped when their keys have expired.
     ///
     /// # Errors
-    /// [`MetadataError`] if the metadata does not belong to a filter with this window.
+    /// Returns [`MetadataError`] if the metadata does not belong to a filter with this window.
     pub fn from_metadata(window: Window, sizing: Sizing, metadata: &Metadata) -> Result<Self, MetadataError> {
         let mut filter = Self { slice: metadata.slice, tag: metadata.tag, ..Self::new(window, sizing) };
         // In a window by time, nothing has rotated before the first time is known.
@@ -247,8 +247,8 @@ impl Filter for Cuckoo {
         self.layers.iter().any(|layer| layer.table.contains(layer.table.place(fingerprint)))
     }
 
-    /// A key has as many copies as it was inserted, but at most eight (two full buckets; four, if both buckets are the same). The
-    /// next insertion renews the oldest copy instead, and [`Filter::remove`] does not account for it.
+    /// A key has one copy per insertion, but at most eight (two full buckets; four, if both buckets are the same). The next insertion
+    /// renews the oldest copy instead, and [`Filter::remove`] does not account for it.
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError> {
         self.make_way();
         self.store(fingerprint)?;

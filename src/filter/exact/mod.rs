@@ -28,7 +28,7 @@ pub trait Archive: fmt::Debug + Send + Sync {
     /// Returns the content of an entry that was stored in a generation and not deleted since. Without contents, it is 0.
     ///
     /// # Errors
-    /// If the archive cannot be read.
+    /// Returns an error if the archive cannot be read.
     fn content(&self, generation: GenerationId, entry: Fingerprint) -> Result<Option<u64>, ArchiveError>;
 }
 
@@ -41,7 +41,7 @@ pub struct ArchiveError(pub String);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExactError {
-    /// There is no room.
+    /// The store has no room.
     #[error(transparent)]
     Full(#[from] CapacityError),
     /// The archive cannot be read.
@@ -127,7 +127,7 @@ impl Exact {
     /// True if the key was inserted within the window and not deleted. In a store of contents, only if its content is still this one.
     ///
     /// # Errors
-    /// If the archive cannot be read.
+    /// Returns an error if the archive cannot be read.
     pub fn contains(&self, fingerprint: Fingerprint) -> Result<bool, ArchiveError> {
         let (entry, content) = self.entry(fingerprint);
         Ok(self.newest(entry)?.is_some_and(|(_, newest)| newest == content))
@@ -136,7 +136,7 @@ impl Exact {
     /// Returns the last slice into which a key was inserted, if the key is present, regardless of its content.
     ///
     /// # Errors
-    /// If the archive cannot be read.
+    /// Returns an error if the archive cannot be read.
     pub fn slice_of(&self, fingerprint: Fingerprint) -> Result<Option<Slice>, ArchiveError> {
         let (entry, _) = self.entry(fingerprint);
         Ok(self.newest(entry)?.map(|(slice, _)| slice))
@@ -163,7 +163,7 @@ impl Exact {
     /// Inserts a key into the open generation.
     ///
     /// # Errors
-    /// [`CapacityError::Unsaved`] if too many fingerprints wait for a checkpoint.
+    /// Returns [`CapacityError::Unsaved`] if too many fingerprints wait for a checkpoint.
     pub fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError> {
         if self.unsaved >= UNSAVED_MAX {
             return Err(CapacityError::Unsaved);
@@ -190,7 +190,7 @@ impl Exact {
     /// state changed.
     ///
     /// # Errors
-    /// If the archive cannot be read, or there is no room. The state is then unchanged.
+    /// Returns an error if the archive cannot be read, or there is no room. The state is then unchanged.
     pub fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
         let (entry, content) = self.entry(fingerprint);
         let there = self.open().map_or(Ok(None), |open| self.content_in(open, entry))? == Some(content);
@@ -203,7 +203,7 @@ impl Exact {
     /// Deletes a key, regardless of its content. Returns true if it was present.
     ///
     /// # Errors
-    /// If the archive cannot be read. The state is then unchanged.
+    /// Returns an error if the archive cannot be read. The state is then unchanged.
     pub fn remove(&mut self, fingerprint: Fingerprint) -> Result<bool, ArchiveError> {
         let (entry, _) = self.entry(fingerprint);
         let holds = |generation| self.content_in(generation, entry).map(|content| content.is_some());
@@ -275,7 +275,7 @@ impl Exact {
     /// Adds the generations of another store. [`Exact::insert_into`] then inserts their fingerprints.
     ///
     /// # Errors
-    /// [`MergeError`] if the windows do not match, or if the store has contents. The state is then unchanged.
+    /// Returns [`MergeError`] if the windows do not match, or if the store has contents. The state is then unchanged.
     pub fn union(&mut self, other: &ExactMetadata) -> Result<(), MergeError> {
         if self.has_contents() {
             return Err(MergeError::Contents);
@@ -370,7 +370,7 @@ impl Exact {
     /// Restores a store from its metadata. `self` must be empty. The caller must then attach the archive with the fingerprints.
     ///
     /// # Errors
-    /// [`MetadataError::Generations`] if the metadata does not match the window.
+    /// Returns [`MetadataError::Generations`] if the metadata does not match the window.
     pub fn restored(self, metadata: &ExactMetadata) -> Result<Self, MetadataError> {
         let window = self.window;
         let mut exact = Self { slice: metadata.slice, next_id: metadata.next_id, ..self };

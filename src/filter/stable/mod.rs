@@ -145,7 +145,7 @@ impl Stable {
     /// the stored one, regardless of the sizing, because cells cannot be rearranged.
     ///
     /// # Errors
-    /// [`MetadataError::Size`] if no filter has this size, or this machine has not enough memory for it.
+    /// Returns [`MetadataError::Size`] if no filter has this size, or this machine has not enough memory for it.
     pub fn from_metadata(sizing: Sizing, metadata: &Metadata) -> Result<Self, MetadataError> {
         let mut filter = Self { numbers: SplitMix(metadata.state), keys: metadata.keys, ..Self::new(sizing) };
         if let Some(stored) = &metadata.cells {

@@ -129,7 +129,7 @@ impl<'a> Scan<'a, '_> {
         (self.byte(at)? == b':').then(|| self.space(behind(at)))
     }
 
-    /// Skips what follows an element: a comma, or the end of its container. Returns whether it is the end.
+    /// Skips the comma or the end of the container after an element. Returns the next position, and true at the end of the container.
     #[inline(always)]
     pub(super) fn comma(&self, at: usize, end: u8) -> Option<(usize, bool)> {
         let at = self.space(at);

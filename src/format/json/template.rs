@@ -20,8 +20,8 @@ const TEMPLATES_MAX: usize = 64;
 const FIRST_REST: u32 = 16;
 /// Number of texts that are read after a useless template is discarded, before a new one is learned.
 const REST: u32 = 4096;
-/// Number of texts with a different template after which a template is useless. Each text that matches makes up for [`HIT`]
-/// texts, because that is how much time it saves.
+/// Number of texts with a different template after which a template is useless. Each matching text offsets [`HIT`] of these texts, because
+/// it saves that much time.
 const MISSES_MAX: u32 = 64;
 const HIT: u32 = 3;
 
@@ -172,7 +172,7 @@ fn pieces<'a>(scan: &Scan<'a, '_>, found: &[Option<Scalar<'a>>]) -> Option<Vec<P
     (slots == found.len()).then_some(pieces)
 }
 
-/// Adds bytes, and what follows them, or returns `None` if there are too many pieces.
+/// Adds bytes and the scalar after them. Returns `None` if there are too many pieces.
 fn push(pieces: &mut Vec<Piece>, bytes: &[u8], then: Option<ScalarKind>, slot: Option<usize>) -> Option<()> {
     if pieces.len() + bytes.len() / PIECE >= PIECES_MAX {
         return None;

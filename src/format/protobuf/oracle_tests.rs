@@ -55,7 +55,7 @@ pub enum Truth {
     Text(Vec<u8>),
 }
 
-/// Returns the schema with packed fields made unpacked, and unpacked fields made packed.
+/// Returns the schema with packed fields changed to unpacked fields, and unpacked fields to packed fields.
 pub fn repacked(schema: &str) -> String {
     schema.replace("packed = true", "packed = ?").replace("packed = false", "packed = true").replace("packed = ?", "packed = false")
 }

@@ -1,4 +1,4 @@
-//! Topics as the brokers describe them: the id, which a recreated topic does not keep, and what this user may do with the topic.
+//! Topics as the brokers describe them: the id, which changes if a topic is recreated, and this user's permissions on the topic.
 //!
 //! Owns the request to the brokers. Must never cache the answer, because a topic may be recreated at any time.
 
@@ -68,7 +68,7 @@ pub(in crate::kafka) fn topic_ids<C: ClientContext>(
     Ok(described.into_iter().filter_map(|(name, topic)| Some((name, topic.id?))).collect())
 }
 
-/// Describes topics, all of which must exist.
+/// Describes topics. All topics must exist.
 pub(in crate::kafka) fn describe_topics<C: ClientContext>(
     client: &Client<C>,
     topics: &[&str],
@@ -123,7 +123,8 @@ pub(in crate::kafka) fn describe_topics<C: ClientContext>(
             let is_zero = (rd::rd_kafka_Uuid_most_significant_bits(id), rd::rd_kafka_Uuid_least_significant_bits(id)) == (0, 0);
             let id = (!is_zero).then(|| text(rd::rd_kafka_Uuid_base64str(id)).into_owned());
             let mut count = 0;
-            // Null if the brokers did not answer that. Numbers, because brokers may know more than the bindings.
+            // Null if the brokers did not return operations. The operations are numbers, because brokers may know more of them than the
+            // bindings.
             let operations = rd::rd_kafka_TopicDescription_authorized_operations(topic, &raw mut count).cast::<u32>();
             let operations = (!operations.is_null()).then(|| (0..count).map(|at| *operations.add(at)).collect());
             described.insert(name, Described { id, operations });

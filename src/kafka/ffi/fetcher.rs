@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Interval at which partitions are forwarded to the record queue again. librdkafka undoes the forwarding when it stops fetching a
-/// partition. After a seek, that happens later than the call that caused it.
+/// partition. After a seek, this happens after the call has returned.
 const FORWARD_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A consumer and its record queue. The order of the fields matters, because they are dropped in this order.

@@ -16,7 +16,7 @@ use std::fmt;
 /// A step of normalization. The steps of a part are applied in this order, regardless of the order in which they are configured.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Normalizer {
-    /// Numbers and booleans become the text that they are written as: `17` and `"17"` are equal; `17` and `17.0` are not.
+    /// Numbers and booleans become text as written: `17` and `"17"` are equal; `17` and `17.0` are not.
     ToString,
     /// White space at both ends is removed, as Unicode defines it.
     Trim,
@@ -144,7 +144,7 @@ impl Normalizers {
     }
 }
 
-/// Returns a text without case. `ß` has two capital letters, of which `ẞ` becomes `ß` first.
+/// Returns a text without case. `ß` has two uppercase forms, so the first step changes `ẞ` to `ß`.
 fn folded(text: &str) -> String {
     text.chars().flat_map(char::to_lowercase).flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
 }

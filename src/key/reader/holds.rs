@@ -15,7 +15,7 @@ impl Predicate {
     /// Returns whether the predicate holds for a record. `extractors` are those of its field.
     ///
     /// # Errors
-    /// [`NoKey`] if that depends on a key or value that cannot be read, or whose schema is not known yet.
+    /// Returns [`NoKey`] if that depends on a key or value that cannot be read, or whose schema is not known yet.
     pub(super) fn holds(
         &self,
         extractors: &mut Extractors,

@@ -66,7 +66,7 @@ pub struct KeyedRecord {
     pub fingerprint: Fingerprint,
     /// True if it retracts its key.
     pub retracts: bool,
-    /// The time that the window goes by, if the record has one.
+    /// The time that the window uses, if the record has one.
     pub time: Option<Timestamp>,
 }
 
@@ -123,7 +123,7 @@ impl Reader {
     /// Reads everything that a record's verdict depends on. `timestamp` is Kafka's.
     ///
     /// # Errors
-    /// [`NoKey`] if the record passes through, if it has no key, content, or time, or if its schema has not arrived yet.
+    /// Returns [`NoKey`] if the record passes through, if it has no key, content, or time, or if its schema has not arrived yet.
     pub fn read(
         &mut self,
         spec: RecordSpec<'_>,
@@ -235,7 +235,7 @@ impl Reader {
     /// Reads a record without testing `when` and without the content.
     ///
     /// # Errors
-    /// [`NoKey`] if the record has no key or no time, or if its schema has not arrived yet.
+    /// Returns [`NoKey`] if the record has no key or no time, or if its schema has not arrived yet.
     pub fn read_selected(
         &mut self,
         spec: RecordSpec<'_>,
@@ -272,7 +272,7 @@ impl Reader {
     /// Computes the fingerprint of a record's key.
     ///
     /// # Errors
-    /// [`NoKey`] if the record has no such key, or if its schema has not arrived yet.
+    /// Returns [`NoKey`] if the record has no such key, or if its schema has not arrived yet.
     pub fn fingerprint(
         &mut self,
         key: &KeySpec,
@@ -297,7 +297,7 @@ impl Reader {
         fingerprint_of(spec, (&mut self.key, &mut self.value), formats, record, scratch, schemas)
     }
 
-    /// Returns the time that the window goes by. `timestamp` is Kafka's.
+    /// Returns the time that the window uses. `timestamp` is Kafka's.
     fn time(
         &mut self,
         time: Option<&EventTime>,

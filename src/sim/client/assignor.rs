@@ -76,7 +76,7 @@ fn cooperative(members: &[(String, JoinRequest)], topics: &BTreeSet<String>, cou
             if owners.get(&partition).is_none_or(|owner| *owner == id.as_str()) {
                 assigned.push(partition);
             } else {
-                // Its owner has to give it up first. The partition counts toward the new owner's share.
+                // The current owner must release the partition first. It already counts toward the new owner's share.
                 assigned.push(TopicPartition { topic: String::new(), partition: -1 });
             }
         }

@@ -26,7 +26,7 @@ struct Position {
     version: u64,
     /// The offset after the last record that the application received (`rktp_app_pos`), or the start offset.
     next: Offset,
-    /// The same, but `None` until the application receives an event after a seek (`rd_kafka_position`).
+    /// The same offset, but `None` until the application receives an event after a seek (`rd_kafka_position`).
     app: Option<Offset>,
     /// The offset to fetch next.
     fetch: Offset,

@@ -200,7 +200,7 @@ impl SimProducer {
 }
 
 impl World {
-    /// Sends `EndTxn`, and repeats it until it is answered.
+    /// Sends `EndTxn` repeatedly until the coordinator answers.
     fn send_end(&mut self, client: ClientId, is_commit: bool) {
         let Some(producer) = self.producer(client) else { return };
         let (Some(id), Some(pid)) = (producer.transactional_id.clone(), producer.pid) else { return };

@@ -74,7 +74,7 @@ pub(in crate::sim) struct FormerLeader {
     pub(in crate::sim) start: Offset,
     pub(in crate::sim) last_stable: Offset,
     pub(in crate::sim) high_watermark: Offset,
-    /// The period in which it answers.
+    /// The period in which the former leader answers.
     pub(in crate::sim) times: std::ops::Range<Micros>,
 }
 

@@ -118,7 +118,7 @@ impl<B: Broker> Worker<B> {
             }
             let reached = rules().filter_map(|rule| self.reached(rule, assigned).filter(|_| self.stored(rule, assigned).is_some())).max();
             let resume = match (stored, reached) {
-                // A transaction commits offsets and changelog together, so the group had committed what its changelog has.
+                // A transaction commits offsets and changelog together, so the group had committed the offsets in its changelog.
                 (Some(stored), Some(reached)) if reached > stored => {
                     tracing::warn!(partition = %partition, offset = reached, "the group has no committed offset, but its changelog does; resuming from there");
                     reached.max(low)

@@ -168,7 +168,7 @@ impl Stage<'_> {
             return;
         }
         worker.sigstop();
-        // An abort does not show from outside, so the plan determines how long to wait for it.
+        // An abort is not visible from outside, so the plan determines how long to wait for it.
         self.wait_for(time, |_| false);
         worker.sigcont();
         self.members[at].worker = Some(worker);

@@ -120,7 +120,7 @@ fn a_small_plan_on_three_brokers() {
 }
 
 #[test]
-fn plan_survives_its_text_format() {
+fn plan_round_trips_through_its_text_format() {
     for (seed, bounds) in (0..100).flat_map(|seed| [(seed, LARGE), (seed, CLUSTER)]) {
         let plan = Plan::draw(seed, bounds);
         assert_eq!(Plan::parse(&plan.to_string()).expect("a plan"), plan);

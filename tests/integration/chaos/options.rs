@@ -470,7 +470,7 @@ impl Memory {
         if self.has_event_times { "time = { field = \"/ts\", optional = true }\n" } else { "" }
     }
 
-    /// The same for the entry of the records with a header. Only its `time` and its `when` change.
+    /// Returns the lines of the entry for the records with a header. Only its `time` and its `when` change.
     fn rule_lines(&self) -> String {
         let window = 2 * self.first_window;
         let window = if self.by_count { format!("{{ keys = {window} }}") } else { format!("\"{window}s\"") };

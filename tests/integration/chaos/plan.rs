@@ -69,7 +69,7 @@ pub enum Fault {
     Terminate,
     /// Another process joins the group.
     Join,
-    /// A member leaves for good, gracefully or not.
+    /// A member leaves permanently, gracefully or not.
     Leave { killed: bool },
     /// All members are restarted one by one.
     Roll,

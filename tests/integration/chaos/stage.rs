@@ -87,7 +87,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// Its process, if it has not exited.
+    /// Returns the process of the member, if it has not exited.
     pub fn alive(&mut self) -> Option<&mut Worker> {
         let worker = self.worker.as_mut()?;
         if worker.runs() { Some(worker) } else { None }

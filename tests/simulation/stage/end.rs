@@ -35,7 +35,7 @@ impl Stage<'_> {
         let is_read = self.wait_for(self.limit, Self::is_read);
         let ended: Vec<_> = self.members.iter().map(|member| format!("{} last ended: {}", member.name, member.ended)).collect();
         assert!(is_read, "the group has not read everything; {}", ended.join("; "));
-        // A killed process may have left a transaction open. Until it times out, nobody can read what follows it.
+        // A killed process may have left a transaction open. Until it times out, no consumer can read the records after it.
         let is_visible = |stage: &Self| {
             let offsets = (0..stage.plan.partitions).filter_map(|partition| stage.simulation.offsets(&at("out", partition)));
             offsets.into_iter().all(|[_, last_stable, _, end]| last_stable == end)

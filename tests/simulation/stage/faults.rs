@@ -190,8 +190,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Waits without writes until no request is repeated any more, and then expires the transactional ids. If an id expired earlier, it
-    /// would be unknown whether its last transaction was committed.
+    /// Waits without writes until no client repeats a request, and then expires the transactional ids. If an id expired earlier, it would
+    /// be unknown whether its last transaction was committed.
     pub(super) fn expire_transactional_ids(&mut self) {
         self.wait_until_read();
         self.simulation.sleep(Duration::from_secs(20));

@@ -20,9 +20,9 @@ use unseen::worker::{Rebuilder, Shared, Worker};
 pub(super) struct Member {
     pub(super) name: &'static str,
     pub(super) disk: MemoryDisk,
-    /// Its disk right after the start of the group.
+    /// The disk of the process right after the start of the group.
     pub(super) first_disk: MemoryDisk,
-    /// Its disk at an earlier moment.
+    /// The disk of the process at an earlier time.
     pub(super) old_disk: Option<MemoryDisk>,
     pub(super) running: Option<Life>,
     pub(super) clock_ahead: i64,
