@@ -366,7 +366,7 @@ impl ContentSample {
     }
 }
 
-/// True if a key is in a sample of one in 2 to the power of `halvings`. It uses different fingerprint bits than the filters.
+/// True if a key is in the sample of one key in `2^halvings`. The sample uses different fingerprint bits than the filters.
 #[must_use]
 #[inline]
 pub const fn is_of(fingerprint: Fingerprint, halvings: u32) -> bool {

@@ -233,7 +233,7 @@ impl Server {
             add(&self.stats.accepted, 1);
             if get(&self.stats.connections) >= self.max_connections as u64 {
                 add(&self.stats.rejected, 1);
-                // A client that expects TLS could not read this. Tokio does not know yet that the socket is writable.
+                // A client that expects TLS could not read this. Bypasses Tokio, which does not know yet that the socket is writable.
                 if self.tls.is_none()
                     && let Ok(mut client) = client.into_std()
                 {

@@ -21,7 +21,6 @@ const OVERFULL: u64 = 4;
 /// If fewer than one in `SPARSE` of the allowed keys are watched, the share is doubled again.
 const SPARSE: u64 = 8;
 
-/// A watched key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct WatchedKey {
     /// The clock when the key was emitted, or first dropped wrongly, or `None` before any time was known.
