@@ -299,7 +299,9 @@ impl Plan {
         // Without a changelog entry, some records with verdicts must be written in one transaction.
         let is_atomic = plan.options.has("delivery = \"exactly_once\"") && plan.options.has("state.changelog = true");
         if is_atomic && plan.transaction_records > 300 && random.below(8) == 0 {
-            plan.record_ms = pick(&mut random, &[20, 50]);
+            // Each entry of an input writes its own announcements.
+            let most = if plan.options.has(RULES) { 20 } else { 50 };
+            plan.record_ms = pick(&mut random, &[20, 50]).min(most);
             // Several workers announce themselves at the same time. Brokers that need longer than the timeout for that would never accept
             // any of them.
             plan.transaction_ms = 2_000;
@@ -386,6 +388,11 @@ impl Plan {
         self.steps.iter().any(|step| step.fault == *fault)
     }
 
+    /// True if partitions may move to another process.
+    fn starts_others(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step.fault, Fault::Join | Fault::Twin { .. } | Fault::ExpireUnderWay))
+    }
+
     /// The matching rows of docs/contributing/promises.md.
     pub fn rows(&self) -> Vec<&str> {
         let has = |choice| self.options.has(choice);
@@ -398,6 +405,10 @@ impl Plan {
                 }
                 // A joining member has no checkpoint of partitions that it never owned, and may not rebuild them.
                 Fault::DeleteChangelog if has("cold_start = \"empty\"") => "the state directory is lost or harmed, without a changelog",
+                // A repartition topic is trimmed, so another process cannot read its records again.
+                Fault::DeleteChangelog if has("repartition = true") && self.starts_others() => {
+                    "the state directory is lost or harmed, without a changelog"
+                }
                 Fault::RecreateInput
                 | Fault::RecreateInputAndDisks
                 | Fault::ExpireInput

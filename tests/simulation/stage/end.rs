@@ -37,8 +37,8 @@ impl Stage<'_> {
         assert!(is_read, "the group has not read everything; {}", ended.join("; "));
         // A killed process may have left a transaction open. Until it times out, no consumer can read the records after it.
         let is_visible = |stage: &Self| {
-            let offsets = (0..stage.plan.partitions).filter_map(|partition| stage.simulation.offsets(&at("out", partition)));
-            offsets.into_iter().all(|[_, last_stable, _, end]| last_stable == end)
+            let partitions = ["out", "duplicates", "dead"].iter().flat_map(|topic| (0..stage.plan.partitions).map(|of| at(topic, of)));
+            partitions.filter_map(|of| stage.simulation.offsets(&of)).all(|[_, last_stable, _, end]| last_stable == end)
         };
         let inputs = self.inputs();
         if self.plan.options.has("repartition = true") {
@@ -55,7 +55,7 @@ impl Stage<'_> {
             self.terminate(number);
         }
         // The election may have been armed for the last rebalance.
-        assert!(self.wait_for(self.limit, is_visible), "a part of the output stays above its last stable offset");
+        assert!(self.wait_for(self.limit, is_visible), "a part of what was written stays above its last stable offset");
         self.compare(&inputs);
         self.check_emitted_again();
         self.judge_server(&inputs);
