@@ -365,6 +365,8 @@ impl Plan {
 
     /// The plan with this number of additional steps that kill a process anywhere.
     pub fn with_kills(mut self, kills: usize) -> Self {
+        // Slow brokers would still write what killed processes have sent.
+        self.record_ms = if kills > 0 { 0 } else { self.record_ms };
         let mut random = SplitMix(self.seed ^ 0xdead);
         let kill = |_| {
             let fault = if random.below(4) == 0 { Fault::Kill } else { Fault::KillAfter(1 + random.next() % 400) };
@@ -386,6 +388,10 @@ impl Plan {
     /// True if a step has this fault.
     pub fn has(&self, fault: &Fault) -> bool {
         self.steps.iter().any(|step| step.fault == *fault)
+    }
+
+    pub fn has_reset_offset(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step.fault, Fault::ResetOffset { .. }))
     }
 
     /// True if partitions may move to another process.
