@@ -63,8 +63,11 @@ pub struct Args {
 /// # Errors
 /// Fails if the configuration is invalid, the brokers or the capture cannot be read, or the record does not exist.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let config = args.config.load_with(args.input.as_deref().or(args.topic.as_deref()))?;
     let input = args.input.as_deref();
+    let config = match input {
+        Some(input) => args.config.load_with(Some(input))?,
+        None => topic::expand_rule(&args.config.load()?, args.topic.as_deref())?,
+    };
     if let Some(input) = input {
         config.topic(input).map_err(|message| anyhow!("TOPIC: {message}"))?;
     }

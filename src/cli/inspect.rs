@@ -143,7 +143,7 @@ fn answers<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String 
 /// Returns the key from the command line.
 fn key(args: &Args) -> anyhow::Result<Question> {
     let file = args.config.as_ref().context("--key needs --config")?;
-    let config = topic::expand(&Config::load(file, &args.set)?, args.topic.as_deref())?;
+    let config = topic::expand_rule(&Config::load(file, &args.set)?, args.topic.as_deref())?;
     let topic = topic::choose(&config, args.topic.as_deref())?;
     let (space, settings, mut fingerprints) = (topic.space.clone(), Settings::of(&config, topic), Vec::new());
     let texts = args.key.iter().map(String::as_bytes);

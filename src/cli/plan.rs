@@ -124,7 +124,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.sample.is_some() && Format::from(args.format) == Format::Kcat && args.time.is_some() {
         usage("--time: lines of a capture already have the record time; remove --time");
     }
-    let load = |file: PathBuf| super::topic::expand(&Config::load(&file, &args.set)?, args.topic.as_deref());
+    let load = |file: PathBuf| super::topic::expand_rule(&Config::load(&file, &args.set)?, args.topic.as_deref());
     let config = config_file(args).map(load).transpose()?;
     if config.is_none() && (args.topic.is_some() || !args.set.is_empty()) {
         usage("--topic and --set need a configuration; add -c, or set UNSEEN_CONFIG");

@@ -124,7 +124,7 @@ fn max_keys(text: &str) -> Result<u64, String> {
 /// # Errors
 /// Writes nothing and fails if the configuration or the file is invalid, the brokers fail, or the group is in use.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let config = args.config.load_with(args.topic.as_deref())?;
+    let config = topic::expand_rule(&args.config.load()?, args.topic.as_deref())?;
     args.config.check_properties(&config)?;
     let topic = topic::choose(&config, args.topic.as_deref())?;
     let options = args.file.options(&config, topic);

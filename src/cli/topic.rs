@@ -12,17 +12,40 @@ pub fn expand(config: &Config, name: Option<&str>) -> anyhow::Result<Config> {
     left_out.first().map_or(Ok(config), |left_out| Err(anyhow!("{left_out}")))
 }
 
+/// Adds the topic to the configuration if it matches a pattern, or if `name` is the space of one of its entries (see [`choose`]).
+///
+/// # Errors
+/// Fails if the topic matches a pattern, but cannot be read, or if the name is an entry of several topics.
+pub fn expand_rule(config: &Config, name: Option<&str>) -> anyhow::Result<Config> {
+    let as_input = expand(config, name);
+    let Some(name) = name.filter(|name| config.rule(name).is_err()) else { return as_input };
+    let of_space = config.inputs_of_space(name).into_iter().filter(|input| input != name);
+    let expanded = of_space.filter_map(|input| expand(config, Some(&input)).ok()).chain(as_input.as_ref().ok().cloned());
+    let mut found: Vec<_> = expanded.filter(|config| config.rule(name).is_ok()).collect();
+    match found.len() {
+        0 => as_input,
+        1 => Ok(found.remove(0)),
+        _ => {
+            let inputs: Vec<_> = found.iter().flat_map(|config| config.rule(name)).map(|topic| &*topic.input).collect();
+            bail!(
+                "--topic: `{name}` is an entry of several topics that can match a pattern: {}; choose one with --set topics.N.input=TOPIC, for each entry N with a pattern",
+                inputs.join(", ")
+            )
+        }
+    }
+}
+
 /// Returns the topic with the named input, or the only topic if there is no name. If the input has several entries, the name is the space
 /// of one of them.
 ///
 /// # Errors
 /// Fails if no topic has that name, or if there is no name and the configuration has several topics.
 pub fn choose<'c>(config: &'c Config, name: Option<&str>) -> anyhow::Result<&'c Topic> {
-    let name = match name {
-        Some(name) => name,
-        None => input(config, None)?,
+    let rule = match name {
+        Some(name) => config.rule(name),
+        None => config.only_rule(input(config, None)?),
     };
-    config.rule(name).map_err(|message| anyhow!("--topic: {message}"))
+    rule.map_err(|message| anyhow!("--topic: {message}"))
 }
 
 /// Returns the name of the input, or of the only input if there is no name.

@@ -26,23 +26,36 @@ impl Config {
         found.map(|(id, _)| id).ok_or_else(|| format!("expected one of {}, got `{input}`", self.inputs()))
     }
 
+    /// Returns the only rule of an input.
+    ///
+    /// # Errors
+    /// An error message with all inputs or spaces, if no topic has this input, or several have it.
+    pub fn only_rule(&self, input: &str) -> Result<&Topic, String> {
+        let first = &self.topics[self.topic(input)?.0];
+        if !self.has_several_rules(first) {
+            return Ok(first);
+        }
+        let spaces: Vec<_> = self.rules(input).map(|(_, topic)| &*topic.space).collect();
+        Err(format!("`{input}` has several entries; choose one by its space: {}", spaces.join(", ")))
+    }
+
     /// Returns the topic with this input. If the input has several rules, a rule is chosen by its space instead.
     ///
     /// # Errors
     /// Returns an error message with all names if no topic or several topics have this name.
     pub fn rule(&self, name: &str) -> Result<&Topic, String> {
-        let has_several = |topic: &Topic| self.rules(&topic.input).nth(1).is_some();
-        match self.rules(name).next() {
-            Some((_, topic)) if !has_several(topic) => Ok(topic),
-            Some(_) => {
-                let spaces: Vec<_> = self.rules(name).map(|(_, topic)| &*topic.space).collect();
-                Err(format!("`{name}` has several entries; choose one by its space: {}", spaces.join(", ")))
-            }
-            None => {
-                let named = self.topics.iter().find(|topic| topic.space == name && has_several(topic));
-                named.ok_or_else(|| format!("expected one of {}, got `{name}`", self.inputs()))
-            }
+        let is_named = |topic: &&Topic| topic.space == name && self.has_several_rules(topic);
+        // The space of a rule may be the name of its input.
+        let own = self.rules(name).map(|(_, topic)| topic).find(is_named);
+        match own {
+            None if self.rules(name).next().is_none() => self.topics.iter().find(is_named),
+            own => own,
         }
+        .map_or_else(|| self.only_rule(name), Ok)
+    }
+
+    fn has_several_rules(&self, topic: &Topic) -> bool {
+        self.rules(&topic.input).nth(1).is_some()
     }
 
     /// Returns the topic, if there is only one input, and no pattern. If the input has several rules, returns the first one.

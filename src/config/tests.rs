@@ -1169,8 +1169,11 @@ fn an_input_has_several_entries_if_they_fit_together() {
     assert_eq!(config.rules("in").map(|(id, topic)| (id.0, &*topic.space)).collect::<Vec<_>>(), [(0, "in"), (1, "in-2")]);
     assert_eq!((config.inputs(), config.only_input().map(|topic| &*topic.space)), ("in".to_owned(), Some("in")));
     assert_eq!(config.rule("in-2").map(|topic| topic.entry), Ok(1));
-    assert_eq!(config.rule("in").map(drop), Err("`in` has several entries; choose one by its space: in, in-2".to_owned()));
+    assert_eq!(config.rule("in").map(|topic| topic.entry), Ok(0), "the default space is the name of the input");
+    assert_eq!(config.only_rule("in").map(drop), Err("`in` has several entries; choose one by its space: in, in-2".to_owned()));
     assert_eq!(config.rule("out").map(drop), Err("expected one of in, got `out`".to_owned()));
+    let named = load_all(&[&format!("{FIRST}\nspace = \"in-1\""), "input = \"in\"\noutput = \"out\"\nspace = \"in-2\""]).unwrap();
+    assert_eq!(named.rule("in").map(drop), Err("`in` has several entries; choose one by its space: in-1, in-2".to_owned()));
     for (second, error) in [
         (
             "output = \"out\"",

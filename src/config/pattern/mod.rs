@@ -137,6 +137,12 @@ impl Config {
         self.patterns.iter().any(|pattern| pattern.topic.entry == topic.entry)
     }
 
+    /// Returns the names of topics whose entry would have this space if they existed.
+    #[must_use]
+    pub fn inputs_of_space(&self, space: &str) -> BTreeSet<String> {
+        self.patterns.iter().filter_map(|pattern| pattern.topic_of_space(space)).map(|topic| topic.input).collect()
+    }
+
     /// Returns the time between two lists of the topics.
     #[must_use]
     pub fn topics_interval(&self) -> Duration {
