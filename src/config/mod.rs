@@ -44,6 +44,7 @@ pub use pattern::{LeftOut, MATCHED_MAX, Pattern};
 #[cfg(feature = "worker")]
 pub(crate) use properties::first_name;
 pub use registry::SchemaRegistry;
+pub use rules::EarlierRules;
 pub use schema::schema;
 #[cfg(feature = "worker")]
 pub(crate) use secrets::is_secret;

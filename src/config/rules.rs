@@ -4,12 +4,62 @@
 
 use super::error::Diagnostics;
 use super::{Config, Topic};
-use crate::record::TopicId;
+use crate::format::{Formats, Schemas};
+use crate::key::{NoKey, Predicate, Reader, RecordSpec, Scratch};
+use crate::record::{Record, TopicId, Verdict};
 
 /// The largest number of rules of an input. The metadata of a committed offset has the stream time of each, and brokers limit its size.
 const RULES_MAX: usize = 8;
 
+/// The rules of an input before one of them. Their records have their keys in other spaces.
+#[derive(Debug, Default)]
+pub struct EarlierRules<'t>(Vec<(&'t Topic, Reader)>);
+
+impl<'t> EarlierRules<'t> {
+    /// Returns the predicates of all rules.
+    pub fn predicates(&self) -> impl Iterator<Item = &'t Predicate> {
+        self.0.iter().flat_map(|(topic, _)| &topic.when)
+    }
+
+    /// True if a predicate needs the headers of records.
+    #[must_use]
+    pub fn reads_headers(&self) -> bool {
+        self.0.iter().any(|(topic, _)| topic.reads_headers())
+    }
+
+    /// Checks that a record belongs to none of the rules. `formats` are those of its key and value.
+    ///
+    /// # Errors
+    /// [`NoKey::Passes`] if the record belongs to one of them, or another [`NoKey`] if that cannot be determined.
+    pub fn check(&mut self, formats: &Formats, record: &Record<'_>, scratch: &mut Scratch, schemas: &dyn Schemas) -> Result<(), NoKey> {
+        for (topic, reader) in &mut self.0 {
+            let spec = RecordSpec { formats, ..topic.record_spec() };
+            match reader.check_selected(spec, record, scratch, schemas) {
+                Err(NoKey::Passes) => {}
+                Ok(()) => return Err(NoKey::Passes),
+                // The tombstone belongs to the rule.
+                Err(NoKey::Invalid(invalid)) if topic.verdict_without_key(invalid.reason) == Verdict::Tombstone => {
+                    return Err(NoKey::Passes);
+                }
+                unknown => return unknown,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'t> FromIterator<&'t Topic> for EarlierRules<'t> {
+    fn from_iter<I: IntoIterator<Item = &'t Topic>>(rules: I) -> Self {
+        Self(rules.into_iter().map(|topic| (topic, Reader::default())).collect())
+    }
+}
+
 impl Config {
+    /// Returns the rules of a topic's input before this topic.
+    pub fn earlier_rules(&self, topic: &Topic) -> impl Iterator<Item = &Topic> {
+        self.rules(&topic.input).map(|(_, rule)| rule).take_while(move |rule| rule.entry != topic.entry)
+    }
+
     /// Returns the rules of an input, in order. A record that no rule selects passes through the last one.
     #[must_use]
     pub fn rules(&self, input: &str) -> impl DoubleEndedIterator<Item = (TopicId, &Topic)> {

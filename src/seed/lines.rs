@@ -4,7 +4,7 @@ use super::error::{Error, Fault};
 use super::placement::Place;
 use super::table::Table;
 use super::{Format, Options};
-use crate::config::Topic;
+use crate::config::{EarlierRules, Topic};
 use crate::format::Format::Json;
 use crate::format::{Formats, Schemas};
 use crate::key::{EventTime, Field, Fingerprint, KeyedRecord, NoKey, Part, Predicate, Reader, RecordSpec, Scratch, TimePlace};
@@ -36,7 +36,7 @@ pub struct Counts {
     pub invalid: u64,
     /// Number of lines skipped because they have no value.
     pub tombstones: u64,
-    /// Number of lines skipped because `when` does not select them.
+    /// Number of lines skipped because `when` does not select them, or because an earlier rule of the input does.
     pub passed: u64,
 }
 
@@ -51,15 +51,21 @@ pub(super) struct LineReader<'t> {
     formats: Formats,
     schemas: Arc<dyn Schemas>,
     reader: Reader,
-    /// The earlier rules of the input, whose records have their keys in other spaces.
-    earlier: Vec<(&'t Topic, Reader)>,
+    earlier: EarlierRules<'t>,
     scratch: Scratch,
     fingerprints: Vec<Fingerprint>,
     pub(super) counts: Counts,
 }
 
 impl<'t> LineReader<'t> {
-    pub(super) fn new(topic: &'t Topic, inputs: Vec<&'t str>, options: &'t Options, schemas: Arc<dyn Schemas>) -> Result<Self, Error> {
+    /// Creates a parser that skips the records of `earlier` rules of the input.
+    pub(super) fn new(
+        topic: &'t Topic,
+        earlier: EarlierRules<'t>,
+        inputs: Vec<&'t str>,
+        options: &'t Options,
+        schemas: Arc<dyn Schemas>,
+    ) -> Result<Self, Error> {
         let field = |option, pointer: &Option<String>| {
             let pointer = pointer.as_deref().filter(|_| options.format == Format::Ndjson);
             pointer.map(Field::new).transpose().map_err(|error| Error::Pointer { option, error })
@@ -85,9 +91,9 @@ impl<'t> LineReader<'t> {
                     return Err(Error::Options(format!("the topic's key needs {part}, which an ndjson line does not have; {advice}")));
                 }
                 let is_absent = |test: &&Predicate| test.reads_headers() || test.reads_key() && options.record_key.is_none();
-                if let Some(test) = topic.when.iter().find(is_absent) {
+                if let Some(test) = earlier.predicates().chain(&topic.when).find(is_absent) {
                     return Err(Error::Options(format!(
-                        "the topic's `when` tests {}, which an ndjson line does not have; write a table of selected keys, and use --format csv",
+                        "`when` tests {}, which an ndjson line does not have; write a table of selected keys, and use --format csv",
                         test.place()
                     )));
                 }
@@ -118,16 +124,11 @@ impl<'t> LineReader<'t> {
             formats: if options.format == Format::Ndjson { Formats::default() } else { topic.formats.clone() },
             schemas,
             reader: Reader::default(),
-            earlier: Vec::new(),
+            earlier,
             scratch: Scratch::default(),
             fingerprints: Vec::new(),
             counts: Counts::default(),
         })
-    }
-
-    /// Skips records that one of these rules selects.
-    pub(super) fn without(self, earlier: impl Iterator<Item = &'t Topic>) -> Self {
-        Self { earlier: earlier.map(|topic| (topic, Reader::default())).collect(), ..self }
     }
 
     /// Parses all lines, and calls `take` for each line with a key until it fails.
@@ -161,16 +162,11 @@ impl<'t> LineReader<'t> {
             Some(field) => field.text(line).map(|text| time(&text)).transpose()?,
             None => recorded.time,
         };
-        for (topic, reader) in &mut self.earlier {
-            let spec = RecordSpec { formats: &self.formats, ..topic.record_spec() };
-            if !matches!(reader.read(spec, &record, timestamp, &mut self.scratch, &*self.schemas), Err(NoKey::Passes)) {
-                self.counts.passed += 1;
-                return Ok(());
-            }
-        }
-        let spec = RecordSpec { formats: &self.formats, ..self.topic.record_spec() };
+        let Self { formats, scratch, schemas, .. } = self;
+        let is_ours = self.earlier.check(formats, &record, scratch, &**schemas);
+        let spec = RecordSpec { formats, ..self.topic.record_spec() };
         let KeyedRecord { fingerprint, retracts, time } =
-            match self.reader.read(spec, &record, timestamp, &mut self.scratch, &*self.schemas) {
+            match is_ours.and_then(|()| self.reader.read(spec, &record, timestamp, scratch, &**schemas)) {
                 Ok(keyed) => keyed,
                 Err(NoKey::Awaits(schema)) => return Err(LineError::awaits(schema, &*self.schemas).into()),
                 Err(NoKey::Passes) => {

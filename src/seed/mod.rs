@@ -95,10 +95,10 @@ impl<'t> Seeds<'t> {
             let message = "a topic with emit = \"on_change\" cannot be seeded, because a key alone has no content; the first record of each key will be emitted".to_owned();
             return Err(Error::Options(message));
         }
-        let earlier = config.rules(&topic.input).take_while(|(_, rule)| rule.entry != topic.entry);
+        let earlier = config.earlier_rules(topic).collect();
         let inputs = config.space_of(topic).topics.iter().map(|topic| topic.input.as_str()).collect();
         Ok(Self {
-            reader: LineReader::new(topic, inputs, options, schemas)?.without(earlier.map(|(_, rule)| rule)),
+            reader: LineReader::new(topic, earlier, inputs, options, schemas)?,
             placement: Placement::new(options, topic, partitions),
             options,
             is_timed: topic.window.length_ms().is_some(),
@@ -165,17 +165,27 @@ impl<'t> Seeds<'t> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::NoSchemas;
+    use crate::format::{Lookup, NoSchemas, SchemaId};
 
-    /// Seeds a topic whose `when` selects orders, and returns the counts and the number of keys.
-    fn seeded(format: Format, lines: &str) -> (Counts, u64) {
+    const ORDERS: &str = "input = \"in\"\noutput = \"out\"\nkey = { field = \"/id\" }\nwindow = { keys = 10 }\n\
+                          when = { field = \"/type\", equals = \"order\" }\n";
+
+    /// Seeds the last of the topics, and returns the counts and the number of keys.
+    fn seed(topics: &[&str], options: &Options, lines: &str, schemas: Arc<dyn Schemas>) -> Result<(Counts, u64), String> {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("unseen.toml");
-        let topic = "input = \"in\"\noutput = \"out\"\nkey = { field = \"/id\" }\nwindow = { keys = 10 }\n\
-                     when = { field = \"/type\", equals = \"order\" }\n";
-        std::fs::write(&file, format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[[topics]]\n{topic}")).unwrap();
+        let topics: String = topics.iter().map(|topic| format!("[[topics]]\n{topic}")).collect();
+        let registry = "[schema_registry]\nurl = \"http://localhost:1\"\n";
+        std::fs::write(&file, format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n{registry}{topics}")).unwrap();
         let config = Config::load(&file, &[]).unwrap();
-        let options = Options {
+        let topic = config.topics.last().unwrap();
+        let mut seeds = Seeds::new(&config, topic, options, 1, schemas).map_err(|error| error.to_string())?;
+        seeds.read(lines.as_bytes(), &|| false).map_err(|error| error.to_string())?;
+        Ok((seeds.counts(), seeds.keys()))
+    }
+
+    fn options(format: Format) -> Options {
+        Options {
             format,
             time: None,
             at: None,
@@ -185,10 +195,50 @@ mod tests {
             every_partition: false,
             skip_invalid: false,
             max_keys: 10,
+        }
+    }
+
+    /// Seeds a topic whose `when` selects orders, and returns the counts and the number of keys.
+    fn seeded(format: Format, lines: &str) -> (Counts, u64) {
+        seed(&[ORDERS], &options(format), lines, Arc::new(NoSchemas)).unwrap()
+    }
+
+    #[test]
+    fn records_of_an_earlier_entry_are_not_seeded() {
+        let rest = "input = \"in\"\noutput = \"out\"\nspace = \"rest\"\nkey = { field = \"/no\" }\nwindow = { keys = 10 }\n";
+        let seeded = |skip_invalid, lines: &str| {
+            let options = Options { skip_invalid, ..options(Format::Ndjson) };
+            seed(&[ORDERS, rest], &options, lines, Arc::new(NoSchemas))
         };
-        let mut seeds = Seeds::new(&config, &config.topics[0], &options, 1, Arc::new(NoSchemas)).unwrap();
-        seeds.read(lines.as_bytes(), &|| false).unwrap();
-        (seeds.counts(), seeds.keys())
+        // An order belongs to the first entry even if it has no key there.
+        let lines = "{\"type\":\"order\",\"id\":1,\"no\":1}\n{\"type\":\"order\",\"no\":2}\n{\"type\":\"view\",\"no\":3}\n";
+        assert_eq!(seeded(false, lines), Ok((Counts { lines: 3, passed: 2, ..Counts::default() }, 1)));
+        // The worker cannot tell which entry a malformed record belongs to.
+        let malformed = format!("{lines}{{\"type\n");
+        let error = seeded(false, &malformed).unwrap_err();
+        assert!(error.starts_with("line 4: ") && error.contains("--skip-invalid"), "{error}");
+        assert_eq!(seeded(true, &malformed), Ok((Counts { lines: 4, passed: 2, invalid: 1, ..Counts::default() }, 1)));
+
+        let by_header = ORDERS.replace("{ field = \"/type\"", "{ header = \"type\"");
+        let error = seed(&[&by_header, rest], &options(Format::Ndjson), lines, Arc::new(NoSchemas)).unwrap_err();
+        assert!(error.starts_with("`when` tests header `type`, which an ndjson line does not have"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_schema_of_an_earlier_entry_is_an_error() {
+        #[derive(Debug)]
+        struct Awaited;
+        impl Schemas for Awaited {
+            fn get(&self, _: SchemaId) -> Lookup {
+                Lookup::Awaited
+            }
+        }
+        let first = format!("{ORDERS}value_format = \"avro\"\n");
+        let rest = "input = \"in\"\noutput = \"out\"\nspace = \"rest\"\nkey = { record = \"key\" }\nwindow = { keys = 10 }\nvalue_format = \"avro\"\n";
+        let line = r#"{"topic":"in","partition":0,"offset":0,"key":"k","payload":"\u0000\u0000\u0000\u0000\u0001\u0002"}"#;
+        assert_eq!(seed(&[rest], &options(Format::Capture), line, Arc::new(Awaited)).unwrap().1, 1, "the key needs no schema");
+        let error = seed(&[&first, rest], &options(Format::Capture), line, Arc::new(Awaited)).unwrap_err();
+        assert!(error.starts_with("line 1: the record needs schema 1, which is not available"), "{error}");
     }
 
     #[test]

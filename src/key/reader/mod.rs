@@ -232,6 +232,31 @@ impl Reader {
         Ok(())
     }
 
+    /// Tests only `when`.
+    ///
+    /// # Errors
+    /// [`NoKey`] if the record passes through, or if a field of `when` cannot be read.
+    pub fn check_selected(
+        &mut self,
+        spec: RecordSpec<'_>,
+        record: &Record<'_>,
+        scratch: &mut Scratch,
+        schemas: &dyn Schemas,
+    ) -> Result<(), NoKey> {
+        let encodings = &spec.formats.value().encodings;
+        if encodings.is_empty() || !spec.when.iter().any(Predicate::reads_value) {
+            return self.select(spec, |_| true, record, scratch, schemas);
+        }
+        self.select(spec, |predicate| !predicate.reads_value(), record, scratch, schemas)?;
+        let mut room = std::mem::take(&mut self.decoded);
+        let selected = match record.value.map(|value| room.decode(encodings, value)).transpose() {
+            Err(what) => Err(invalid(Side::Value, Reason::Malformed, &what)),
+            Ok(value) => self.select(spec, Predicate::reads_value, &Record { value, ..*record }, scratch, schemas),
+        };
+        self.decoded = room;
+        selected
+    }
+
     /// Reads a record without testing `when` and without the content.
     ///
     /// # Errors
