@@ -7,7 +7,7 @@ use super::state::{InputView, StateView};
 use crate::broker::{ChangelogReader as _, Committed, Logged, Note, ReadEnd, Record as _};
 use crate::changelog::{ChangelogRecord, Cut};
 use crate::checkpoint::Settings;
-use crate::config::{Config, Topic};
+use crate::config::{Config, EarlierRules, Topic};
 use crate::format::Schemas;
 use crate::kafka::{self, Capture, ChangelogReader, GroupView, Message};
 use crate::key::{Fingerprint, KeyedRecord, NoKey, Reader, RecordSpec, Scratch};
@@ -56,30 +56,48 @@ pub(super) struct Scanned<'w> {
     pub(super) reach: (Offset, Offset),
 }
 
-/// Extracts the keys from the records of a topic.
-struct Keys<'k> {
+/// Extracts the keys from the records of a topic. Records of an earlier rule of the input have none.
+pub(super) struct Keys<'k> {
     topic: &'k Topic,
+    earlier: EarlierRules<'k>,
     reader: Reader,
     scratch: Scratch,
     schemas: &'k dyn Schemas,
 }
 
-impl Keys<'_> {
+impl<'k> Keys<'k> {
+    pub(super) fn new(config: &'k Config, topic: &'k Topic, schemas: &'k dyn Schemas) -> Self {
+        let earlier = config.earlier_rules(topic).collect();
+        Self { topic, earlier, reader: Reader::default(), scratch: Scratch::default(), schemas }
+    }
+
     fn take(&mut self, message: &Message<'_>) -> Result<KeyedRecord, NoKey> {
-        self.read(self.topic.record_spec(), message)
+        self.with(message, |keys, record| keys.read(record, message.timestamp()))
+    }
+
+    /// Reads everything that a record's verdict depends on.
+    pub(super) fn read(&mut self, record: &Record<'_>, timestamp: Option<Timestamp>) -> Result<KeyedRecord, NoKey> {
+        let Self { topic, earlier, reader, scratch, schemas } = self;
+        earlier.check(&topic.formats, record, scratch, *schemas)?;
+        reader.read(topic.record_spec(), record, timestamp, scratch, *schemas)
+    }
+
+    /// True if the keys or the rules depend on headers.
+    pub(super) fn reads_headers(&self) -> bool {
+        self.topic.reads_headers() || self.earlier.reads_headers()
     }
 
     /// Returns the fingerprint of a record's key without a content.
     fn key(&mut self, message: &Message<'_>) -> Option<Fingerprint> {
-        let spec = RecordSpec { content: None, ..self.topic.record_spec() };
-        self.read(spec, message).ok().map(|keyed| keyed.fingerprint)
+        self.with(message, |keys, record| {
+            let spec = RecordSpec { content: None, ..keys.topic.record_spec() };
+            keys.reader.read(spec, record, message.timestamp(), &mut keys.scratch, keys.schemas).ok().map(|keyed| keyed.fingerprint)
+        })
     }
 
-    fn read(&mut self, spec: RecordSpec<'_>, message: &Message<'_>) -> Result<KeyedRecord, NoKey> {
-        let Self { topic, reader, scratch, schemas } = self;
-        let headers: Vec<_> = if topic.reads_headers() { message.headers().collect() } else { Vec::new() };
-        let record = Record { key: message.key(), value: message.value(), headers: &headers };
-        reader.read(spec, &record, message.timestamp(), scratch, *schemas)
+    fn with<T>(&mut self, message: &Message<'_>, read: impl FnOnce(&mut Self, &Record<'_>) -> T) -> T {
+        let headers: Vec<_> = if self.reads_headers() { message.headers().collect() } else { Vec::new() };
+        read(self, &Record { key: message.key(), value: message.value(), headers: &headers })
     }
 }
 
@@ -197,7 +215,7 @@ impl<'a> Client<'a> {
         offsets: Range<Offset>,
         take: &mut dyn FnMut(&Message<'_>, &mut Keys<'_>),
     ) -> Result<(), Error> {
-        let mut keys = Keys { topic, reader: Reader::default(), scratch: Scratch::default(), schemas: self.schemas };
+        let mut keys = Keys::new(self.config, topic, self.schemas);
         let wanted =
             kafka::Wanted { topic: at.topic.clone(), partitions: vec![at.partition], offsets: Some(offsets), ..kafka::Wanted::default() };
         let Waiting { stop, report } = self.waiting;

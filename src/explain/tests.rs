@@ -1,15 +1,18 @@
 //! Every explanation that is marked certain matches an exact model, for all filter kinds.
 
+use super::client::Keys;
 use super::history::{History, Next, Reading, Wanted};
 use super::judge::{Judgment, Repeated, judge};
 use super::outcome::{Occurrence, Occurrences};
 use super::report::{Cause, VerdictName};
 use crate::changelog::{ChangelogRecord, Cut, Origin, PendingChanges, Progress, Span};
+use crate::config::Config;
 use crate::dedup::{Dedup, Emit, Late, Rules};
 use crate::filter::{AgingSizing, CuckooSizing, Slice, Spec, StableSizing, Window};
-use crate::key::Fingerprint;
+use crate::format::NoSchemas;
 use crate::key::numbered::key;
-use crate::record::{Offset, Timestamp, TopicId, Verdict};
+use crate::key::{Fingerprint, NoKey};
+use crate::record::{Offset, Record, Timestamp, TopicId, Verdict};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 
@@ -476,4 +479,26 @@ fn a_key_removed_by_the_retraction_of_another_key_is_uncertain() {
     let reaches = |low| live.explain(last, low).unwrap();
     assert!(reaches(0));
     assert!(!reaches(arrivals.len() - 2));
+}
+
+#[test]
+fn records_of_an_earlier_entry_are_not_occurrences_of_a_key() {
+    let entry = |key: &str, options: &str| {
+        format!("[[topics]]\ninput = \"in\"\noutput = \"out\"\nwindow = {{ keys = 9 }}\nkey = {{ field = \"{key}\" }}\n{options}\n")
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let (file, when) = (dir.path().join("unseen.toml"), "when = { header = \"type\", equals = \"a\" }");
+    let entries = entry("/id", when) + &entry("/no", "space = \"rest\"");
+    std::fs::write(&file, format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n{entries}")).unwrap();
+    let config = Config::load(&file, &[]).unwrap();
+    let mut keys = Keys::new(&config, &config.topics[1], &NoSchemas);
+    let mut read = |kind: &str| {
+        let headers = [("type", Some(kind.as_bytes()))];
+        keys.read(&Record { key: None, value: Some(b"{\"id\":1,\"no\":1}"), headers: &headers }, None).map(drop)
+    };
+    assert_eq!((read("a"), read("b")), (Err(NoKey::Passes), Ok(())));
+    assert!(keys.reads_headers());
+    let mut first = Keys::new(&config, &config.topics[0], &NoSchemas);
+    let headers = [("type", Some(&b"a"[..]))];
+    assert!(first.read(&Record { key: None, value: Some(b"{\"id\":1}"), headers: &headers }, None).is_ok());
 }
