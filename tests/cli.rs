@@ -126,6 +126,38 @@ fn commands_find_the_topics_of_a_list() {
 }
 
 #[test]
+fn an_entry_of_an_input_is_chosen_by_its_space() {
+    let setup = Setup::new("", "space = \"orders-{input}\"\nwhen = { field = \"/type\", equals = \"order\" }\nkey = { field = \"/id\" }");
+    let second = "[[topics]]\ninput = \"in\"\noutput = \"out\"\nwindow = \"1h\"\nfilter = { capacity = 1000 }\nkey = { field = \"/no\" }\n";
+    let text = fs::read_to_string(setup.path("unseen.toml")).unwrap() + second;
+    let lines = "{\"type\":\"order\",\"id\":1,\"no\":1}\n{\"type\":\"order\",\"id\":2,\"no\":2}\n{\"type\":\"view\",\"no\":3}\n";
+    fs::write(setup.path("in.ndjson"), lines).unwrap();
+    let input = setup.path("in.ndjson");
+    // The number of keys of the entry. Each record counts for the first entry that selects it.
+    let keys = |args: &[&str]| {
+        let (code, plan, error) = setup.run(&[&["plan", "--json", "--sample", input.to_str().unwrap()], args].concat());
+        let keys = |plan: &str| serde_json::from_str::<Value>(plan).unwrap()["sample"]["distinct"].as_u64().unwrap();
+        if code == Some(0) { Ok(keys(&plan)) } else { Err(error) }
+    };
+    let several = "`in` has several entries; choose one by its space: orders-in, in";
+    fs::write(setup.path("unseen.toml"), &text).unwrap();
+    assert_eq!((keys(&["--topic", "orders-in"]), keys(&["--topic", "in"])), (Ok(2), Ok(1)));
+    assert!(keys(&[]).unwrap_err().contains(several));
+
+    // The topic of the entry matches a pattern.
+    fs::write(setup.path("unseen.toml"), text.replace("input = \"in\"", "input = { pattern = \"i.*\" }")).unwrap();
+    assert_eq!((keys(&["--topic", "orders-in"]), keys(&["--topic", "in"])), (Ok(2), Ok(1)));
+    assert!(keys(&["--topic", "views-in"]).unwrap_err().contains("expected one of a topic that matches \"i.*\", a topic"));
+
+    // A topic with the name of the space may exist, too.
+    fs::write(setup.path("unseen.toml"), text.replace("input = \"in\"", "input = { pattern = \".*in\" }")).unwrap();
+    let error = keys(&["--topic", "orders-in"]).unwrap_err();
+    assert!(error.contains("`orders-in` is an entry of several topics that can match a pattern: in, orders-in; choose one"), "{error}");
+    let only = ["--topic", "orders-in", "--set", "topics.0.input=in", "--set", "topics.1.input=in"];
+    assert_eq!((keys(&only), keys(&["--topic", "in"])), (Ok(2), Ok(1)));
+}
+
+#[test]
 fn check_warns_about_unprotected_writes() {
     let setup = Setup::new("", ID);
     let open = ["check", "--set", "serve.writes=true", "--set", "serve.listen=0.0.0.0:6379"];

@@ -5,7 +5,7 @@ use crate::config::{Config, Topic, flags};
 use crate::content::CompareContent;
 use crate::filter::{Kind, Window};
 use crate::format::{Format as ValueFormat, Formats, NoSchemas, RecordFormat, Schemas};
-use crate::key::{Field, KeySpec, Part};
+use crate::key::{Field, KeySpec, Part, Predicate};
 use crate::plan::{self, Ask, Comparison, Proposal, Sample, SampleOptions};
 use crate::replay::Format;
 use crate::stats::wrong_unit;
@@ -140,7 +140,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let window = args.window.map(|window| u64::try_from(window.as_millis()).unwrap_or(u64::MAX)).or(configured);
     let window = window.or_else(|| proposal.as_ref()?.window_ms);
     let schemas = || config.as_ref().map_or_else(|| Ok(Arc::new(NoSchemas) as _), super::schemas::blocking);
-    let sample = args.sample.as_deref().map(|path| sample(args, path, topic, proposal.as_ref(), schemas()?)).transpose()?;
+    let earlier = || config.iter().zip(topic).flat_map(|(config, topic)| config.earlier_rules(topic)).cloned().collect();
+    let sample = args.sample.as_deref().map(|path| sample(args, path, (topic, earlier()), proposal.as_ref(), schemas()?)).transpose()?;
     let keys = match (args.keys, args.rate, args.window, &sample) {
         (_, Some(rate), Some(window), _) => flags::keys_in(rate, window).unwrap_or_else(|message| usage(format!("--rate: {message}"))),
         (_, _, _, Some(sample)) => sample.keys().max(1),
@@ -185,7 +186,7 @@ fn time(args: &Args) -> Option<Field> {
 fn sample(
     args: &Args,
     path: &Path,
-    topic: Option<&Topic>,
+    (topic, earlier): (Option<&Topic>, Vec<Topic>),
     proposal: Option<&Proposal>,
     schemas: Arc<dyn Schemas>,
 ) -> anyhow::Result<Sample> {
@@ -195,6 +196,13 @@ fn sample(
     {
         usage(format!(
             "--format: ndjson lines are JSON, but the values of the topic are {value}; use `unseen capture` and --format capture"
+        ));
+    }
+    let is_absent = |test: &&Predicate| format == Format::Ndjson && (test.reads_headers() || test.reads_key());
+    if let Some(test) = earlier.iter().flat_map(|rule| &rule.when).chain(topic.into_iter().flat_map(|topic| &topic.when)).find(is_absent) {
+        usage(format!(
+            "--format: `when` tests {}, which an ndjson line does not have; use `unseen capture` and --format capture",
+            test.place()
         ));
     }
     let proposed = proposal.map_or(&[][..], |proposal| &proposal.parts);
@@ -211,6 +219,7 @@ fn sample(
             None => KeySpec::new(parts).unwrap_or_else(|error| usage(format!("--key: {error}"))),
         },
         when: topic.map_or_else(Vec::new, |topic| topic.when.clone()),
+        earlier,
         // An ndjson line has no frame.
         formats: match topic {
             Some(topic) if format == Format::Kcat => topic.formats.clone(),

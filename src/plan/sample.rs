@@ -5,6 +5,7 @@
 //! of the keys are dropped by their fingerprints, from then on and retroactively. Must never use more memory than its limit,
 //! regardless of the input.
 
+use crate::config::{EarlierRules, Topic};
 use crate::filter::{Slice, Window};
 use crate::format::{Formats, Schemas};
 use crate::key::{EventTime, Field, Fingerprint, KeySpec, NoKey, Predicate, Reader, RecordSpec, Scratch};
@@ -27,6 +28,8 @@ pub struct SampleOptions {
     pub key: KeySpec,
     /// Predicates that all hold for the records that are deduplicated. Only these count.
     pub when: Vec<Predicate>,
+    /// The earlier rules of the input. Their records do not count.
+    pub earlier: Vec<Topic>,
     pub formats: Formats,
     pub schemas: Arc<dyn Schemas>,
     /// Location of the time of the event, if it is not Kafka's timestamp.
@@ -51,7 +54,7 @@ pub struct Sample {
     pub repeat_share: f64,
     /// Number of records without a key. They are not part of any other count.
     pub invalid: u64,
-    /// Number of records that `when` does not select. They are not part of any other count.
+    /// Number of records that `when` does not select, or that an earlier rule of the input does. They are not part of any other count.
     pub passed: u64,
     /// Number of records without a time. They get the time of the previous records.
     pub untimed: u64,
@@ -97,6 +100,7 @@ fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Resul
     let mut sample = Sample::default();
     let mut windows = Windows { window: options.window, keys_max, ..Windows::default() };
     let (mut scratch, mut reader) = (Scratch::default(), Reader::default());
+    let mut earlier: EarlierRules<'_> = options.earlier.iter().collect();
     let mut first = None;
     loop {
         let fingerprint = match lines.next_line() {
@@ -108,7 +112,8 @@ fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Resul
                 let (key, formats, schemas) = (&options.key, &options.formats, &*options.schemas);
                 let spec =
                     RecordSpec { key, content: None, when: &options.when, retract: None, time: options.event_time.as_ref(), formats };
-                let keyed = reader.read(spec, &record, recorded.time, &mut scratch, schemas);
+                let is_ours = earlier.check(formats, &record, &mut scratch, schemas);
+                let keyed = is_ours.and_then(|()| reader.read(spec, &record, recorded.time, &mut scratch, schemas));
                 let time = match &keyed {
                     Ok(keyed) => keyed.time,
                     Err(NoKey::Passes) => return keyed.map(|keyed| keyed.fingerprint),
@@ -254,6 +259,7 @@ mod tests {
             format,
             key,
             when: Vec::new(),
+            earlier: Vec::new(),
             formats: Formats::default(),
             schemas: Arc::new(NoSchemas),
             event_time: None,
