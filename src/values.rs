@@ -132,6 +132,19 @@ impl ValueCounts {
     }
 }
 
+/// Adds up the counts of two lists by value: most records first, and the rest at the end.
+#[must_use]
+pub fn sum(mut all: Vec<(Option<String>, Counted)>, others: Vec<(Option<String>, Counted)>) -> Vec<(Option<String>, Counted)> {
+    for (value, Counted { records, duplicates }) in others {
+        match all.iter_mut().find(|(known, _)| *known == value) {
+            Some((_, sum)) => *sum = Counted { records: sum.records + records, duplicates: sum.duplicates + duplicates },
+            None => all.push((value, Counted { records, duplicates })),
+        }
+    }
+    all.sort_by_key(|(value, counted)| (value.is_none(), std::cmp::Reverse(counted.records)));
+    all
+}
+
 /// Returns the start of a text, at most `most` bytes.
 pub(crate) fn cut(value: &str, most: usize) -> &str {
     let end = (0..=most.min(value.len())).rev().find(|&end| value.is_char_boundary(end));

@@ -461,6 +461,35 @@ fn replay_warns_about_times_that_do_not_move_the_window() {
 }
 
 #[test]
+fn replay_describes_all_entries_of_an_input() {
+    let setup = Setup::new("", "when = { field = \"/type\", equals = \"order\" }\nkey = { field = \"/id\" }\nlate = \"drop\"");
+    let second = "[[topics]]\ninput = \"in\"\noutput = \"out\"\nspace = \"rest\"\nwindow = \"1h\"\nfilter = { kind = \"exact\" }\nkey = { field = \"/no\" }\nlate = \"drop\"\n";
+    let text = fs::read_to_string(setup.path("unseen.toml")).unwrap();
+    let input = setup.path("in.ndjson");
+    let lines =
+        "{\"type\":\"order\",\"id\":1,\"t\":9000000000}\n{\"no\":1,\"t\":9000000000}\n{\"no\":1,\"t\":9000000000}\n{\"no\":2,\"t\":9}\n";
+    fs::write(&input, lines).unwrap();
+    let replayed = |text: &str| {
+        fs::write(setup.path("unseen.toml"), text).unwrap();
+        let (code, _, summary) = setup.run(&["replay", "--truth", "--time", "/t", input.to_str().unwrap()]);
+        assert_eq!(code, Some(0), "{summary}");
+        summary
+    };
+    let summary = replayed(&(text.clone() + second));
+    assert!(summary.contains("late        1, dropped\n") && summary.contains("duplicates  1\n"), "{summary}");
+    // The entries do not agree, so the summary does not say where the records go.
+    let summary = replayed(&(text.clone() + &second.replace("late = \"drop\"", "on_duplicate = { topic = \"again\" }")));
+    assert!(!summary.contains(", dropped") && summary.contains("duplicates  1\n"), "{summary}");
+
+    // The times are in seconds. The window of the first entry does not depend on them.
+    fs::write(&input, lines.replace("9000000000", "1700000000")).unwrap();
+    let by_count =
+        text.replace("window = \"1h\"", "window = { keys = 100 }").replace("capacity = 1000, confirm = true", "kind = \"exact\"");
+    let summary = replayed(&(by_count.replace("late = \"drop\"", "") + second));
+    assert!(summary.contains("warning: space \"rest\": record times such as 1700000000 look like seconds"), "{summary}");
+}
+
+#[test]
 fn replay_of_a_compressed_file_suggests_to_decompress_it() {
     let setup = Setup::new("", ID);
     let input = setup.path("input");

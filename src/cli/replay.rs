@@ -111,8 +111,6 @@ impl From<LineFormat> for Format {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load_with(args.topic.as_deref())?;
     let rules: Vec<_> = config.rules(topic::input(&config, args.topic.as_deref())?).map(|(_, topic)| topic).collect();
-    // The summary describes the options of the first rule.
-    let topic = rules[0];
     let options = Options { format: args.format.into(), time: args.time.clone(), partitions: args.partitions, truth: args.truth };
     let mut replay = Replay::of_rules(&rules, &options)?.with_schemas(super::schemas::blocking(&config)?);
     let path = args.input.as_deref().filter(|path| *path != Path::new("-"));
@@ -120,7 +118,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (input, progress) = open(path, !args.quiet).with_context(|| name.clone())?;
 
     let started = Instant::now();
-    let max_future = topic.max_future;
+    let max_future = rules[0].max_future;
     let written = path.and_then(|path| path.metadata().ok()).filter(Metadata::is_file).and_then(|data| data.modified().ok());
     let read_at = args.read_at.or(written);
     let wrong: Box<dyn Write> = match &args.wrong {
@@ -144,13 +142,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Err(error) => return Err(error.into()),
     }
     let summary = replay.summary();
-    let warning = time_warning(&summary, topic, read_at.unwrap_or_else(SystemTime::now));
+    let warnings = time_warnings(&replay.summaries(), read_at.unwrap_or_else(SystemTime::now));
     if args.json {
-        super::print(&format!("{}\n", json(&summary, warning.as_deref())))?;
+        super::print(&format!("{}\n", json(&summary, &warnings)))?;
     } else if !args.quiet {
-        eprint!("{}", report(&summary, topic, args, started.elapsed()));
+        eprint!("{}", report(&summary, &rules, args, started.elapsed()));
     }
-    if let Some(warning) = warning {
+    for warning in warnings {
         eprintln!("warning: {warning}");
     }
     let Summary { records, invalid, .. } = summary;
@@ -195,40 +193,54 @@ pub(super) fn max_timestamp_ms(read_at: SystemTime, max_future: Duration) -> Tim
     read_at.checked_add(max_future).map_or(Timestamp::MAX, runtime::millis)
 }
 
-/// Returns a warning if implausible record times kept the window from moving.
-fn time_warning(summary: &Summary, topic: &Topic, read_at: SystemTime) -> Option<String> {
-    if !topic.forgets_by_time() {
-        return None;
-    }
-    let &Summary { records, future, future_time, stream_time, .. } = summary;
-    let recent = RecentTimes { records, future, future_time, stream_time };
-    recent.warning(topic.max_future, "the time at which they were read", runtime::millis(read_at))
+/// Returns a warning for each entry whose window implausible record times kept from moving.
+fn time_warnings(summaries: &[(&Topic, Summary)], read_at: SystemTime) -> Vec<String> {
+    let timed = summaries.iter().filter(|(topic, _)| topic.forgets_by_time());
+    let warning = |(topic, summary): &(&Topic, Summary)| {
+        let &Summary { records, future, future_time, stream_time, .. } = summary;
+        let recent = RecentTimes { records, future, future_time, stream_time };
+        let warning = recent.warning(topic.max_future, "the time at which they were read", runtime::millis(read_at))?;
+        Some(if summaries.len() > 1 { format!("space {:?}: {warning}", topic.space) } else { warning })
+    };
+    timed.filter_map(warning).collect()
+}
+
+/// Returns an option of the entries of an input, if all have the same value.
+fn common<'t, T: PartialEq>(rules: &[&'t Topic], option: impl Fn(&'t Topic) -> T) -> Option<T> {
+    let mut all = rules.iter().map(|rule| option(rule));
+    let first = all.next()?;
+    all.all(|other| other == first).then_some(first)
 }
 
 /// Describes the records without a valid key, by reason.
-fn invalid(summary: &Summary, topic: &Topic) -> String {
+fn invalid(summary: &Summary, rules: &[&Topic]) -> String {
     let reasons: Vec<_> = summary.invalid.iter().map(|(reason, count)| format!("{} {reason}", HumanCount(*count))).collect();
-    let outcome = match topic.on_invalid {
-        OnInvalid::Emit => "emitted",
-        OnInvalid::Topic(_) => "dead letters",
-        OnInvalid::Drop | OnInvalid::Fail => "dropped",
-    };
-    format!("{}; {outcome}", reasons.join(", "))
+    let outcome = common(rules, |topic| match topic.on_invalid {
+        OnInvalid::Emit => "; emitted",
+        OnInvalid::Topic(_) => "; dead letters",
+        OnInvalid::Drop | OnInvalid::Fail => "; dropped",
+    });
+    reasons.join(", ") + outcome.unwrap_or_default()
 }
 
 /// Describes the records without a time.
-fn untimed(summary: &Summary, args: &Args) -> String {
+fn untimed(summary: &Summary, rules: &[&Topic], args: &Args) -> String {
     let hint = match args.format {
         LineFormat::Ndjson if args.time.is_none() => "; use --time if a field has the time",
         _ => "",
     };
-    let all = summary.untimed == summary.records;
-    let what = if all { "all records, so no key was forgotten" } else { "evaluated at the stream time of the previous records" };
+    let what = if summary.untimed != summary.records {
+        "evaluated at the stream time of the previous records"
+    } else if rules.iter().all(|topic| topic.window.length_ms().is_some()) {
+        "all records, so no key was forgotten"
+    } else {
+        "all records, so only windows by count forgot keys"
+    };
     format!("{}: {what}{hint}", HumanCount(summary.untimed))
 }
 
 /// Returns the summary as JSON.
-fn json(summary: &Summary, warning: Option<&str>) -> Value {
+fn json(summary: &Summary, warnings: &[String]) -> Value {
     let truth = summary.truth.map(|truth| {
         let Counts { unseen, false_positives, false_negatives } = truth;
         json!({ "unseen": unseen, "false_positives": false_positives, "false_negatives": false_negatives, "rate": truth.rate() })
@@ -258,18 +270,18 @@ fn json(summary: &Summary, warning: Option<&str>) -> Value {
         "truth": truth,
         "values": values.collect::<Vec<_>>(),
         "key_conflicts": { "compared": compared, "conflicts": conflicts, "fields": fields.collect::<Vec<_>>() },
-        "warnings": Vec::from_iter(warning),
+        "warnings": warnings,
     })
 }
 
-/// Returns the summary.
-fn report(summary: &Summary, topic: &Topic, args: &Args, elapsed: Duration) -> String {
+/// Returns the summary. If the entries of the input treat records of a verdict differently, only their number is shown.
+fn report(summary: &Summary, rules: &[&Topic], args: &Args, elapsed: Duration) -> String {
     let mut text = String::new();
     let mut row = |name: &str, what: String| _ = writeln!(text, "{name:<11} {what}");
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate for display")]
     let rate = (summary.records as f64 / elapsed.as_secs_f64().max(1e-3)) as u64;
     row("records", format!("{}, {} per second", HumanCount(summary.records), HumanCount(rate)));
-    if topic.is_shadow() {
+    if rules.iter().all(|topic| topic.is_shadow()) {
         row("shadow", "the topic has no output; the worker updates only its state".to_owned());
     }
     row("unseen", HumanCount(summary.unseen).to_string());
@@ -280,44 +292,45 @@ fn report(summary: &Summary, topic: &Topic, args: &Args, elapsed: Duration) -> S
         row("retracted", format!("{}, not emitted", HumanCount(summary.retracted)));
     }
     if summary.tombstones > 0 {
-        let outcome = if topic.on_tombstone == OnTombstone::Emit { "emitted" } else { "dropped" };
-        row("tombstones", format!("{}, {outcome}", HumanCount(summary.tombstones)));
+        let outcome = common(rules, |topic| if topic.on_tombstone == OnTombstone::Emit { ", emitted" } else { ", dropped" });
+        row("tombstones", format!("{}{}", HumanCount(summary.tombstones), outcome.unwrap_or_default()));
     }
     if summary.passed > 0 {
         row("passed", format!("{}, emitted without deduplication", HumanCount(summary.passed)));
     }
-    let outcome = match &topic.on_duplicate {
+    let outcome = common(rules, |topic| match &topic.on_duplicate {
         OnDuplicate::Drop => String::new(),
         OnDuplicate::Mark => ", emitted with a mark by the worker".to_owned(),
         OnDuplicate::Topic(name) => format!(", sent to {name} by the worker"),
-    };
-    row("duplicates", format!("{}{outcome}", HumanCount(summary.duplicates)));
+    });
+    row("duplicates", HumanCount(summary.duplicates).to_string() + &outcome.unwrap_or_default());
     if summary.late > 0 {
-        let outcome = match topic.late {
-            Late::Emit => "emitted; included in unseen",
-            Late::Drop => "dropped",
-            Late::DeadLetter => "dead letters",
-        };
-        row("late", format!("{}, {outcome}", HumanCount(summary.late)));
+        let outcome = common(rules, |topic| match topic.late {
+            Late::Emit => ", emitted; included in unseen",
+            Late::Drop => ", dropped",
+            Late::DeadLetter => ", dead letters",
+        });
+        row("late", format!("{}{}", HumanCount(summary.late), outcome.unwrap_or_default()));
     }
     if !summary.invalid.is_empty() {
-        row("invalid", invalid(summary, topic));
+        row("invalid", invalid(summary, rules));
     }
     if summary.future > 0 {
-        let ahead = humantime::format_duration(topic.max_future);
+        let ahead = common(rules, |topic| topic.max_future).map(|ahead| humantime::format_duration(ahead).to_string());
+        let ahead = ahead.as_deref().unwrap_or("`max_future`");
         let what = format!("{}: more than {ahead} ahead of the time of reading; did not move the window", HumanCount(summary.future));
         let hint = if args.read_at.is_none() { "; set that time with --read-at" } else { "" };
         row("future", what + hint);
     }
-    if summary.untimed > 0 && topic.window.length_ms().is_some() {
-        row("no time", untimed(summary, args));
+    if summary.untimed > 0 && rules.iter().any(|topic| topic.window.length_ms().is_some()) {
+        row("no time", untimed(summary, rules, args));
     }
     for (value, Counted { records, duplicates }) in shown(summary) {
         let of = value.as_ref().map_or_else(|| "others".to_owned(), |value| format!("{value:?}"));
         row("by value", format!("{of}: {} duplicates of {} records", HumanCount(duplicates), HumanCount(records)));
     }
     if summary.key_conflicts.conflicts > 0 {
-        row("conflicts", conflicts(&summary.key_conflicts, topic));
+        row("conflicts", conflicts(&summary.key_conflicts, rules));
     }
     let partitions = if summary.partitions == 1 { "partition" } else { "partitions" };
     row(
@@ -325,13 +338,14 @@ fn report(summary: &Summary, topic: &Topic, args: &Args, elapsed: Duration) -> S
         format!("{} in {} {partitions}, open slice {:.0} % full", HumanBytes(summary.memory), summary.partitions, summary.load * 100.0),
     );
     if let Some(truth) = summary.truth {
-        row("truth", errors(&truth, topic.filter.false_positive_rate));
+        row("truth", errors(&truth, common(rules, |topic| topic.filter.false_positive_rate)));
     }
     text
 }
 
 /// Describes the key conflicts: duplicates whose content differs.
-fn conflicts(all: &Conflicts, topic: &Topic) -> String {
+fn conflicts(all: &Conflicts, rules: &[&Topic]) -> String {
+    let of_key = common(rules, |topic| topic.key.to_string()).map_or_else(String::new, |key| format!(" of {key}"));
     let share = all.share() * 100.0;
     let share = if share >= 1.0 { format!("{share:.0} %") } else { format!("{share:.2} %") };
     let fields: Vec<_> = all.fields.iter().take(FIELDS_MAX).map(|(field, _)| field.as_str()).collect();
@@ -342,8 +356,7 @@ fn conflicts(all: &Conflicts, topic: &Topic) -> String {
         format!(" If it is not, set key_conflicts = {{ except = [{}] }} to ignore it.", pointers.join(", "))
     };
     format!(
-        "{share} of the duplicates of {} differ in {} ({} compared). Check whether it is part of the key.{except}",
-        topic.key,
+        "{share} of the duplicates{of_key} differ in {} ({} compared). Check whether it is part of the key.{except}",
         fields.join(", "),
         HumanCount(all.compared)
     )
@@ -360,9 +373,10 @@ fn shown(summary: &Summary) -> Vec<(Option<String>, Counted)> {
 }
 
 /// Describes the errors of the filter.
-fn errors(truth: &Counts, target: f64) -> String {
+fn errors(truth: &Counts, target: Option<f64>) -> String {
+    let target = target.map_or_else(String::new, |target| format!(", target {target:.1e}"));
     format!(
-        "{} false positives of {} unseen ({:.1e}, target {target:.1e}), {} false negatives",
+        "{} false positives of {} unseen ({:.1e}{target}), {} false negatives",
         HumanCount(truth.false_positives),
         HumanCount(truth.unseen),
         truth.rate(),

@@ -359,6 +359,13 @@ impl<'t> Replay<'t> {
     /// Returns the counts of the records so far.
     #[must_use]
     pub fn summary(&self) -> Summary {
+        match &self.next {
+            Some(next) => self.summary_of_rule().and(next.summary()),
+            None => self.summary_of_rule(),
+        }
+    }
+
+    fn summary_of_rule(&self) -> Summary {
         let mut summary = self.counted.clone();
         summary.values = self.count_by.map_or_else(Vec::new, |_| self.values.read());
         summary.key_conflicts = self.contents.read();
@@ -374,10 +381,7 @@ impl<'t> Replay<'t> {
                 sum.add(truth.counts());
             }
         }
-        match &self.next {
-            Some(next) => summary.and(next.summary()),
-            None => summary,
-        }
+        summary
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Must never evaluate a record.
 
-use super::{Error, Options, Replay};
+use super::{Error, Options, Replay, Summary};
 use crate::config::Topic;
 
 impl<'t> Replay<'t> {
@@ -14,6 +14,13 @@ impl<'t> Replay<'t> {
         let (first, rest) = rules.split_first().ok_or(Error::NoTopic)?;
         let next = if rest.is_empty() { None } else { Some(Box::new(Self::of_rules(rest, options)?)) };
         Ok(Self { next, ..Self::new(first, options)? })
+    }
+
+    /// Returns the rules of the input, with the counts of their records.
+    #[must_use]
+    pub fn summaries(&self) -> Vec<(&'t Topic, Summary)> {
+        let rest = self.next.as_ref().map_or_else(Vec::new, |next| next.summaries());
+        std::iter::once((self.topic, self.summary_of_rule())).chain(rest).collect()
     }
 
     /// Returns the last rule of the input.

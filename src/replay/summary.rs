@@ -3,7 +3,7 @@
 use super::truth::Counts;
 use crate::content::Conflicts;
 use crate::record::Timestamp;
-use crate::values::Counted;
+use crate::values::{self, Counted};
 use std::collections::BTreeMap;
 
 /// Counts of the records so far, from [`Replay::summary`](super::Replay::summary).
@@ -103,7 +103,7 @@ impl Summary {
         if let (Some(sum), Some(truth)) = (&mut self.truth, truth) {
             sum.add(truth);
         }
-        self.values.extend(values);
+        self.values = values::sum(self.values, values);
         self.key_conflicts.add(key_conflicts);
         self
     }

@@ -247,6 +247,30 @@ fn records_and_duplicates_are_counted_by_a_value() {
 }
 
 #[test]
+fn values_are_counted_over_all_entries_of_an_input() {
+    let of_type = |kind: &str| Predicate::field(Side::Value, "/type").unwrap().one_of(vec![kind.to_owned()]);
+    let first = Topic { when: vec![of_type("x")], count_by: Some(CountBy::Field(Field::new("/tenant").unwrap())), ..by_id() };
+    let second = Topic { entry: 1, space: "rest".into(), when: Vec::new(), ..first.clone() };
+    let line = |number| {
+        let (kind, tenant) = (if number % 3 == 0 { "x" } else { "y" }, if number < 90 { "a" } else { "b" });
+        format!("{{\"id\":{number},\"type\":\"{kind}\",\"tenant\":\"{tenant}\"}}")
+    };
+    let lines = text((0..240).map(line));
+    let mut replay = Replay::of_rules(&[&first, &second], &options(Format::Ndjson)).unwrap();
+    replay.run(lines.as_bytes(), io::sink(), || Timestamp::MAX).unwrap();
+    let names = |summary: &Summary| summary.values.iter().map(|(value, _)| value.clone()).collect::<Vec<_>>();
+    let values = ["b", "a"].map(|value| Some(value.to_owned())).into_iter().chain([None]).collect::<Vec<_>>();
+    let summary = replay.summary();
+    assert_eq!(names(&summary), values, "each value once, most records first, all others last");
+    let of_rules: Vec<_> = replay.summaries().into_iter().map(|(_, summary)| summary).collect();
+    assert_eq!([names(&of_rules[0]), names(&of_rules[1])], [values.clone(), values]);
+    for (at, (_, counted)) in summary.values.iter().enumerate() {
+        let [first, second] = [0, 1].map(|rule: usize| of_rules[rule].values[at].1);
+        assert_eq!(counted.records, first.records + second.records);
+    }
+}
+
+#[test]
 fn duplicates_are_compared_with_their_originals() {
     let lines = text((0..30).map(|number| format!("{{\"id\":{},\"version\":{},\"at\":{number}}}", number % 10, number / 20)));
     let conflicts = |except: &[&str], time: Option<&str>| {

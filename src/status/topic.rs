@@ -4,7 +4,7 @@ use crate::config::Topic;
 use crate::content::Conflicts;
 use crate::record::Reason;
 use crate::stats::{TopicCounts, get};
-use crate::values::{Counted, ValueCounts};
+use crate::values::{self, Counted, ValueCounts};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -118,14 +118,11 @@ impl TopicStatus {
         self.time_warning = self.time_warning.take().or(other.time_warning);
         self.content_warning = self.content_warning.take().or(other.content_warning);
         self.warmed_up += other.warmed_up;
-        for ValueStatus { value, records, duplicates } in other.values {
-            match self.values.iter_mut().find(|known| known.value == value) {
-                Some(known) => (known.records, known.duplicates) = (known.records + records, known.duplicates + duplicates),
-                None => self.values.push(ValueStatus { value, records, duplicates }),
-            }
-        }
-        // The count of all other values is last.
-        self.values.sort_by_key(|known| (known.value.is_none(), std::cmp::Reverse(known.records)));
+        let counts = |values: Vec<ValueStatus>| {
+            let count = |ValueStatus { value, records, duplicates }| (value, Counted { records, duplicates });
+            values.into_iter().map(count).collect()
+        };
+        self.values = value_statuses(values::sum(counts(std::mem::take(&mut self.values)), counts(other.values)));
         self.key_conflicts = match (self.key_conflicts.take(), other.key_conflicts) {
             (Some(mut sum), Some(ConflictStatus { compared, conflicts, fields })) => {
                 (sum.compared, sum.conflicts) = (sum.compared + compared, sum.conflicts + conflicts);
@@ -162,7 +159,7 @@ fn topic_status(((name, topic), counts): ((String, &Topic), &TopicCounts)) -> To
         time_warning: counts.time_warning(),
         content_warning: counts.compared.warning(),
         warmed_up: get(&counts.warmed_up),
-        values: counts.values.as_ref().map_or_else(Vec::new, values),
+        values: counts.values.as_ref().map_or_else(Vec::new, |counts| value_statuses(read(counts))),
         key_conflicts: counts.contents.as_ref().map(|contents| {
             let Conflicts { compared, conflicts, fields } = contents.read();
             ConflictStatus { compared, conflicts, fields: fields.into_iter().collect() }
@@ -170,7 +167,10 @@ fn topic_status(((name, topic), counts): ((String, &Topic), &TopicCounts)) -> To
     }
 }
 
-fn values(counts: &Mutex<ValueCounts>) -> Vec<ValueStatus> {
-    let all = counts.lock().unwrap_or_else(PoisonError::into_inner).read();
+fn read(counts: &Mutex<ValueCounts>) -> Vec<(Option<String>, Counted)> {
+    counts.lock().unwrap_or_else(PoisonError::into_inner).read()
+}
+
+fn value_statuses(all: Vec<(Option<String>, Counted)>) -> Vec<ValueStatus> {
     all.into_iter().map(|(value, Counted { records, duplicates })| ValueStatus { value, records, duplicates }).collect()
 }

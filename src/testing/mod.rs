@@ -189,10 +189,12 @@ fn replay(
         return Err(format!("file: {name} has no records"));
     }
     // Without times, the test would pass with any window.
-    let is_timed = topic.rules(test.partitions).is_sliced() && topic.window.length_ms().is_some();
-    if is_timed && summary.untimed == summary.records && !recording.is_untimed() {
+    let is_timed = |rule: &Topic| rule.rules(test.partitions).is_sliced() && rule.window.length_ms().is_some();
+    let is_untimed = |(rule, of): &(&Topic, Summary)| is_timed(rule) && of.records > 0 && of.untimed == of.records;
+    if let Some((rule, _)) = replay.summaries().into_iter().find(is_untimed).filter(|_| !recording.is_untimed()) {
+        let of_rule = if rules.len() > 1 { format!(" in the space {:?}", rule.space) } else { String::new() };
         return Err(format!(
-            "file: no record of {name} has a time, so no key expires; set `time` to the location of the time, or to \"none\" if the records have no times"
+            "file: no record of {name}{of_rule} has a time, so no key expires; set `time` to the location of the time, or to \"none\" if the records have no times"
         ));
     }
     for (what, expected, got) in counts(&expected, &summary) {

@@ -481,3 +481,23 @@ fn a_file_is_replayed_by_all_entries_of_its_input() {
     let report = run(&config(ENTRIES), &file.tests[0], &schemas, &open);
     assert!(report.passed(), "{}", text("file", &[report]));
 }
+
+#[test]
+fn a_file_without_times_is_an_error_if_any_entry_has_a_window_by_time() {
+    let entry = |options: &str| {
+        format!("[[topics]]\ninput = \"in\"\noutput = \"out\"\nkey = {{ field = \"/id\" }}\nfilter = {{ kind = \"exact\" }}\n{options}\n")
+    };
+    let first = entry("window = { keys = 10 }\nwhen = { field = \"/type\", equals = \"order\" }");
+    let config = config(&format!("[kafka]\nbootstrap_servers = \"localhost:9092\"\n{first}{}", entry("space = \"rest\"\nwindow = \"1h\"")));
+    let error = |lines: &str| {
+        let test = json!({ "name": "file", "file": { "path": "x" }, "expect": { "duplicate": 0 } });
+        let file = TestFile::new(&json!({ "tests": [test] })).unwrap();
+        let schemas: Arc<dyn Schemas> = Arc::new(NoSchemas);
+        let open = |_: &Path| -> io::Result<Box<dyn BufRead>> { Ok(Box::new(io::Cursor::new(lines.to_owned().into_bytes()))) };
+        run(&config, &file.tests[0], &schemas, &open).error
+    };
+    let order = "{\"type\":\"order\",\"id\":1}\n";
+    assert_eq!(error(order), None, "a window by count needs no times");
+    let why = error(&format!("{order}{{\"id\":1}}\n")).unwrap();
+    assert!(why.starts_with("file: no record of x in the space \"rest\" has a time, so no key expires;"), "{why}");
+}
