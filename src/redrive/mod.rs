@@ -111,13 +111,6 @@ pub fn redrive(config: &Config, options: &Options, waiting: &Waiting<'_>, progre
     let (origins, kinds, rejected, redriven) = Default::default();
     let mut redrive = Redrive { config: &own, options, waiting, view, origins, kinds, names: names(config), rejected, redriven };
     redrive.find_targets(config, &selected, &verdicts)?;
-    if options.verdicts.iter().any(|&verdict| is_of_output(verdict))
-        && let Some(input) = redrive.origins.with_several_outputs()
-    {
-        return Err(Error::Refused(format!(
-            "the entries of input {input:?} have different outputs, and dead letters do not name their entry; redrive only the kinds that go to the input (without --reason)"
-        )));
-    }
     redrive.kinds = redrive.origins.kinds(&verdicts);
     let topics = redrive.find_letters(&selected)?;
     let mut writer = redrive.connect(BATCH_BYTES)?;
@@ -220,6 +213,12 @@ impl<'a> Redrive<'a> {
                 Err(error) => return Err(error.into()),
             };
             self.leave_topic(&topic.input, why);
+        }
+        if verdicts.iter().any(|&verdict| is_of_output(verdict)) {
+            for input in self.origins.with_several_outputs() {
+                let why = "its entries have different outputs, and dead letters do not name their entry; redrive only those that go to the input (without --reason)";
+                self.leave_topic(&input, why.to_owned());
+            }
         }
         self.redriven.unusable.keys().for_each(|input| self.origins.remove(input));
         Ok(())
