@@ -432,7 +432,10 @@ mod tests {
                 let (answer, requests) = created(&["segment.bytes", setting], code);
                 assert_eq!(requests, [7, 3]);
                 let problem = failure("create", "news-changelog", 4, &answer.unwrap_err());
-                assert!(problem.contains("even with only cleanup.policy=delete, retention.ms=-1, retention.bytes=-1"), "{problem}");
+                assert!(
+                    problem.contains("even with only the settings cleanup.policy=delete, retention.ms=-1, retention.bytes=-1"),
+                    "{problem}"
+                );
                 assert!(!problem.contains("give this user Create"), "{problem}");
             }
         }

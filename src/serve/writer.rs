@@ -327,9 +327,9 @@ mod tests {
         let headers = input.record(&[b"42"], false).unwrap().1.headers;
         assert_eq!(headers, [("type", &b"a"[..])]);
         let reason = with("{ record = \"key\", equals = \"a\" }").unwrap_err();
-        assert_eq!(reason, "a worker could not judge the record for this key: the topic's `when` does not select it");
+        assert_eq!(reason, "a worker would not accept the record for this key: the topic's `when` does not select it");
         let reason = with("{ field = \"/type\", equals = \"a\" }").unwrap_err();
-        assert!(reason.starts_with("a worker could not judge the record for this key: the record value is not JSON"), "{reason}");
+        assert!(reason.starts_with("a worker would not accept the record for this key: the record value is not JSON"), "{reason}");
     }
 
     #[test]

@@ -112,8 +112,8 @@ impl<B: Broker> Worker<B> {
             let before = if fault::defect("trimmed_before_checkpoint") { input.position() } else { input.checkpointed() };
             self.shared.rebuilder.trim(input.partition.clone(), log_id(&input.topic_incarnation).map(str::to_owned), before);
             // A state that no record belongs to must not keep the records of the others.
-            for behind in input.behind() {
-                if let Some(state) = states.get_mut(&behind) {
+            for other in input.states().filter(|&other| other != id && before < input.position()) {
+                if let Some(state) = states.get_mut(&other) {
                     state.changed = true;
                 }
             }

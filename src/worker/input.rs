@@ -57,8 +57,7 @@ pub(super) struct Input {
 
 impl Input {
     /// Creates an input that reads from `start`. Records from `start` up to `warm_until` are a warm-up, at least for one of the states. If
-    /// `warm_until` is less than `start`, the records in between have expired. `group` is the group's committed offset, and `first` is the
-    /// offset at which the group started.
+    /// `warm_until` is less than `start`, the records in between have expired. The group started at `first`, and has committed `group`.
     pub(super) fn new(
         assigned: AssignedPartition,
         states: Vec<StateProgress>,
@@ -265,19 +264,12 @@ impl Input {
     /// Records that a checkpoint of the state contains the effects of all records below the position.
     pub(super) fn note_checkpoint(&mut self, state: StateId) {
         let position = self.position;
-        for progress in self.states.iter_mut().filter(|progress| progress.state == state) {
-            progress.checkpointed = position;
-        }
+        self.states.iter_mut().filter(|progress| progress.state == state).for_each(|progress| progress.checkpointed = position);
     }
 
     /// Returns the offset below which the checkpoints of all states contain the effects of the input.
     pub(super) fn checkpointed(&self) -> Offset {
         self.states.iter().map(|progress| progress.checkpointed).min().unwrap_or_default()
-    }
-
-    /// Returns the states whose checkpoints lack records below the position.
-    pub(super) fn behind(&self) -> impl Iterator<Item = StateId> {
-        self.states.iter().filter(|progress| progress.checkpointed < self.position).map(|progress| progress.state)
     }
 
     /// True if the next changelog record of the state contains effects of the warm-up.
@@ -384,8 +376,7 @@ impl Input {
 
 #[cfg(test)]
 mod tests {
-    use super::super::stall::STALLED;
-    use super::super::verdicts::Recall;
+    use super::super::{stall::STALLED, verdicts::Recall};
     use super::*;
     use crate::record::SpaceId;
 
