@@ -278,7 +278,7 @@ fn topics_of_different_formats_can_share_a_space() {
     stream.produce(..);
     let mut worker = start(&stream, "a", &settings);
     stream.wait_until_read(stream.records.len(), &mut worker);
-    crate::harness::produce(broker(), &json, records.iter().map(of_json).collect::<Vec<_>>());
+    produce(broker(), &json, records.iter().map(of_json).collect::<Vec<_>>());
     for partition in 0..4 {
         let end = records.iter().filter(|record| record.partition == partition).count();
         wait_until("the other topic is read", LIMIT, || {
