@@ -289,7 +289,7 @@ fn json_lines_go_to_the_partitions_that_producers_choose() {
     refused(rows.seed(&text(0..10), &args[..2]), "the line has no time");
     refused(rows.seed(&(text(0..3) + "{\"id\":"), &args), "line 4: ");
     for (time, hint) in
-        [("99999999999999", "check that the times are in milliseconds"), ("1735689600", "if the times are in seconds, convert them")]
+        [("99999999999999", "and that the times are in milliseconds"), ("1735689600", "if the times are in seconds, convert them")]
     {
         refused(rows.seed(&format!("{{\"id\":1,\"k\":\"a\",\"seen\":{time}}}\n"), &args), hint);
     }
