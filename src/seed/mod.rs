@@ -174,7 +174,7 @@ mod tests {
     fn seed(topics: &[&str], options: &Options, lines: &str, schemas: Arc<dyn Schemas>) -> Result<(Counts, u64), String> {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("unseen.toml");
-        let topics: String = topics.iter().map(|topic| format!("[[topics]]\n{topic}")).collect();
+        let topics = topics.iter().map(|topic| format!("[[topics]]\n{topic}")).collect::<Vec<_>>().concat();
         let registry = "[schema_registry]\nurl = \"http://localhost:1\"\n";
         std::fs::write(&file, format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n{registry}{topics}")).unwrap();
         let config = Config::load(&file, &[]).unwrap();

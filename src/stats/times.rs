@@ -299,7 +299,7 @@ mod tests {
         std::fs::write(&file, format!("kafka: {{ bootstrap_servers: a }}\ntopics: [{}, {}]", entry("a"), entry("b"))).unwrap();
         let config = Config::load(&file, &[]).unwrap();
         let stats = Stats::new(&config);
-        let state = |space, time| StateReport {
+        let report = |space, time| StateReport {
             space: SpaceId(space),
             keys: 1,
             bytes: 1,
@@ -309,8 +309,8 @@ mod tests {
             stream_time: Some(time),
             capacity: 1,
         };
-        let states = vec![state(0, NOW), state(1, NOW / 1000)];
-        stats.report(0, WorkerReport { inputs: vec![input("in")], states, ..WorkerReport::default() });
+        let reports = vec![report(0, NOW), report(1, NOW / 1000)];
+        stats.report(0, WorkerReport { inputs: vec![input("in")], states: reports, ..WorkerReport::default() });
         stats.topics.iter().for_each(|counts| add(&counts.unseen, 10));
         assert_eq!(stats.check_times(&config, NOW).len(), 1);
         assert_eq!(stats.topics[0].time_warning(), None);

@@ -299,8 +299,8 @@ impl Plan {
         // Without a changelog entry, some records with verdicts must be written in one transaction.
         let is_atomic = plan.options.has("delivery = \"exactly_once\"") && plan.options.has("state.changelog = true");
         if is_atomic && plan.transaction_records > 300 && random.below(8) == 0 {
-            // Each entry of an input writes its own announcements.
-            let most = if plan.options.has(RULES) { 20 } else { 50 };
+            // Each entry of an input writes its own announcements, and each rejected record makes a transaction start again.
+            let most = if plan.options.has(RULES) && plan.options.has("records that the output refuses") { 20 } else { 50 };
             plan.record_ms = pick(&mut random, &[20, 50]).min(most);
             // Several workers announce themselves at the same time. Brokers that need longer than the timeout for that would never accept
             // any of them.
