@@ -79,7 +79,7 @@ impl Config {
     /// Returns the only rule of an input.
     ///
     /// # Errors
-    /// An error message with all inputs or spaces, if no topic has this input, or several have it.
+    /// Returns an error message that lists all inputs if no topic has this input, or the spaces of its rules if it has several.
     pub fn only_rule(&self, input: &str) -> Result<&Topic, String> {
         let first = &self.topics[self.topic(input)?.0];
         if !self.has_several_rules(first) {
@@ -89,7 +89,7 @@ impl Config {
         Err(format!("`{input}` has several entries; choose one by its space: {}", spaces.join(", ")))
     }
 
-    /// Returns the topic with this input. If the input has several rules, a rule is chosen by its space instead.
+    /// Returns the topic whose input is `name`. If an input has several rules, `name` must be the space of one of them.
     ///
     /// # Errors
     /// Returns an error message with all names if no topic or several topics have this name.

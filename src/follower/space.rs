@@ -55,7 +55,7 @@ impl Space {
         let filter = own.cloned().filter(|_| first.on_change.is_none()).map_or_else(|| default_filter(space), Ok)?;
         let mut keys: Vec<(KeySpec, Option<usize>)> = Vec::new();
         for topic in &space.topics {
-            // The meaning of a text depends only on the kinds of the parts, so definitions with the same kinds are looked up once.
+            // If two key definitions produce the same fingerprints from the same texts, one lookup covers both.
             if !keys.iter().any(|(known, _)| same_fingerprints(known, &topic.key)) {
                 let record_key = topic.key.parts().iter().position(|part| *part == Part::RecordKey);
                 keys.push((topic.key.clone(), record_key));
@@ -136,7 +136,7 @@ impl Space {
                         query.partitions.push(self.routing.partition(fingerprint, record_key, partitions));
                     }
                 }
-                // This definition may have such a key, but the key cannot be looked up.
+                // The texts may be a key of this definition, but too many of them are ambiguous to look up every interpretation.
                 Err(error @ LookupError::Ambiguous) => {
                     query.fingerprints.truncate(before);
                     query.partitions.truncate(before);
@@ -205,7 +205,7 @@ impl Space {
         unavailable
     }
 
-    /// Asks each partition for its keys.
+    /// Looks up each key only in the partition that it belongs to.
     fn ask_by_partition(&self, all: &[Option<Arc<Partition>>], query: &mut Query) -> Option<Unavailable> {
         let Query { fingerprints, partitions, seen, unknown, order, chosen, found, .. } = query;
         let partition = |number: &usize| partitions[*number].unwrap_or_default();

@@ -1,6 +1,6 @@
 //! Event times, read from a field or a header.
 //!
-//! Owns which texts and numbers are times. Must never read a clock.
+//! Decides which texts and numbers are valid times. Must never read a clock.
 
 use super::field::Field;
 use super::normalize::instant;

@@ -233,7 +233,8 @@ impl Windows {
         if self.halvings == 0 { 0.0 } else { 1.0 / (counted.max(1) as f64).sqrt() }
     }
 
-    /// Ends the current slice. Its window has as many distinct keys as were last seen in it.
+    /// Ends the current slice, and updates the largest number of distinct keys per window. Each key counts in the slice in which it was last
+    /// seen, so it counts once.
     fn close(&mut self) {
         let slices = self.window.map_or(1, Window::slices);
         let oldest = self.slice.before(slices - 1);

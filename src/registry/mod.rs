@@ -254,7 +254,8 @@ impl Cache {
         self.requests.get(&id).and_then(|request| request.missing_since)
     }
 
-    /// Returns the time that records have waited for missing schemas, minus the restored time.
+    /// Returns how much of [`WAITED_MAX`] is used: the time that records waited for missing schemas, minus a tenth of the time since the last
+    /// wait ended.
     fn waited(&self) -> Duration {
         self.waited.saturating_sub(self.missing_at.map_or(Duration::ZERO, |at| at.elapsed() / 10))
     }

@@ -31,7 +31,7 @@ pub struct Summary {
     pub envelopes: u64,
     /// Records whose time is after the latest time that can move the window. They are evaluated, but do not move it.
     pub future: u64,
-    /// The timestamp of the last such record.
+    /// The timestamp of the last record counted in `future`.
     pub future_time: Option<Timestamp>,
     /// Stream time of the most advanced partition.
     pub stream_time: Option<Timestamp>,

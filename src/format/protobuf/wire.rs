@@ -142,8 +142,8 @@ impl<'a> Reader<'a> {
         Ok(text)
     }
 
-    /// Skips typical fields that do not matter: their tags and lengths have at most two bytes, and they are not groups. Stops at the end
-    /// of the message, or at the first field that matters, is malformed, or is not typical.
+    /// Skips fields that do not matter, as long as they are typical. A typical field is not a group, and its tag and length have at most two
+    /// bytes each. Stops at the end of the message, or at the first field that matters, is malformed, or is not typical.
     #[inline]
     pub(super) fn pass_over(&mut self, matters: impl Fn(u32) -> bool) {
         let bytes = self.bytes;
