@@ -316,7 +316,7 @@ pub(super) struct Topic {
     /// First write each record to an internal topic, `<group_id>-<input>-repartition`, in a partition that is chosen by key. Use it for
     /// inputs that are not partitioned by this key. Each record is then written twice.
     pub(super) repartition: Switch,
-    /// How long a key stays seen, by stream time or by count: `{ keys = 1000000 }`. Required.
+    /// How long unseen remembers a key: a duration in stream time, or a number of keys, `{ keys = 1000000 }`. Required.
     #[schemars(required)]
     pub(super) window: Option<Length>,
     /// The filter that stores seen keys.
