@@ -421,8 +421,13 @@ impl Tally {
 
     /// Counts verdicts.
     pub fn count_each(&mut self, verdicts: &[Verdict]) {
-        for &verdict in verdicts {
-            self.count(verdict);
+        // Most verdicts are one of these two, and are counted many at a time.
+        let unseen = verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Unseen)).count();
+        let duplicate = verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Duplicate)).count();
+        self.unseen += unseen as u64;
+        self.duplicate += duplicate as u64;
+        if unseen + duplicate < verdicts.len() {
+            verdicts.iter().filter(|verdict| !matches!(verdict, Verdict::Unseen | Verdict::Duplicate)).for_each(|&other| self.count(other));
         }
     }
 

@@ -130,9 +130,11 @@ impl KeyReader {
         // Records are forwarded by their keys.
         let spec = RecordSpec { content: spec.content.filter(|_| topic.forward.is_none()), ..spec };
         let reads_headers = topic.config.reads_headers();
-        // Checked once per run, so that records of a topic without a condition have no cost for it.
-        if spec.when.is_empty() && spec.content.is_none() {
-            read_each(messages, reads_headers, keys, |record, time| reader.read_selected(spec, record, time, scratch, schemas));
+        // Checked once per run, so that options that a topic does not use have no cost per record.
+        if let Some(key) = spec.only_key() {
+            read_each(messages, reads_headers, keys, |record, time| {
+                Ok(KeyedRecord { fingerprint: key.fingerprint(record, scratch)?, retracts: false, time })
+            });
         } else {
             read_each(messages, reads_headers, keys, |record, time| reader.read(spec, record, time, scratch, schemas));
         }

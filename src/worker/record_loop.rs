@@ -102,8 +102,8 @@ impl<B: Broker> RecordLoop<'_, B> {
         let mut stop = None;
         let mut written = 0;
         for ((message, keyed), &verdict) in messages.iter().zip(keys).zip(verdicts) {
-            stop = self.write_judged(message, keyed, verdict, since).err();
-            if stop.is_some() {
+            if let Err(error) = self.write_judged(message, keyed, verdict, since) {
+                stop = Some(error);
                 break;
             }
             written += 1;

@@ -29,7 +29,7 @@ use refused::{invalid, message, oversize};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The timeout of one call to a broker.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -193,35 +193,47 @@ impl<B: Broker> Sink<B> {
 
     #[inline]
     fn queue<H: HeaderChanges>(&self, record: &OutgoingRecord<'_, RecordOf<'_, B>, H>) -> Result<(), SinkError> {
-        let topic = record.topic;
         let mut waited = None;
-        loop {
-            let Err(error) = self.producer.send(record) else { return Ok(()) };
-            match error.code {
-                ErrorCode::QueueFull => {
-                    if runtime::since(*waited.get_or_insert_with(runtime::now)) > self.patience {
-                        return Err(SinkError::Abort(format!("the send queue stayed full for {:?}", self.patience)));
-                    }
-                    // Sends lingering records.
-                    let _ = self.producer.flush(QUEUE_FULL_INTERVAL);
-                }
-                ErrorCode::TooLarge => {
-                    let invalid = oversize(record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len));
-                    return Err(match WrittenFrom::of(record.tag) {
-                        WrittenFrom::Read(origin) => {
-                            SinkError::Refused(vec![Refused { origin, topic: topic.to_owned(), invalid, is_certain: true }])
-                        }
-                        WrittenFrom::Changelog => SinkError::Exit(invalid.message),
-                    });
-                }
-                // The transaction has already failed.
-                ErrorCode::State | ErrorCode::PurgedQueue => return Err(self.explain(self.why_failed())),
-                ErrorCode::Fenced => return Err(SinkError::Fenced("the producer was fenced".to_owned())),
-                ErrorCode::Fatal => return Err(self.why_ended()),
-                ErrorCode::NotAuthorized => return Err(not_allowed(&format!("to {topic}: {error}"))),
-                _ => return Err(SinkError::Abort(format!("cannot write to {topic}: {error}"))),
-            }
+        while let Err(error) = self.producer.send(record) {
+            self.make_room(record, &error, &mut waited)?;
         }
+        Ok(())
+    }
+
+    /// Waits if librdkafka's queue was full. `waited` is the time since which it has been full. Fails if the record cannot be written.
+    #[cold]
+    fn make_room<H: HeaderChanges>(
+        &self,
+        record: &OutgoingRecord<'_, RecordOf<'_, B>, H>,
+        error: &ClientError,
+        waited: &mut Option<Instant>,
+    ) -> Result<(), SinkError> {
+        let topic = record.topic;
+        Err(match error.code {
+            ErrorCode::QueueFull => {
+                if runtime::since(*waited.get_or_insert_with(runtime::now)) > self.patience {
+                    return Err(SinkError::Abort(format!("the send queue stayed full for {:?}", self.patience)));
+                }
+                // Sends lingering records.
+                let _ = self.producer.flush(QUEUE_FULL_INTERVAL);
+                return Ok(());
+            }
+            ErrorCode::TooLarge => {
+                let invalid = oversize(record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len));
+                match WrittenFrom::of(record.tag) {
+                    WrittenFrom::Read(origin) => {
+                        SinkError::Refused(vec![Refused { origin, topic: topic.to_owned(), invalid, is_certain: true }])
+                    }
+                    WrittenFrom::Changelog => SinkError::Exit(invalid.message),
+                }
+            }
+            // The transaction has already failed.
+            ErrorCode::State | ErrorCode::PurgedQueue => self.explain(self.why_failed()),
+            ErrorCode::Fenced => SinkError::Fenced("the producer was fenced".to_owned()),
+            ErrorCode::Fatal => self.why_ended(),
+            ErrorCode::NotAuthorized => not_allowed(&format!("to {topic}: {error}")),
+            _ => SinkError::Abort(format!("cannot write to {topic}: {error}")),
+        })
     }
 
     /// Lets librdkafka report failures of earlier records.

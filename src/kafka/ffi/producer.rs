@@ -136,6 +136,8 @@ impl<C: Reports> Producer<C> {
     }
 
     /// Puts a record into librdkafka's queue, which copies the record.
+    #[expect(clippy::inline_always, reason = "a call would copy all fields of each written record twice")]
+    #[inline(always)]
     pub(in crate::kafka) fn send(&self, record: &mut ProducerRecord<'_>) -> Result<(), RDKafkaErrorCode> {
         let topic = self.topic(record.topic)?;
         let mem = |bytes| {

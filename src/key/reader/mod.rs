@@ -52,7 +52,14 @@ pub struct RecordSpec<'t> {
     pub formats: &'t Formats,
 }
 
-impl RecordSpec<'_> {
+impl<'t> RecordSpec<'t> {
+    /// Returns the key if it is the only part of a record that is read, and keys and values are plain JSON.
+    #[cfg(feature = "worker")]
+    pub(crate) fn only_key(&self) -> Option<&'t KeySpec> {
+        let reads_more = self.content.is_some() || !self.when.is_empty() || self.retract.is_some() || self.time.is_some();
+        (self.formats.is_plain_json() && !reads_more).then_some(self.key)
+    }
+
     /// True if a predicate or a key is read from the value of a record with these headers.
     fn needs_value(&self, headers: &[(&str, Option<&[u8]>)]) -> bool {
         self.key.reads_value() || self.key.reads_event(headers) || self.when.iter().chain(self.retract).any(Predicate::reads_value)
@@ -255,21 +262,6 @@ impl Reader {
         };
         self.decoded = room;
         selected
-    }
-
-    /// Reads a record without testing `when` and without the content.
-    ///
-    /// # Errors
-    /// Returns [`NoKey`] if the record has no key or no time, or if its schema has not arrived yet.
-    pub fn read_selected(
-        &mut self,
-        spec: RecordSpec<'_>,
-        record: &Record<'_>,
-        timestamp: Option<Timestamp>,
-        scratch: &mut Scratch,
-        schemas: &dyn Schemas,
-    ) -> Result<KeyedRecord, NoKey> {
-        self.read_without_content(RecordSpec { when: &[], ..spec }, record, timestamp, scratch, schemas)
     }
 
     /// Adds everything except the key.
