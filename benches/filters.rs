@@ -2,8 +2,8 @@
 //!
 //! Run with `cargo bench --no-default-features --bench filters`. After `--`, `--quick` skips filters that exceed every cache, and
 //! `--curve` measures windows from a million keys to a billion instead. Our filter requests huge pages itself. Set
-//! `GLIBC_TUNABLES=glibc.malloc.hugetlb=1` in the environment to make the allocator request them for `fastbloom`. Must never
-//! compare with other keys, windows, or error rates than those it prints.
+//! `GLIBC_TUNABLES=glibc.malloc.hugetlb=1` in the environment to make the allocator request them for `fastbloom`. All contestants must
+//! have the keys, windows, and error rates that the output states.
 
 use memmap2::{Advice, MmapMut};
 use rustix::time::{ClockId, clock_gettime};
@@ -12,16 +12,16 @@ use std::time::Duration;
 use unseen::filter::{Aging, AgingSizing, Filter, Window};
 use unseen::key::Fingerprint;
 
-/// The rate that each contestant is sized for, with all its generations full.
+/// The false-positive rate that each contestant is sized for, when all of its generations are full.
 const RATE: f64 = 1e-3;
-/// Number of keys per batch.
+/// Number of keys that are prefetched together.
 const BATCH: usize = 64;
 /// Number of keys generated before each timed section, so that generating them is not timed.
 const CHUNK: usize = 8192;
-/// Number of keys per round.
 const ROUND: u64 = 1_000_000;
-/// Number of keys in a window that fits into the cache, and in one that is far larger.
+/// Number of keys in a window whose filter fits into the cache.
 const SMALL: u64 = 1_000_000;
+/// Number of keys in a window whose filter is far larger than the cache.
 const LARGE: u64 = 100_000_000;
 
 /// Scatters a number over all 64-bit numbers (the finalizer of `SplitMix64`).
@@ -41,7 +41,6 @@ fn key(number: u64) -> Fingerprint {
 trait Contestant {
     fn name(&self) -> String;
     fn bytes(&self) -> u64;
-    /// Slices per window.
     fn slices(&self) -> u64;
     /// Inserts keys without looking them up.
     fn fill(&mut self, keys: &[Fingerprint]);
@@ -116,8 +115,8 @@ impl Contestant for Ours {
     }
 }
 
-/// Two plain filters, young and old. Each holds the keys of a whole window, because the pair guarantees a whole window. The
-/// lookups use the fastest method for them: inserting a key into the young filter returns whether it was present.
+/// Two plain filters, young and old. Each has room for the keys of a whole window, because the pair must remember every key for a whole
+/// window. The check uses the fastest method of the crate: inserting a key into the young filter returns whether the key was present.
 struct Plain {
     young: fastbloom::BloomFilter,
     old: fastbloom::BloomFilter,
@@ -188,7 +187,8 @@ impl Contestant for Plain {
     }
 }
 
-/// Memory of the same size as a filter. Reads random cache lines of it. No filter that reads this number of lines per key can be faster.
+/// The lower bound: reads random cache lines of memory that is as large as a filter. No filter that reads this number of lines per key can
+/// be faster.
 struct Lines {
     memory: MmapMut,
     lines: u64,
@@ -240,12 +240,12 @@ impl Contestant for Lines {
     }
 }
 
-/// CPU time of this thread, including page faults. Other processes may be running on the same machine.
+/// CPU time of this thread, including page faults. Unlike elapsed time, it hardly depends on other processes on the machine.
 fn processor_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().expect("a time")
 }
 
-/// Calls `call` with chunks of keys, and returns the time of the calls.
+/// Calls `call` with the keys of `count` numbers, in chunks, and returns the CPU time of the calls.
 fn timed(count: u64, number: impl Fn(u64) -> u64, mut call: impl FnMut(&[Fingerprint])) -> Duration {
     let mut chunk = Vec::with_capacity(CHUNK);
     let mut total = Duration::ZERO;
@@ -267,7 +267,7 @@ fn nanoseconds(time: Duration, count: u64) -> f64 {
     time.as_secs_f64() * 1e9 / count as f64
 }
 
-/// A running contestant, and its measurements.
+/// A contestant with its measurements. `insert` and `hit` are in nanoseconds per key.
 struct Course {
     contestant: Box<dyn Contestant>,
     /// Number of keys inserted.
@@ -278,7 +278,7 @@ struct Course {
 }
 
 impl Course {
-    /// Fills all generations, which maximizes the false-positive rate.
+    /// Fills all generations, and measures the false-positive rate, which is then at its maximum.
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     fn new(mut contestant: Box<dyn Contestant>, keys: u64) -> Self {
         let put = keys.div_ceil(contestant.slices()) * (contestant.slices() + 1);
@@ -289,8 +289,8 @@ impl Course {
         Self { contestant, put, rate: wrong as f64 / absent_keys as f64, insert: f64::MAX, hit: f64::MAX }
     }
 
-    /// Runs a round. The fastest round counts, because any disturbance makes a round slower. The first key of the first round
-    /// opens a slice. A small filter opens several slices per round.
+    /// Runs a round. The fastest round counts, because any disturbance makes a round slower. The first key of the first round opens a
+    /// slice, so that round includes a rotation. A small filter rotates several times per round.
     fn round(&mut self, keys: u64) {
         let put = self.put;
         let time = timed(ROUND, |at| put + at, |chunk| _ = black_box(self.contestant.check_and_insert(chunk)));
@@ -304,14 +304,14 @@ impl Course {
     }
 }
 
-/// Reads a field of a kernel file as a number of bytes.
+/// Reads a field of a kernel file, which is in kB, as a number of bytes. Returns 0 if the field is missing.
 fn kernel_bytes(file: &str, field: &str) -> u64 {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with(field)).unwrap_or_default();
     line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).map_or(0, |number: u64| number * 1024)
 }
 
-/// Resident memory of this process, and how much of it is in huge pages.
+/// Resident memory of this process, and the part of it that is in huge pages, in bytes.
 fn resident() -> (u64, u64) {
     (kernel_bytes("/proc/self/smaps_rollup", "Rss:"), kernel_bytes("/proc/self/smaps_rollup", "AnonHugePages:"))
 }

@@ -1,9 +1,9 @@
-//! The cost of extracting a record's key in each format: ours, compared with decoding the whole record with the format's own
+//! The cost of extracting a record's key in each format: our extractor, compared with decoding the whole record with the format's own
 //! crate.
 //!
-//! Run with `cargo bench --no-default-features --features formats --bench formats`. With `--once NAME N`, one contestant extracts
-//! N keys and exits. `valgrind --tool=callgrind` then counts the instructions per record, as the difference between two values of
-//! N. Must never compare with other records than those it prints: one record of about 200 bytes, with the key in two fields.
+//! Run with `cargo bench --no-default-features --features formats --bench formats`. With `--once NAME N`, one contestant extracts N keys
+//! and exits. To get the instructions per record, run that under `valgrind --tool=callgrind` with two values of N, and divide the
+//! difference of the counts by the difference of N. All contestants must get the same record: about 200 bytes, with the key in two fields.
 
 use prost_reflect::{DescriptorPool, DynamicMessage};
 use std::hint::black_box;

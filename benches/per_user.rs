@@ -5,9 +5,9 @@
 //! cargo bench --no-default-features --bench per_user   # several minutes, 9 GB of memory
 //! ```
 //!
-//! Each user sees their share of a window in each of its four slices, and in a fifth slice before that, so that the shared filter
-//! is as full as it gets. Memory is measured in a separate process, as its resident memory. Without `--bench`, the program only
-//! checks that the shared space forgets nothing and keeps its rate.
+//! Each user sees a quarter of their ids in each of the window's four slices, and another quarter in the slice before the window, so that
+//! the shared filter is as full as it gets. Each measurement runs in a separate process, and memory is the anonymous memory of that
+//! process. Without `--bench`, the program only checks that the shared space forgets nothing and keeps its rate.
 #![expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -34,25 +34,28 @@ const RATE: f64 = 1e-3;
 const USERS: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
 /// Numbers of ids that each user sees in a window.
 const LOADS: [u64; 7] = [10, 100, 400, 1_000, 2_000, 4_000, SKEWED];
-/// Zipf's law with exponent 1, from 10 to 4,000: half of the users see 10 ids, and one in a hundred sees 500 or more.
+/// Stands for a load in which the number of ids differs by user, by Zipf's law with exponent 1, from 10 to 4,000: half of the users see 10
+/// ids, and one in a hundred sees 500 or more.
 const SKEWED: u64 = 0;
-/// Loads with more ids in a window are extrapolated from a tenth of the users.
+/// If a load has more ids in a window than this, memory is extrapolated from a tenth or a hundredth of the users.
 const IDS_MEASURED: u64 = 100_000_000;
-/// Number of ids that a user's filter is sized for, and number of a user's ids from which such a filter is rebuilt.
+/// Number of ids that a user's filter is sized for.
 const CAPACITY: u64 = 4_000;
+/// Number of a user's latest ids from which a full filter is rebuilt.
 const LATEST: u64 = 100;
-/// Slices per window, and length of a slice in milliseconds. The window is one day.
+/// Slices per window.
 const SLICES: u64 = 4;
+/// Length of a slice in milliseconds: six hours, so the window is one day.
 const SLICE_MS: i64 = 6 * 60 * 60 * 1000;
 /// Number of keys that the worker looks up together.
 const BATCH: usize = 64;
-/// Number of candidates that are looked up together.
+/// Number of candidate ids of a user that one call looks up.
 const CANDIDATES: u64 = 100;
 /// First of the ids that nobody has seen.
 const FRESH: u64 = 1 << 31;
-/// Number of rounds for each time. The minimum counts.
+/// Number of rounds in which a time is measured. The lowest time counts.
 const ROUNDS: u64 = 40;
-/// Below this rate, fewer than twelve fresh ids were reported as seen.
+/// A rate below this is shown as an upper bound, because it comes from fewer than twelve fresh ids that were reported as seen.
 const RATE_LEAST: f64 = 3e-6;
 
 fn ids_of(load: u64, user: u64, users: u64) -> u64 {
@@ -95,7 +98,7 @@ fn window() -> Window {
     Window::time(SLICE_MS * SLICES as i64, SLICES as u32)
 }
 
-/// The ids that the users have seen. The ids of a user are numbered.
+/// The ids that the users have seen. The ids of a user are consecutive numbers.
 trait Store {
     /// Records that a user has seen ids.
     fn see(&mut self, user: u64, ids: Range<u64>);
@@ -119,7 +122,7 @@ impl Store for Each {
         for id in ids {
             if *held == self.rebuild_at {
                 filter.clear();
-                // Read from a history of what the user saw. The history itself is not counted here.
+                // In a real system, these ids come from a history of what the user saw. The cost of the history is not measured.
                 (id - LATEST..id).for_each(|id| _ = filter.insert_hash(key(user, id).low()));
                 *held = LATEST;
             }
@@ -196,7 +199,7 @@ fn key(user: u64, id: u64) -> Fingerprint {
 /// with other candidates of the user; the false-positive rate; and the share of the window's ids that were forgotten.
 type Cell = [f64; 6];
 
-/// Measures in a separate process, because earlier memory is not completely returned to the system.
+/// Measures in a separate process, because memory that earlier measurements have freed is not completely returned to the system.
 fn measured(kind: Kind, users: u64, load: u64, rate: f64) -> Cell {
     let program = std::env::current_exe().expect("a path");
     let kind = Kind::ALL.iter().position(|other| *other == kind).expect("a kind") as f64;
@@ -215,7 +218,7 @@ fn measure(kind: Kind, users: u64, load: u64, rate: f64) -> Cell {
     if matches!(kind, Kind::EachHalf | Kind::EachFull) {
         (0..users).for_each(|user| store.see(user, 0..first(user)));
     }
-    // Users start a slice at different ids, so that all slices have the same number of ids.
+    // The slices of different users start at different fractions of an id, so that all slices have about the same number of ids.
     let start = |user, slice| first(user) + (ids_of(load, user, users) * slice + scatter(user) % SLICES) / SLICES;
     let nth_user = |turn: u64| turn * 7_919 % users;
     let mut insert = f64::MAX;
@@ -259,7 +262,7 @@ fn ask(store: &mut dyn Store, nth_user: impl Fn(u64) -> u64, together: u64) -> (
     (least, wrong as f64 / (ROUNDS * questions * together) as f64)
 }
 
-/// CPU time of this thread. Other processes may be running on the same machine.
+/// CPU time of this thread. Unlike elapsed time, it hardly depends on other processes on the machine.
 fn timed(work: impl FnOnce()) -> Duration {
     let now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("a time");
     let start = now();
@@ -271,7 +274,7 @@ fn nanoseconds(time: Duration, count: u64) -> f64 {
     time.as_secs_f64() * 1e9 / count as f64
 }
 
-/// Memory of this process, in bytes, without its program.
+/// Anonymous memory of this process, in bytes. It does not include the program itself.
 fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").expect("Linux has this file");
     let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("the file has this line");
@@ -294,7 +297,7 @@ fn main() {
     }
 }
 
-/// Memory and time, by users and ids.
+/// Prints memory and time, by users and ids.
 fn loads() {
     let side = ["filter per user", "one space"];
     let memory = side.map(|side| [format!("{side}: bytes per user"), "bytes per id".to_owned()]).concat();
@@ -306,7 +309,7 @@ fn loads() {
     };
     let (mut memory, mut time) = (table(memory, &["one space is"]), table(time, &[]));
     for (users, load) in USERS.into_iter().flat_map(|users| LOADS.map(|load| (users, load))) {
-        // The memory per user does not depend on the number of users.
+        // The memory per user does not depend on the number of users, so fewer users can be measured.
         let measured_users = [1, 10, 100].map(|part| users / part).into_iter().find(|&users| total(load, users) <= IDS_MEASURED);
         let measured_users = measured_users.expect("few enough users");
         let mark = if measured_users == users { "" } else { "≈ " };
@@ -326,7 +329,7 @@ fn loads() {
     println!("CPU time in nanoseconds per id, one thread, minimum of several rounds:\n\n{time}");
 }
 
-/// False positives and forgotten ids, for ten thousand users.
+/// Prints false positives and forgotten ids, for ten thousand users.
 fn quality() {
     let kinds = [("rebuilt half full", Kind::EachHalf), ("rebuilt full", Kind::EachFull), ("one space", Kind::Aging)];
     let head = kinds.map(|(name, _)| [format!("{name}: false positives"), "forgotten".to_owned()]).concat();
@@ -343,7 +346,7 @@ fn quality() {
     println!("Fresh ids reported as seen, and ids of the last window reported as unseen, for 10,000 users:\n\n{table}");
 }
 
-/// The number of ids per user above which a filter per user is smaller.
+/// Prints the number of ids per user above which a filter per user is smaller than a shared filter.
 fn break_even() {
     let kinds = ["aging, exactly sized", "aging", "aging, uneven days", "cuckoo"];
     let head = kinds.map(|kind| [format!("{kind}: bytes per id"), "break-even, ids per user".to_owned()]).concat();
@@ -376,7 +379,7 @@ fn uneven_days(rate: f64) -> f64 {
         for id in 0..IDS / 10 * tenths {
             filter.check_and_insert(key(slice as u64, id)).expect("enough memory");
         }
-        // The memory is constant from the third day on.
+        // From the third day on, each day needs the same memory.
         if slice >= 8 {
             bytes = bytes.max(filter.usage().bytes);
         }

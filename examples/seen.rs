@@ -1,4 +1,4 @@
-//! Looks up whether keys were seen, within your own program. A follower in the program reads the changelogs.
+//! Looks up whether a key was seen, within your own program. A follower in the program rebuilds the dedup state from the changelogs.
 //!
 //! ```sh
 //! cargo run --release --example seen -- unseen.toml seen-news 42 n7

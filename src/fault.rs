@@ -1,17 +1,19 @@
-//! Fault points: places in the code where a test can kill or stop the process, or make a step fail. Defects: wrong behavior that a
-//! simulation can enable, to prove that its tests would detect it.
+//! Fault points and defects, with which tests make a worker fail.
 //!
-//! Owns the list of fault points, and their actions. Without the feature `faults`, which only tests use, all functions here are
-//! empty. Must never do anything unless the environment variable `UNSEEN_FAULT` or a simulation requests it.
+//! A fault point is a named place in the code where a test can kill or stop the process, or make a step fail. A defect is wrong behavior
+//! that a simulation switches on, to prove that its checks detect wrong behavior.
 //!
-//! `UNSEEN_FAULT=commit.flushed:3:kill` kills the process when it passes this point for the third time. Several faults are separated
-//! by commas. The actions are `kill` (SIGKILL), `abort`, `stop` (SIGSTOP, until SIGCONT), `hang` (the thread waits forever), and at a
-//! [`step`] also `error`.
+//! Owns the list of fault points, and the actions at a point. Only test builds have the feature `faults`. Without the feature, the
+//! functions of this module do nothing. Must never act unless the environment variable `UNSEEN_FAULT` or a simulation requests an action.
 //!
-//! To add a point, call [`point`] or [`step`] in the code, and add the name to [`POINTS`]. `tests/simulation/plans.rs` then requires
-//! a plan that kills a process there.
+//! `UNSEEN_FAULT=commit.flushed:3:kill` kills the process when it passes the point `commit.flushed` for the third time. Commas separate
+//! several faults. The actions are `kill` (SIGKILL), `abort`, `stop` (SIGSTOP, until SIGCONT), and `hang` (the thread waits forever). At
+//! a [`step`], a test can also request `error`, which makes the step fail.
+//!
+//! To add a point, call [`point`] or [`step`] in the code, and add the name to [`POINTS`]. A test in `tests/simulation/plans.rs` then
+//! requires a plan that kills a process at the new point.
 
-/// All points, in the order in which a process can pass them.
+/// The names of all fault points, in the order in which a process can pass them.
 pub const POINTS: &[&str] = &[
     "connect.begin",
     "connect.ready",
@@ -72,42 +74,42 @@ pub const POINTS: &[&str] = &[
     "outsider.committed",
 ];
 
-/// Passes a point.
+/// Does nothing, because this build has no fault points.
 #[cfg(not(feature = "faults"))]
 pub const fn point(_name: &'static str) {}
 
-/// Passes a point.
+/// Marks a fault point. Runs the action that a test requests for the point, if any.
 #[cfg(feature = "faults")]
 pub fn point(name: &'static str) {
     assert!(!armed::pass(name), "UNSEEN_FAULT: {name} is not a step, so the action error is not possible");
 }
 
-/// Passes a point whose step a test can make fail.
+/// Does nothing, because this build has no fault points.
 ///
 /// # Errors
-/// Returns an error message if the caller must behave as if the step had failed.
+/// Never fails without the feature `faults`.
 #[cfg(not(feature = "faults"))]
 pub const fn step(_name: &'static str) -> Result<(), String> {
     Ok(())
 }
 
-/// Passes a point whose step a test can make fail.
+/// Marks a fault point at a step that a test can make fail. Runs the action that a test requests for the point, if any.
 ///
 /// # Errors
-/// Returns an error message if the caller must behave as if the step had failed.
+/// Returns an error message if a test makes the step fail. The caller must then behave as if the step had failed.
 #[cfg(feature = "faults")]
 pub fn step(name: &'static str) -> Result<(), String> {
     if armed::pass(name) { Err(format!("a test made {name} fail")) } else { Ok(()) }
 }
 
-/// True if the simulation of the calling thread has this defect. `tests/simulation/defects.rs` lists and describes all defects.
+/// Always false. Only simulations have defects, and this build has no simulation.
 #[cfg(not(feature = "faults"))]
 #[must_use]
 pub const fn defect(_name: &'static str) -> bool {
     false
 }
 
-/// True if the simulation of the calling thread has this defect. `tests/simulation/defects.rs` lists and describes all defects.
+/// True if the simulation that runs the calling thread has switched this defect on. `tests/simulation/defects.rs` describes all defects.
 #[cfg(feature = "faults")]
 #[must_use]
 pub fn defect(name: &'static str) -> bool {
@@ -128,7 +130,7 @@ mod armed {
 
     struct Arm {
         point: String,
-        /// The number of the pass at which the action happens, starting at 1.
+        /// The number of the pass over the point at which the action runs. The first pass is 1.
         at: u64,
         action: Action,
         passed: AtomicU64,
@@ -160,7 +162,7 @@ mod armed {
         }
     }
 
-    /// Runs the actions for a point. Returns true if its step must fail.
+    /// Runs the actions that are requested for a point. Returns true if the step at the point must fail.
     pub(super) fn pass(name: &'static str) -> bool {
         if let Some(scheduler) = crate::runtime::scheduler() {
             return scheduler.point(name);

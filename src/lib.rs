@@ -1,4 +1,4 @@
-//! Removes duplicates from streams of records, with filters that remember the keys of a window.
+//! Removes duplicates from streams of records, with filters that remember each key for the length of a window.
 //!
 //! The command `unseen` deduplicates Kafka topics. Programs and tests can use the same parts:
 //!
@@ -6,11 +6,11 @@
 //! - [`filter`]: remembers fingerprints for a window
 //! - [`dedup`]: adds the rules of a window, and decides whether a record is unseen, a duplicate, or late
 //! - [`config`]: loads a configuration file
-//! - [`format`](mod@format): keys in Avro, Protobuf, and framed JSON
+//! - [`format`](mod@format): extracts the values of a key from JSON, Avro, and Protobuf
 //! - [`replay`]: deduplicates a recorded stream
 //! - `follower`: follows the changelogs of a running group, and looks up the keys that the group has seen. Needs the feature `worker`.
 //!
-//! Without default features, nothing here needs Kafka or RocksDB. A filter reports which keys it has seen within a window:
+//! Without default features, the crate depends on neither Kafka nor RocksDB. A filter reports which keys it has seen within a window:
 //!
 //! ```
 //! use unseen::filter::{Aging, AgingSizing, Filter as _, Window};
@@ -25,7 +25,7 @@
 //! let record = Record { key: Some(b"order-1"), value: None, headers: &[] };
 //! let fingerprint = key.fingerprint(&record, &mut Scratch::default())?;
 //!
-//! // The filter uses the time of the records, in milliseconds.
+//! // The filter's clock is the time of the records, in milliseconds since the Unix epoch.
 //! filter.advance(1_700_000_000_000);
 //! assert!(!filter.check_and_insert(fingerprint)?);
 //! assert!(filter.check_and_insert(fingerprint)?, "the second time, it is seen");
@@ -56,7 +56,7 @@
 //! `examples/` has programs that use [`dedup`], [`replay`], and `follower`. Modules that this page does not list belong to the command
 //! and its tests. Programs should not use them.
 
-// In reading order. Each module may use only those above it; ARCHITECTURE.md explains why.
+// The modules are in reading order: each uses only the modules above it, which tests/architecture.rs checks.
 
 pub mod record;
 

@@ -2,15 +2,15 @@
 
 use std::process::ExitCode;
 
-/// The commit of an archive. In a clone, it is still a placeholder.
+/// The commit of the source code, which `git archive` writes into the file. In a clone, the file contains only a placeholder.
 const ARCHIVED: &str = include_str!("cli/commit.txt").trim_ascii_end();
 
-/// The allocator of the whole binary, including the C libraries. librdkafka allocates a record in one thread and frees it in another, for
-/// which the system's allocator takes a lock. docs/contributing/performance.md has the measurements.
+/// The allocator of the whole binary, including the C libraries. librdkafka allocates a record in one thread and frees it in another. The
+/// system's allocator takes a lock for that, and jemalloc is faster. docs/contributing/performance.md has the measurements.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// The allocator's options, which it reads before `main`: one arena per core instead of four, because every arena keeps unused memory.
+/// Options that jemalloc reads before `main`: one arena per core instead of four, because every arena keeps unused memory.
 #[allow(unsafe_code)]
 // SAFETY: only jemalloc uses this symbol, and it expects a pointer to a C string.
 #[unsafe(export_name = "malloc_conf")]
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     unseen::cli::main(commit(option_env!("UNSEEN_COMMIT"), ARCHIVED))
 }
 
-/// Returns the commit that the builder set, or else the commit of the archive.
+/// Returns the value of `UNSEEN_COMMIT` at build time, or else the commit in the archive.
 fn commit<'a>(built: Option<&'a str>, archived: &'a str) -> &'a str {
     match built {
         Some(commit) if !commit.is_empty() => commit,
@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn archive_contains_its_commit() {
         assert_eq!(commit(None, "def"), "def");
-        // A build argument without a value is empty.
+        // In the Dockerfile, the build argument `UNSEEN_COMMIT` is empty if it is not set.
         assert_eq!(commit(Some(""), "def"), "def");
     }
 

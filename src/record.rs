@@ -23,7 +23,7 @@ pub enum TimestampType {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TopicId(pub usize);
 
-/// The index of a key space, in the order of the first topic of each space.
+/// The index of a key space. Spaces are ordered by their first topic in the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SpaceId(pub usize);
 
@@ -49,19 +49,19 @@ pub fn log_name(topic: &str, id: Option<&str>) -> String {
     id.map_or_else(|| topic.to_owned(), |id| format!("{topic}:{id}"))
 }
 
-/// Returns the topic of a log.
+/// Returns the topic name in a [`log_name`].
 #[must_use]
 pub fn log_topic(log: &str) -> &str {
     log.split_once(':').map_or(log, |(topic, _)| topic)
 }
 
-/// Returns the topic id of a log, if brokers have topic ids.
+/// Returns the topic id in a [`log_name`], or `None` if the brokers have no topic ids.
 #[must_use]
 pub fn log_id(log: &str) -> Option<&str> {
     log.split_once(':').map(|(_, id)| id)
 }
 
-/// The parts of a record that a key can contain, borrowed from the client.
+/// The parts of a record from which a key is extracted. The bytes are borrowed from the Kafka client.
 ///
 /// ```
 /// use unseen::record::Record;
@@ -134,7 +134,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// All reasons, in the order of their numbers.
+    /// All reasons, in the order of their declaration.
     pub const ALL: [Self; 7] =
         [Self::Malformed, Self::MissingKey, Self::NullKey, Self::Oversize, Self::Tombstone, Self::Refused, Self::UnknownSchema];
 

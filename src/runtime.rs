@@ -1,7 +1,7 @@
-//! Time and threads: the part of the seam that is not Kafka.
+//! Clocks, sleeping, threads, and channels, behind functions that a simulation controls.
 //!
-//! Clocks, sleep, threads, and channels. In a thread of a simulation, these functions ask the scheduler. In all other threads, they call
-//! the standard library.
+//! In a thread of a simulation, the functions of this module ask the simulation's scheduler. In all other threads, they call the standard
+//! library. Must never make a decision for the worker.
 
 use crate::record::Timestamp;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,24 +16,24 @@ pub trait Scheduler: Send + Sync {
     fn now(&self) -> Instant;
     /// The wall clock of the calling thread's process, in milliseconds since the epoch.
     fn wall_clock(&self) -> Timestamp;
-    /// Lets other threads run until this time has passed.
+    /// Lets other threads run until this much virtual time has passed.
     fn sleep(&self, time: Duration);
     /// Lets other threads run until `ready` returns true or the deadline has passed. Returns the last answer of `ready`.
     fn wait(&self, deadline: Option<Instant>, ready: &mut dyn FnMut() -> bool) -> bool;
-    /// Registers a thread that the calling thread is about to start, in the same process.
+    /// Registers a thread that the calling thread is about to start. The new thread belongs to the same simulated process.
     fn register(&self, name: &str) -> Box<dyn Registered>;
-    /// Passes a fault point. Returns true if its step must fail.
+    /// Runs the action that the simulation plans for a fault point, if any. Returns true if the step at the point must fail.
     fn point(&self, name: &'static str) -> bool;
-    /// The defect that is switched on, if any.
+    /// The name of the defect that the simulation has switched on, if any.
     fn defect(&self) -> Option<&'static str>;
 }
 
 /// A thread of a simulation.
 #[cfg(feature = "faults")]
 pub trait Registered: Send {
-    /// Adds the new thread to the simulation, and waits for its turn. The thread calls this first.
+    /// Adds the new thread to the simulation, and waits until the scheduler runs it. The new thread calls this method first.
     fn begin(&self);
-    /// Removes the thread from the simulation. The thread calls this last, even if it panics.
+    /// Removes the thread from the simulation. The thread calls this method last, even if it panics.
     fn end(&self);
 }
 
@@ -55,7 +55,8 @@ pub fn scheduler() -> Option<Arc<dyn Scheduler>> {
     SCHEDULER.with_borrow(Clone::clone)
 }
 
-/// Without the feature `faults`, there is no simulation, so the compiler removes all branches for it.
+/// Replaces the scheduler in builds without the feature `faults`. `Never` has no values, so the compiler removes every branch for a
+/// simulation.
 #[cfg(not(feature = "faults"))]
 mod none {
     use super::{Duration, Instant, Timestamp};
@@ -93,19 +94,19 @@ pub fn now() -> Instant {
     scheduler().map_or_else(Instant::now, |scheduler| scheduler.now())
 }
 
-/// The time since an earlier [`now`].
+/// Returns the time that has passed since `earlier`, a result of [`now`].
 #[must_use]
 pub fn since(earlier: Instant) -> Duration {
     now().saturating_duration_since(earlier)
 }
 
-/// Milliseconds since the epoch, by this machine's clock.
+/// Returns the milliseconds since the Unix epoch, by this machine's clock.
 #[must_use]
 pub fn wall_clock() -> Timestamp {
     scheduler().map_or_else(|| millis(SystemTime::now()), |scheduler| scheduler.wall_clock())
 }
 
-/// Milliseconds from the epoch to a time; 0 for a time before it.
+/// Converts a time to milliseconds since the Unix epoch. A time before the epoch becomes 0.
 #[must_use]
 pub fn millis(time: SystemTime) -> Timestamp {
     i64::try_from(time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()).unwrap_or(i64::MAX)
@@ -132,7 +133,8 @@ pub fn receive<T>(receiver: &Receiver<T>) -> Result<T, RecvError> {
     message.map_err(|_| RecvError)
 }
 
-/// Waits until `look` returns `Ok`. Calls `look` again when `changed` is notified, and at the time that `look` returns with `Err`.
+/// Calls `look` until it returns `Ok`, and returns the value. Between two calls, waits until `changed` is notified, or until the time in
+/// `Err`, if there is one.
 pub fn wait<S, T>(state: &Mutex<S>, changed: &Condvar, mut look: impl FnMut(&mut S) -> Result<T, Option<Instant>>) -> T {
     let locked = || state.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(scheduler) = scheduler() {
@@ -165,8 +167,8 @@ pub fn wait<S, T>(state: &Mutex<S>, changed: &Condvar, mut look: impl FnMut(&mut
     }
 }
 
-/// In a simulation, lets other threads run until `is_free` returns true. Call it before a wait that the scheduler does not know about, such
-/// as for a lock that another thread may hold while it passes a fault point.
+/// In a simulation, lets other threads run until `is_free` returns true. Must be called before a wait that the scheduler does not know
+/// about, such as for a lock, because another thread may hold the lock while it is suspended at a fault point.
 pub fn yield_until(mut is_free: impl FnMut() -> bool) {
     if let Some(scheduler) = scheduler()
         && !is_free()
@@ -201,7 +203,7 @@ impl Done {
 }
 
 impl Task {
-    /// Announces a thread of the calling thread's process.
+    /// Registers a new thread with the simulation, if the calling thread is part of one. Must be called before the thread is started.
     #[must_use]
     pub fn new(name: &str) -> Self {
         #[cfg(not(feature = "faults"))]
@@ -219,7 +221,7 @@ impl Task {
         self.done.clone()
     }
 
-    /// Runs the body of the thread.
+    /// Runs the body of the thread. Afterwards, the task counts as done, even if the body panics.
     pub fn run<T>(self, body: impl FnOnce() -> T) -> T {
         struct End(Task);
         impl Drop for End {

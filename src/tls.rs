@@ -1,7 +1,7 @@
-//! Encrypted client connections, and the certificate that clients see.
+//! TLS for the connections of clients, and the server's certificate.
 //!
-//! Owns the certificate's files, and rereads them every minute, because they are renewed while a server runs. Must never fall
-//! back to plaintext if TLS is configured, or prompt for a key's password at a terminal.
+//! Owns the certificate and key files, and reads them again every minute, because certificates are renewed while the server runs. Must
+//! never fall back to plaintext if TLS is configured, or prompt for a key's password at a terminal.
 
 use crate::config;
 use openssl::error::ErrorStack;
@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{sleep, timeout};
 use tokio_openssl::SslStream;
 
-/// Interval at which the files are read.
+/// Interval at which the files are read again.
 const READ_EVERY: Duration = Duration::from_secs(60);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -36,11 +36,11 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// Acceptors built from the files.
+/// The contents of the files, and the acceptors built from them.
 struct Loaded {
     contents: Contents,
     acceptor: SslAcceptor,
-    /// Acceptor for clients that need no certificate.
+    /// The acceptor for clients that need no certificate.
     open: SslAcceptor,
 }
 
@@ -51,7 +51,6 @@ impl Loaded {
     }
 }
 
-/// Contents of the files.
 #[derive(PartialEq, Eq)]
 struct Contents {
     certificate: Vec<u8>,
@@ -60,7 +59,7 @@ struct Contents {
 }
 
 impl Tls {
-    /// Reads the files.
+    /// Reads the certificate and key files.
     ///
     /// # Errors
     /// Returns an error message if a file cannot be read or is invalid.
@@ -83,7 +82,7 @@ impl Tls {
         encrypt(ssl, stream).await
     }
 
-    /// Encrypts a connection without requiring a certificate, because probes present none.
+    /// Encrypts a client's connection without requiring a client certificate, because health probes cannot present a certificate.
     ///
     /// # Errors
     /// Fails like [`Tls::accept`].
@@ -96,8 +95,8 @@ impl Tls {
         self.now.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Loads new files as they appear, for subsequent connections, until the future is dropped. Invalid files are not loaded,
-    /// because they may be half written.
+    /// Reads the files every minute until the future is dropped. New connections use the new files if they are valid. Invalid files are
+    /// ignored, because they may be only partly written.
     pub async fn renew(&self) {
         loop {
             sleep(READ_EVERY).await;
@@ -109,7 +108,7 @@ impl Tls {
         }
     }
 
-    /// Reads the files again, and returns whether they changed.
+    /// Reads the files again. Returns true if they changed.
     fn read_again(&self) -> Result<bool, String> {
         let contents = read(&self.files)?;
         if contents == self.read().contents {
@@ -165,7 +164,7 @@ fn acceptor(files: &config::Tls, contents: &Contents, wants_certificates: bool) 
             builder.add_client_ca(&certificate).map_err(failed)?;
             trusted.add_cert(certificate).map_err(failed)?;
         }
-        // An intermediate certificate is sufficient as a trust anchor.
+        // `client_ca_location` may contain an intermediate certificate without its root.
         trusted.set_flags(X509VerifyFlags::PARTIAL_CHAIN).map_err(failed)?;
         builder.set_verify_cert_store(trusted.build()).map_err(failed)?;
         builder.set_verify(SslVerifyMode::PEER | SslVerifyMode::FAIL_IF_NO_PEER_CERT);
@@ -175,7 +174,7 @@ fn acceptor(files: &config::Tls, contents: &Contents, wants_certificates: bool) 
     Ok(builder.build())
 }
 
-/// Parses certificates. There must be at least one.
+/// Parses PEM certificates. Returns an error message if there are none.
 fn certificates(option: &str, file: &Path, pem: &[u8]) -> Result<Vec<X509>, String> {
     match X509::stack_from_pem(pem) {
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),
@@ -202,7 +201,7 @@ mod tests {
     use std::path::PathBuf;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-    /// Creates a certificate with this name, and its key, signed by another certificate or self-signed.
+    /// Creates a key, and a certificate with this name. `signer` signs the certificate. Without `signer`, the certificate is self-signed.
     fn certificate(name: &str, signer: Option<&(X509, PKey<Private>)>) -> (X509, PKey<Private>) {
         let curve = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
         let key = PKey::from_ec_key(EcKey::generate(&curve).unwrap()).unwrap();
@@ -255,7 +254,7 @@ mod tests {
             config::Tls { certificate_location: self.path("server.crt"), key_location: self.path("server.key"), client_ca_location: None }
         }
 
-        /// Makes a client send a word and receive the echo. Returns the server name in the certificate.
+        /// Makes a client send a word and receive the echo. Returns the name in the server's certificate.
         async fn talk(&self, tls: &Tls, client_certificate: Option<&str>) -> io::Result<String> {
             let (here, there) = tokio::io::duplex(1 << 10);
             let mut connector = SslConnector::builder(SslMethod::tls_client())?;
@@ -294,7 +293,7 @@ mod tests {
         assert_eq!(files.talk(&tls, None).await.unwrap(), "localhost");
         assert_eq!(tls.read_again(), Ok(false), "nothing is new");
 
-        // Only half of the files are new, so key and certificate do not match.
+        // Only the certificate is new, so it does not match the key.
         let old_key = std::fs::read(files.path("server.key")).unwrap();
         files.issue("server", "renewed");
         let new_key = std::fs::read(files.path("server.key")).unwrap();

@@ -1,11 +1,13 @@
-//! Counts records and duplicates by a value, such as the name of a tenant.
+//! Counts records and duplicates by a value in the records, such as the name of a tenant.
 //!
-//! Owns the location of that value, and the counts of frequent values and of the rest. Must never grow beyond its bounds,
-//! decrease a count, or drop a name: each is a metrics series for the lifetime of the process.
+//! Owns the location of the value in a record, the counts of each frequent value, and the counts of all other records. Must never grow
+//! beyond its bounds, decrease a count, or drop a frequent value, because each frequent value is a metrics series for the lifetime of the
+//! process.
 //!
-//! A value is named once more than one record in [`SHARE`] has it, beyond chance. The Misra-Gries algorithm ("Finding repeated
-//! elements", Science of Computer Programming 2, 1982) estimates its frequency: with `n` counters, each count is at most one
-//! `n`th of the records too low, and never too high. The last names are reserved for more frequent values.
+//! A value is named, which means that it gets counts of its own, if significantly more than one in [`SHARE`] records have the value. The
+//! Misra-Gries algorithm ("Finding repeated elements", Science of Computer Programming 2, 1982) estimates how often a value occurs. With
+//! `n` counters, an estimate is never too high, and too low by at most one `n`th of the records. When only a few of the [`NAMED_MAX`]
+//! names are left, a value must be more frequent to be named.
 
 use crate::format::{RecordFormat, Schemas};
 use crate::key::{Field, ValueReader};
@@ -14,18 +16,18 @@ use std::collections::HashMap;
 
 /// Maximum number of values that are counted by name.
 pub const NAMED_MAX: usize = 64;
-/// A value is named if one record in `SHARE` has it.
+/// A value is named if more than one in `SHARE` records have the value.
 pub const SHARE: u64 = 256;
-/// If few names are left, the required share is one record in `SHARE_OF_LAST` for each remaining name.
+/// If few names are left, a value is named only if more than one in `SHARE_OF_LAST` × (remaining names) records have the value.
 const SHARE_OF_LAST: u64 = 16;
-/// Minimum number of records with the value. Among the first records, some values would be named by chance.
+/// Minimum number of records with a value before the value is named. With fewer records, some values would be named by chance.
 const LEAST: u64 = 16;
-/// Number of counters for values that may be named.
+/// Maximum number of counters for values that are not named yet.
 const CANDIDATES_MAX: usize = 1024;
-/// Maximum bytes of a value. Longer values are cut.
+/// Maximum length of a value in bytes. Longer values are truncated.
 const BYTES_MAX: usize = 64;
 
-/// Location of the value.
+/// The location of the counted value in a record.
 #[derive(Clone, Debug)]
 pub enum CountBy {
     /// The last header with this name.
@@ -35,7 +37,8 @@ pub enum CountBy {
 }
 
 impl CountBy {
-    /// Returns the value of a record, or `None` if it has none that is text or a number, or its schema is not known.
+    /// Returns the counted value of a record. Returns `None` if the record has no such value, if the value is neither text nor a number, or
+    /// if the schema of the record is not known.
     #[must_use]
     pub fn text<'a>(
         &self,
@@ -55,7 +58,7 @@ impl CountBy {
     }
 }
 
-/// Counts of records and duplicates.
+/// The number of records, and how many of these records are duplicates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     pub records: u64,
@@ -76,7 +79,7 @@ pub struct ValueCounts {
     named: Vec<(String, Counted)>,
     /// Index of each value in `named`.
     places: HashMap<String, usize>,
-    /// All other values, and records without a value.
+    /// Records without a value, and records with a value that was not named at the time.
     rest: Counted,
     records: u64,
     candidates: HashMap<String, u64>,
@@ -97,15 +100,15 @@ impl ValueCounts {
         let expected = self.records / share;
         if let Some(count) = self.candidates.get_mut(value) {
             *count += 1;
-            // The count must be two standard deviations above that of a value with exactly this share.
+            // The count must be two standard deviations above the expected count of a value with exactly this share.
             if *count >= LEAST && count.saturating_sub(expected).pow(2) >= 4 * expected {
                 self.name(value);
             }
         } else if self.candidates.len() < CANDIDATES_MAX {
             self.candidates.insert(value.to_owned(), 1);
         } else {
-            // Decrement every counter, including the value's own. Each decrement undoes an earlier increment, so the cost is low
-            // on average.
+            // Without a free counter for the value, the algorithm decrements all counters. Each decrement undoes an earlier increment, so
+            // the average cost per record is low.
             self.candidates.retain(|_, count| {
                 *count -= 1;
                 *count > 0
@@ -122,7 +125,8 @@ impl ValueCounts {
         }
     }
 
-    /// Returns the named values with their counts since they were named, most records first, and the rest at the end.
+    /// Returns the named values with their counts since they were named. The value with the most records comes first. `None`, with the
+    /// counts of all other records, comes last.
     #[must_use]
     pub fn read(&self) -> Vec<(Option<String>, Counted)> {
         let mut all: Vec<_> = self.named.iter().map(|(value, counted)| (Some(value.clone()), *counted)).collect();
@@ -132,7 +136,8 @@ impl ValueCounts {
     }
 }
 
-/// Adds up the counts of two lists by value: most records first, and the rest at the end.
+/// Adds up the counts of two lists by value. In the result, the value with the most records comes first, and `None` (all other records)
+/// last.
 #[must_use]
 pub fn sum(mut all: Vec<(Option<String>, Counted)>, others: Vec<(Option<String>, Counted)>) -> Vec<(Option<String>, Counted)> {
     for (value, Counted { records, duplicates }) in others {
@@ -145,7 +150,7 @@ pub fn sum(mut all: Vec<(Option<String>, Counted)>, others: Vec<(Option<String>,
     all
 }
 
-/// Returns the start of a text, at most `most` bytes.
+/// Truncates a text to at most `most` bytes, at a character boundary.
 pub(crate) fn cut(value: &str, most: usize) -> &str {
     let end = (0..=most.min(value.len())).rev().find(|&end| value.is_char_boundary(end));
     &value[..end.unwrap_or_default()]
@@ -175,7 +180,7 @@ mod tests {
         assert_eq!(all.iter().map(|(value, _)| value.as_deref()).collect::<Vec<_>>(), [Some("often"), Some("seldom"), None]);
         let [often, seldom, rest] = [0, 1, 2].map(|place: usize| all[place].1);
         assert_eq!(often, Counted { records: 60_000 - LEAST, duplicates: 30_000 - LEAST / 2 });
-        // Only records before the value was named are in the rest.
+        // `rest` contains only the few records with this value that came before the value was named.
         assert!(seldom.records == seldom.duplicates && seldom.records > 970, "{seldom:?}");
         assert_eq!(often.records + seldom.records + rest.records, 100_000);
         assert!(rest.records > strangers && counts.candidates.len() <= CANDIDATES_MAX);
@@ -185,7 +190,7 @@ mod tests {
     fn names_are_few_and_stay() {
         let mut counts = ValueCounts::default();
         for number in 0..200_000_u64 {
-            // Each of a hundred values takes a turn at being the only one.
+            // A hundred values occur one after the other, each in 2,000 records.
             counts.add(Some(&format!("{}", number / 2_000)), false);
         }
         let names: Vec<_> = counts.named.iter().map(|(value, _)| value.clone()).collect();
@@ -198,7 +203,7 @@ mod tests {
     fn a_frequent_value_gets_a_name_no_matter_how_late_it_appears() {
         for strangers in [200, 257, 300, 1_000, 5_000] {
             let mut counts = ValueCounts::default();
-            // The order is effectively random.
+            // The hash makes the order of the values effectively random.
             let stranger = |number: u64| format!("stranger {}", xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()) % strangers);
             (0..100_000).for_each(|number| counts.add(Some(&stranger(number)), false));
             let by_chance = counts.named.len();

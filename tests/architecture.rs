@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The parts in reading order. Each may use only earlier parts.
+/// The parts of the crate, in reading order. A part may use only the parts before it.
 const PARTS: [&str; 32] = [
     "record",
     "format",
@@ -118,8 +118,8 @@ fn the_core_is_pure() {
     ];
     for (file, code) in sources() {
         if PURE.contains(&part(&file)) && !is_test(&file) {
-            // Atomic hints are not concurrency: they let several readers share a filter. Neither are schemas that are shared, or linked
-            // once. A decoder that reads from memory does no I/O.
+            // The harmless names: atomics only let several readers share a filter, `Arc` and `Once` share schemas and link them once, and
+            // `Read` decodes from memory.
             let harmless = ["std::sync::atomic", "std::sync::Arc", "std::sync::Once", "std::io::Read as _"];
             let code = harmless.iter().fold(code, |code, word| code.replace(word, ""));
             for word in impure {
@@ -129,11 +129,11 @@ fn the_core_is_pure() {
     }
 }
 
-/// A simulation controls neither clocks nor Kafka. Threads are created by the standard library, but each runs as a `runtime::Task`.
+/// A simulation cannot control the system's clocks or librdkafka. It controls standard threads, because each runs as a `runtime::Task`.
 #[test]
 fn worker_uses_kafka_clocks_and_threads_only_through_traits() {
     let outside = ["rdkafka::", "Instant::now(", "SystemTime", "thread::sleep", ".elapsed(", "crate::kafka"];
-    // The id of a state directory is generated once, and a follower starts librdkafka.
+    // Exceptions: the id of a state directory is generated once, and a follower starts librdkafka.
     let exempt = [("checkpoint/store/instance.rs", "SystemTime"), ("follower/mod.rs", "crate::kafka")];
     for (file, code) in sources() {
         let is_behind = ["broker", "changelog", "checkpoint", "follower", "worker"].contains(&part(&file));
@@ -268,7 +268,7 @@ fn used(code: &str) -> (Vec<String>, Vec<String>) {
     (exported, used)
 }
 
-/// Resolves a path in a module to a path from the library's root. `None` if it leads to another crate.
+/// Resolves a path in a module to a path from the library's root. Returns `None` for a path into another crate.
 fn absolute(own: &Module, path: &str, modules: &BTreeSet<Module>) -> Option<Module> {
     let names: Vec<_> = path.split("::").map(str::to_owned).collect();
     let up = names.iter().take_while(|name| *name == "super").count();
@@ -281,8 +281,8 @@ fn absolute(own: &Module, path: &str, modules: &BTreeSet<Module>) -> Option<Modu
     }
 }
 
-/// The modules that each module uses. A re-exported name counts for the module that defines it. Uses between a parent and its child are not
-/// circles.
+/// The modules that each module uses. A re-exported name counts for the module that defines it. Leaves out uses between a parent and its
+/// child, which do not count as circles.
 fn uses() -> BTreeMap<Module, BTreeSet<Module>> {
     let files: BTreeMap<_, _> =
         sources().into_iter().filter(|(file, _)| !is_test(file)).map(|(file, code)| (module(&file), code)).collect();
@@ -409,7 +409,7 @@ fn files_depend_on_each_other_in_one_direction() {
     assert_eq!(circles(&uses), BTreeSet::new(), "open the circle");
 }
 
-/// Here, unlike in the test above, parents and children count, too: a parent calls its children, and they must not call it.
+/// Unlike the test above, this test also covers parents and children: a parent calls its children, and a child must not call its parent.
 #[test]
 fn files_of_untangled_parts_call_each_other_in_one_direction() {
     let mut found = 0;

@@ -1,6 +1,6 @@
-//! Promise: writing a checkpoint takes only some MB of memory, regardless of the size of the filter.
+//! Promise: writing a checkpoint takes only a few MB of memory, regardless of the size of the filter.
 //!
-//! A separate process, because the test measures the memory of the whole process.
+//! The test is in a process of its own, because it measures the memory of the whole process.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,10 +12,10 @@ use unseen::dedup::{Dedup, Emit, Late, Rules};
 use unseen::filter::{AgingSizing, Spec, Window};
 use unseen::key::Fingerprint;
 
-/// Maximum memory that the store may use for unwritten data.
+/// The maximum memory that the store may use for unwritten data, in bytes.
 const EXTRA_MAX: u64 = 64 << 20;
 
-/// The number of keys. They touch every page of the filter, one after the other.
+/// The number of keys, which touch every page of the filter, one page after the other.
 const KEYS: u64 = 200_000;
 
 /// A number in /proc/self/status, in bytes.
@@ -36,12 +36,12 @@ struct Kept {
 }
 
 impl Kept {
-    /// Saves, and returns the additional peak memory.
+    /// Saves a checkpoint, and returns the additional peak memory in bytes.
     fn save(&mut self, what: &str, rules: Rules) -> u64 {
         let id = PartitionId { space: "orders".to_owned(), partition: 0 };
         let settings = Settings { window: rules.window, filter: String::new(), hash: String::new(), keys: BTreeMap::new() };
         let head = CheckpointMetadata { settings, offsets: BTreeMap::new(), changelog: Progress::default(), state: self.memory.metadata() };
-        // Resets the peak memory.
+        // Resets `VmHWM`, the peak memory of the process.
         fs::write("/proc/self/clear_refs", "5").expect("Linux lets us");
         let (before, began) = (status("VmRSS:"), Instant::now());
         let (saved, bytes) = self.store.save(&self.store.claim(&id), &head, &mut self.memory, self.saved).expect("there is room");

@@ -133,7 +133,7 @@ fn an_entry_of_an_input_is_chosen_by_its_space() {
     let lines = "{\"type\":\"order\",\"id\":1,\"no\":1}\n{\"type\":\"order\",\"id\":2,\"no\":2}\n{\"type\":\"view\",\"no\":3}\n";
     fs::write(setup.path("in.ndjson"), lines).unwrap();
     let input = setup.path("in.ndjson");
-    // The number of keys of the entry. Each record counts for the first entry that selects it.
+    // Returns the number of keys of the entry that `args` select. A record counts for the first entry that selects it.
     let keys = |args: &[&str]| {
         let (code, plan, error) = setup.run(&[&["plan", "--json", "--sample", input.to_str().unwrap()], args].concat());
         let keys = |plan: &str| serde_json::from_str::<Value>(plan).unwrap()["sample"]["distinct"].as_u64().unwrap();
@@ -149,7 +149,7 @@ fn an_entry_of_an_input_is_chosen_by_its_space() {
     assert_eq!((keys(&["--topic", "orders-in"]), keys(&["--topic", "in"])), (Ok(2), Ok(1)));
     assert!(keys(&["--topic", "views-in"]).unwrap_err().contains("expected one of a topic that matches \"i.*\", a topic"));
 
-    // A topic with the name of the space may exist, too.
+    // A topic with the name of the space may also exist.
     fs::write(setup.path("unseen.toml"), text.replace("input = \"in\"", "input = { pattern = \".*in\" }")).unwrap();
     let error = keys(&["--topic", "orders-in"]).unwrap_err();
     assert!(error.contains("`orders-in` is an entry of several topics that can match a pattern: in, orders-in; choose one"), "{error}");
@@ -356,7 +356,7 @@ fn properties_of_librdkafka_are_checked() {
     assert!(refused("\"enable.auto.commit\" = \"true\"").contains("enable.auto.commit"));
 }
 
-/// A certificate that signs itself, and its key, in PEM.
+/// A self-signed certificate and its private key, in PEM.
 fn certificate() -> (Vec<u8>, Vec<u8>) {
     let key = PKey::from_ec_key(EcKey::generate(&EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap()).unwrap()).unwrap();
     let mut name = X509NameBuilder::new().unwrap();
@@ -477,11 +477,11 @@ fn replay_describes_all_entries_of_an_input() {
     };
     let summary = replayed(&(text.clone() + second));
     assert!(summary.contains("late        1, dropped\n") && summary.contains("duplicates  1\n"), "{summary}");
-    // The entries do not agree, so the summary does not say where the records go.
+    // The two entries send such records to different places, so the summary shows no place.
     let summary = replayed(&(text.clone() + &second.replace("late = \"drop\"", "on_duplicate = { topic = \"again\" }")));
     assert!(!summary.contains(", dropped") && summary.contains("duplicates  1\n"), "{summary}");
 
-    // The times are in seconds. The window of the first entry does not depend on them.
+    // The record times are now in seconds. Only the second entry gets a warning, because the window of the first does not depend on times.
     fs::write(&input, lines.replace("9000000000", "1700000000")).unwrap();
     let by_count =
         text.replace("window = \"1h\"", "window = { keys = 100 }").replace("capacity = 1000, confirm = true", "kind = \"exact\"");
@@ -500,7 +500,7 @@ fn replay_of_a_compressed_file_suggests_to_decompress_it() {
     }
 }
 
-/// Lines of a stream in which a record came two hours ahead of the others, and its key a second time.
+/// Three lines of a stream: a record, a record two hours ahead of it, and a duplicate of the first record.
 fn with_one_ahead(at: Duration) -> String {
     let ms = at.as_millis();
     kcat(1, ms) + &kcat(2, ms + 7_200_000) + &kcat(1, ms)
@@ -634,7 +634,7 @@ fn requests_for_other_hosts_are_rejected_on_loopback() {
     assert!(here.starts_with("HTTP/1.1 200 "), "{here}");
 }
 
-/// `unseen serve`, and its log.
+/// A running `unseen serve`, and its log.
 struct Serving {
     server: Child,
     log: BufReader<ChildStderr>,
@@ -718,7 +718,7 @@ fn unseen(args: &[&str]) -> String {
     String::from_utf8(stdout).unwrap()
 }
 
-/// Returns the commands that `unseen --help` lists, and the hidden ones, in the order of docs/reference/commands.md.
+/// Returns the commands that `unseen --help` lists, and the hidden commands, in the order of docs/reference/commands.md.
 fn commands() -> (Vec<String>, Vec<String>) {
     let headings = include_str!("../docs/reference/commands.md").lines().filter_map(|line| line.strip_prefix("## "));
     let documented = headings.flat_map(|heading| heading.split([',', ' ']));

@@ -1,5 +1,4 @@
-//! Promise: with the Debezium configurations in `config`, each change is emitted once, and different changes are never taken for
-//! duplicates.
+//! Promise: with the Debezium configurations in `config`, each change is emitted once, and different changes never count as duplicates.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -62,13 +61,13 @@ fn envelope(row: u32, total: u32, lsn: u32, op: &str, seen: u32) -> Event {
 fn json_changes_with_an_envelope() {
     let events = [
         envelope(1, 5, 100, "c", 1),
-        envelope(2, 5, 100, "c", 2), // another row of the same place
+        envelope(2, 5, 100, "c", 2), // another row at the same position in the log
         envelope(1, 6, 101, "u", 3),
-        envelope(1, 5, 102, "u", 4), // back to what it was
-        envelope(1, 5, 100, "c", 9), // the connector has restarted
+        envelope(1, 5, 102, "u", 4), // the first total again, in a later change
+        envelope(1, 5, 100, "c", 9), // sent again after a restart of the connector
         envelope(2, 5, 100, "c", 10),
         envelope(1, 5, 102, "u", 11),
-        (text(r#"{"payload":{"id":1}}"#), None, None), // the tombstone behind a delete
+        (text(r#"{"payload":{"id":1}}"#), None, None), // the tombstone after a delete
         envelope(1, 5, 103, "d", 12),
     ];
     assert_eq!(emitted("debezium-json.toml", unseen::format::NoSchemas, &events), [0, 1, 2, 3, 7, 8]);

@@ -1,4 +1,4 @@
-//! Promise: in all documents, links lead somewhere, commands parse, and configurations are valid.
+//! Promise: in all documents, every link has a target, commands parse, and configurations are valid.
 
 use assert_cmd::cargo::cargo_bin_cmd;
 use clap::error::ErrorKind;
@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Files below a path, without those that a build or a download has left there.
+/// Collects the files below a path, except directories named `target`.
 fn files(path: &Path, found: &mut Vec<PathBuf>) {
     if path.is_file() {
         found.push(path.to_owned());
@@ -26,7 +26,7 @@ fn documents() -> Vec<(PathBuf, String)> {
         files(Path::new(path), &mut found);
     }
     found.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
-    // Fences in lists are indented.
+    // Code fences in lists are indented. Removes the indentation.
     let text = |path: &Path| fs::read_to_string(path).expect("UTF-8").replace("\n   ```", "\n```");
     found.into_iter().map(|path| (path.clone(), text(&path))).collect()
 }
@@ -48,7 +48,7 @@ fn anchors(text: &str) -> HashSet<String> {
     headings.map(|heading| heading.chars().filter(kept).collect::<String>().to_lowercase().replace(' ', "-")).collect()
 }
 
-/// Targets of a page's links and pictures that are not addresses.
+/// The targets of a page's links and pictures, except URLs.
 fn links(text: &str) -> Vec<String> {
     let prose = prose(text);
     let ends = ["](", "src=\"", "srcset=\""].into_iter().flat_map(|start| prose.split(start).skip(1));
@@ -92,13 +92,13 @@ fn paths_that_code_and_settings_mention_exist() {
         for rest in text.split("docs/").skip(1) {
             let path = rest.split(|letter: char| !letter.is_alphanumeric() && !"-./_".contains(letter)).next().unwrap_or_default();
             let path = Path::new("docs").join(path.trim_end_matches('.'));
-            // A pattern escapes the dot of an extension.
+            // The path may be from a pattern that escapes the dot of the extension.
             assert!(path.exists() || path.with_extension("md").exists(), "{}: {} does not exist", file.display(), path.display());
         }
     }
 }
 
-/// Arguments of the command in a line, without comments and shell syntax.
+/// The arguments of `unseen` in a line of a shell, without comments and shell syntax.
 fn arguments(line: &str) -> Option<String> {
     let line = line.split(['#', '|', '>']).next()?;
     let (start, arguments) = line.split_once("unseen ")?;
@@ -107,7 +107,7 @@ fn arguments(line: &str) -> Option<String> {
 
 #[test]
 fn commands_parse() {
-    // Text may leave out arguments, and write placeholders such as OFFSET.
+    // Commands in running text may leave out arguments, or have placeholders such as OFFSET.
     let parts = [ErrorKind::MissingRequiredArgument, ErrorKind::ValueValidation, ErrorKind::InvalidValue];
     for (page, text) in documents().into_iter().filter(|(page, _)| page != Path::new("CHANGELOG.md")) {
         let scripts = blocks(&text, "sh").join("\n").replace("\\\n", " ");
@@ -129,7 +129,7 @@ fn commands_parse() {
 #[test]
 fn configurations_are_valid() {
     let file = tempfile::NamedTempFile::with_suffix(".toml").expect("a file");
-    // Properties of librdkafka, tests, and parts of other tables.
+    // True for properties of librdkafka, tests, and parts of other tables.
     let is_other = |block: &str| !block.contains("[[topics]]") && (block.starts_with(['"', '[']) || block.contains("\n["));
     let options =
         "input = 'in'\noutput = 'out'\nkey = { record = 'key' }\nwindow = '1d'\non_invalid = { topic = 'dead' }\nfilter = { capacity = 1 }";

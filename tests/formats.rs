@@ -1,4 +1,4 @@
-//! Promise: a value written by another project's encoder has the id that its decoder finds, and the same id in every format.
+//! Promise: in a value that another project has encoded, unseen finds the same id as that project's decoder, and the same id in any format.
 //!
 //! `tests/data/formats` documents the encoders.
 
@@ -245,8 +245,8 @@ fn frames_of_all_serializers_are_parsed() {
     }
 }
 
-/// Errors in parts of a value that no key reads: in texts, and in blocks that state their size. Also a number with an overlong encoding,
-/// which Go's parser accepts, too.
+/// Invalid values that are accepted, because no key reads the part with the error: a text, or a block that states its size. Also a number
+/// with an overlong encoding, which Go's parser accepts, too.
 const PASSED_OVER: [&str; 5] = [
     "Protobuf: a tag of six bytes",
     "Avro: a text on the way that is not UTF-8",
@@ -268,7 +268,7 @@ fn value_that_does_not_match_its_schema_is_invalid() {
             let formats = unframed(entry, itself, &protobuf);
             let look = |place: &&str| found(place, &formats, &record(Some(&value), &[]), &NoSchemas);
             let answers: Vec<_> = LOOKED_FOR.iter().map(look).collect();
-            // Without protection, hostile records would take years.
+            // Without protection, decoding hostile records would take years.
             assert!(began.elapsed().as_secs() < 60, "{}", entry["name"]);
             let is_invalid = answers.iter().any(|answer| matches!(answer, Err((Reason::Malformed, _))));
             // As in JSON, fields that no key reads are skipped by their length if it is known.

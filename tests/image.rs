@@ -1,8 +1,8 @@
 //! Promise: the image's build finds every file that Cargo.toml requires.
 //!
 //! Follows the first stage of the Dockerfile in a temporary directory: copies the same files, subject to .dockerignore, and runs the same
-//! commands. `cargo build` would take many minutes, so it is also asked for a binary that does not exist, and must get as far as reporting
-//! that.
+//! commands. A complete `cargo build` would take many minutes. The test therefore also asks for a binary that does not exist, and checks
+//! that cargo reports no other error.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// cargo's error message if nothing else is wrong.
+/// The error message of cargo if nothing else is wrong.
 const NO_SUCH: &str = "no bin target named `no-such`";
 
 /// Installs a `cargo` that stops before it compiles.
@@ -54,7 +54,7 @@ case "$said" in *'{NO_SUCH}'*) ;; *) echo "$said" >&2; exit 1 ;; esac
     fs::set_permissions(bin.join("cargo"), fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// The tables of a manifest that the image's manifest also has.
+/// The tables of a manifest, except those that the Dockerfile removes.
 fn tables(manifest: &str) -> Vec<&str> {
     let is_cut = |line: &str| matches!(line, "[[test]]" | "[[bench]]" | "[[example]]");
     manifest.lines().filter(|line| line.starts_with('[') && !is_cut(line)).collect()

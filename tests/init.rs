@@ -27,7 +27,7 @@ fn check(file: &Path) {
     cargo_bin_cmd!("unseen").env_clear().args(["check", "-c"]).arg(file).assert().success();
 }
 
-/// Orders at one per second. Every third is delivered again after 40 s.
+/// One order per second. Every third order is delivered again after 40 s.
 fn orders() -> String {
     let line =
         |order: u64, second: u64| format!("{{\"id\":{order},\"kind\":\"k{}\",\"at\":{}}}\n", order % 3, 1_700_000_000_000 + second * 1000);
@@ -35,7 +35,7 @@ fn orders() -> String {
     (0..1000).flat_map(|second| std::iter::once(line(second, second)).chain(again(second))).collect()
 }
 
-/// The configuration in docs/start/tutorial.md.
+/// The result is the configuration in docs/start/tutorial.md.
 #[test]
 fn init_writes_the_minimal_configuration() {
     let args = ["--group-id", "news", "--key", "key", "--key", "/news_id", "--dead-letters", "news.dead"];
@@ -79,7 +79,7 @@ fn sample_becomes_a_configuration_that_deduplicates_it() {
     let mut replay = cargo_bin_cmd!("unseen");
     let replay = replay.env_clear().args(["replay", "--truth", "--time", "/at", "-c"]).arg(&file).arg(&sample).assert().success();
     assert_eq!(String::from_utf8_lossy(&replay.get_output().stdout).lines().count(), 1000);
-    // A flag takes precedence over the proposal.
+    // A flag takes precedence over the proposal from the sample.
     assert!(printed(init(&["--ignore", "/at", "--window", "1h", "--capacity", "2M", "--sample"]).arg(&sample)).contains("window = \"1h\""));
 }
 

@@ -51,7 +51,7 @@ impl Log {
         offsets
     }
 
-    /// An aborted transaction leaves only offsets.
+    /// Aborts a transaction, which leaves only unused offsets.
     const fn abort(&mut self, records: Offset) {
         self.end += records + 1;
     }
@@ -90,7 +90,7 @@ struct Input {
     is_retraction: bool,
 }
 
-/// The remembered keys according to the definition of a window with these rules.
+/// The keys that a window with these rules remembers by definition, to compare with a worker's state.
 #[derive(Clone)]
 struct Truth {
     window: Window,
@@ -164,7 +164,7 @@ fn fingerprint(key: u64) -> Fingerprint {
 }
 
 const KEYS: u64 = 40;
-/// The same rules with every kind of filter, and with one that is confirmed. The first kind keeps a window.
+/// The rules with every kind of filter, and with a filter that an exact store confirms. The first kind keeps a window.
 fn kinds(window: Window, refresh: bool, late: Late) -> Vec<Rules> {
     let spec = |kind: Kind, rate| kind.spec(window, &Demand { bytes: 4_000, ..Demand::new(64, rate) });
     let rules = |filter, exact| Rules { window, filter, exact, refresh, late, emit: Emit::First };
@@ -173,7 +173,7 @@ fn kinds(window: Window, refresh: bool, late: Late) -> Vec<Rules> {
     alone.chain([rules(spec(Kind::default(), 0.3), true)]).collect()
 }
 
-/// Draws rules of a kind that keeps a window, or of any kind, and that can retract if keys are retracted.
+/// Draws a kind of filter: one that can retract if `retracts` is true, and one that keeps a window if `keeps_window` is true.
 fn drawn_kind(draw: &mut Draw, kinds: &[Rules], retracts: bool, keeps_window: bool) -> usize {
     let is_possible = |rules: &Rules| (rules.is_sliced() || !keeps_window) && (rules.exact || rules.retracts_by_filter() || !retracts);
     let possible: Vec<_> = (0..kinds.len()).filter(|&kind| is_possible(&kinds[kind])).collect();
@@ -286,7 +286,7 @@ impl Life {
                 return Err(format!("{}[{offset}] {input:?} is {verdict:?}, and should be {expected:?}", TOPICS[topic]));
             }
         } else {
-            // A filter that keeps no window may be wrong either way, so its verdict counts.
+            // A filter that keeps no window may be wrong in both directions, so the model adopts its verdict.
             let before = self.truth.keys.get(&input.key).copied();
             if verdict == Verdict::Unseen {
                 self.truth.keys.remove(&input.key);

@@ -1,7 +1,7 @@
-//! Promise: for all settings and streams, the verdicts are those of a window that is a simple list.
+//! Promise: for all settings and streams, the verdicts are those of a window that is implemented as a simple list.
 //!
 //! The model follows the documentation, and shares no code with the implementation. Streams are drawn from a seed.
-//! `UNSEEN_MODEL_STREAMS=80000 cargo test --release --test model` runs more of them than the normal tests.
+//! `UNSEEN_MODEL_STREAMS=80000 cargo test --release --test model` runs more streams than the normal tests.
 
 use std::collections::HashMap;
 use unseen::dedup::{Dedup, Emit, Late, Rules};
@@ -46,7 +46,7 @@ struct Model {
     stream_time: Option<i64>,
     /// The number of keys in the current slice of a window by count, and the number of that slice.
     counted: (u64, i64),
-    /// `None` for keys that were inserted before any time was known.
+    /// The slice of the last insertion of each key, or `None` for keys that were inserted before any time was known.
     keys: HashMap<u64, Option<i64>>,
     /// The content of each key, if changes are emitted.
     contents: HashMap<u64, u64>,
@@ -98,7 +98,7 @@ impl Model {
         self.keys.insert(number, self.slice());
     }
 
-    /// `content` is that of the record if changes are emitted, and 0 otherwise.
+    /// `content` is the content of the record if changes are emitted, otherwise 0.
     fn judge(&mut self, number: u64, content: u64, time: Option<i64>, max_timestamp: i64) -> Verdict {
         self.pass(time, max_timestamp);
         if self.remembers(number) && self.contents[&number] == content {
@@ -132,7 +132,8 @@ fn rules(random: &mut Random) -> Rules {
     } else {
         Window::keys(random.pick(&[8, 60, 400]), slices)
     };
-    // Small enough that filters chain, and with error rates so low that no stream has a false positive, or with `confirm`.
+    // The capacity is so small that filters chain layers. Either the error rate is so low that no stream has a false positive, or an exact
+    // store confirms the filter's answers.
     let capacity = random.pick(&[8, 100, 1_000]);
     let growth = Growth { adapt: random.one_in(2), ..Growth::default() };
     let kinds: Vec<_> = Kind::ALL.iter().copied().filter(|kind| kind.properties().keeps_window).collect();
@@ -165,7 +166,7 @@ fn time(random: &mut Random, clock: &mut i64) -> Option<i64> {
 fn stream(seed: u64) {
     let mut random = Random(seed);
     let rules = rules(&mut random);
-    // A filter alone cannot tell whose copy it removes. With an exact store, or with error rates as low as here, it can.
+    // A filter alone may remove the entry of another key. With an exact store, or with error rates as low as here, it does not.
     let retracts = (rules.exact || rules.retracts_by_filter()) && random.one_in(2);
     let (mut dedup, mut model) = (Dedup::new(rules), Model::new(&rules));
     let keys = random.pick(&[10, 100, 1_500]);
@@ -183,7 +184,7 @@ fn stream(seed: u64) {
         let expected = model.judge(number, content, time, max_timestamp);
         assert_eq!(verdict, expected, "seed {seed}, step {step}, key {number} at {time:?}: {rules:?}");
     }
-    // A slice contains nothing before the first insertion.
+    // Before the first insertion, a filter has not opened a slice, so the slices differ.
     if !rules.exact && model.slice().map(Slice) == dedup.slice() {
         assert_eq!(dedup.stream_time(), model.stream_time, "seed {seed}");
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use unseen::checkpoint::Settings;
 use unseen::config::{self, Config};
 
-/// A dependence on an option.
+/// The answer to whether something depends on an option.
 #[derive(Clone, Copy, Debug)]
 enum Depends {
     Yes,
@@ -18,7 +18,7 @@ use Depends::{No, Yes};
 struct Row {
     option: &'static str,
     values: [&'static str; 2],
-    /// Other options that are needed for that. An empty value removes an option.
+    /// Other options that the option needs. An empty value removes an option.
     with: &'static [(&'static str, &'static str)],
     /// `Yes` if topics of one space must have the same value.
     agree: Depends,
@@ -91,7 +91,7 @@ const ROWS: [Row; 36] = [
     row("filter.kind", ["\"aging\"", "\"cuckoo\""], Yes, Yes),
     row("filter.capacity", ["\"10M\"", "\"20M\""], Yes, NEXT_SLICE),
     row("filter.false_positive_rate", ["1e-4", "1e-5"], Yes, NEXT_SLICE),
-    // Existing cells cannot be rearranged.
+    // A stable filter cannot rearrange its existing cells.
     Row { with: STABLE_SIZED, ..row("filter.false_positive_rate", ["1e-4", "1e-5"], Yes, Yes) },
     row("filter.slices", ["4", "8"], Yes, Yes),
     Row { with: STABLE, ..row("filter.memory", ["\"1MiB\"", "\"2MiB\""], Yes, Yes) },

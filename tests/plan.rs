@@ -112,7 +112,7 @@ fn json_fields_without_a_value_are_null() {
 
 #[test]
 fn a_sample_of_ndjson_is_counted_exactly() {
-    // Slices of 25 ms with these ids: 1 2 | 1 | 3 4 | and one much later. One line has no id, and one is not JSON.
+    // The ids by slices of 25 ms: 1 2 | 1 | 3 4 | and much later 1. One line has no id, and one is not JSON.
     let lines = "{\"id\":1,\"t\":0}\n{\"id\":2,\"t\":5}\n{\"id\":1,\"t\":30}\n{\"no\":1}\nbroken\n{\"id\":3,\"t\":60}\n\
                  {\"id\":4,\"t\":61}\n{\"id\":1,\"t\":900}\n";
     let args = ["--sample", "-", "--key", "/id", "--time", "/t", "--window", "100ms", "--json"];

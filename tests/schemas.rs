@@ -92,7 +92,7 @@ fn status_matches_its_schema() {
 fn chart_schema_is_up_to_date() {
     is_kept("helm/unseen/values.schema.json", |values| {
         let mut config = unseen::config::schema();
-        // Values start empty, and `helm lint` must pass without any, so the chart's templates check for required values.
+        // The values are empty by default, and `helm lint` must pass with them, so the chart's templates check for required values instead.
         for (table, name) in
             [("", "required"), ("", "$schema"), ("", "title"), ("/properties/kafka", "required"), ("/properties/topics", "minItems")]
         {

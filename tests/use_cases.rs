@@ -10,7 +10,7 @@ use unseen::config::{self, Config};
 use unseen::format::{NoSchemas, Schemas};
 use unseen::testing::{self, TestFile};
 
-/// Options of a topic that change the outcome of a record. Each is removed in turn.
+/// Options of a topic that change the outcome of a record. The test removes each of them in turn.
 const OPTIONS: [&str; 12] = [
     "when",
     "emit",
@@ -25,7 +25,7 @@ const OPTIONS: [&str; 12] = [
     "on_tombstone",
     "on_invalid",
 ];
-/// Options of a part of a key that do the same.
+/// Options of a part of a key that change the outcome of a record.
 const PART_OPTIONS: [&str; 3] = ["normalize", "then", "optional"];
 
 fn gallery() -> PathBuf {

@@ -5,7 +5,7 @@ use crate::{Kind, SLICES};
 use std::collections::VecDeque;
 use unseen::key::Fingerprint;
 
-/// A generation of a ring.
+/// A filter that can be a generation of a [`Ring`].
 pub trait Generation: Kind {
     fn clear(&mut self);
 }
@@ -39,7 +39,8 @@ impl<G: Generation> Kind for Ring<G> {
     }
 }
 
-/// The plain Bloom filter, with k bits anywhere among m. If partitioned, each of k parts has one bit of a key.
+/// The plain Bloom filter: each key sets k bits anywhere among m bits. If partitioned, the filter has k parts, and each key sets one bit
+/// in each.
 pub struct Bloom {
     bits: Cells,
     k: usize,
@@ -78,9 +79,9 @@ impl Generation for Bloom {
     }
 }
 
-/// The scalable Bloom filter: when a filter is full, another one with twice its size and half its rate is chained to it. It starts with a
-/// fifteenth of the keys, so that four filters (1 + 2 + 4 + 8) are exactly full at capacity: its best case. With one more key, the fifth
-/// filter doubles its memory.
+/// The scalable Bloom filter: when a filter is full, another one with twice its size and half its rate is chained to it. The first filter
+/// has room for a fifteenth of the keys, so that four filters (1 + 2 + 4 + 8) are exactly full at capacity. This is the best case: with
+/// one more key, a fifth filter would double the memory.
 pub struct Scalable {
     first_keys: usize,
     rate: f64,
@@ -123,8 +124,8 @@ impl Generation for Scalable {
     }
 }
 
-/// The counting Bloom filter: cells of four bits, incremented by an insertion and decremented by a deletion. A window must know which key to
-/// delete, so there is a queue with 64 bits of each key. A cell that reaches 15 keeps that value.
+/// The counting Bloom filter: cells of four bits, which an insertion increments and a deletion decrements. Only known keys can be deleted,
+/// so a queue stores 64 bits of each key of the window. A cell that reaches 15 keeps that value.
 pub struct Counting {
     cells: Cells,
     k: usize,
@@ -168,12 +169,13 @@ impl Kind for Counting {
     }
 }
 
-/// The number of slice numbers of an [`Approximator`].
+/// Number of different slice numbers that an [`Approximator`] stores in its cells.
 const NUMBERS: u64 = 7;
 
-/// The compact approximator: each cell holds a value, the largest of its keys' values. A key's value is at most the smallest of its k cells.
-/// Here, the value is the number of the newest slice. A key was seen within the window if all of its k cells were. Numbers cycle from 1 to 7,
-/// and 0 means never. Numbers that have left the window are wiped out before they are reused, two at a time.
+/// The compact approximator: each cell has a value, the largest of the values of its keys. The smallest value among a key's k cells is an
+/// upper bound of the key's value. Here, the value is the number of the slice in which a key was last inserted, so a key was seen within
+/// the window if all of its k cells have a number of the window. Numbers cycle from 1 to 7, and 0 means never. Cells whose number has left
+/// the window are cleared before that number is reused, two numbers at a time.
 pub struct Approximator {
     cells: Cells,
     k: usize,
@@ -186,7 +188,7 @@ impl Approximator {
         Self { cells: Cells::new(cells, 3), k, slice: 0 }
     }
 
-    /// True if a cell was touched within the window.
+    /// True if a key was inserted into a cell within the window.
     fn is_live(&self, cell: usize) -> bool {
         let value = self.cells.get(cell);
         value > 0 && (self.slice + NUMBERS - (value - 1)) % NUMBERS <= SLICES as u64
@@ -195,7 +197,7 @@ impl Approximator {
 
 impl Kind for Approximator {
     fn insert(&mut self, key: Fingerprint) {
-        // Slice numbers only rise, so the largest is the newest.
+        // The number of the current slice is the largest value, so it replaces the values of the cells.
         self.cells.places(key.low(), self.k).for_each(|cell| self.cells.set(cell, self.slice % NUMBERS + 1));
     }
 
@@ -208,7 +210,8 @@ impl Kind for Approximator {
     }
 
     fn rotate(&mut self) {
-        // Two numbers are free: the next one was wiped out now or the last time.
+        // The window and the open slice use five of the seven numbers. Every second rotation clears the other two, so the next number is
+        // always free.
         if self.slice.is_multiple_of(2) {
             (0..self.cells.len).for_each(|cell| {
                 if !self.is_live(cell) {
@@ -220,17 +223,17 @@ impl Kind for Approximator {
     }
 }
 
-/// The age-partitioned Bloom filter. It has k + l parts, and a key sets one bit in each of the k youngest. Every g keys, the oldest part is
-/// dropped, and a new one is added. A key is present if k consecutive parts have its bits.
+/// The age-partitioned Bloom filter. It has k + l parts, and a key sets one bit in each of the k youngest parts. After every
+/// `generation_keys` keys, the oldest part is dropped, and a new one is added. A key is present if k consecutive parts have its bits.
 pub struct AgePartitioned {
-    /// Parts, youngest first, each with the number of its hash.
+    /// Parts, youngest first, each with the number of its hash function.
     parts: VecDeque<(usize, Cells)>,
     k: usize,
     pub generation_keys: usize,
 }
 
 impl AgePartitioned {
-    /// Selects the cheapest k and l for the rate.
+    /// Selects the k and l that meet the rate with the least memory.
     pub fn new(keys: usize, rate: f64) -> Self {
         let cost = |k: usize, l: usize| k as f64 * (k + l) as f64 / l as f64;
         let shapes = (1..40).filter_map(|k| Some((k, (1..200).rev().find(|&l| false_positives(k, l) <= rate)?)));
@@ -252,8 +255,9 @@ impl Kind for AgePartitioned {
         self.parts.iter_mut().take(self.k).for_each(|(number, bits)| bits.set(place(key.low(), *number, bits.len), 1));
     }
 
-    /// Starts at the oldest part at which a run of k parts can start. No run can cross a miss, so the next possible start is k
-    /// parts before the miss, and the matches found after that start still count.
+    /// Looks for k consecutive parts that have the key's bit, starting with the oldest k parts. No such run can contain a part without the
+    /// bit, so after a miss, the next possible run consists of the k parts before that part. The parts at its end have already been
+    /// checked.
     fn contains(&self, key: Fingerprint) -> bool {
         let (mut part, mut found, mut behind) = (self.parts.len() - self.k, 0, 0);
         loop {
@@ -280,9 +284,9 @@ impl Kind for AgePartitioned {
     }
 }
 
-/// The rate when all parts are as full as they get: part i of the youngest k has seen i + 1 generations.
+/// The false-positive rate when all parts are as full as they get: part i of the youngest k has the keys of i + 1 generations.
 fn false_positives(k: usize, l: usize) -> f64 {
-    // Probabilities of a current run of 0, 1 … k - 1 parts, without a run of k anywhere yet.
+    // `runs[n]` is the probability that exactly the last n parts have the key's bit, and that no k consecutive parts had it before.
     let mut runs = vec![0.0; k];
     runs[0] = 1.0;
     let mut hit = 0.0;

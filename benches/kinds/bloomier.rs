@@ -1,15 +1,15 @@
 //! The Bloomier filter: maps a key to a value, here the number of its slice. Most other keys have no value. Chazelle, Kilian,
 //! Rubinfeld, Tal: "The Bloomier Filter", 2004; built by peeling three-part hypergraphs as in Graf, Lemire: "Xor Filters", 2020.
 //!
-//! A closed slice cannot be added. Instead, the filter is rebuilt from 64 bits of each key, which must be kept for that. A slice
-//! that has left the window is recognized by its number, without a rebuild. Keys must be distinct.
+//! Keys cannot be added to an existing filter. When a slice closes, the filter is rebuilt from the keys of the window, so 64 bits of each
+//! key must be kept for that. Keys must be distinct.
 
 use crate::cells::{Cells, scale};
 use crate::{Buffer, Kind, SLICES, buffer_bytes};
 use std::collections::VecDeque;
 use unseen::key::Fingerprint;
 
-/// Bits of a slice's number, counted modulo 8.
+/// Bits of a slice number. Slices are numbered modulo 8.
 const VALUE_BITS: usize = 3;
 
 pub struct Bloomier {
@@ -25,13 +25,15 @@ pub struct Bloomier {
 
 impl Bloomier {
     pub fn new(keys: usize, rate: f64) -> Self {
-        // Half of the eight numbers are those of closed slices. For a false positive, an absent key must also match one of them.
+        // Half of the eight slice numbers belong to closed slices. An absent key is a false positive only if its random value has one of
+        // these numbers, so one check bit fewer is needed.
         let check_bits = (-rate.log2() - 1.0).ceil() as usize;
         let (slice_keys, cells) = (keys / SLICES, Cells::new(3, VALUE_BITS + check_bits));
         Self { cells, seed: 0, check_bits, slice: 0, closed: VecDeque::new(), open: Buffer::default(), slice_keys }
     }
 
-    /// Returns the three cells of a key, one in each third, and a mask for their sum, so that an absent key's sum is random.
+    /// Returns the three cells of a key, one in each third, and a mask. The mask is XORed with the values of the cells, so that the result
+    /// for an absent key is random.
     fn places(&self, hash: u64) -> ([usize; 3], u64) {
         let mixed = (hash ^ self.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
@@ -65,9 +67,9 @@ impl Bloomier {
         }
     }
 
-    /// Returns the keys that were alone in a cell when it was their turn, and those cells.
+    /// Repeatedly removes a key that is alone in one of its cells. Returns the indices of these keys in order, each with that cell.
     fn peel(&self, keys: &[(u64, u64)]) -> Vec<(usize, usize)> {
-        // Number of keys per cell, and the XOR of their numbers.
+        // For each cell, the number of its keys, and the XOR of their indices.
         let mut cells = vec![(0_u32, 0_u32); self.cells.len];
         let turn = |cells: &mut Vec<(u32, u32)>, number: usize, change: u32| {
             self.places(keys[number].0).0.map(|place| {

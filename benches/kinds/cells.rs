@@ -2,7 +2,7 @@
 
 use memmap2::MmapMut;
 
-/// Cells of up to 32 bits, in huge pages, as in the library, so that lookups cost the same.
+/// Packed cells of up to 32 bits, in huge pages like the library's filters, so that memory accesses cost the same.
 pub struct Cells {
     map: MmapMut,
     width: usize,
@@ -14,7 +14,7 @@ impl Cells {
         let map = MmapMut::map_anon(((len * width).div_ceil(64) + 1) * 8).expect("memory");
         #[cfg(target_os = "linux")]
         {
-            // Without huge pages, small pages work, too.
+            // Ignore errors, because small pages work, too.
             let _ = map.advise(memmap2::Advice::HugePage);
         }
         Self { map, width, len }
@@ -46,15 +46,15 @@ impl Cells {
         self.map.len()
     }
 
-    /// The `k` cells of a key anywhere among all cells.
+    /// Returns the numbers of a key's `k` cells, which may be anywhere among all cells.
     pub fn places(&self, hash: u64, k: usize) -> impl Iterator<Item = usize> + use<> {
         let len = self.len;
         (0..k).map(move |number| place(hash, number, len))
     }
 }
 
-/// The `index`-th position of a key in the range `0..len`, each with its own hash. (Double hashing is faster, but two keys that
-/// share two positions then share all too often. In small filters, that is visible below 1e-5.)
+/// Returns the `index`-th position of a key in the range `0..len`, by a hash of its own. Double hashing would be faster, but two keys that
+/// share two positions would then share all positions too often. In small filters, that is visible at rates below 1e-5.
 pub fn place(hash: u64, index: usize, len: usize) -> usize {
     let mixed = hash.wrapping_add((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     scale((mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93), len)

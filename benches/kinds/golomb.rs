@@ -1,7 +1,7 @@
-//! The Golomb-compressed set: n hashes below n/p, sorted, with their differences in Golomb-Rice code. Putze, Sanders, Singler:
-//! "Cache-, Hash- and Space-Efficient Bloom Filters", 2007.
+//! The Golomb-compressed set: n hashes below n/p, where p is the rate, are sorted, and the differences between neighbors are stored in
+//! Golomb-Rice code. Putze, Sanders, Singler: "Cache-, Hash- and Space-Efficient Bloom Filters", 2007.
 //!
-//! Hashes are divided into ranges of about 32 keys. An index stores where the code of each range starts. On average, a lookup
+//! Hashes are divided into ranges of about 32 keys. An index has the position at which the code of each range starts. On average, a lookup
 //! decodes half of a range.
 
 use crate::cells::scale;
@@ -11,7 +11,7 @@ use unseen::key::Fingerprint;
 
 const RANGE_KEYS: usize = 32;
 
-/// A set per closed slice, newest first. The open slice is exact.
+/// A set for each closed slice, newest first, and a plain hash set for the open slice.
 pub struct Golomb {
     sets: VecDeque<Set>,
     open: Buffer,
@@ -47,11 +47,11 @@ impl Kind for Golomb {
 
 struct Set {
     words: Vec<u64>,
-    /// Position at which the code of each range starts, in bits. Has one more entry than there are ranges.
+    /// Position at which the code of each range starts, in bits. The last entry is the end of the last range.
     index: Vec<u32>,
-    /// Hashes are below ranges * width.
+    /// Number of hash values per range.
     width: u64,
-    /// Number of low bits that are stored unencoded.
+    /// Number of low bits of a difference that are stored unencoded.
     low_bits: u32,
 }
 

@@ -5,10 +5,11 @@
 //! cargo bench --no-default-features --bench kinds -- aging   # only kinds with "aging" in their name
 //! ```
 //!
-//! All kinds do the same work: they remember a number of recent keys, and forget older ones within an additional quarter of a window, at a
-//! rate that holds when they are as full as they get. Kinds that cannot forget are used in a ring of five generations. The kinds that unseen
-//! does not offer are reference implementations, written for readability. Their times show orders of magnitude, not limits. Every run fails
-//! if a kind that keeps a window forgets a key or exceeds its rate. Without `--bench`, the program only checks that, on fewer keys.
+//! All kinds do the same work: they remember the keys of a window, and forget older keys at most a quarter of a window later. Each kind is
+//! sized so that it meets the rate even when it is as full as it gets. Kinds that cannot forget are used in a ring of five generations, of
+//! which the oldest is cleared as a whole. The kinds that unseen does not offer are reference implementations, written for readability.
+//! Their times show orders of magnitude, not limits. Every run fails if a kind exceeds its rate, or if a kind that keeps a window forgets
+//! a key. Without `--bench`, the program only makes these checks, with fewer keys.
 #![expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -34,10 +35,11 @@ use xxhash_rust::xxh3::xxh3_128;
 /// Slices per window.
 const SLICES: usize = 4;
 const RATES: [f64; 4] = [1e-2, 1e-3, 1e-4, 1e-6];
-/// Number of keys in a window when measuring rates, and when measuring times, in cache and out of cache.
+/// Number of keys in a window when measuring rates.
 const RATE_KEYS: usize = 200_000;
+/// Numbers of keys in a window when measuring times. With the first, a filter fits into the cache. With the second, it does not.
 const TIME_KEYS: [usize; 2] = [80_000, 16_000_000];
-/// Rates are measured with the number of lookups that causes this number of false positives, up to a limit.
+/// The number of lookups for a rate is chosen so that about this number of false positives is expected, but is at most `LOOKUPS_MAX`.
 const WRONG: f64 = 400.0;
 const LOOKUPS_MAX: f64 = 2e7;
 
@@ -45,13 +47,13 @@ const LOOKUPS_MAX: f64 = 2e7;
 trait Kind {
     fn insert(&mut self, key: Fingerprint);
     fn contains(&self, key: Fingerprint) -> bool;
-    /// Memory needed to answer, continue, and forget, in bytes.
+    /// Memory that the kind needs to answer, insert, and forget, in bytes.
     fn bytes(&self) -> usize;
-    /// Begins the next slice, and forgets the oldest one.
+    /// Starts the next slice, and forgets the oldest one.
     fn rotate(&mut self) {}
 }
 
-/// A kind that unseen offers. It begins slices by itself.
+/// A kind that unseen offers. It starts slices by itself, so `rotate` is not needed.
 impl Kind for Box<dyn filter::Filter> {
     fn insert(&mut self, key: Fingerprint) {
         filter::Filter::insert(self.as_mut(), key).expect("room");
@@ -66,7 +68,7 @@ impl Kind for Box<dyn filter::Filter> {
     }
 }
 
-/// A kind, made from the number of keys in a window and a rate, that begins a slice after a number of keys.
+/// A kind that starts a new slice after every `slice_keys` keys.
 struct Sliced {
     kind: Box<dyn Kind>,
     slice_keys: usize,
@@ -90,7 +92,7 @@ struct Row {
     keeps_window: bool,
 }
 
-/// A kind that is not offered, with this number of slices per window.
+/// Creates a row for a kind that keeps a window, with [`SLICES`] slices per window. `make` gets the number of keys in a window and a rate.
 fn row<K: Kind + 'static>(name: &'static str, make: impl Fn(usize, f64) -> K + 'static) -> Row {
     let make = move |keys, rate| Sliced { kind: Box::new(make(keys, rate)), slice_keys: keys / SLICES, keys: 0 };
     Row { name, make: Box::new(make), keeps_window: true }
@@ -162,7 +164,7 @@ fn time(row: &Row, keys: usize) -> [f64; 2] {
     [insert, (0..50).map(|_| timed(batch, &mut lookup)).fold(f64::MAX, f64::min)]
 }
 
-/// CPU time of this thread in nanoseconds per operation. Other processes may be running on the same machine.
+/// CPU time of this thread in nanoseconds per operation. Unlike elapsed time, it hardly depends on other processes on the machine.
 fn timed(count: usize, work: impl FnOnce()) -> f64 {
     let now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("a time");
     let start = now();
@@ -190,8 +192,8 @@ impl Hasher for Identity {
     }
 }
 
-/// Memory of a buffer with this number of hashes: a hash table filled to four fifths. (The hash table of the standard library doubles, so it
-/// takes up to twice as much.)
+/// Memory of a buffer with this number of hashes: a hash table filled to four fifths. (The hash table of the standard library doubles when
+/// it is full, so it takes up to twice as much.)
 fn buffer_bytes(keys: usize) -> usize {
     keys * 10
 }

@@ -1,4 +1,4 @@
-//! Compares the worker with a worker of another commit. For people: it prints ratios, and decides nothing.
+//! Compares the worker with a worker of another commit. Only prints ratios, which a person has to judge.
 
 use crate::Options;
 use crate::broker::Broker;
@@ -8,7 +8,7 @@ use crate::table::{Table, median, thousands};
 use crate::throughput::{RECORDS, Row, fill, rows, topic};
 use std::path::PathBuf;
 
-/// Default comparison.
+/// Prefix of the names of the rows that are compared by default.
 const USUAL: &str = "unseen, commit";
 
 #[derive(clap::Args)]
@@ -40,7 +40,7 @@ pub fn measure(options: &Options, Arguments { other, label }: &Arguments) {
     let mut pairs: Vec<Vec<(Cost, Cost)>> = vec![Vec::new(); ours.len()];
     for round in 0..options.rounds * 2 {
         for ((ours, theirs), pairs) in ours.iter().zip(&theirs).zip(&mut pairs) {
-            // The worker that runs first may have an advantage.
+            // Alternate the order, because the worker that runs first may have an advantage.
             let pair = if round % 2 == 0 {
                 let theirs = run(theirs);
                 (run(ours), theirs)

@@ -21,12 +21,13 @@ pub struct Broker {
     pub address: String,
     names: Cell<usize>,
     admin: AdminClient<DefaultClientContext>,
-    /// Sees all written records.
+    /// Client that sees all written records.
     uncommitted: BaseConsumer,
-    /// Sees committed records.
+    /// Client that sees only committed records.
     committed: BaseConsumer,
     runtime: Runtime,
-    /// Ends when its stdin is closed. Keeps its data in the directory.
+    /// The script that runs the broker, and the directory of the broker's data. The script ends when its stdin is closed. `None` if the
+    /// broker was already running.
     script: Option<(Child, TempDir)>,
 }
 
@@ -63,7 +64,7 @@ impl Broker {
         }
     }
 
-    /// Returns an unused name.
+    /// Returns a name that no topic or group has yet. It starts with `what`.
     pub fn new_name(&self, what: &str) -> String {
         self.names.set(self.names.get() + 1);
         format!("{what}-{}-{}", std::process::id(), self.names.get())
@@ -99,7 +100,8 @@ impl Broker {
         self.runtime.block_on(self.admin.delete_topics(&names, &options)).expect("an answer");
     }
 
-    /// The sums of the end offsets of a topic's partitions, for written and for committed records. Includes transaction markers.
+    /// Returns the sums of the end offsets of a topic's partitions, for written and for committed records. They include transaction
+    /// markers.
     pub fn ends(&self, topic: &str, partitions: i32) -> (u64, u64) {
         let ask = |client: &BaseConsumer| {
             let mut list = TopicPartitionList::new();
@@ -122,7 +124,7 @@ impl Broker {
                 let _ = client.fetch_metadata(Some(topic), PATIENCE);
             }
         };
-        // In this order, because committed records have been written.
+        // Ask for the committed records first, so that their sum is never larger than the sum of the written records.
         let committed = end(&self.committed);
         (end(&self.uncommitted), committed)
     }
@@ -137,7 +139,7 @@ impl Drop for Broker {
     }
 }
 
-/// A topic and its contents.
+/// A topic, and the stream that it contains.
 pub struct Topic {
     pub name: String,
     pub stream: Stream,

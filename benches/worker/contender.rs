@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// Number of threads of contenders that are not inherently single-threaded.
+/// Number of threads of Kafka Streams and Flink.
 const PEER_THREADS: &str = "2";
 /// Slices of the worker's window.
 const SLICES: usize = 4;
 /// Usual kind of the worker's filter.
 const AGING: &str = "aging";
 
-/// Allocator of the raw calls.
+/// Allocator of a process that only makes raw librdkafka calls.
 #[derive(Clone, Copy)]
 pub enum Allocator {
     /// The worker's allocator.
@@ -28,7 +28,7 @@ pub enum Allocator {
 
 #[derive(Clone)]
 pub enum Contender {
-    /// Reads records, and does nothing else.
+    /// Reads records, and does nothing else: the upper bound for reading.
     Consume {
         allocator: Allocator,
     },
@@ -47,7 +47,7 @@ pub enum Contender {
     },
 }
 
-/// Configuration of a worker. Everything else has its default.
+/// Configuration of a worker. All other options have their defaults.
 #[derive(Clone)]
 pub struct Unseen {
     pub binary: PathBuf,
@@ -62,10 +62,11 @@ pub struct Unseen {
     pub http: String,
     /// File prefix for callgrind's counts, one file per thread. The worker then runs under callgrind.
     pub callgrind: Option<PathBuf>,
-    /// Lines of the topic, with INPUT and OUTPUT for the names of topics, and the kind of its filter.
+    /// Additional configuration lines of the topic, with INPUT and OUTPUT for the names of topics.
     pub lines: &'static str,
+    /// Kind of the topic's filter.
     pub kind: &'static str,
-    /// Capacity of its filter. `None` makes room for all ids of the stream.
+    /// Capacity of the topic's filter. `None` makes room for all ids of the stream.
     pub capacity: Option<usize>,
 }
 
@@ -90,7 +91,8 @@ impl Unseen {
     fn configuration(&self, job: &Job) -> String {
         let Self { key, commit, checkpoint, workers, delivery, confirm, http, lines, kind, .. } = self;
         let stream = job.topic.stream;
-        // If the records' times fill the window, each slice has its share of the ids. Otherwise, one slice has all.
+        // With random ids, the records' times fill the window, so each slice has its share of the ids. Otherwise, all ids may be in one
+        // slice, so each slice needs room for all of them.
         let slices = if stream.ids == Ids::Random { 1 } else { SLICES };
         let capacity = self.capacity.unwrap_or(slices * stream.distinct());
         // Under callgrind, everything takes fifty times as long.
@@ -135,11 +137,11 @@ impl Unseen {
     }
 }
 
-/// Input and location of a contender's run.
+/// Input, group, and directory of a contender's run.
 pub struct Job<'a> {
     pub broker: &'a str,
     pub topic: &'a Topic,
-    /// The group. The names of all topics that the contender creates start with it.
+    /// The consumer group. The names of all topics that the contender creates start with it.
     pub name: String,
     pub dir: PathBuf,
 }
@@ -197,7 +199,7 @@ impl Contender {
         }
     }
 
-    /// True if it runs on a JVM, which needs time to warm up.
+    /// True for Kafka Streams and Flink. They run on a JVM, which needs time to warm up.
     pub fn is_peer(&self) -> bool {
         matches!(self, Self::KafkaStreams { .. } | Self::Flink { .. })
     }
@@ -208,7 +210,7 @@ impl Contender {
         match self {
             Self::Consume { .. } => 0..=0,
             Self::PassOn { every, .. } => stream.records.div_ceil(*every)..=stream.records.div_ceil(*every),
-            // The configured false positives, and some tolerance.
+            // Up to 1 in 5,000 ids may be missing, plus ten: twice the configured false-positive rate.
             Self::Unseen(Unseen { confirm: false, .. }) => ids.saturating_sub(ids / 5000 + 10)..=ids,
             _ => ids..=ids,
         }
@@ -229,7 +231,7 @@ fn raw(allocator: Allocator, job: &Job) -> Command {
     command
 }
 
-/// Directory in which scripts/bench has built the peers, if it could.
+/// Returns the directory in which scripts/bench has built Kafka Streams and Flink. `None` if it could not build them.
 pub fn peers() -> Option<PathBuf> {
     std::env::var_os("UNSEEN_BENCH_PEERS").map(PathBuf::from)
 }

@@ -5,13 +5,14 @@ use crate::input::{self, Input};
 use crate::records::Stream;
 use rdkafka::topic_partition_list::Offset;
 
-/// Number of records in the output of a stream, and number of their distinct ids. `ids` is the maximum.
+/// Number of records in an output, and number of their distinct ids.
 pub struct Count {
     pub records: usize,
     pub ids: usize,
 }
 
 impl Count {
+    /// Reads the whole output, and counts it. The input has `ids` distinct ids.
     pub fn of(broker: &Broker, topic: &str, stream: &Stream, ids: usize) -> Self {
         let mut input = Input::open(&broker.address, topic, stream.partitions, Offset::Beginning, &broker.new_name("count"), true);
         let mut seen = vec![0_u64; ids.div_ceil(64)];

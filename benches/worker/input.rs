@@ -30,8 +30,8 @@ pub struct Input {
 unsafe impl Send for Input {}
 
 impl Input {
-    /// Reads the committed records of all partitions of a topic, starting at `start`. The group is only a name, and is not
-    /// joined. With `ends`, the end of a partition is reported as a message with an error.
+    /// Reads the committed records of all partitions of a topic, starting at `start`. The client does not join `group`, but librdkafka
+    /// requires a name. With `ends`, the end of a partition is reported as a message with an error.
     pub fn open(broker: &str, topic: &str, partitions: i32, start: Offset, group: &str, ends: bool) -> Self {
         let mut client = client(broker);
         client.set("group.id", group).set("enable.auto.commit", "false").set("enable.auto.offset.store", "false");
@@ -39,8 +39,8 @@ impl Input {
         let consumer: BaseConsumer = client.create().expect("a consumer");
         let mut list = TopicPartitionList::new();
         let name = CString::new(topic).expect("a name");
-        // SAFETY: the client lives as long as this value, whose `drop` destroys the queue. References to partitions are destroyed
-        // here.
+        // SAFETY: the client lives as long as this value, which destroys the queue in `drop`. The loop below destroys its references to
+        // the queues of partitions.
         let queue = unsafe { rd::rd_kafka_queue_new(consumer.client().native_ptr()) };
         for number in 0..partitions {
             list.add_partition_offset(topic, number, start).expect("an offset");

@@ -1,5 +1,5 @@
-//! Instructions of the worker per record, counted by callgrind. The count is always the same, regardless of the load of the
-//! machine. It shows neither cache misses nor waiting.
+//! Instructions of the worker per record, counted by callgrind. Unlike time, the count does not depend on the load of the machine. It
+//! includes neither cache misses nor waiting.
 
 use crate::Options;
 use crate::broker::{Broker, Topic};
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 const RECORDS: usize = 300_000;
 const COMMIT: Duration = Duration::from_secs(1);
 
-/// An option whose cost is the difference to the usual worker.
+/// A configuration option, whose cost is the number of additional instructions compared with [`USUAL`].
 struct Cost {
     name: &'static str,
     form: Form,
@@ -38,7 +38,7 @@ key = { field = "/id" }
 window = "1h"
 filter = { capacity = 1000 }"#;
 
-/// Every condition selects all records. Nothing changes, so that all workers emit the same records.
+/// Every condition selects all records, and all contents stay the same, so that all workers emit the same records.
 const OPTIONS: &[Cost] = &[
     Cost { name: "when", lines: r#"when = { field = "/seen", equals = true }"#, ..USUAL },
     Cost { name: "a second entry for the input", lines: SECOND_ENTRY, ..USUAL },
@@ -81,7 +81,7 @@ pub fn measure(options: &Options) {
     publish(options, "instructions", &raw, &page, &[]);
 }
 
-/// Runs a worker under callgrind. Returns its instructions by parts, and those of its thread.
+/// Runs a worker under callgrind. Returns the instructions of each part, and the total of the worker's thread.
 fn counted(broker: &Broker, topic: &Topic, unseen: Unseen) -> (Vec<(&'static str, u64)>, u64) {
     let dir = TempDir::new().expect("a directory");
     let contender = Contender::Unseen(Unseen { callgrind: Some(dir.path().join("counts")), ..unseen });
@@ -96,7 +96,7 @@ fn counted(broker: &Broker, topic: &Topic, unseen: Unseen) -> (Vec<(&'static str
     (rows, *worker)
 }
 
-/// Instructions of the worker's thread, by parts that have no function in common. Inlined functions are part of the rest.
+/// Instructions of the worker's thread, by parts that have no function in common. Inlined functions count as part of the rest.
 fn parts(worker: u64, inclusive: &HashMap<String, u64>) -> Vec<(&'static str, u64)> {
     let of = |name: &str| inclusive.get(name).copied().unwrap_or(0);
     let filter = |call| of(&format!("<unseen::filter::aging::Aging as unseen::filter::Filter>::{call}"));
@@ -131,7 +131,7 @@ fn inclusive(counts: &Path) -> HashMap<String, u64> {
         let Some((_, function)) = place.split_once(')').and_then(|(_, place)| place.split_once(':')) else { continue };
         let Ok(count) = count.replace(',', "").parse::<u64>() else { continue };
         let function = function.split(" [").next().unwrap_or(function).to_owned();
-        // Inlined code from other files has its own lines. The largest line is the total.
+        // Code that was inlined from other files has lines of its own. The largest line of a function is its total.
         all.entry(function).and_modify(|most: &mut u64| *most = count.max(*most)).or_insert(count);
     }
     all

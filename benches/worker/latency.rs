@@ -1,5 +1,5 @@
-//! Latency: from a record's time, which is when it was due to be written, to its visibility to a `read_committed` reader, at
-//! several loads and commit intervals, with and without checkpoints.
+//! Measures latency at several loads and commit intervals, with and without checkpoints. The latency of a record is the time from its
+//! timestamp, at which it was due to be written, until a `read_committed` consumer receives it.
 
 use crate::Options;
 use crate::broker::{Broker, Topic};
@@ -19,7 +19,7 @@ const COMMITS: [u64; 3] = [20, 100, 1000];
 /// Loads, as a share of the peak.
 const LOADS: [f64; 3] = [0.1, 0.5, 0.8];
 const USUAL_COMMIT: Duration = Duration::from_millis(100);
-/// Names that can be selected with `--only`.
+/// Names of the two measurements, for `--only`.
 const GRID: &str = "commit";
 const CHECKPOINTS: &str = "checkpoint";
 const SETTLE: Duration = Duration::from_secs(2);
@@ -55,7 +55,7 @@ struct Chain<'a> {
 }
 
 impl<'a> Chain<'a> {
-    /// Starts a worker on its own topic, and lets it work for a while.
+    /// Starts a worker on a topic of its own, and feeds it for a while, so that it is warm.
     fn start(broker: &'a Broker, topic: &'a Topic, contender: &'a Contender) -> Self {
         let Contender::Unseen(Unseen { commit, .. }) = contender else { unreachable!("only workers are measured") };
         let mut run = Run::start(broker, topic, contender);
@@ -66,7 +66,7 @@ impl<'a> Chain<'a> {
         Self { run, feeder, reader, commit: *commit }
     }
 
-    /// Returns the records per second that pass through the whole chain, including writer and reader.
+    /// Returns the maximum number of records per second that pass through the whole chain, including feeder and reader.
     fn peak(&mut self, seconds: Duration) -> f64 {
         let peak = self.feeder.at_most(SETTLE, seconds, &self.reader);
         self.reader.latencies(&self.feeder, &mut self.run.process, self.commit);
@@ -135,7 +135,7 @@ pub fn measure(options: &Options, arguments: &Arguments) {
         pair.rotate_left((round - 1) % 2);
         for (interval, at) in pair.into_iter().filter(|_| options.includes(CHECKPOINTS)) {
             with_chain(&worker(USUAL_COMMIT, interval), &mut |chain| {
-                // Ensures that there is state to write.
+                // Ensures that checkpoints have state to write.
                 chain.peak(SETTLE);
                 let figures = chain.at(peak * 0.5, seconds * 2);
                 eprintln!("round {round}: a checkpoint every {interval:?}: p50 {}, p99 {} ms", figures.p50, figures.p99);
@@ -147,13 +147,13 @@ pub fn measure(options: &Options, arguments: &Arguments) {
     show(options, arguments, &Measured { peak, grid, checkpoints });
 }
 
-/// Measurements.
+/// The results of all rounds.
 struct Measured {
     /// Records per second.
     peak: f64,
-    /// Rounds for each commit interval and load.
+    /// Results of each round, for each commit interval and load.
     grid: Vec<Vec<Figures>>,
-    /// Rounds with checkpoints, and rounds without.
+    /// Results of the rounds with checkpoints, and of the rounds without.
     checkpoints: Vec<Vec<Figures>>,
 }
 

@@ -56,19 +56,19 @@ pub struct Usage {
 impl Usage {
     pub fn now() -> Self {
         let text = std::fs::read_to_string("/proc/stat").expect("Linux has /proc/stat");
-        // user, nice, system, idle, iowait, irq, softirq, and steal. The remaining fields are included in the first two. iowait
-        // may decrease.
+        // user, nice, system, idle, iowait, irq, softirq, and steal. The two fields after these, for guests, are already included in user
+        // and nice.
         let ticks: Vec<u64> = text.split_whitespace().skip(1).take(8).map(|ticks| ticks.parse().expect("a count")).collect();
         Self { idle: ticks[3] + ticks[4], all: ticks.iter().sum() }
     }
 
-    /// Returns the idle share of CPU time.
+    /// Returns the idle share of CPU time since an earlier reading. The subtractions saturate, because iowait may decrease.
     pub fn idle_since(&self, earlier: &Self) -> f64 {
         self.idle.saturating_sub(earlier.idle) as f64 / self.all.saturating_sub(earlier.all).max(1) as f64
     }
 }
 
-/// The first line of a command's output.
+/// Returns the first line of a command's output.
 fn said(command: &str, arguments: &[&str]) -> String {
     let output = Command::new(command).args(arguments).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();

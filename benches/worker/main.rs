@@ -1,8 +1,8 @@
 //! The cost of the worker, compared with the cost of Kafka and of other systems. `scripts/bench` documents how to run it.
 //!
-//! Each contender is a separate process, and is measured from outside: the growth of its output, CPU time, memory, and disk
-//! space. All are therefore measured alike, without counters of their own. Rounds are interleaved, so that other load on the
-//! machine affects all contenders alike. The median of the rounds is shown, and the output is read and counted after each round.
+//! Each contender is a separate process, and is measured from outside: the growth of its output, CPU time, memory, and disk space. No
+//! contender counts anything itself, so all are measured in the same way. Rounds are interleaved, so that other load on the machine
+//! affects all contenders alike. Tables show the median of the rounds. After each round, the output is read and counted.
 
 #![allow(clippy::cast_precision_loss, reason = "counts and times here stay far below 2^52")]
 
@@ -30,7 +30,7 @@ use clap::Parser;
 use records::Load;
 use std::path::PathBuf;
 
-/// The worker's allocator, so that Kafka's own cost is measured with the same one.
+/// The worker's allocator, so that Kafka's own cost is measured with the same allocator.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -72,7 +72,7 @@ struct Options {
 }
 
 impl Options {
-    /// True if something with this name is selected.
+    /// True if `--only` selects this name.
     fn includes(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|only| name.starts_with(only))
     }
@@ -80,8 +80,8 @@ impl Options {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Measure the time from a record's time to its visibility, at three loads and three commit intervals, and the effect of
-    /// checkpoints.
+    /// Measure the time from a record's timestamp until a consumer receives the record, at three loads and three commit intervals, and the
+    /// effect of checkpoints.
     Latency(latency::Arguments),
     /// Measure the time from the start of a worker with a warm state to its first output.
     Start,

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Maximum number of records in flight, if no rate is given.
+/// Maximum number of records in flight when records are written as fast as possible.
 const UNDER_WAY: u64 = 300_000;
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -75,7 +75,6 @@ impl Reader {
         Self { received, latencies, stop, thread: Some(thread) }
     }
 
-    /// Returns the number of records received.
     pub fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
@@ -136,7 +135,7 @@ impl<'a> Feeder<'a> {
         self.next as u64
     }
 
-    /// Returns the maximum number of false positives among the ids.
+    /// Returns the maximum number of ids that may be missing in the output because of false positives.
     pub fn allowance(&self) -> u64 {
         self.ids() / 5000 + 10
     }
@@ -148,8 +147,8 @@ impl<'a> Feeder<'a> {
         self.next += 1;
     }
 
-    /// Writes records at a constant rate. Each record has the time at which it was due, so that late records count as late.
-    /// Measures the latencies of the last `seconds`, after `settle`.
+    /// Writes records at a constant rate. The timestamp of a record is the time at which it was due, so a record that is written late has
+    /// a longer latency. Measures only records that are due in the last `seconds`, after `settle`.
     pub fn at_rate(&mut self, rate: f64, settle: Duration, seconds: Duration, reader: &Reader) {
         let began_at = now();
         let times = (began_at + milliseconds(settle), began_at + milliseconds(settle + seconds));
@@ -177,7 +176,7 @@ impl<'a> Feeder<'a> {
         self.producer.flush(PATIENCE).expect("the broker accepts all records");
     }
 
-    /// Writes as fast as records are emitted. Returns the records per second, after `settle`.
+    /// Writes records as fast as the worker emits them. Returns the number of input records per second, measured after `settle`.
     pub fn at_most(&mut self, settle: Duration, seconds: Duration, reader: &Reader) -> f64 {
         let (began, mut settled) = (Instant::now(), None);
         while began.elapsed() < settle + seconds {
@@ -202,7 +201,7 @@ fn milliseconds(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).expect("a short duration")
 }
 
-/// Milliseconds since the epoch.
+/// Returns the current time, in milliseconds since the epoch.
 pub fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970");
     milliseconds(since)

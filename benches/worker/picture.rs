@@ -8,7 +8,7 @@ const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#1f2328}.small{fon
 @media(prefers-color-scheme:dark){text{fill:#f0f6fc}.small{fill:#9198a1}.grid{stroke:#3d444d}\
 .a{fill:#4493f8;stroke:#4493f8}.b{fill:#656c76;stroke:#656c76}.c{fill:#f0883e;stroke:#f0883e}}";
 
-/// A class of the style. Its meaning is up to the caller.
+/// A color of a chart, as a class in [`STYLE`]. The caller decides what each color stands for.
 #[derive(Clone, Copy)]
 pub enum Colour {
     A,
@@ -69,7 +69,8 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
-/// Panels side by side, each with its lines. All panels share two logarithmic axes.
+/// Panels side by side, each with its lines. Both axes are logarithmic, and are the same in all panels. `ticks` has the labeled values of
+/// the horizontal and of the vertical axis.
 pub fn lines(panels: &[(String, Vec<Line>)], across: &str, ticks: (&[f64], &[f64]), say: Say) -> String {
     const PANEL: f64 = 250.0;
     const LEFT: f64 = 60.0;

@@ -27,7 +27,7 @@ impl Process {
         Self::spawn(command.stdout(file()).stderr(file()), log)
     }
 
-    /// Starts the process. Also returns the last number that it printed to stdout.
+    /// Starts the process. Also returns a counter, which has the last number that the process has printed to stdout.
     pub fn start_counting(command: &mut Command, log: &Path) -> (Self, Arc<AtomicU64>) {
         let mut process = Self::spawn(command.stdout(Stdio::piped()).stderr(File::create(log).expect("a log")), log);
         let stdout = BufReader::new(process.child.stdout.take().expect("a pipe"));
@@ -49,7 +49,7 @@ impl Process {
         Self { child, log: log.to_owned(), started }
     }
 
-    /// CPU time of all its threads.
+    /// CPU time of all threads of the process so far.
     pub fn worked(&self) -> Duration {
         worked(&self.proc("stat"))
     }
@@ -59,7 +59,7 @@ impl Process {
         self.number("status", "VmHWM:") * 1024
     }
 
-    /// The log so far.
+    /// Returns the log so far.
     pub fn said(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -72,7 +72,7 @@ impl Process {
         }
     }
 
-    /// The last lines of the log.
+    /// Returns the last lines of the log.
     pub fn last_words(&self) -> String {
         let said = self.said();
         let lines: Vec<_> = said.lines().collect();
@@ -85,7 +85,7 @@ impl Process {
         self.take_away()
     }
 
-    /// Asks the process to stop, and kills it if it does not.
+    /// Asks the process to stop, and kills it if it does not stop in time. Returns the number of bytes that it has written to disk.
     pub fn stop_or_kill(&mut self) -> u64 {
         if !self.ends_by(Signal::TERM) {
             eprintln!("the process does not stop within {PATIENCE:?}; killing it");
@@ -94,7 +94,7 @@ impl Process {
         self.take_away()
     }
 
-    /// Returns whether the process exits in time. It is not reaped yet, so its counters can still be read.
+    /// Sends a signal, and returns true if the process exits in time. The process is not reaped yet, so its counters can still be read.
     fn ends_by(&self, signal: Signal) -> bool {
         let pid = Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).expect("a process of ours");
@@ -135,7 +135,7 @@ impl Drop for Process {
 
 /// CPU time of a process, from its `/proc/PID/stat`.
 pub fn worked(stat: &str) -> Duration {
-    // The process name is in parentheses and may contain anything.
+    // The process name is in parentheses and may contain anything, so the fields start after the last parenthesis.
     let fields: Vec<_> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
     let ticks: u64 = [11, 12].iter().map(|&field| fields[field].parse::<u64>().expect("a count")).sum();
     Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())

@@ -1,5 +1,4 @@
-//! The minimum cost of Kafka: librdkafka's own calls, and nothing else. A separate process, like all contenders, which exits when
-//! it receives a signal.
+//! The minimum cost of Kafka: a separate process that only makes librdkafka's own calls, and exits when it receives a signal.
 
 #![allow(unsafe_code)]
 
@@ -62,7 +61,7 @@ fn consume(mut input: Input) {
 /// Reads records, and forwards them in transactions.
 fn pass_on(mut input: Input, arguments: &Arguments, output: &str) {
     let mut client = client(&arguments.broker);
-    // The same value as `Delivery::linger` in the worker. The crate is not linked, because this program should contain only
+    // The same value as `Delivery::linger` in the worker. This program does not link the worker's crate, because it should contain only
     // librdkafka.
     let linger = (arguments.commit_ms / 4).min(arguments.partitions.unsigned_abs().into()).clamp(5, 250).to_string();
     client.set("transactional.id", output).set("linger.ms", linger).set("compression.type", "lz4").set("batch.size", "1000000");
@@ -100,8 +99,8 @@ fn pass_on(mut input: Input, arguments: &Arguments, output: &str) {
 unsafe fn pass(native: *mut rd::rd_kafka_t, topic: *mut rd::rd_kafka_topic_t, message: &rd::rd_kafka_message_t) {
     use rd::rd_kafka_vtype_t as V;
     let mut headers = null_mut();
-    // SAFETY: guaranteed by the caller. Each tag is followed by the value that librdkafka reads for it. Afterwards, librdkafka
-    // owns the headers again, if there are any.
+    // SAFETY: the caller guarantees that all pointers are valid. Each tag is followed by the value that librdkafka reads for it.
+    // Afterwards, librdkafka owns the headers again, if there are any.
     let answer = unsafe {
         rd::rd_kafka_message_detach_headers(std::ptr::from_ref(message).cast_mut(), &raw mut headers);
         rd::rd_kafka_producev(

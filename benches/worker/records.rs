@@ -11,19 +11,21 @@ use std::io::{Read, Write};
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Time of the first event, 2026-01-01, and an hour, in which the other events follow.
+/// Time of the first event, 2026-01-01, in milliseconds since the epoch.
 const FIRST_EVENT_MS: usize = 1_767_225_600_000;
+/// One hour in milliseconds. The times of all events are within the hour after the first event.
 const HOUR_MS: usize = 3_600_000;
-/// Number of threads that fill a topic. Each fills some of its partitions.
+/// Number of threads that fill a topic. Each thread fills some of the topic's partitions.
 const FILLERS: usize = 2;
-/// Seed of the random ids, which are always the same.
+/// Seed of the random ids. It is constant, so that all runs have the same ids.
 const SEED: u64 = 0x756e_7365_656e;
-/// Percentage of duplicates of random ids that are among the last `CLOSE` ids. The others are among the last `DISTANT` ids.
+/// Percentage of duplicates that repeat one of the last `CLOSE` ids, if ids are random. The other duplicates repeat one of the last
+/// `DISTANT` ids.
 const CLOSE_SHARE: u64 = 80;
 const CLOSE: usize = 10_000;
 const DISTANT: usize = 1_000_000;
 
-/// Input of all commands that do not need a special one.
+/// Input stream of a command, as selected with `--load`.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Load {
     /// Random ids. 80 % of the duplicates are among the last 10,000 ids, and 20 % among the last million. The records' times fill
@@ -33,12 +35,12 @@ pub enum Load {
     Near,
 }
 
-/// Format of ids, and distance of duplicates.
+/// Format of the ids, and distance between duplicates.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Ids {
-    /// The id's number. Duplicates are among the last `reach` ids.
+    /// Consecutive numbers. A duplicate repeats one of the last `reach` ids.
     Consecutive { reach: usize },
-    /// As in [`Load::Far`]. Successive ids are not in sorted order.
+    /// Random numbers, with duplicates as in [`Load::Far`]. Successive ids are not in sorted order.
     Random,
 }
 
@@ -54,14 +56,14 @@ pub enum Form {
     Gzip,
 }
 
-/// A stream of records, each determined by its number. An id also has a number. It is written as 16 hexadecimal digits, as the
-/// record's key and, if there is room, in its JSON.
+/// A stream of records. The number of a record determines its id and content. Ids are numbered, too. An id is written as 16 hexadecimal
+/// digits: as the record's key and, unless `bytes` is 0, in the record's JSON.
 #[derive(Clone, Copy)]
 pub struct Stream {
     pub records: usize,
     /// Number of records at the start of the stream without duplicates.
     pub lead: usize,
-    /// Percentage of duplicates among the following records.
+    /// Percentage of duplicates among the records after the lead.
     pub repeats: usize,
     pub ids: Ids,
     /// Size of a record's JSON in bytes. 0 is an empty value.
@@ -85,7 +87,7 @@ impl Stream {
         if matches!(self.ids, Ids::Random) { 1 } else { 24 }
     }
 
-    /// Returns the number of distinct ids in the records before this one.
+    /// Returns the number of distinct ids in the first `number` records.
     pub fn ids_before(&self, number: usize) -> usize {
         let after = number.saturating_sub(self.lead);
         number - after * self.repeats / 100
@@ -96,7 +98,7 @@ impl Stream {
         self.ids_before(self.records)
     }
 
-    /// The number of a record's id.
+    /// Returns the number of a record's id.
     fn id(&self, number: usize) -> usize {
         let before = self.ids_before(number);
         if self.ids_before(number + 1) > before {
@@ -112,19 +114,19 @@ impl Stream {
         before - 1 - usize::try_from(random).expect("64 bits") % before.min(reach)
     }
 
-    /// The written form of the id with this number.
+    /// Returns the 64 bits that are written for the id with this number.
     fn text(&self, id: usize) -> u64 {
         if self.ids == Ids::Random { mix(id as u64) } else { id as u64 }
     }
 
-    /// The number of the id in a key.
+    /// Returns the number of the id in a key, or `None` if the key has none.
     pub fn id_of(&self, key: &[u8]) -> Option<usize> {
         let text = u64::from_str_radix(std::str::from_utf8(key).ok()?, 16).ok()?;
         usize::try_from(if self.ids == Ids::Random { unmix(text) } else { text }).ok()
     }
 
-    /// The time of a record, in milliseconds since the epoch, in a topic that is filled at this time. `None` is the time of
-    /// writing.
+    /// Returns the timestamp of a record, in milliseconds since the epoch. `filled` is the time at which the topic is filled. `None` means
+    /// that the record gets the time of writing.
     fn time(&self, number: usize, filled: SystemTime) -> Option<i64> {
         const HOUR: u64 = 3_600_000;
         // All times are in the last full hour, so that slices of a window always start at the same records.
@@ -147,7 +149,7 @@ impl Stream {
             }
             value.extend_from_slice(br#""text":""#);
             let room = self.bytes.saturating_sub(value.len() + 2);
-            // A quarter of the value hardly compresses. The rest compresses well.
+            // A quarter of the value is random, and hardly compresses. The other part is one repeated letter, and compresses well.
             let end = value.len() + room.min(self.bytes / 4);
             for word in 0.. {
                 if value.len() >= end {
@@ -163,7 +165,7 @@ impl Stream {
         self.partition(id)
     }
 
-    /// All records of an id are in one partition.
+    /// Returns the partition of an id. All records of an id are in one partition.
     fn partition(&self, id: usize) -> i32 {
         i32::try_from(id % self.partitions.unsigned_abs() as usize).expect("a partition number")
     }
@@ -204,7 +206,7 @@ impl fmt::Display for Stream {
     }
 }
 
-/// A deterministic pseudorandom number.
+/// Returns a pseudorandom number that depends only on `number`.
 fn noise(number: usize) -> u64 {
     let mixed = (number as u64 ^ (number as u64 >> 31)).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 1
@@ -225,7 +227,7 @@ fn unmix(mut mixed: u64) -> u64 {
     mixed ^ (mixed >> 30) ^ (mixed >> 60) ^ SEED
 }
 
-/// Creates a producer that is fast enough.
+/// Creates a producer that is fast enough not to limit a measurement.
 pub fn producer(broker: &str, linger_ms: &str) -> BaseProducer {
     let mut client = client(broker);
     client.set("enable.idempotence", "true").set("compression.type", "lz4").set("linger.ms", linger_ms);

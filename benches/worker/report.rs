@@ -6,13 +6,14 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Prints a page, and writes it with its raw figures and pictures, unless only a part or another load was measured.
+/// Prints a page. Also writes the page, its raw figures, and its pictures to files, unless the measurement was partial or used a different
+/// load, and `--out` is not set.
 pub fn publish(options: &Options, name: &str, raw: &impl Serialize, page: &str, pictures: &[(&str, String)]) {
     println!("{page}");
     let Some(dir) = directory(options) else { return };
     let facts = machine::facts();
     let arguments: Vec<_> = std::env::args().skip(1).collect();
-    // The output directory is irrelevant to readers.
+    // The printed command does not have `--out`, because the output directory is irrelevant to readers.
     let told = arguments.iter().enumerate().filter(|(at, argument)| !(*argument == "--out" || (*at > 0 && arguments[at - 1] == "--out")));
     let command = told.fold("scripts/bench".to_owned(), |command, (_, argument)| command + " " + argument);
     let results = json!({ "command": command, "facts": facts, "results": serde_json::to_value(raw).expect("plain data") });
@@ -38,7 +39,7 @@ fn write(dir: &Path, file: &str, text: &str) {
     std::fs::write(dir.join(file), text).unwrap_or_else(|error| panic!("{file} cannot be written: {error}"));
 }
 
-/// A name with its figures.
+/// Returns the figures of one row as JSON, with the row's name.
 pub fn named(name: &str, figures: impl Serialize) -> Value {
     json!({ "name": name, "runs": serde_json::to_value(figures).expect("plain data") })
 }

@@ -10,16 +10,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
 
-/// End of the measured part of the output, in percent. The rest is excluded, because partitions end one after the other, and
-/// transaction markers are counted.
+/// End of the measured part of the output, in percent. The last percent is excluded, because partitions end one after the other, and
+/// because the number of outputs includes transaction markers.
 const END: u64 = 99;
 
 /// Cost of a run.
 #[derive(Clone, Copy, Serialize)]
 pub struct Cost {
-    /// From the first quarter of the output.
+    /// Averages from the end of the first quarter of the output.
     pub settled: Pace,
-    /// From the first output record.
+    /// Averages from the first output record.
     pub whole: Pace,
     /// Peak memory, in bytes.
     pub memory: u64,
@@ -31,7 +31,6 @@ pub struct Cost {
     pub outputs: usize,
 }
 
-/// A running contender.
 pub struct Run<'a> {
     broker: &'a Broker,
     contender: &'a Contender,
@@ -107,7 +106,7 @@ impl<'a> Run<'a> {
     /// Stops the contender, and counts its output like `finish`. Also returns the number of bytes written to disk.
     pub fn count(&mut self) -> (u64, usize) {
         let stream = self.job.topic.stream;
-        // The stop of a peer is not measured. Flink sometimes does not stop when asked.
+        // Kill a peer that does not stop when asked, as Flink sometimes does not. How long it takes to stop is not measured.
         let written = if self.contender.is_peer() { self.process.stop_or_kill() } else { self.process.stop() };
         let outputs = if self.read.is_some() {
             0

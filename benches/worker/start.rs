@@ -26,7 +26,7 @@ struct Figures {
     join: f64,
     /// Loading the state of the partitions.
     restore: f64,
-    /// From then to the first record that a `read_committed` consumer receives.
+    /// From the loaded state to the first record that a `read_committed` consumer receives.
     first: f64,
 }
 
@@ -82,7 +82,7 @@ pub fn measure(options: &Options) {
 fn restart(broker: &Broker, topic: &Topic, run: &mut Run, reader: &Reader, round: usize) -> Figures {
     let before = reader.received();
     let first = topic.stream.records + round * WAITING;
-    // Length of the log of the previous processes.
+    // Length of the log of the previous processes, which is in the same file.
     let said = run.process.said().len();
     run.restart(|| records::produce(&broker.address, &topic.name, topic.stream, first..first + WAITING));
     let began = now() as f64 - run.process.started.elapsed().as_secs_f64() * 1e3;

@@ -57,7 +57,7 @@ pub fn megabytes(bytes: f64) -> String {
     format!("{:.1} MB", bytes / 1e6)
 }
 
-/// The median of the ratios of two contenders in each round, because a disturbance of a round affects both.
+/// The median of the ratios of two contenders. Each ratio is within one round, because a disturbance of a round affects both contenders.
 pub fn ratio<T>(rounds: &[T], to: &[T], figure: impl Fn(&T) -> f64, other: impl Fn(&T) -> f64) -> f64 {
     median(rounds.iter().zip(to).map(|(round, to)| figure(round) / other(to)))
 }

@@ -1,4 +1,4 @@
-//! Throughput: the cost of Kafka itself, the worker, and other systems, alternating over the same records.
+//! Measures throughput: the cost of Kafka itself, the worker, and other systems, alternating over the same records.
 
 use crate::Options;
 use crate::broker::{Broker, Topic};
@@ -12,23 +12,23 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 
-/// Several seconds of work, so that the records that librdkafka has read before the end of the first quarter are few in
-/// comparison.
+/// Default number of records. They are several seconds of work, so that the records that librdkafka has already read when the measurement
+/// starts, at the first quarter of the output, are few in comparison.
 pub const RECORDS: usize = 6_000_000;
 const SHORT: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(1);
-/// The default of the configuration.
+/// Default commit interval of the worker.
 const DEFAULT: Duration = Duration::from_millis(200);
 
 /// A row of the table.
 pub struct Row {
     pub name: &'static str,
     pub contender: Contender,
-    /// Percentage of duplicates.
+    /// Percentage of duplicates in the input.
     pub repeats: usize,
-    /// The rows that measure its upper bound, with the worker's allocator and the system's.
+    /// Names of the two rows that measure the upper bound of this row: with the worker's allocator, and with the system's.
     ceilings: Option<Ceilings>,
-    /// True if the README's picture shows the row.
+    /// True if the README's picture shows this row.
     pictured: bool,
 }
 
@@ -51,7 +51,7 @@ pub fn rows(binary: &Path) -> Vec<Row> {
         Contender::Unseen(unseen)
     };
     let record_key: fn(&mut Unseen) = |unseen| unseen.key = r#"{ record = "key" }"#;
-    // A ceiling is next to its rows, so that they run at about the same time.
+    // A row that measures an upper bound is next to the rows that are compared with it, so that they run at about the same time.
     vec![
         row(CONSUME[0], Contender::Consume { allocator: jemalloc }, 95, None),
         row(CONSUME[1], Contender::Consume { allocator: glibc }, 95, None),
@@ -90,23 +90,24 @@ pub fn fill(broker: &Broker, rows: &[Row], load: Load, records: usize) -> Vec<(u
     topics
 }
 
-/// The topic of a row.
+/// Returns the topic with the row's share of duplicates.
 pub fn topic<'a>(topics: &'a [(usize, Topic)], row: &Row) -> &'a Topic {
     topics.iter().find_map(|(repeats, topic)| (*repeats == row.repeats).then_some(topic)).expect("a filled topic")
 }
 
 impl Row {
-    /// Records per second: once settled for all contenders. For peers, the better of the settled and the whole run.
+    /// Records per second, after the contender has settled. For peers, the better of this number and that of the whole run.
     pub fn rate(&self, cost: &Cost) -> f64 {
         if self.contender.is_peer() { cost.settled.rate.max(cost.whole.rate) } else { cost.settled.rate }
     }
 
-    /// CPU time per record in microseconds, likewise.
+    /// CPU time per record in microseconds, after the contender has settled. For peers, the lower of this number and that of the whole
+    /// run.
     pub fn cpu(&self, cost: &Cost) -> f64 {
         if self.contender.is_peer() { cost.settled.cpu.min(cost.whole.cpu) } else { cost.settled.cpu }
     }
 
-    /// The ratios of rate and CPU time to each measured ceiling.
+    /// Returns the ratios of rate and CPU time to those of each measured upper bound, as text.
     fn of_ceilings(&self, own: &[Cost], rows: &[Self], costs: &[Vec<Cost>]) -> Vec<String> {
         let of = |name| {
             let (ceiling, its) = rows.iter().zip(costs).find(|(row, _)| row.name == name)?;
@@ -130,7 +131,8 @@ pub fn measure(options: &Options) {
     let broker = Broker::start();
     let records = options.records.unwrap_or(RECORDS);
     let topics = fill(&broker, &rows, options.load, records);
-    // A cold broker is two to three times slower. JVM contenders are only warmed up by their own records.
+    // Warm up the broker, because a cold broker is two to three times slower. JVM contenders do not run here, because each of their runs
+    // is a new process, which only its own records warm up.
     for row in rows.iter().filter(|row| row.pictured && !row.contender.is_peer()) {
         run(&broker, topic(&topics, row), &row.contender);
     }

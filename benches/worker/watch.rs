@@ -1,4 +1,4 @@
-//! A run seen from outside: its progress over time, and the CPU time.
+//! A run as seen from outside: its progress over time, and its CPU time.
 
 use crate::machine::Usage;
 use crate::process::Process;
@@ -9,7 +9,6 @@ const STEP: Duration = Duration::from_millis(20);
 /// Maximum time without progress.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Progress of a run.
 pub struct Progress {
     pub count: u64,
     /// True if the run may be complete: enough output, and nothing in flight.
@@ -26,7 +25,7 @@ struct Sample {
     machine: Usage,
 }
 
-/// Samples, in order.
+/// Samples, in order of time.
 pub struct Samples(Vec<Sample>);
 
 /// Averages between two samples.
@@ -40,7 +39,7 @@ pub struct Pace {
     pub idle: f64,
 }
 
-/// Watches a process until it is complete and has made no progress for a second.
+/// Watches a process until its run is complete, and has made no progress for a second.
 pub fn watch(process: &mut Process, mut progress: impl FnMut() -> Progress) -> Samples {
     let mut samples: Vec<Sample> = Vec::new();
     let mut grown = Instant::now();
@@ -66,7 +65,7 @@ impl Samples {
         self.0.last().map_or(0, |last| last.count)
     }
 
-    /// Averages between two counts, each of which stands for `records` records read.
+    /// Returns the averages between two counts. `records` is the number of records read per counted record.
     pub fn between(&self, from: u64, to: u64, records: f64) -> Pace {
         let at = |count: u64| *self.0.iter().find(|sample| sample.count >= count.max(1)).expect("a sample with this count");
         let (from, to) = (at(from), at(to));

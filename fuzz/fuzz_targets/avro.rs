@@ -9,7 +9,8 @@ use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
 use unseen::format::{Body, Buffers, Extract, Extractor, Format, Malformed, Message, Places, Scalar, Schema, Unreadable};
 
-/// Schemas, and the requested places. The first two schemas have no blocks, so the decoder and the extractor read the same bytes.
+/// Schemas, and the fields to extract. The first two schemas have no arrays or maps, which Avro encodes in blocks, so the decoder and the
+/// extractor read the same bytes.
 const SCHEMAS: [(&str, &[&str]); 4] = [
     (
         r#"{"type": "record", "name": "flat", "fields": [
@@ -38,6 +39,7 @@ const SCHEMAS: [(&str, &[&str]); 4] = [
         &["/leaf", "/more/0/leaf", "/more/1/k/leaf", "/more/0/more/2/leaf", "/nulls/3"],
     ),
 ];
+/// Number of schemas without blocks.
 const WITHOUT_BLOCKS: usize = 2;
 
 /// Errors for which the extractor is stricter than the decoder, or has a limit.
@@ -82,7 +84,7 @@ fuzz_target!(|input: &[u8]| {
     let Case { schema, places, walk } = &CASES[number];
     let mut found = vec![None; places.len()];
     let walked = find(walk, record, &mut found);
-    // The decoder has no nesting limit.
+    // The decoder has no nesting limit, so there is nothing to compare.
     if walked.is_err_and(|malformed| malformed.what == DEEP) {
         return;
     }
@@ -106,7 +108,7 @@ fuzz_target!(|input: &[u8]| {
     let mut found = vec![None; places.len()];
     match find(walk, &record, &mut found) {
         Ok(()) => compare(places, &value, &found),
-        // In a union with an array, a place may lead to the array.
+        // The field may be a union that has an array here, and the extractor does not accept an array as part of a key.
         Err(Malformed { what, .. }) if what.starts_with("the key has ") => {}
         Err(malformed) => assert!([STRICTER[2], DEEP].contains(&malformed.what), "{malformed}"),
     }

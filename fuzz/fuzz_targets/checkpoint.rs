@@ -22,7 +22,7 @@ struct Input<'a> {
     /// Arbitrary bytes. If empty, the metadata of a state with `keys` keys is used.
     metadata: &'a [u8],
     keys: u16,
-    /// Changes to bytes of that metadata.
+    /// Positions of bytes in that metadata, and their new values.
     edits: Vec<(u16, u8)>,
     pages: Vec<Page<'a>>,
 }

@@ -1,5 +1,5 @@
-//! A filter restored from a damaged state is rejected, or works like any other filter. Its state can be stored and restored without a
-//! change.
+//! A filter that is restored from a damaged state is rejected, or works like any other filter: its own state can be stored and restored
+//! without a change.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -33,7 +33,7 @@ enum Number {
     Null,
 }
 
-/// Replaces the number at a position, counted through the whole value. A position past the last number changes nothing.
+/// Replaces the number at a position. Numbers are counted through the whole JSON value. A position past the last number changes nothing.
 fn edit(value: &mut Value, place: &mut u8, by: Number) {
     match value {
         Value::Number(_) | Value::Null => {

@@ -1,5 +1,5 @@
-//! All bytes have a fingerprint or are invalid, and the result is deterministic. Reading a field without a DOM gives the same value as a
-//! DOM.
+//! Any bytes have a fingerprint or are invalid, and the result is always the same. Reading a field without building a DOM gives the same
+//! value as reading the field from a DOM.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -25,7 +25,7 @@ enum AnyPart {
     RecordValue,
     Header(String),
     Field(String),
-    /// Valid pointers, because most random texts are not.
+    /// A valid pointer. Most random texts are not valid pointers.
     Pointer(Vec<String>),
     KeyPointer(Vec<String>),
     Content(Vec<Vec<String>>),
@@ -33,7 +33,7 @@ enum AnyPart {
     HeaderInAnyCase(String),
     Optional(Box<AnyPart>),
     FirstOf(Box<[AnyPart; 2]>),
-    /// A bit for each step, and the query parameters to drop.
+    /// One bit for each normalization step, and the query parameters to drop.
     Normalized(Box<AnyPart>, u8, Vec<String>),
 }
 
@@ -83,7 +83,7 @@ fuzz_target!(|input: Input| {
     assert_eq!(spec.fingerprint(&later, &mut Scratch::default()), spec.fingerprint(&later, &mut scratch), "the scratch of many records changes the fingerprint");
 });
 
-/// Returns a changed value. Often, only a scalar differs.
+/// Returns the value with a range of bytes replaced. Often, only a scalar differs.
 fn change(value: &[u8], (place, with): &(Range<u16>, &[u8])) -> Vec<u8> {
     let at = |place: u16| usize::from(place) % (value.len() + 1);
     let start = at(place.start);

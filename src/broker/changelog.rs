@@ -1,6 +1,6 @@
-//! Changelog clients.
+//! Traits of the clients that read, follow, and trim changelogs.
 //!
-//! Owns the decision that a changelog was read to its end. Must never interpret a record.
+//! Owns the decision that a changelog was read to its end. Must never decode a record.
 #![allow(clippy::missing_errors_doc, reason = "each method returns the errors of librdkafka")]
 
 use super::Error;
@@ -15,7 +15,7 @@ const READ_MAX: usize = 1000;
 /// The number of consecutive errors after which a read of the changelog fails.
 const READ_ERRORS_MAX: u32 = 10;
 
-/// The longest wait for records. A stop request is noticed within this time.
+/// The longest wait for records in one poll, and the pause after an error. A stop request is noticed within this time.
 const READ_WAIT: Duration = Duration::from_millis(100);
 
 /// A committed changelog record.
@@ -28,7 +28,7 @@ pub struct Logged<'a> {
 /// The result of reading a changelog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadEnd {
-    /// The end was reached, or the caller stopped.
+    /// The reader has reached the end, or `take` or `stop` has ended the read.
     Reached,
     /// The position is no longer in the log, because the log was trimmed or recreated.
     Trimmed,
@@ -38,14 +38,13 @@ pub enum ReadEnd {
 
 /// Reads changelogs, one partition at a time.
 pub trait ChangelogReader {
-    /// The client used for reading.
+    /// The client that fetches the records.
     type Tail: ChangelogTail;
     fn tail(&self) -> &Self::Tail;
-    /// Returns the log start offset and the last stable offset, or `None` until all transactions that were open at the first call have
-    /// ended. Errors can be retried.
+    /// Returns the log start offset and the last stable offset, or `None` if the changelog has an open transaction. Errors can be retried.
     fn ends(&self, changelog: &TopicPartition) -> Result<Option<(Offset, Offset)>, Error>;
-    /// Passes the committed records from `from` to `end` to `take`, in order, until it returns false or `stop` returns true. Records after
-    /// `end` may follow.
+    /// Passes the committed records from offset `from` up to offset `end` (exclusive) to `take`, in order. Stops early if `take` returns
+    /// false or `stop` returns true. `take` may also get records past `end`.
     fn read<E: From<Error>>(
         &self,
         changelog: &TopicPartition,
@@ -67,7 +66,7 @@ pub trait ChangelogReader {
                         (next, errors) = (logged.offset + 1, 0);
                         read = take(logged).map_or_else(|error| Some(Err(error)), |more| (!more).then_some(Ok(ReadEnd::Reached)));
                     }
-                    // A new leader may not know the committed end yet, so this may not be the end.
+                    // After a leader change, a broker may report an end below `end`, because it does not know the high watermark yet.
                     TailEvent::End(reached) => read = (reached >= end).then_some(Ok(ReadEnd::Reached)),
                     TailEvent::OutOfRange => read = Some(Ok(ReadEnd::Trimmed)),
                     TailEvent::Error => has_failed = true,
@@ -97,21 +96,22 @@ pub trait ChangelogReader {
 pub enum TailEvent<'m> {
     /// A committed record.
     Record(Logged<'m>),
-    /// Everything below this offset was read, and there are no more records yet.
+    /// All records below this offset were read, and there are no more yet.
     End(Offset),
     /// The position is outside the log. The partition is no longer being read.
     OutOfRange,
-    /// A fetch failed. The partition must be restarted at its current position.
+    /// A fetch failed. The caller must stop the partition and start it again at its current position, because later records may follow a
+    /// gap.
     Error,
 }
 
-/// Follows changelogs.
+/// Reads any number of changelog partitions, and waits for new records at their ends.
 pub trait ChangelogTail {
-    /// Starts to read a partition that is not being read.
+    /// Starts reading a stopped partition at `offset`.
     fn start(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error>;
-    /// Stops reading a partition. The current [`ChangelogTail::poll`] may still return events of it.
+    /// Stops reading a partition. A [`ChangelogTail::poll`] that is in progress may still pass on its events.
     fn stop(&self, partition: &TopicPartition) -> Result<(), Error>;
-    /// Passes at most `count` events to `take`. If there are none, waits up to `wait`.
+    /// Passes at most `count` events to `take`, each with its topic and partition. If there are no events, waits up to `wait`.
     fn poll(&self, count: usize, wait: Duration, take: &mut dyn FnMut(&str, i32, TailEvent<'_>)) -> Result<(), Error>;
 }
 

@@ -1,9 +1,11 @@
-//! Errors of clients.
+//! Errors of Kafka clients, and requirements that topics do not meet.
+//!
+//! Owns the error messages for the operator. Must never name a type of librdkafka.
 
 /// A requirement of the configuration that a topic of the cluster does not meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The input topic that cannot be read for this reason.
+    /// The input topic that cannot be read because of this problem.
     pub input: String,
     /// The problem and its solution.
     pub message: String,
@@ -32,7 +34,7 @@ pub enum Error {
     /// The brokers respond, but reject this client.
     #[error("{advice} ({reason})")]
     Refused {
-        /// The fix.
+        /// The action for the operator, such as granting a permission.
         advice: String,
         /// The error message of librdkafka.
         reason: String,
@@ -42,8 +44,8 @@ pub enum Error {
     Cluster(Vec<Problem>),
     #[error("{0}")]
     Fatal(String),
-    /// The group has another member with this consumer's static name, or treats this consumer as another one. This consumer cannot be used
-    /// any longer. A new consumer can find out which is the case.
+    /// Another process has joined the group with this consumer's static name (`group.instance.id`), or the group mistakes this consumer for
+    /// another process. The consumer can no longer be used. `worker/rejoin.rs` distinguishes the two cases.
     #[error("another process has joined the group as the same member; give each process its own kafka.instance_id")]
     Fenced,
     /// The process had to stop while it was waiting.

@@ -1,6 +1,7 @@
 //! Partitions whose last fetch failed.
 //!
-//! Owns the times at which the worker seeks these partitions back to their positions. Must never pass on a record that follows a gap.
+//! Owns the times at which the worker seeks these partitions back to their positions. Must never let a record through that may follow a
+//! gap.
 
 use crate::record::TopicPartition;
 use std::time::{Duration, Instant};
@@ -8,8 +9,9 @@ use std::time::{Duration, Instant};
 /// The delay before a partition with an error is fetched again.
 const BACKOFF: Duration = Duration::from_millis(500);
 
-/// Partitions with an error, and the times of their next seek. After an error, librdkafka may continue after a gap: it skips a corrupt
-/// batch, and counts the error itself as a record. So all records are dropped until the seek.
+/// Partitions with a fetch error, and the times of their next seek. After an error, the next records from librdkafka may follow a gap,
+/// because librdkafka skips a corrupt batch, and counts the error itself as a record. So the client drops all records of a partition until
+/// the seek.
 #[derive(Default)]
 pub(crate) struct Errored(Vec<(TopicPartition, Instant)>);
 

@@ -1,8 +1,8 @@
 //! The interface between the worker and Kafka.
 //!
-//! `kafka` implements these traits with librdkafka. In test builds, `sim` implements them in memory.
+//! `kafka` implements these traits with librdkafka. In test builds, `sim` implements them in memory. Must never name a type of librdkafka.
 //!
-//! Every method returns the errors of librdkafka, with their error codes.
+//! A method that returns a `Result` passes on the error of the client, as an [`Error`] or a [`ClientError`].
 #![allow(clippy::missing_errors_doc, reason = "documented once, in the module")]
 
 mod changelog;
@@ -27,7 +27,7 @@ pub(crate) use errored::Errored;
 pub use note::Note;
 pub use sink::{Meanwhile, Outgoing, Refused, Sink, SinkError, Target, duplicate_producer};
 
-/// A cluster, with constructors for its clients. Clones share the cluster.
+/// A Kafka cluster, with constructors for its clients. Clones refer to the same cluster.
 pub trait Broker: Clone + Send + Sync + 'static {
     /// A member of the consumer group.
     type Consumer: Consumer;
@@ -40,22 +40,22 @@ pub trait Broker: Clone + Send + Sync + 'static {
     /// Requests the ends of changelogs.
     type ChangelogEnds: ChangelogEnds + Send + 'static;
 
-    /// Creates the consumer of worker `number`. It has not joined the group yet.
+    /// Creates the consumer of worker `number`, which has not joined the group yet.
     fn consumer(&self, config: &Config, number: usize) -> Result<Self::Consumer, Error>;
 
     /// Creates a producer that has not contacted any broker yet.
     fn producer(&self, config: &Config, options: &ProducerOptions<'_>) -> Result<Self::Producer, Error>;
 
-    /// Creates a reader of changelogs. It does not join a group.
+    /// Creates a reader of changelogs, which does not join a group.
     fn changelog_reader(&self, config: &Config) -> Result<Self::ChangelogReader, Error>;
 
-    /// Creates a client that follows changelogs. It does not join a group.
+    /// Creates a client that follows changelogs without joining a group.
     fn changelog_tail(&self, config: &Config) -> Result<Self::ChangelogTail, Error>;
 
     /// Creates a client that requests the ends of changelogs.
     fn changelog_ends(&self, config: &Config) -> Result<Self::ChangelogEnds, Error>;
 
-    /// Waits for a broker, and returns the names of all topics that this user may see.
+    /// Waits for a broker, and returns the names of all topics that the configured user may see.
     fn topics(&self, config: &Config, stop: &dyn Fn() -> bool) -> Result<BTreeSet<String>, Error>;
 
     /// Waits for a broker, checks the configured topics, and creates missing internal topics.
@@ -65,20 +65,20 @@ pub trait Broker: Clone + Send + Sync + 'static {
     fn missing(&self, config: &Config, known: &Cluster) -> Vec<String>;
 }
 
-/// The records of a broker's consumers.
+/// The record type of a broker's consumers.
 pub type RecordOf<'a, B> = <<B as Broker>::Consumer as Consumer>::Record<'a>;
 
-/// The membership of a broker's consumers.
+/// The membership type of a broker's consumers.
 pub type MembershipOf<B> = <<B as Broker>::Consumer as Consumer>::Membership;
 
-/// A record of a consumer. Its data is borrowed from the client.
+/// A consumed record, whose data is borrowed from the client.
 pub trait Record {
     /// The topic that the record was read from.
     fn topic(&self) -> &str;
     /// The partition that the record was read from.
     fn partition(&self) -> i32;
     fn offset(&self) -> Offset;
-    /// The timestamp, even if it is negative, and its type.
+    /// The timestamp and its type. The timestamp may be negative, and is then invalid.
     fn stamp(&self) -> Option<(TimestampType, Timestamp)>;
     /// The key, or `None` if it is null.
     fn key(&self) -> Option<&[u8]>;
@@ -89,7 +89,7 @@ pub trait Record {
     /// True if both records are from the same topic-partition.
     fn same_partition(&self, other: &Self) -> bool;
 
-    /// The timestamp, if it is valid.
+    /// The timestamp in milliseconds, or `None` if it is missing or negative.
     fn timestamp(&self) -> Option<Timestamp> {
         self.stamp().map(|(_, time)| time).filter(|&time| time >= 0)
     }
@@ -113,7 +113,7 @@ pub enum Rebalance {
     /// This consumer must release these partitions, or has already lost them.
     Revoked {
         partitions: Vec<TopicPartition>,
-        /// True if it is too late to commit.
+        /// True if other members may already own the partitions, so that it is too late to commit.
         lost: bool,
     },
 }
@@ -133,8 +133,8 @@ pub struct Batch<R> {
     pub messages: Vec<R>,
     /// True if the position of some partition is outside its log.
     pub out_of_range: bool,
-    /// Partitions that were read to their end, with that end. All records below the end were read. Only consumers whose configuration has
-    /// shared key spaces report ends.
+    /// Partitions that were read to their end, each with its end offset. The consumer has returned all records below the end. Reported only
+    /// if the configuration has shared key spaces, because their topics wait for the ends of each other's warm-ups.
     pub ends: Vec<(TopicPartition, Offset)>,
 }
 
@@ -170,7 +170,8 @@ pub trait Consumer {
 
     fn subscribe(&self, topics: &[&str]) -> Result<(), Error>;
     /// Waits up to `timeout`, and appends at most `records` records to `batch`. Returns early, without records, if a rebalance is queued.
-    /// After an error, this consumer can never read again. [`Error::Fenced`] means that another member took over the static name.
+    /// Errors are permanent: afterwards, this consumer cannot read again. After [`Error::Fenced`], a new consumer can take the static name
+    /// back.
     fn poll<'a>(&'a self, batch: &mut Batch<Self::Record<'a>>, records: usize, timeout: Duration) -> Result<(), Error>;
     /// True if a rebalance is waiting to be answered.
     fn has_rebalance(&self) -> bool;
@@ -179,19 +180,20 @@ pub trait Consumer {
     fn assign(&self, partitions: &[(TopicPartition, Offset)]) -> Result<(), Error>;
     /// Answers [`Rebalance::Revoked`].
     fn unassign(&self, partitions: &[TopicPartition]) -> Result<(), Error>;
-    /// True if the group has already given this consumer's partitions to other members.
+    /// True if the group may already have given this consumer's partitions to other members.
     fn lost(&self) -> bool;
-    /// Restarts fetching the `stopped` partitions. `all` contains the offsets of all assigned partitions, including `stopped`.
+    /// Restarts fetching the `stopped` partitions. `all` contains the positions of all assigned partitions, including `stopped`.
     fn restart(&self, stopped: &[TopicPartition], all: &[(TopicPartition, Offset)]) -> Result<(), Error>;
     /// Returns the end of the partition's log as of the last fetch.
     fn end(&self, partition: &TopicPartition) -> Option<Offset>;
-    /// Returns the offset up to which records of each partition were returned, including control records. Returns `None` before the first
-    /// record after a seek, and after an error or the end of a partition, which librdkafka counts as records.
+    /// Returns, for each partition, the offset up to which the consumer has passed over records and control records. The offset is `None`
+    /// from a seek until the first record. It is also `None` directly after an error or the end of a partition, because librdkafka counts
+    /// these events as records.
     fn positions<'p>(&self, partitions: impl Iterator<Item = &'p TopicPartition>) -> Vec<Option<Offset>>;
     /// Returns the last stable offset of a partition. Waits for at most a second.
     fn last_stable_offset(&self, partition: &TopicPartition) -> Result<Offset, Error>;
-    /// Returns the partitions to seek back to their positions because they reported an error. Until the seek, their records are dropped. If
-    /// the seek fails, the partition is returned again later.
+    /// Returns the partitions that reported an error and must now be sought back to their positions. Until the seek, the consumer drops
+    /// their records. If the seek fails, a later call returns the partition again.
     fn errored_due(&self) -> Vec<TopicPartition>;
     /// Continues reading at another offset. Fails if the partition is not being read.
     fn seek(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error>;
@@ -199,21 +201,22 @@ pub trait Consumer {
     fn pause(&self, partitions: &[TopicPartition]) -> Result<(), Error>;
     /// Resumes fetching paused partitions.
     fn resume(&self, partitions: &[TopicPartition]) -> Result<(), Error>;
-    /// Returns the group's committed offsets, in the requested order, after all transactions on them have ended. Errors can be retried.
+    /// Returns the group's committed offsets, in the order of `partitions`. Waits until no open transaction contains an offset of these
+    /// partitions. Errors can be retried.
     fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error>;
     /// Returns the log start offset and the high watermark. Errors can be retried.
     fn watermarks(&self, partition: &TopicPartition) -> Result<(Offset, Offset), Error>;
-    /// Returns the ids of topics by name. Brokers before Kafka 2.8 return none. Errors can be retried.
+    /// Returns the ids of topics by name. The map is empty with brokers before Kafka 2.8, which have no topic ids. Errors can be retried.
     fn topic_ids(&self, topics: &[&str]) -> Result<BTreeMap<String, String>, Error>;
-    /// Returns the first offset whose timestamp is `time` or later. Errors can be retried.
+    /// Returns the first offset whose timestamp is `time` or later, or `None` if there is none. Errors can be retried.
     fn offset_at(&self, partition: &TopicPartition, time: Timestamp) -> Result<Option<Offset>, Error>;
     /// Returns the membership of this consumer, or `None` if it is not a member.
     fn membership(&self) -> Option<Self::Membership>;
-    /// Returns the generation of the group that this consumer is a member of.
+    /// Returns the generation of the group, or `None` if this consumer is not a member.
     fn generation(&self) -> Option<i32>;
     /// Commits offsets outside a transaction.
     fn commit(&self, offsets: &[(TopicPartition, Offset, String)]) -> Result<(), ClientError>;
-    /// Leaves the group. Declines queued rebalances.
+    /// Leaves the group. Declines rebalances that are still queued.
     fn close(self);
 }
 
@@ -240,11 +243,11 @@ pub enum OutgoingTime {
 
 /// Changes to the headers of a record.
 pub trait HeaderChanges {
-    /// The positions of headers to remove first. Other headers with their names stay.
+    /// The indexes of headers to remove first. Headers at other indexes stay, even if they have the same names.
     fn removed_positions(&self) -> Range<usize> {
         0..0
     }
-    /// The names of headers to remove next.
+    /// The names of headers to remove after that.
     fn removed(&self) -> impl Iterator<Item = &CStr>;
     /// The headers to append.
     fn added(&self) -> impl Iterator<Item = (&CStr, &[u8])>;
@@ -266,7 +269,7 @@ pub struct OutgoingRecord<'a, R, H> {
 /// A record that was not written.
 #[derive(Clone, Debug)]
 pub struct DeliveryFailure {
-    /// [`OutgoingRecord::tag`].
+    /// The number from [`OutgoingRecord::tag`].
     pub tag: usize,
     pub topic: String,
     /// The size of the key and the value in bytes.
@@ -278,9 +281,9 @@ pub struct DeliveryFailure {
     pub reason: String,
 }
 
-/// A producer with librdkafka's interface. Each error states which reactions are possible.
+/// A producer with librdkafka's interface. Each [`ClientError`] states which reactions are possible.
 pub trait ProducerClient<B: Broker> {
-    /// Fences earlier producers with the transactional id, and waits until their transactions have ended.
+    /// Fences earlier producers with the same transactional id, and waits until their transactions have ended.
     fn init_transactions(&self, timeout: Duration) -> Result<(), ClientError>;
     fn begin_transaction(&self) -> Result<(), ClientError>;
     /// Queues a copy of a record.
@@ -310,7 +313,7 @@ pub trait ProducerClient<B: Broker> {
     fn has_late_request(&self) -> bool;
 }
 
-/// The topics of the configuration.
+/// The cluster metadata of the configured topics.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     /// The partition count of each existing topic.
@@ -321,7 +324,7 @@ pub struct Cluster {
     pub warnings: Vec<String>,
 }
 
-/// The error codes of a client or a broker that are handled in different ways.
+/// The error codes of a client or a broker that callers handle differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorCode {
     /// The user lacks a permission.
@@ -383,7 +386,8 @@ impl fmt::Display for ClientError {
     }
 }
 
-/// Returns the time limit for records of a transaction, after which librdkafka or the brokers drop them.
+/// Returns the age at which a transaction can no longer be committed, because librdkafka drops its unwritten records or the brokers abort
+/// it.
 pub fn delivery_timeout(config: &Config) -> Duration {
     let set = ["message.timeout.ms", "topic.message.timeout.ms"].into_iter().filter_map(|name| config.kafka.properties.get(name));
     // Zero or less means no limit.

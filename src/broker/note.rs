@@ -1,6 +1,6 @@
 //! The metadata of committed offsets.
 //!
-//! Owns the text format. Must never decide how to react to its content.
+//! Owns the text format. Must never decide how to react to the metadata.
 
 use crate::record::{Offset, Timestamp};
 use std::collections::BTreeMap;
@@ -9,23 +9,23 @@ use std::fmt;
 /// The metadata of a committed offset. Metadata from other programs is ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Note {
-    /// The offset at which the group started. Nothing below this offset was judged.
+    /// The offset at which the group started. No record below this offset was judged.
     pub first: Option<Offset>,
-    /// Stream time, which a warm-up must not advance further.
+    /// Stream time at the commit. A warm-up must not advance stream time past this value.
     pub stream_time: Option<Timestamp>,
-    /// The stream time of each key space that the input uses, if it has several rules. `None` if unknown.
+    /// If the input has several rules, the stream time of each key space that they use, or `None` if the stream time is unknown.
     pub stream_times: BTreeMap<String, Option<Timestamp>>,
     /// The id of the topic that the offset belongs to.
     pub id: Option<String>,
-    /// The epoch of the owner that committed the offset. If the next owner has a checkpoint at the same offset, it takes the epoch from
-    /// here, instead of reading the changelog to find it.
+    /// The changelog epoch of the owner that committed the offset. If the next owner has a checkpoint at this offset, it takes the epoch
+    /// from here, and does not have to read the changelog for it.
     pub epoch: Option<i64>,
-    /// True if a seed wrote the last commit. The seeded keys may be in the changelog, but in no checkpoint.
+    /// True if `unseen seed` committed the offset. The seeded keys may be in the changelog, but checkpoints from before the seed lack them.
     pub is_seed: bool,
 }
 
 impl Note {
-    /// Parses metadata.
+    /// Parses metadata. Returns an empty note for the metadata of other programs.
     #[must_use]
     pub fn read(text: &str) -> Self {
         let mut note = Self::default();
@@ -47,7 +47,7 @@ impl Note {
         note
     }
 
-    /// Returns the stream time in a key space. If the input had a single rule when the offset was committed, it is that of all spaces.
+    /// Returns the stream time in a key space. If the input had a single rule at the commit, its stream time applies to every space.
     #[must_use]
     pub fn stream_time_in(&self, space: &str) -> Option<Timestamp> {
         self.stream_times.get(space).copied().flatten().or(self.stream_time)

@@ -1,6 +1,7 @@
 //! Selects the topics of a cluster that match the patterns of a configuration, and detects when the selection changes.
 //!
-//! Owns the choice of matching topics that are not read. Must never leave out a topic that the configuration names.
+//! Owns the choice of matching topics that are left out because they cannot be read. Must never leave out a topic that the configuration
+//! names.
 
 use super::{Broker, Cluster, Error, Problem};
 use crate::config::{Config, LeftOut, Topic};
@@ -10,44 +11,45 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The longest time between two lists after changes in a row, unless the configured one is longer.
+/// The maximum to which consecutive changes double the time between two topic lists, unless the configured interval is longer.
 const INTERVAL_MAX: Duration = Duration::from_secs(8 * 60);
-/// The longest time for which a change waits until states are rebuilt.
+/// The longest time that a change of the topics waits for rebuilds to finish.
 const REBUILD_WAIT: Duration = Duration::from_secs(10 * 60);
-/// The longest sleep, so that a stop request is noticed.
+/// The longest sleep. A stop request is noticed within this time.
 const STEP: Duration = Duration::from_millis(100);
 
 /// A configuration with the topics that match its patterns.
 #[derive(Clone, Debug)]
 pub struct Resolved {
-    /// The configuration with these topics.
+    /// The configuration with the matching topics instead of the patterns.
     pub config: Arc<Config>,
-    /// The topics on the cluster.
+    /// The cluster metadata of these topics.
     pub cluster: Arc<Cluster>,
-    /// The matching topics that are not read, by name.
+    /// The matching topics that are not read, with the reasons, sorted by name.
     pub left_out: Vec<LeftOut>,
-    /// The time until the topics are listed again. It doubles with each change in a row, because a change interrupts all partitions.
+    /// The time until the topics are listed again. Each consecutive change doubles this time, because a change interrupts all partitions.
     pub interval: Duration,
 }
 
 impl Resolved {
-    /// The topics that are read.
+    /// Returns the names of the topics that are read.
     #[must_use]
     pub fn inputs(&self) -> BTreeSet<&str> {
         self.config.topics.iter().map(|topic| topic.input.as_str()).collect()
     }
 }
 
-/// Finds the topics of a configuration. Creates missing internal topics.
+/// Finds the topics that a configuration names or that match its patterns. Creates missing internal topics.
 ///
 /// # Errors
-/// Fails like [`Broker::discover`] for the topics that the configuration names. Also fails if too many topics match its patterns.
+/// Fails like [`Broker::discover`], except if all problems are with topics that match a pattern, because these topics are left out. Also
+/// fails if too many topics match the patterns.
 pub fn resolve<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool) -> Result<Resolved, Error> {
     let names = if config.patterns.is_empty() { BTreeSet::new() } else { broker.topics(config, stop)? };
     resolve_among(config, &names, &|config| broker.discover(config, stop))
 }
 
-/// Selects the topics of a configuration from the existing topics `names`. `discover` stands for [`Broker::discover`].
+/// Selects the topics of a configuration from the existing topics `names`. `discover` checks a selection, like [`Broker::discover`].
 ///
 /// # Errors
 /// See [`resolve`].
@@ -82,13 +84,13 @@ pub fn resolve_among(
 /// The result of listing the topics again.
 #[derive(Debug)]
 pub enum Refreshed {
-    /// The selected topics are unchanged. Contains the topics that are left out.
+    /// The selected topics are unchanged. Contains the topics that are left out now.
     Same(Vec<LeftOut>),
     /// The selected topics changed.
     Changed(Box<Resolved>),
 }
 
-/// Finds the topics again.
+/// Lists the topics again, and compares them with the `current` ones.
 ///
 /// # Errors
 /// See [`resolve`].
@@ -102,7 +104,7 @@ pub fn refresh<B: Broker>(broker: &B, config: &Config, current: &Resolved, stop:
         if now.is_subset(&read) {
             return Ok(Refreshed::Same(left_out));
         }
-        // Usually, only topics that are not read have changed. In that case, no other topic needs a new request.
+        // Usually, only topics that are not read have changed. The metadata of the topics that are read is then not requested again.
         let others: BTreeSet<_> = names.iter().filter(|name| !read.contains(name.as_str())).cloned().collect();
         let others = resolve_among(config, &others, &discover)?;
         let inputs: BTreeSet<_> = config.topics.iter().map(|topic| &topic.input).collect();
@@ -114,8 +116,8 @@ pub fn refresh<B: Broker>(broker: &B, config: &Config, current: &Resolved, stop:
     Ok(if found.inputs() == read { Refreshed::Same(found.left_out) } else { Refreshed::Changed(Box::new(found)) })
 }
 
-/// Returns the configuration with the existing topics that match its patterns, without a check of these topics, and the matching topics that
-/// cannot be read.
+/// Returns the configuration with the existing topics that match its patterns, and the matching topics that cannot be read. Does not check
+/// the matching topics with [`Broker::discover`].
 ///
 /// # Errors
 /// Returns an error if no broker answers, or if too many topics match its patterns.
@@ -124,7 +126,7 @@ pub fn existing<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool)
     config.expand(names.iter().map(String::as_str)).map_err(Error::Fatal)
 }
 
-/// Returns the configuration with the matching topics that have a changelog, for a server.
+/// Returns the configuration of a server: with the matching topics that have a changelog.
 ///
 /// # Errors
 /// Returns an error if no broker answers, or if too many topics match its patterns.
@@ -138,7 +140,7 @@ pub fn followed<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool)
     Ok(config.only(|topic| !config.is_matched(topic) || is_logged(topic)))
 }
 
-/// Logs the topics that are left out for a reason that was not logged before, and shows them in the status.
+/// Shows the topics that are left out in the status. Logs a topic unless the status already shows it with the same reason.
 pub fn report(stats: &Stats, left_out: Vec<LeftOut>) {
     let known = stats.left_out();
     for left_out in left_out.iter().filter(|left_out| !known.contains(left_out)) {
@@ -147,7 +149,7 @@ pub fn report(stats: &Stats, left_out: Vec<LeftOut>) {
     stats.set_left_out(left_out);
 }
 
-/// A change of the topics that the workers have not started again for.
+/// A change of the topics for which the workers have not been restarted yet.
 #[derive(Default)]
 struct Pending {
     /// The topics that were missing from the last list.
@@ -156,8 +158,9 @@ struct Pending {
 }
 
 impl Pending {
-    /// True if the workers must start again without the `lost` topics, or with new ones. A topic is believed to be lost only the second
-    /// time in a row, because a list may be incomplete. A change waits for rebuilds, which would start from the beginning.
+    /// True if the workers must restart without the `lost` topics, or with new ones. A topic counts as lost only if two consecutive lists
+    /// lack it, because a list may be incomplete. A change waits for running rebuilds, because a restart would make them start from the
+    /// beginning.
     fn is_due(&mut self, lost: BTreeSet<String>, is_rebuilding: bool, now: Instant) -> bool {
         let is_sure = lost.is_subset(&self.lost);
         self.lost = lost;
@@ -166,10 +169,11 @@ impl Pending {
     }
 }
 
-/// Lists the topics at an interval until the topics to read have changed, and returns the new ones. Returns `None` once `stop` is true.
+/// Lists the topics at an interval until the selected topics have changed, and returns the new selection. Returns `None` once `stop` is
+/// true.
 pub fn watch<B: Broker>(broker: &B, config: &Config, current: &Resolved, stats: &Stats, stop: &dyn Fn() -> bool) -> Option<Resolved> {
     let (base, read) = (config.topics_interval(), current.inputs());
-    // Without a topic, there is nothing to interrupt, and only the lists show whether the brokers answer.
+    // If no topic is read, a change interrupts nothing, so the interval stays short. Only the lists then show whether the brokers answer.
     let mut interval = if read.is_empty() { base } else { current.interval };
     let (mut pause, mut pending) = (interval, Pending::default());
     loop {

@@ -20,18 +20,18 @@ use crate::record::{Offset, Timestamp};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Identifies the writer of a changelog and the settings it was written with. The fields are hashes, because they are only compared for
+/// Identifies the writer of a changelog record, and the settings of the writer. The fields are hashes, because they are only compared for
 /// equality.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The group and the key space. Two different pairs can result in the same topic name.
+    /// The group and the key space. They are compared because two different pairs can result in the same topic name.
     pub owner: u64,
     /// The key and hash settings. Fingerprints cannot be compared if these differ.
     pub keys: u64,
     /// The kind of clock that defines slices (time or number of keys), and the slice length. Slice numbers cannot be compared if these
     /// differ.
     pub clock: u64,
-    /// The kind of filter. Replay info from a different kind cannot be used.
+    /// The kind of filter. The replay info of a record (see [`ChangelogRecord::replay_info`]) is valid only for the kind that wrote it.
     pub kind: u64,
 }
 
@@ -44,18 +44,19 @@ impl Origin {
     }
 }
 
-/// The outcome of a changelog record.
+/// The result of applying a changelog record.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The record was applied.
     Taken,
-    /// The record was skipped. It has different keys, is past the group's committed offset, or contains only effects that were already
-    /// applied.
+    /// The record was skipped. It has different key settings or a lower epoch, is past the group's committed offset, or contains only
+    /// effects that were already applied.
     Passed,
-    /// The record starts at an offset below the applied one, because the group's offsets were reset. Earlier changelog records about
-    /// offsets from there on are void.
+    /// The record starts below the applied offset, because the group's offsets were reset. Earlier changelog records are void if they
+    /// contain effects of input offsets from that start on.
     SetBack,
-    /// The first record that the state lacks starts after the offset of the state, or is a warm-up that starts before it.
+    /// The changelog does not continue from the state: the first record that the state lacks starts after the state's offset, or is a
+    /// warm-up that starts before it.
     Gap,
     /// The record was written by another group, or for another key space.
     Foreign,
@@ -68,20 +69,21 @@ pub struct Applier {
     pub offsets: BTreeMap<String, Offset>,
     pub fingerprints: u64,
     origin: Origin,
-    /// The offset of each input topic up to which the changelog is applied. Topics without an entry are unbounded.
+    /// The offset of each input topic up to which the changelog is applied. In a rebuild, this is the group's committed offset. Topics
+    /// without an entry are unbounded.
     bounds: BTreeMap<String, Offset>,
     /// The oldest slice whose keys have not expired, if known.
     oldest_slice: Option<Slice>,
-    /// The highest epoch so far.
+    /// The highest epoch of any record so far.
     pub epoch: i64,
-    /// The spans and the epoch of the last commit, which all of its parts share, and the number of its parts that were applied.
+    /// The last applied commit: its spans and its epoch, which all of its parts (changelog records) share, and the number of applied parts.
     last: Vec<(String, Offset, Offset)>,
     last_epoch: i64,
     last_parts: u32,
 }
 
 impl Applier {
-    /// Continues from a state at `offsets`, up to `bounds`. Keys of slices before `oldest_slice` have expired.
+    /// Creates an applier that continues from a state at `offsets`, up to `bounds`. Keys of slices before `oldest_slice` have expired.
     #[must_use]
     pub const fn new(
         offsets: BTreeMap<String, Offset>,
@@ -107,7 +109,7 @@ impl Applier {
     /// Applies a record to the state.
     ///
     /// # Errors
-    /// Returns [`ExactError`] if the state has no room or cannot decide.
+    /// Returns [`ExactError`] if the state has no room, or if its exact store cannot be read.
     pub fn follow(&mut self, dedup: &mut Dedup, record: &ChangelogRecord<'_>) -> Result<Outcome, ExactError> {
         let outcome = self.accept(record);
         if outcome == Outcome::Taken {
@@ -121,13 +123,14 @@ impl Applier {
         Ok(outcome)
     }
 
-    /// Decides the outcome of the next record. If it is [`Outcome::Taken`], the caller must apply [`Applier::effect`] to the state before
-    /// the next record, because `offsets` already include the record.
+    /// Decides the outcome of the next record. If the outcome is [`Outcome::Taken`], the caller must apply [`Applier::effect`] to the state
+    /// before the next record, because `offsets` already include the record.
     pub fn accept(&mut self, record: &ChangelogRecord<'_>) -> Outcome {
         if record.origin.owner != self.origin.owner {
             return Outcome::Foreign;
         }
-        // A worker that has lost the partition may not know it yet, and without transactions it can keep writing.
+        // A record with a lower epoch comes from a worker that has lost the partition, but may not know that yet. Without transactions,
+        // such a worker can still write.
         if record.epoch < self.epoch {
             return Outcome::Passed;
         }
@@ -138,18 +141,20 @@ impl Applier {
         }
         let same = self.continues(record);
         // A worker logs a commit again if it does not know whether the first attempt was written. This happens without transactions, and
-        // during a warm-up, which moves no offset that would show it. The second attempt has the same parts. A part must not be applied
-        // twice: a cuckoo filter would store two copies of a key, and a window by count would count its keys twice.
+        // during a warm-up, because the group's offset does not move and so cannot show the outcome. The second attempt has the same parts.
+        // A part must not be applied twice: a cuckoo filter would store two copies of a key, and a window by count would count its keys
+        // twice.
         if same && record.part.is_some_and(|part| part < self.last_parts) {
             return Outcome::Passed;
         }
         if !same {
             let known = |span: &&Span<'_>| self.offsets.get(span.topic).is_some_and(|&applied| span.start < applied);
             if record.spans.iter().any(|span| known(&span)) {
-                // When applying starts from a checkpoint, the changelog also has the records before it.
+                // If the applier starts from a checkpoint, the changelog may also contain records from before the checkpoint.
                 let old = record.spans.iter().all(|span| self.offsets.get(span.topic).is_some_and(|&applied| span.end <= applied));
-                // A warm-up logs records again that the group has read before. It shows no reset, but that its owner had an older state, and
-                // that the changelog was recreated: only checkpoints have the keys before it.
+                // A warm-up logs the effects of records that the group has read before, so a warm-up record below the applied offset does
+                // not show a reset. It shows that the changelog was recreated while its owner had an older state. Keys from before the
+                // warm-up are then only in checkpoints.
                 return match (old, self.last.is_empty()) {
                     (true, is_first) if is_first || record.warms_up => Outcome::Passed,
                     (false, true) if record.warms_up => Outcome::Gap,
@@ -178,7 +183,7 @@ impl Applier {
         let is_expired = slice.is_some_and(|slice| self.oldest_slice.is_some_and(|oldest| slice < oldest));
         Effect {
             start: (!is_expired).then(|| {
-                // If a record has no keys, its slice only shows when it was written, and says nothing about the state.
+                // The slice of a record without keys only shows when the record was written. The state may not have reached that slice.
                 let slice = slice.filter(|_| !record.runs.is_empty());
                 (record.time, slice, record.replay_info.filter(|_| record.origin.kind == self.origin.kind))
             }),
@@ -187,7 +192,7 @@ impl Applier {
         }
     }
 
-    /// Returns the offset reset that this record shows, with the record's offset in the changelog. See [`Outcome::SetBack`].
+    /// Returns the offset reset that a record with [`Outcome::SetBack`] shows. `before` is the offset of the record in the changelog.
     #[must_use]
     pub fn cut(&self, before: Offset, record: &ChangelogRecord<'_>) -> Option<Cut> {
         let back = record.spans.iter().find(|span| self.offsets.get(span.topic).is_some_and(|&applied| span.start < applied))?;
@@ -228,7 +233,7 @@ pub struct Cut {
     pub topic: String,
     /// The first input offset whose effect is void.
     pub start: Offset,
-    /// The end offsets of the record that shows the reset.
+    /// The end offset of each input topic in the record that shows the reset.
     pub ends: Vec<(String, Offset)>,
 }
 
@@ -236,10 +241,10 @@ impl Cut {
     /// The maximum number of offset resets within one changelog.
     pub const MAX: usize = 100;
 
-    /// Adds the reset, for another read from the beginning. Removes earlier resets whose own record is now void: the worker that wrote the
-    /// record of this reset had restored its state without them.
+    /// Adds this reset to `cuts`, for another read of the changelog from its beginning. Removes an earlier reset if this reset makes its
+    /// record void. The worker that logged this reset had restored its state without that record.
     ///
-    /// Each read adds a reset and removes only resets of earlier records, so the number of reads is finite.
+    /// Each read adds a reset, and removes only resets from earlier records, so the number of reads is finite.
     pub fn add_to(self, cuts: &mut Vec<Self>) {
         let is_void =
             |cut: &Self| cut.before < self.before && cut.ends.iter().any(|(topic, end)| *topic == self.topic && *end > self.start);

@@ -1,4 +1,6 @@
 //! Changes of a state since its last commit, which the next commit will log.
+//!
+//! Owns the encoding of these changes as changelog records. Must never log the change of an input record that the commit does not contain.
 
 use super::Origin;
 use super::record::{self, ChangelogRecord, Span};
@@ -11,13 +13,13 @@ use std::collections::VecDeque;
 /// The maximum number of fingerprints per changelog record: half a megabyte, far below the brokers' size limit.
 pub const RECORD_FINGERPRINTS_MAX: usize = 1 << 15;
 
-/// The maximum number of entries to keep allocated: 2 MiB, because every partition may use this much.
+/// The maximum number of entries that stay allocated for reuse. They take 2 MiB, in every partition.
 const SPARE_MAX: usize = 1 << 16;
 
 /// The changes within one slice, in order.
 #[derive(Debug)]
 struct SliceChanges {
-    /// `None` before the first timestamp.
+    /// The slice, or `None` before the first timestamp.
     slice: Option<Slice>,
     /// The first and the last stream time of these changes.
     first_time: Option<Timestamp>,
@@ -28,7 +30,7 @@ struct SliceChanges {
     entries: Vec<Entry>,
 }
 
-/// A change. It takes 32 bytes, because there may be many.
+/// A change of one key, kept to 32 bytes because there may be many.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     fingerprint: Fingerprint,
@@ -39,7 +41,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// True if the record is below the ends of the topics.
+    /// True if the input record that caused the change is below the end of its topic.
     fn is_in(&self, ends: &[(TopicId, Offset)]) -> bool {
         ends.iter().any(|&(topic, end)| topic.0 == self.topic as usize && self.offset < end)
     }
@@ -57,7 +59,7 @@ pub struct PendingChanges {
     /// The buffer of a logged slice, kept for reuse.
     spare: Vec<Entry>,
     len: usize,
-    /// True if no timestamp was known at the last record.
+    /// True if stream time was still unknown at the last record.
     is_untimed: bool,
 }
 
@@ -66,7 +68,8 @@ impl PendingChanges {
     #[inline]
     pub fn note(&mut self, dedup: &Dedup, topic: TopicId, offset: Offset, fingerprint: Fingerprint) {
         let (mutation, time) = (dedup.mutation(), dedup.stream_time());
-        // Keys from before the first timestamp belong to its slice, even if the record with that timestamp is not an insertion.
+        // Keys from before the first timestamp belong to the slice of that timestamp. So the record with the first timestamp starts the
+        // slice here even if it changes no key.
         let is_first_time = time.is_some() && self.groups.back().map_or(self.is_untimed, |group| group.time.is_none());
         self.is_untimed = time.is_none();
         if mutation.is_none() && !is_first_time {
@@ -100,8 +103,9 @@ impl PendingChanges {
         self.groups.back().is_some_and(|group| group.asked_for_replay_info && group.time.is_some() && group.slice == dedup.clock())
     }
 
-    /// Adds consecutive records of a topic, starting at `offset`, if [`can_append`](Self::can_append) returned true. Records that were not
-    /// `seen` were inserted. Stream time was `before` and advances with `times`.
+    /// Adds the insertions of consecutive records of a topic, the first at `offset`. Requires that [`can_append`](Self::can_append)
+    /// returned true. The key of a record was inserted if its entry in `seen` is false. Stream time was `before`, and advances with
+    /// `times`.
     pub fn note_batch(
         &mut self,
         topic: TopicId,
@@ -130,8 +134,8 @@ impl PendingChanges {
         self.len == 0
     }
 
-    /// Returns the records to log for a commit of `spans` by the owner with this epoch, each with its slice. `ends` are the committed
-    /// offsets by topic id. `end_time` is the stream time after the commit, if known. There is always at least one record, so that the
+    /// Returns the records to log for a commit of `spans` by the owner with this epoch, each with its slice. `ends` are the offsets to
+    /// commit, by topic id. `end_time` is the stream time after the commit, if known. There is always at least one record, so that the
     /// changelog shows the committed offsets.
     #[must_use]
     pub fn records(
@@ -147,7 +151,7 @@ impl PendingChanges {
         for group in &self.groups {
             let entries: Vec<_> = group.entries.iter().filter(|entry| entry.is_in(ends)).collect();
             let mut replay_info = group.replay_info;
-            // The stream time after a part of the entries is unknown.
+            // If only some of the entries are logged, the stream time after the last of them is unknown.
             let time = if entries.len() < group.entries.len() { group.first_time } else { group.time };
             if group.entries.is_empty() && !is_left {
                 parts.push((group.slice, group.time, None, Vec::new()));
@@ -160,7 +164,8 @@ impl PendingChanges {
         }
         let last = parts.len() - 1;
         let records = parts.into_iter().enumerate().map(|(number, (slice, time, replay_info, entries))| {
-            // Stream time may have advanced since the last key, through records without an insertion.
+            // Stream time may have advanced after the last key, through records that inserted nothing. Only the last changelog record has
+            // this time.
             let end_time = end_time.filter(|_| number == last);
             let part = u32::try_from(number).ok();
             let mut bytes = Vec::with_capacity(record::HEAD_BYTES + entries.len() * (record::FINGERPRINT_BYTES + 1));
@@ -187,7 +192,7 @@ impl PendingChanges {
         records.collect()
     }
 
-    /// Drops the changes up to these ends of the topics, which are now logged and committed.
+    /// Drops the changes below the `ends` of the topics, which are now logged and committed.
     pub fn committed(&mut self, ends: &[(TopicId, Offset)]) {
         let mut is_left = false;
         let (spare, len) = (&mut self.spare, &mut self.len);

@@ -1,14 +1,14 @@
 //! The part of a changelog that a state contains, and the part that is still needed.
 //!
-//! Owns the offsets from which a changelog is read and below which it is trimmed. They are stored with the state, so that the next worker
-//! continues trimming. Must never derive offsets from record timestamps, because Kafka may change them.
+//! Owns the offsets from which a changelog is read and below which it is trimmed. Checkpoints contain these offsets, so that the next owner
+//! continues trimming. Must never derive offsets from record timestamps, because Kafka may change the timestamps.
 
 use crate::filter::Slice;
 use crate::record::Offset;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The slice of keys that were judged before the first timestamp.
+/// Stands for the unknown slice of keys that were judged before the first timestamp.
 const UNTIMED: Slice = Slice(i64::MIN);
 
 /// The part of a changelog that a state contains.
@@ -16,12 +16,12 @@ const UNTIMED: Slice = Slice(i64::MIN);
 #[serde(deny_unknown_fields)]
 pub struct Progress {
     /// The id of the topic that the offsets belong to. A recreated changelog has a different id. `None` if unknown: with brokers that have
-    /// no topic ids, and in checkpoints of earlier builds.
+    /// no topic ids, and in checkpoints of earlier versions of unseen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topic_id: Option<String>,
     /// The offset after the last applied record.
     pub end: Option<Offset>,
-    /// The epoch of the last writer.
+    /// The epoch of the changelog's last writer.
     pub epoch: i64,
     /// For each slice, the offset from which the changelog contains everything that was logged in that slice or later.
     starts: BTreeMap<Slice, Offset>,
@@ -39,8 +39,8 @@ impl Progress {
         is_same
     }
 
-    /// Records that the state contains the changelog up to the record at `last`, when the state's clock was `clock`. Returns false if the
-    /// offset shows that the changelog was recreated, because its offsets start again from zero.
+    /// Records that the state contains the changelog up to the record at offset `last`. `clock` is the state's slice at that record.
+    /// Returns false if `last` is below an earlier offset, which shows that the changelog was recreated.
     pub fn logged(&mut self, clock: Option<Slice>, last: Offset) -> bool {
         let is_same = self.end.is_none_or(|end| last >= end);
         if !is_same {
@@ -49,7 +49,7 @@ impl Progress {
         }
         let first = self.end.replace(last + 1).unwrap_or(0);
         let untimed = if clock.is_some() { self.starts.remove(&UNTIMED) } else { None };
-        // Keys from before the first timestamp belong to its slice.
+        // Keys from before the first timestamp belong to the slice of that timestamp.
         self.starts.entry(clock.unwrap_or(UNTIMED)).or_insert(untimed.unwrap_or(first));
         is_same
     }
@@ -65,7 +65,7 @@ impl Progress {
         if self.starts.first_key_value().is_none_or(|(&first, _)| first > oldest || first == UNTIMED) {
             return None;
         }
-        // At most one entry per slice of the window remains.
+        // Drops entries of expired slices, so that at most one entry per slice of the window remains.
         self.starts = self.starts.split_off(&oldest);
         self.starts.first_key_value().map(|(_, &from)| from)
     }

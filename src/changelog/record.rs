@@ -1,21 +1,21 @@
-//! A changelog record: the effect of one commit on one state, or a part of the effect.
+//! A changelog record: the effect of one commit on one state, or a part of that effect.
 //!
-//! Owns the binary format, with 16 bytes per fingerprint and about 110 bytes per record. It stores whole fingerprints, because a filter of
-//! any kind and size computes its positions from all bits, and because the changelog must not merge two keys into one.
+//! Owns the binary format, with 16 bytes per fingerprint and about 110 bytes per record. A record stores whole fingerprints, because a
+//! filter of any kind and size computes its positions from all bits, and because the changelog must not merge two keys into one.
 //!
 //! ```text
-//! u8   version, 3; version 2 has no part
+//! u8   version                                             3, or 2, which has no part
 //! u64  owner, u64 keys, u64 clock, u64 kind                see Origin
 //! i64  epoch                                               see ChangelogRecord::epoch
 //! u32  part                                                see ChangelogRecord::part
-//! i64  slice                                               or i64::MIN, before any time is known
-//! i64  stream time before its keys, i64 after them         or i64::MIN
-//! u64  replay info                                                or u64::MAX
-//! u16  topics, each: u16 length, name, i64 start, i64 end  the offsets whose effect it is; see Span::WARM_UP
-//! runs, each: u8 what was done, u32 count, 16 bytes each   to the end
+//! i64  slice                                               or i64::MIN before the first timestamp
+//! i64  stream time of the keys, i64 after the commit       or i64::MIN if unknown
+//! u64  replay info                                         or u64::MAX if there is none
+//! u16  topics, each: u16 length, name, i64 start, i64 end  the spans; see Span::WARM_UP
+//! runs, each: u8 mutation, u32 count, 16 bytes per key     until the end of the record
 //! ```
 //!
-//! All numbers are little-endian. The keys of a record belong to one slice. The format does not rely on the record's timestamp in Kafka:
+//! All numbers are little-endian. The keys of a record belong to one slice. The format must never rely on the record's timestamp in Kafka:
 //! librdkafka treats a timestamp of 0 as "now", and brokers may reject timestamps far from their own time.
 
 use super::Origin;
@@ -27,10 +27,10 @@ use crate::record::{Offset, Timestamp};
 /// The format version, and the older version that is still supported.
 pub(super) const VERSION: u8 = 3;
 const VERSION_WITHOUT_PART: u8 = 2;
-/// Represents `None` where every other value is valid.
+/// Encodes `None` in an `i64` field, because every other value is valid there.
 const NONE: i64 = i64::MIN;
 pub(super) const FINGERPRINT_BYTES: usize = 16;
-/// The size of the part before the runs, including the names of one or two topics.
+/// The capacity in bytes to reserve for the fields before the runs, including the names of one or two topics.
 pub(super) const HEAD_BYTES: usize = 256;
 
 /// An error for bytes that are not a changelog record.
@@ -48,8 +48,9 @@ pub struct Span<'a> {
 }
 
 impl Span<'static> {
-    /// Marks a record of a warm-up. See [`ChangelogRecord::warms_up`]. Kafka topics cannot have an empty name. Versions that do not know
-    /// the mark read it as a topic without records, so the format version stays the same.
+    /// Marks a record of a warm-up. See [`ChangelogRecord::warms_up`]. No real topic can be mistaken for the mark, because Kafka topics
+    /// cannot have an empty name. Versions that do not know the mark read it as a topic without records, so the format version stays the
+    /// same.
     pub const WARM_UP: Self = Self { topic: "", start: 0, end: 0 };
 }
 
@@ -84,17 +85,18 @@ impl KeyRun<'_> {
 pub struct ChangelogRecord<'a> {
     /// The writer and its settings.
     pub origin: Origin,
-    /// The epoch of the owner, which increases each time another worker takes the partition over. Later records of the previous owner are
-    /// void.
+    /// The epoch of the owner, which increases each time another worker takes the partition over. Records that the previous owner writes
+    /// after that are void.
     pub epoch: i64,
     /// The number of the record within its commit, from 0. If a commit is logged again, its parts have the same numbers. `None` for records
-    /// of the older version.
+    /// of format version 2.
     pub part: Option<u32>,
-    /// The slice into which the keys were inserted, in the clock of the origin. `None` before the first timestamp.
+    /// The slice into which the keys were inserted, as counted by [`Origin::clock`]. `None` before the first timestamp.
     pub slice: Option<Slice>,
-    /// Stream time after the last key of the record was inserted. `None` before the first timestamp.
+    /// Stream time when the keys were inserted: after the last key, or after the first key if the commit contains only some of the slice's
+    /// keys. `None` before the first timestamp.
     pub time: Option<Timestamp>,
-    /// Stream time after the commit.
+    /// Stream time after the commit, if known. Only the last record of a commit has it.
     pub end_time: Option<Timestamp>,
     /// See [`crate::filter::Filter::replay_info`].
     pub replay_info: Option<u64>,
@@ -159,7 +161,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends the header of `record`, whose runs are not added yet.
+/// Appends all fields of `record` except for its runs.
 pub(super) fn push_head(out: &mut Vec<u8>, record: &ChangelogRecord<'_>) {
     let ChangelogRecord { origin, epoch, part, slice, time, end_time, replay_info, spans, .. } = record;
     out.push(VERSION);
@@ -181,7 +183,7 @@ pub(super) fn push_head(out: &mut Vec<u8>, record: &ChangelogRecord<'_>) {
     }
 }
 
-/// Appends a run of `fingerprints`. Their number fits into a `u32`.
+/// Appends a run of `fingerprints`, whose number must fit into a `u32`.
 pub(super) fn push_run(out: &mut Vec<u8>, mutation: Mutation, fingerprints: impl ExactSizeIterator<Item = Fingerprint>) {
     out.push(match mutation {
         Mutation::Insert => b'i',
@@ -192,7 +194,7 @@ pub(super) fn push_run(out: &mut Vec<u8>, mutation: Mutation, fingerprints: impl
     fingerprints.for_each(|fingerprint| out.extend_from_slice(&fingerprint.0.to_le_bytes()));
 }
 
-/// Encodes a record that inserts keys that come from no input record, because they were seen before the group started.
+/// Encodes a record that inserts keys from before the group started. The record has no spans, because these keys come from no input record.
 #[must_use]
 pub fn insertions(
     origin: Origin,

@@ -48,9 +48,9 @@ fn rules(with: impl Fn(Window) -> (Option<Spec>, bool) + Clone) -> impl Strategy
     })
 }
 
-/// Filters with slices, whose state does not depend on expired keys.
+/// Rules with slices. Their state does not depend on expired keys.
 fn sliced() -> impl Strategy<Value = Rules> {
-    // The capacity is so small that slices chain, and later slices are sized from earlier ones.
+    // The capacity is so small that slices overflow into chained layers, and that later slices are sized from earlier ones.
     let aging = |rate: f64| {
         move |window| {
             let growth = Growth { adapt: true, ..Growth::default() };
@@ -60,7 +60,7 @@ fn sliced() -> impl Strategy<Value = Rules> {
     prop_oneof![rules(move |window| (aging(1e-9)(window), false)), rules(move |window| (aging(0.3)(window), true)), rules(|_| (None, true)),]
 }
 
-/// A filter of a kind. If the kind forgets at random, the filter forgets all keys several times in a test.
+/// Returns a filter of this kind. If the kind forgets at random, the filter forgets all keys several times in a test.
 fn of_kind(kind: Kind, window: Window, keys: u64) -> Option<Spec> {
     let rate = if kind.properties().keeps_window { 1e-9 } else { 0.01 };
     kind.spec(window, &Demand { bytes: 4_000, ..Demand::new(keys, rate) })
@@ -218,7 +218,7 @@ fn rebuild(log: &[Vec<u8>], bound: Option<Offset>) -> Offset {
     }
 }
 
-/// Rebuilds a state from a changelog with different settings.
+/// Rebuilds a state with the settings in `origin` and `rules`, which may differ from those of the changelog.
 fn follow_as(origin: Origin, rules: Rules, log: &[Vec<u8>]) -> (Applier, Dedup) {
     let (mut applier, mut dedup) = (applier_of(origin), Dedup::new(rules));
     for bytes in log {
@@ -247,7 +247,7 @@ fn state(dedup: &mut Dedup) -> State {
         generation.id = number;
     }
     metadata.exact.iter_mut().for_each(|metadata| metadata.next_id = 0);
-    // The estimate has no effect on verdicts, and counts records that are in no changelog.
+    // The watched keys have no effect on verdicts, and also count records that are in no changelog.
     metadata.watched = None;
     let page = |id| {
         let mut bytes = Vec::new();
@@ -406,7 +406,7 @@ fn a_record_is_decoded_as_it_was_encoded() {
     }
 }
 
-/// A version that does not know the mark reads it as a topic without a name. Nothing else in the record differs.
+/// Versions that do not know the mark read it as a topic without a name. So nothing else in the record may differ.
 #[test]
 fn a_record_of_a_warm_up_differs_only_by_its_mark() {
     let (dedup, pending, span) = (Dedup::new(window()), PendingChanges::default(), Span { topic: "a", start: 3, end: 7 });
@@ -430,7 +430,7 @@ fn a_record_of_another_version_is_an_error_with_a_message() {
     }
 }
 
-/// Version 2 has no part number after the origin and the epoch. All records with the same spans are parts of one commit.
+/// In format version 2, no part number follows the epoch, and all records with the same spans are parts of one commit.
 #[test]
 fn a_record_without_a_part_number_is_decoded() {
     let bytes = put(7, 3, 10);
@@ -466,7 +466,7 @@ fn a_reset_of_the_groups_offsets_is_detected() {
     assert_eq!(step(&put(20, 4, 8)), Outcome::SetBack);
 }
 
-/// Another owner had an older checkpoint when the changelog was recreated, and logs what that checkpoint lacks.
+/// Another owner had an older checkpoint when the changelog was recreated, and logs the records that its checkpoint lacks.
 #[test]
 fn a_warm_up_is_not_a_reset() {
     let mut dedup = Dedup::new(window());
@@ -518,7 +518,6 @@ fn records_of_the_previous_owner_after_a_takeover_are_void() {
     }
 }
 
-/// Keys logged by a filter of any kind are remembered by a filter of any other kind.
 #[test]
 fn keys_logged_by_one_kind_are_remembered_by_another() {
     let window = Window::time(1_000, 4);
@@ -548,7 +547,7 @@ fn keys_logged_by_one_kind_are_remembered_by_another() {
             let (_, mut made) = follow_as(Origin { clock: clock(now), kind: other as u64, ..ORIGIN }, *now, &log);
             let bytes = made.usage().bytes;
             assert!(bytes < 1 << 20, "{number} as {other}: {bytes} bytes for a few thousand keys");
-            // A stable filter reports a few new keys as seen, so they are not logged.
+            // A stable filter reports a few new keys as seen. These keys are not logged.
             let forgotten =
                 (3_100..4_000_u64).filter(|&number| made.judge(key(number), Some(1_700_000_003_999), i64::MAX).unwrap() == Verdict::Unseen);
             let forgotten = forgotten.count();

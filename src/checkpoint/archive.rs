@@ -1,6 +1,6 @@
-//! Stored fingerprints of a partition, which its exact store looks up on disk.
+//! The stored fingerprints of a partition, in which its exact store looks up keys.
 //!
-//! Must never answer after the store was quarantined. Its fingerprints are lost then, and the answer "not found" would let duplicates
+//! Must never answer after the store was quarantined. The fingerprints are then lost, and the answer "not found" would let duplicates
 //! through.
 
 use super::store::Store;
@@ -18,7 +18,7 @@ pub struct StoredFingerprints {
 }
 
 impl StoredFingerprints {
-    /// Creates a view of the fingerprints stored by the checkpoint that `saved` proves, and by later checkpoints.
+    /// Creates a view of the fingerprints that were stored by the checkpoint of `saved`, and by later checkpoints.
     #[must_use]
     pub const fn new(store: Arc<Store>, id: PartitionId, saved: Saved) -> Self {
         Self { store, id, saved }

@@ -1,4 +1,5 @@
-//! Keys and checksums of the stored entries. Keys sort in the order in which they are read, and values carry a checksum.
+//! Keys and checksums of the stored entries. Keys sort in the order in which entries are read. The values of metadata and pages end with a
+//! checksum.
 
 use super::PartitionId;
 use crate::filter::{GenerationId, PageId, Part, Slice};
@@ -14,7 +15,7 @@ pub fn metadata_key(id: &PartitionId) -> Vec<u8> {
     key(b'h', id)
 }
 
-/// Returns the key of a page. Numbers are big-endian, with the sign of the slice flipped, so that keys sort like the numbers.
+/// Returns the key of a page. Numbers are big-endian, and the sign bit of the slice is flipped, so that keys sort like the numbers.
 #[must_use]
 pub fn page_key(id: &PartitionId, page: PageId) -> Vec<u8> {
     let mut key = key(b'p', id);
@@ -94,14 +95,14 @@ pub fn page_id(id: &PartitionId, key_bytes: &[u8]) -> Option<PageId> {
 
 fn key(kind: u8, id: &PartitionId) -> Vec<u8> {
     let mut key = vec![kind];
-    // The length comes first, so that the keys of a space do not mix with those of a longer name.
+    // The length of the name comes first, so that the keys of a space `a` do not mix with the keys of a space `ab`.
     key.extend_from_slice(&(id.space.len() as u64).to_be_bytes());
     key.extend_from_slice(id.space.as_bytes());
     key.extend_from_slice(&id.partition.to_be_bytes());
     key
 }
 
-/// Appends a checksum of key and value. Including the key detects values that were moved to another key.
+/// Appends a checksum of the key and the value. The checksum includes the key to detect a value that was stored under another key.
 pub fn append_checksum(key: &[u8], value: &mut Vec<u8>) {
     let sum = checksum(key, value);
     value.extend_from_slice(&sum.to_le_bytes());

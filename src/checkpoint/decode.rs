@@ -25,13 +25,15 @@ pub fn metadata(id: &PartitionId, stored: &[u8]) -> Result<CheckpointMetadata, S
     serde_json::from_slice(value).map_err(|error| format!("cannot parse its metadata: {error}"))
 }
 
-/// Decodes the content of a stored fingerprint. Without contents, there is no value.
+/// Decodes the value of a stored fingerprint: the content of the key, or 0 if contents are not stored. Returns `None` if the value is
+/// invalid.
 #[must_use]
 pub fn content(value: &[u8]) -> Option<u64> {
     if value.is_empty() { Some(0) } else { value.try_into().ok().map(u64::from_le_bytes) }
 }
 
-/// Returns rules to read the described state without its configuration. They are not suitable for judging records.
+/// Returns rules with which a stored state can be read without its configuration. The rules are not suitable for judging records, because
+/// the metadata lacks options such as `late`.
 #[must_use]
 pub fn metadata_rules(metadata: &CheckpointMetadata) -> Rules {
     let (window, state) = (metadata.settings.window, &metadata.state);
@@ -46,10 +48,10 @@ pub fn metadata_rules(metadata: &CheckpointMetadata) -> Rules {
 }
 
 impl<'a> Decoder<'a> {
-    /// Starts with the metadata of the state.
+    /// Starts to decode a state, which the metadata describes.
     ///
     /// # Errors
-    /// Returns an error if the metadata does not match these rules.
+    /// Returns an error message if the metadata does not match these rules.
     pub fn new(id: &'a PartitionId, metadata: &CheckpointMetadata, rules: Rules) -> Result<Self, String> {
         let state = Dedup::from_metadata(rules, &metadata.state).map_err(|error| error.to_string())?;
         let expected_pages = metadata.state.parts().iter().fold(0_u64, |sum, part| sum.saturating_add(part.pages));
@@ -59,7 +61,7 @@ impl<'a> Decoder<'a> {
     /// Decodes a stored page.
     ///
     /// # Errors
-    /// Returns an error if the key, the checksum, or the length does not match a page of this state.
+    /// Returns an error message if the key, the checksum, or the length does not match a page of this state.
     pub fn page(&mut self, key: &[u8], stored: &[u8]) -> Result<(), String> {
         let page = page_id(self.id, key).ok_or("a page has an invalid key")?;
         let bytes =
@@ -72,7 +74,7 @@ impl<'a> Decoder<'a> {
     /// Returns the state if all pages were decoded.
     ///
     /// # Errors
-    /// Returns an error if pages are missing.
+    /// Returns an error message if pages are missing.
     pub fn finish(self) -> Result<Dedup, String> {
         if self.pages == self.expected_pages {
             Ok(self.state)

@@ -3,8 +3,8 @@
 use super::{CheckpointMetadata, Error, PartitionId, Store};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Computes the digest of a partition's stored state from its metadata, pages, and fingerprints. It does not depend on offsets, on the ids
-/// of generations, or on the observed error rate.
+/// Computes the digest of a partition's stored state from its metadata, pages, and fingerprints. The digest does not depend on offsets, on
+/// the ids of generations, or on the observed error rate.
 ///
 /// # Errors
 /// Returns an error if the state cannot be read.

@@ -1,7 +1,8 @@
 //! The write of one checkpoint, which is applied completely or not at all.
 //!
-//! Owns the memory limit of a checkpoint write. A small checkpoint is one write batch. A large one is assembled in files next to the store,
-//! which RocksDB then ingests in one step, without copying them to memory or to its log. Must never make a part of a checkpoint visible.
+//! Owns the memory limit of a checkpoint write. A small checkpoint is one write batch. A large checkpoint is assembled in files next to the
+//! store. RocksDB then ingests the files in one step, without copying them to memory or to its log. Must never make only a part of a
+//! checkpoint visible.
 
 #[cfg(feature = "faults")]
 use super::database::Change;
@@ -19,13 +20,13 @@ pub(super) enum Draft<'o> {
     Memory(Vec<Change>),
 }
 
-/// The files of a checkpoint, one per kind of key, so that no file spans keys of another kind. Files that the store has not ingested are
-/// deleted.
+/// The files of a checkpoint. Each file has keys of only one kind (their first byte), so that its key range contains no other kind. Files
+/// that RocksDB has not ingested are deleted when this value is dropped.
 pub(super) struct Files<'o> {
     dir: PathBuf,
     options: &'o Options,
     finished: Vec<PathBuf>,
-    /// The kind of key in the file that is being written, and the file.
+    /// The file that is being written, and the kind of its keys.
     open: Option<(u8, SstFileWriter<'o>)>,
     bytes: u64,
 }
@@ -36,7 +37,7 @@ impl<'o> Draft<'o> {
         Self::Batch(WriteBatch::default())
     }
 
-    /// Creates a draft in files of `dir`, an empty directory that is deleted with the draft.
+    /// Creates a draft in files. `dir` is an empty directory, which is deleted with the draft.
     pub(super) fn in_files(dir: PathBuf, options: &'o Options) -> Self {
         Self::Files(Files { dir, options, finished: Vec::new(), open: None, bytes: 0 })
     }
@@ -72,7 +73,7 @@ impl<'o> Draft<'o> {
         Ok(())
     }
 
-    /// Finishes the last file.
+    /// Finishes the last file. No entries can be added afterwards.
     pub(super) fn finish(&mut self) -> Result<(), Error> {
         match self {
             Self::Files(files) => files.finish(),
@@ -82,7 +83,7 @@ impl<'o> Draft<'o> {
         }
     }
 
-    /// Writes the draft. Returns the number of bytes.
+    /// Writes the draft to the database. Returns the number of bytes written.
     pub(super) fn write(self, db: &DB) -> Result<u64, Error> {
         match self {
             Self::Batch(batch) => {
@@ -110,7 +111,6 @@ impl<'o> Files<'o> {
             writer.open(self.dir.join(format!("{}.sst", self.finished.len())))?;
             self.open = Some((kind, writer));
         }
-        // Opened above.
         self.open.as_mut().map(|(_, writer)| writer).ok_or_else(|| unreachable!("a file is open"))
     }
 
@@ -145,7 +145,7 @@ pub(super) fn clean(dir: &Path) -> std::io::Result<()> {
 /// Returns the table options for files that the store writes or ingests.
 pub(super) fn tables() -> BlockBasedOptions {
     let mut tables = BlockBasedOptions::default();
-    // Most looked-up fingerprints are in at most one generation. The Bloom filter avoids reading the others.
+    // Most looked-up fingerprints are in at most one generation. The Bloom filter avoids reading the other generations.
     tables.set_bloom_filter(10.0, false);
     tables
 }

@@ -1,4 +1,4 @@
-//! Merges several state directories. A partition of the result has seen every key that it has seen in any of them.
+//! Merges several state directories. A partition of the result has seen every key that the partition has seen in any of the directories.
 //!
 //! Must never write to a source directory, or merge states of different configurations.
 
@@ -10,13 +10,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The number of fingerprints to copy between two writes.
+/// The maximum number of fingerprints to copy between two writes.
 const FINGERPRINTS_MAX: u64 = 1 << 20;
 
 /// Merges the states of `sources` into a new directory. Returns the number of partitions.
 ///
-/// For each input topic, the later offset is used. All states belong to the same log, so the result contains the effect of every record
-/// below that offset that any of the sources contains.
+/// For each input topic, the result has the largest offset of the sources. All states of a partition describe the same log, so the source
+/// with the largest offset contains the effects of all records below this offset, and so does the result.
 ///
 /// # Errors
 /// Returns an error if a directory cannot be read or written, `target` already contains state, or two states do not match.

@@ -1,12 +1,12 @@
 //! Checkpoints: the state of each partition with its offsets, stored in RocksDB.
 //!
-//! Owns the state directory. A checkpoint is one atomic write of the changed pages, the deleted generations, and the metadata with the
-//! offsets. A large checkpoint is assembled in files that RocksDB ingests in one step. So the stored state always contains the effects of
-//! exactly the records below its offsets. Checkpoints are not synced to disk. Correctness does not depend on them, because Kafka is the
-//! source of truth, and after a power failure an older checkpoint is enough.
+//! Owns the state directory. A checkpoint is one atomic write: the changed pages of the filter, the changed fingerprints of the exact
+//! store, the deletion of expired generations (each has the keys of one slice of the window), and metadata with the offsets. A large
+//! checkpoint is assembled in files that RocksDB ingests in one step. So the stored state always contains the effects of exactly the
+//! records below its offsets. Checkpoints are not synced to disk. Correctness does not depend on them, because Kafka is the source of
+//! truth, and an older checkpoint is enough after a power failure.
 //!
-//! Must never decide how to handle a missing or incompatible checkpoint. Must never delete a corrupt checkpoint, which is quarantined
-//! instead.
+//! Must never decide how to handle a missing or incompatible checkpoint. Must never delete a corrupt checkpoint, but quarantines it.
 //!
 //! ```text
 //! DIR/instance                     unique id of this directory
@@ -14,9 +14,9 @@
 //!   format                         version of the format
 //!   h <space> <partition>          metadata: settings, offsets, metadata of the filter, as JSON
 //!   p <space> <partition> <page>   64 KiB of a filter's bits
-//!   x <space> <partition> <generation> <fingerprint>   no value; with `emit = "on_change"`, 8 bytes of content
+//!   x <space> <partition> <generation> <fingerprint>   no value; with `emit = "on_change"`, an 8-byte hash of the content
 //! DIR/drafts/                      unfinished checkpoints, deleted after a crash
-//! DIR/checkpoints.corrupt-<time>/  quarantined
+//! DIR/checkpoints.corrupt-<time>/  quarantined checkpoints
 //! ```
 
 #[cfg(feature = "worker")]
@@ -57,7 +57,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-/// The suffix of the filter whose store has the last content of each key.
+/// The suffix of [`Settings::filter`] if the store contains the last content of each key (`emit = "on_change"`).
 const ON_CHANGE: &str = ", on change";
 
 /// The id of a state: one partition number of one key space.
@@ -73,13 +73,14 @@ impl fmt::Display for PartitionId {
     }
 }
 
-/// The checkpoint of a partition, except for the filter's pages.
+/// The checkpoint of a partition, except for the filter's pages and the exact store's fingerprints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CheckpointMetadata {
     /// The settings that the stored bits depend on. A checkpoint with other settings cannot be used.
     pub settings: Settings,
-    /// The next offset of each input topic. The state contains the effects of exactly the records below that offset.
+    /// The next offset of each input, by [`crate::record::log_name`]. The state contains the effects of exactly the records below these
+    /// offsets.
     pub offsets: BTreeMap<String, Offset>,
     /// The part of the changelog that the state contains.
     pub changelog: Progress,
@@ -93,7 +94,7 @@ pub struct Settings {
     pub window: Window,
     /// The kind of filter, such as `aging`, `aging, confirmed`, or `exact, on change`.
     pub filter: String,
-    /// The key hash. For a secret, this is only a value that distinguishes it from other secrets.
+    /// The id of the key hash. If keys are hashed with a secret, the id differs between secrets, but does not reveal them.
     pub hash: String,
     /// The key definition of each input topic.
     pub keys: BTreeMap<String, String>,
@@ -108,16 +109,16 @@ impl Settings {
             entry: _,
             input: _,
             output: _,
-            when: _, // A key stays the same. What was not deduplicated is not stored.
+            when: _, // Changes no key. Records that are not selected are not stored.
             space: _,
             key: _,
             formats: _,     // A text or number has the same fingerprint in every format.
-            repartition: _, // The partitions of the internal topic are fixed, and so are the keys in them.
+            repartition: _, // The repartition topic keeps its partition count, so keys stay in their partitions.
             window: _,
             filter: _,
             retract: _,
             refresh: _,
-            time: _, // It decides what advances stream time, which is stored.
+            time: _, // Determines what advances stream time, but stream time itself is stored.
             max_future: _,
             late: _,
             on_change: _,
@@ -136,13 +137,13 @@ impl Settings {
         Self { window: topic.window, filter, hash: topic.key.hashing_id(), keys }
     }
 
-    /// Returns which records of a key are emitted, from the kind of filter.
+    /// Returns the value of `emit` with which a state was stored, from [`Settings::filter`].
     #[must_use]
     pub fn emit_of(filter: &str) -> Emit {
         if filter.ends_with(ON_CHANGE) { Emit::OnChange } else { Emit::First }
     }
 
-    /// Returns the origin of changelog records for a topic's space.
+    /// Returns the origin of changelog records for a topic's space, which identifies their writer and settings.
     #[must_use]
     pub fn origin(&self, config: &Config, topic: &Topic, rules: &Rules) -> Origin {
         let owner = format!("{:?} {:?}", config.kafka.group_id, topic.space);
@@ -151,7 +152,7 @@ impl Settings {
         Origin::new(&owner, &keys, &clock, &self.filter)
     }
 
-    /// Describes the difference, for use within a sentence: `its window was X and is Y`.
+    /// Describes the first difference between these settings and `now`, for use within a sentence: `its window was X and is Y`.
     #[must_use]
     pub fn difference(&self, now: &Self) -> String {
         if self.window != now.window {
@@ -193,7 +194,7 @@ pub enum Error {
     #[error("state directory {}: {what}", .dir.display())]
     Corrupt {
         dir: PathBuf,
-        /// The expected and the actual content, and its place.
+        /// The problem, and the location of the corrupt data.
         what: String,
     },
     /// The stored state of a partition was lost.
@@ -203,10 +204,10 @@ pub enum Error {
         /// The id of the lost state.
         id: PartitionId,
     },
-    /// Another worker of this process has claimed the partition since.
+    /// Another worker of this process has claimed the partition in the meantime.
     #[error("another worker thread of this process now owns {0}, so its checkpoint was not overwritten")]
     Superseded(PartitionId),
-    /// Directories that cannot be merged.
+    /// The directories cannot be merged.
     #[error("{0}")]
     Merge(String),
     /// An error of RocksDB, such as a full disk.

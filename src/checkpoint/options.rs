@@ -1,14 +1,14 @@
 //! The options of RocksDB.
 //!
-//! Owns the limits of its memory, files, and threads. Must never sync each write, because any checkpoint is good enough after a power
-//! failure.
+//! Owns the limits of its memory, files, and threads. Must never sync each write, because any older checkpoint is good enough
+//! after a power failure.
 
 use super::draft;
 use rocksdb::{Cache, DBCompressionType, Options};
 
-/// The size of a write buffer. At most two are in memory.
+/// The size of a write buffer in bytes. At most two write buffers are in memory.
 const WRITE_BUFFER_BYTES: usize = 32 << 20;
-/// The size of the block cache, which is used for fingerprint lookups.
+/// The size of the block cache in bytes. The cache is for fingerprint lookups.
 const BLOCK_CACHE_BYTES: usize = 64 << 20;
 
 pub(super) fn options() -> Options {

@@ -30,8 +30,8 @@ pub struct Args {
     config: super::ConfigArgs,
     /// Also connect to the brokers, and check the topics, permissions, schemas, and features of the cluster
     ///
-    /// To try transactions and other features, it creates a topic whose name starts with the group, writes two records to it, and deletes
-    /// it. Nothing else changes.
+    /// To try transactions and other features, the command creates a topic whose name starts with the group, writes two records to the
+    /// topic, and deletes it. Nothing else changes.
     #[arg(long)]
     connect: bool,
     /// Print the effective configuration as TOML, with all defaults and without secrets
@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     super::print(&format!("ok\n\n{}\n{}", summary(&config), features(&checked.features)))
 }
 
-/// Checks everything. `config` is set once it is loaded. Warnings are also written to stderr.
+/// Runs all checks. `loaded` is set once the configuration is loaded. Warnings are also written to stderr.
 fn check(args: &Args, loaded: &mut Option<Config>, checked: &mut Checked, left_out: &mut Vec<LeftOut>) -> Result<(), config::Errors> {
     let config = &*loaded.insert(args.config.load()?);
     args.config.check_properties(config)?;
@@ -110,7 +110,7 @@ fn check(args: &Args, loaded: &mut Option<Config>, checked: &mut Checked, left_o
     Ok(())
 }
 
-/// Returns a warning for each option of a topic that reads one element of a list. Other elements are not looked at.
+/// Returns a warning for each option of a topic that reads one element of a list. The verdict also applies to the other elements.
 fn list_elements(config: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
     for (number, topic) in config["topics"].as_array().into_iter().flatten().enumerate() {
@@ -147,7 +147,7 @@ fn is_index(step: &str) -> bool {
 
 /// Checks that the state directory is writable, by creating and deleting a file in it or in its closest existing ancestor.
 fn try_state_dir(dir: &Path) -> Result<(), String> {
-    // The last ancestor of a relative path is empty.
+    // The last ancestor of a relative path is empty, and stands for the current directory.
     let ancestors = dir.ancestors().map(|path| if path.as_os_str().is_empty() { Path::new(".") } else { path });
     let there = ancestors.into_iter().find(|path| path.symlink_metadata().is_ok()).unwrap_or(dir);
     let file = there.join(format!(".unseen-check-{}", std::process::id()));
@@ -173,7 +173,7 @@ fn row(topic: &Topic, name: String) -> [String; 6] {
     [name, output, topic.space.clone(), window_text(topic.window), topic.filter.to_string(), memory]
 }
 
-/// The bytes of memory for one partition; `None` if the filter is on disk.
+/// Returns the memory for one partition in bytes, or `None` if the filter is on disk.
 fn memory(topic: &Topic) -> Option<u64> {
     topic.rules(1).filter.map(|filter| filter.bytes(topic.window))
 }
@@ -191,7 +191,7 @@ fn pattern_json(pattern: &Pattern) -> Value {
     json
 }
 
-/// The features of the cluster as a table; empty if there are none.
+/// Returns the features of the cluster as a table, or an empty string if there are none.
 fn features(features: &[Feature]) -> String {
     if features.is_empty() {
         return String::new();

@@ -45,9 +45,9 @@ enum Command {
     ///
     /// Fix the cause first: a record that fails again becomes a new dead letter, which the next redrive writes back again.
     ///
-    /// Dead letters with the reasons `oversize`, `refused`, and `late` go to the output, and only if --reason selects them: the worker
-    /// would not emit them if it read them again, and the output rejects the first two again unless its limits have changed. A later run
-    /// can select what this one leaves out.
+    /// Dead letters with the reasons `oversize`, `refused`, and `late` go to the output, and only if --reason selects them. If they went to
+    /// the input, the worker would not emit them. The output rejects `oversize` and `refused` records again, unless its limits have
+    /// changed. A later run can select dead letters that this run leaves out.
     Redrive(RedriveArgs),
 }
 

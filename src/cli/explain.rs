@@ -38,16 +38,16 @@ pub struct Args {
     /// A field is a JSON value, or a string without quotes. `1` looks up both the number and the string.
     #[arg(long, value_name = "PART")]
     key: Vec<String>,
-    /// Input topic, or the space of one of its entries; required if the configuration has several
+    /// Input topic, or the space of one of its entries; required if the configuration has several topics
     #[arg(short, long, value_name = "INPUT", requires = "key")]
     topic: Option<String>,
-    /// Partition to look up the key in [default: all partitions that can have the key]
+    /// Partition to look up the key in [default: all partitions that can contain the key]
     #[arg(short, long, value_name = "N", requires = "key", value_parser = clap::value_parser!(i32).range(0..))]
     partition: Option<i32>,
     /// Replay a file from `unseen capture` instead of reading from the brokers
     #[arg(long, value_name = "FILE", conflicts_with = "key")]
     capture: Option<PathBuf>,
-    /// With --capture, number of partitions of the topic. Without it, the filter is sized for 1 partition and verdicts are uncertain
+    /// Number of partitions of the topic, for --capture. If omitted, the filter is sized for 1 partition, and verdicts are uncertain
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000), requires = "capture")]
     partitions: Option<u32>,
     /// With --capture, time at which the stream was read, in RFC 3339 [default: modification time of the file]

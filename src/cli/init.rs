@@ -48,8 +48,8 @@ pub struct Args {
     /// librdkafka property, such as `security.protocol=SSL`. Repeat the option for several properties
     #[arg(short = 'X', long, value_name = "NAME=VALUE", value_parser = super::key_value)]
     property: Vec<(String, String)>,
-    /// Part of the key: a JSON pointer such as /order/id, `key` for the record key, or `header:NAME`. Repeat it for a key of several
-    /// parts. By default, unseen proposes a key that fits the sample
+    /// Part of the key: a JSON pointer such as /order/id, `key` for the record key, or `header:NAME`. Repeat the option for a key of
+    /// several parts. By default, unseen proposes a key that fits the sample
     #[arg(long, value_name = "PART", value_parser = part)]
     key: Vec<String>,
     /// How long a key is remembered [default: twice the longest time between duplicates of the sample; without a sample, 24h]
@@ -58,7 +58,7 @@ pub struct Args {
     /// Distinct keys per window in the whole topic [default: those of the sample; without a sample, 10M]
     #[arg(long, value_name = "N", value_parser = flags::keys)]
     capacity: Option<u64>,
-    /// Topic for records without a key. Without it, the first such record stops the worker
+    /// Topic for records without a key. Without this topic, the first such record stops the worker
     #[arg(long, value_name = "TOPIC")]
     dead_letters: Option<String>,
     /// File with a recorded stream to examine instead of the first records of the input topic. `-` is the standard input
@@ -129,7 +129,7 @@ struct Broker {
 
 impl Broker {
     fn connect(args: &Args, interrupt: &Interrupt) -> anyhow::Result<Self> {
-        // The key does not matter yet.
+        // The key does not matter yet, because this configuration is only used to connect.
         let config = parse(&render(args, "{ record = \"key\" }", "24h", 1, ""))?;
         kafka::check_properties(&config).map_err(|errors| anyhow!("--property: {}", join(&errors)))?;
         let wanted = Wanted { topic: args.input.clone(), ..Wanted::default() };
@@ -175,7 +175,8 @@ fn compare(args: &Args) -> anyhow::Result<CompareContent> {
     CompareContent::new(args.ignore.clone()).map_err(|message| anyhow!("--ignore: {message}"))
 }
 
-/// Refuses a proposal without a key, or with one that records of the sample lack, because such a record stops the worker.
+/// Rejects a proposal without a key. Without a dead-letter topic, also rejects a key that some records lack, because such a record stops
+/// the worker.
 fn usable(args: &Args, proposal: Proposal) -> anyhow::Result<Proposal> {
     if proposal.parts.is_empty() {
         bail!("no key fits the records; name one with --key\n\n{}", proposal.text().trim_end());
@@ -215,7 +216,7 @@ fn configuration(args: &Args, proposal: Option<&Proposal>) -> anyhow::Result<Str
     Ok(render(args, &key, window.as_deref().unwrap_or("24h"), capacity.unwrap_or(10_000_000), &more))
 }
 
-/// Fields in which duplicates may differ, as in the configuration.
+/// Returns the value of `key_conflicts` for the configuration: the fields in which duplicates may differ.
 fn conflicts(args: &Args) -> String {
     let pointers: Vec<_> = args.ignore.iter().map(|pointer| quoted(pointer)).collect();
     if pointers.is_empty() { "true".to_owned() } else { format!("{{ except = [{}] }}", pointers.join(", ")) }

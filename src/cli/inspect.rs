@@ -24,7 +24,7 @@ pub struct Args {
     /// State directories (`state.dir`). For a directory in use by a worker, the last checkpoint is shown
     #[arg(required = true, value_name = "DIR")]
     dirs: Vec<PathBuf>,
-    /// Merge the directories into a new one, in which each partition has seen the keys of all of them
+    /// Merge the directories into a new directory, in which each partition has seen the keys from all directories
     ///
     /// All directories must come from the same configuration.
     #[arg(long, value_name = "NEW_DIR")]
@@ -43,7 +43,7 @@ pub struct Args {
     /// Override a setting of the configuration, for example `--set topics.0.window=2h`. Repeat the option to override several
     #[arg(long, value_name = "PATH=VALUE", value_parser = super::key_value, requires = "config")]
     set: Vec<(String, String)>,
-    /// Input topic, or the space of one of its entries; required if the configuration has several
+    /// Input topic, or the space of one of its entries; required if the configuration has several topics
     #[arg(short, long, value_name = "INPUT", requires = "key")]
     topic: Option<String>,
 }

@@ -1,6 +1,6 @@
 //! SIGINT and SIGTERM for commands that clean up before they exit.
 //!
-//! The first signal only sets a flag. The second one ends the process.
+//! The first signal only sets a flag. The second signal ends the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Existing directory for all manual pages. Without it, the page for `unseen` is printed to stdout
+    /// Existing directory for all manual pages. Without a directory, the page for `unseen` is printed to stdout
     dir: Option<PathBuf>,
 }
 

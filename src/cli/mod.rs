@@ -105,7 +105,7 @@ struct ConfigArgs {
     set: Vec<(String, String)>,
 }
 
-/// Options of commands that write to Kafka once.
+/// Options of commands that write to Kafka and then exit.
 #[derive(clap::Args)]
 struct WriteArgs {
     /// Check and count everything, but do not write anything
@@ -124,7 +124,7 @@ impl ConfigArgs {
         Config::load(&self.config, &self.set)
     }
 
-    /// Loads the configuration with the named topic, if it matches a pattern.
+    /// Loads the configuration, and adds the named topic if it matches a pattern.
     fn load_with(&self, topic: Option<&str>) -> anyhow::Result<Config> {
         topic::expand(&self.load()?, topic)
     }
@@ -133,7 +133,7 @@ impl ConfigArgs {
         Config::effective(&self.config, &self.set)
     }
 
-    /// Validates the properties that librdkafka would reject.
+    /// Returns an error for each property that librdkafka rejects.
     fn check_properties(&self, config: &Config) -> Result<(), config::Errors> {
         kafka::check_properties(config).map_err(|errors| self.refuse(errors.iter().map(ToString::to_string).collect()))
     }
@@ -159,7 +159,7 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// Returns the command line, also for the test of the documents. Its help lists the commands by purpose.
+/// Returns the command line. Its help lists the commands by purpose. The test of the documents also uses it.
 #[must_use]
 pub fn command() -> clap::Command {
     let command = Cli::command();

@@ -1,9 +1,8 @@
 //! Exports spans of batches, commits, checkpoints, and restores to an OpenTelemetry collector.
 //!
-//! The export is on if `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or `OTEL_EXPORTER_OTLP_ENDPOINT` is the HTTP address of a
-//! collector, such as `http://localhost:4318`. This module implements OTLP 1.0 as JSON over HTTP/1.1 without TLS itself,
-//! because the OpenTelemetry libraries would add eighty packages. It must never block a worker: if the collector is slow, spans
-//! are dropped.
+//! The export is on if `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or `OTEL_EXPORTER_OTLP_ENDPOINT` is the HTTP address of a collector, such as
+//! `http://localhost:4318`. This module has its own implementation of OTLP 1.0 (JSON over HTTP/1.1 without TLS), because the OpenTelemetry
+//! libraries would add eighty packages. It must never block a worker: if the collector is slow, spans are dropped.
 
 use serde_json::{Map, Value, json};
 use std::fmt::Debug;
@@ -76,12 +75,12 @@ impl Drop for ExportGuard {
         self.stop.store(true, Ordering::Relaxed);
         // If the queue is full, the thread is awake already.
         let _ = self.wake.try_send(Value::Null);
-        // The thread drops its sender when it ends. An unreachable collector may block it for longer.
+        // The thread drops its sender when it ends, which ends this wait. An unreachable collector may block the thread for longer.
         let _ = self.ended.recv_timeout(SHUTDOWN_TIMEOUT);
     }
 }
 
-/// Sends spans in batches. Once `stop` is set, sends the queued spans and returns. A null only wakes the thread.
+/// Sends spans in batches. Once `stop` is set, sends the queued spans and returns. A null value is not a span, and only wakes the thread.
 fn send_all(spans: &Receiver<Value>, stop: &AtomicBool, host: &str, path: &str, service: &str) {
     let (mut batch, mut due, mut ended) = (Vec::new(), Instant::now() + SEND_INTERVAL, false);
     while !ended {

@@ -76,20 +76,20 @@ pub struct Args {
     /// Format of a line of the sample
     #[arg(short, long, value_enum, default_value_t = super::replay::LineFormat::Ndjson, conflicts_with_all = ["keys", "rate"])]
     format: super::replay::LineFormat,
-    /// Configuration file, in TOML or YAML; defines the key, formats, window, slices, and rate. Without
-    /// this option, --key, and --ignore, the variable `UNSEEN_CONFIG` names it
+    /// Configuration file, in TOML or YAML; defines the key, formats, window, slices, and rate. If this option, --key, and --ignore are all
+    /// omitted, the variable `UNSEEN_CONFIG` names the file
     #[arg(short, long, value_name = "FILE", conflicts_with = "key", requires = "sample")]
     config: Option<PathBuf>,
     /// Override a setting of the configuration, for example `--set topics.0.window=2h`. Repeat the option to override several
     #[arg(long, value_name = "PATH=VALUE", value_parser = super::key_value, requires = "sample")]
     set: Vec<(String, String)>,
-    /// Input topic, or the space of one of its entries; required if the configuration has several
+    /// Input topic, or the space of one of its entries; required if the configuration has several topics
     #[arg(short, long, value_name = "INPUT", requires = "sample")]
     topic: Option<String>,
     /// Part of the key: a JSON pointer such as /order/id, `key` for the record key, or `header:NAME`. Repeat the option for each part
     /// of the key, in order
     ///
-    /// Without --key and a configuration, `plan` proposes a key if the sample is a file. If no key fits, it uses the record key of a
+    /// Without --key and a configuration, `plan` proposes a key if the sample is a file. If no key fits, `plan` uses the record key of a
     /// capture, or the whole line of ndjson.
     #[arg(long, value_name = "PART", value_parser = key_part::parse, conflicts_with_all = ["keys", "rate"])]
     key: Vec<KeyPart>,
@@ -98,7 +98,7 @@ pub struct Args {
     /// Only for a proposed key. Fields within that field may differ too.
     #[arg(long, value_name = "POINTER", conflicts_with_all = ["keys", "rate", "key", "config"])]
     ignore: Vec<String>,
-    /// For ndjson: JSON pointer to the field to use as Kafka's timestamp (integer milliseconds or RFC 3339). Leave it out if the topic
+    /// For ndjson: JSON pointer to the field to use as Kafka's timestamp (integer milliseconds or RFC 3339). Omit this option if the topic
     /// has `time`
     #[arg(long, value_name = "POINTER", conflicts_with_all = ["keys", "rate"])]
     time: Option<String>,
@@ -220,7 +220,7 @@ fn sample(
         },
         when: topic.map_or_else(Vec::new, |topic| topic.when.clone()),
         earlier,
-        // An ndjson line has no frame.
+        // An ndjson line is plain JSON, without a frame that names a schema.
         formats: match topic {
             Some(topic) if format == Format::Kcat => topic.formats.clone(),
             Some(_) => Formats::default(),

@@ -18,7 +18,7 @@ use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, IsTerminal, Read, 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Maximum number of values with a summary line of their own. One more line sums up the rest.
+/// Maximum number of values with a summary line of their own. One more line sums up all other values.
 const VALUES_MAX: usize = 10;
 /// Maximum number of conflicting fields in the summary.
 const FIELDS_MAX: usize = 3;
@@ -50,7 +50,7 @@ JSON output (--json): one object.
 pub struct Args {
     #[command(flatten)]
     config: super::ConfigArgs,
-    /// Input topic; required if the configuration has several
+    /// Input topic; required if the configuration has several inputs
     #[arg(short, long, value_name = "INPUT")]
     topic: Option<String>,
     /// Format of a line
@@ -65,7 +65,7 @@ pub struct Args {
     /// Number of partitions of the topic; the capacity is divided among them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     partitions: u32,
-    /// For ndjson: JSON pointer to the field to use as Kafka's timestamp (integer milliseconds or RFC 3339). Leave it out if the topic
+    /// For ndjson: JSON pointer to the field to use as Kafka's timestamp (integer milliseconds or RFC 3339). Omit this option if the topic
     /// has `time`
     #[arg(long, value_name = "POINTER")]
     time: Option<String>,
@@ -193,7 +193,7 @@ pub(super) fn max_timestamp_ms(read_at: SystemTime, max_future: Duration) -> Tim
     read_at.checked_add(max_future).map_or(Timestamp::MAX, runtime::millis)
 }
 
-/// Returns a warning for each entry whose window implausible record times kept from moving.
+/// Returns a warning for each entry whose window did not move because of implausible record times.
 fn time_warnings(summaries: &[(&Topic, Summary)], read_at: SystemTime) -> Vec<String> {
     let timed = summaries.iter().filter(|(topic, _)| topic.forgets_by_time());
     let warning = |(topic, summary): &(&Topic, Summary)| {
@@ -274,7 +274,7 @@ fn json(summary: &Summary, warnings: &[String]) -> Value {
     })
 }
 
-/// Returns the summary. If the entries of the input treat records of a verdict differently, only their number is shown.
+/// Returns the summary. If the entries of the input treat records of a verdict differently, the summary shows only their number.
 fn report(summary: &Summary, rules: &[&Topic], args: &Args, elapsed: Duration) -> String {
     let mut text = String::new();
     let mut row = |name: &str, what: String| _ = writeln!(text, "{name:<11} {what}");

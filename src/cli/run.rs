@@ -51,12 +51,12 @@ enum Event {
     Changed(Resolved),
 }
 
-/// The results of earlier rounds that `start` needs.
+/// Results of the previous round (one run of the workers) that the next round needs.
 #[derive(Default)]
 struct Earlier {
     /// The topics to read, if they are already known.
     resolved: Option<Resolved>,
-    /// The error that ended the workers, and the topics that they read. If the same topics match now, the error ends the process.
+    /// The error that ended the workers, and the topics that they read. If the same topics still match, the error ends the process.
     failure: Option<(anyhow::Error, BTreeSet<String>)>,
 }
 
@@ -89,7 +89,7 @@ async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
     }
 }
 
-/// Starts the workers and waits until they end. Returns `None` if the process must end, or else the input of the next round.
+/// Runs one round: starts the workers and waits until they end. Returns what the next round needs, or `None` if the process must end.
 async fn round(
     config: &Arc<Config>,
     view: &CurrentView,
@@ -103,7 +103,7 @@ async fn round(
         let (config, stop, view) = (Arc::clone(config), Arc::clone(&stop), view.clone());
         move || start(&config, &stop, &view, earlier, &events)
     };
-    // Waiting for a broker blocks the thread. This thread must still handle signals.
+    // The start may wait for a broker, and this thread must handle signals meanwhile.
     let starting = std::thread::spawn(threads);
     let (mut running, mut failure, mut changed) = (usize::from(config.worker.workers), None, None);
     let mut deadline = None;
@@ -145,7 +145,7 @@ async fn round(
             draining.store(true, Ordering::Relaxed);
         }
         stop.store(true, Ordering::Relaxed);
-        // If only the topics have changed, nobody waits for the end, so the workers may wait for brokers.
+        // Only a shutdown or a failure has a deadline. If only the topics have changed, the workers may wait for slow brokers.
         if draining.load(Ordering::Relaxed) || failure.is_some() {
             deadline.get_or_insert(Instant::now() + config.worker.shutdown_timeout);
         }
@@ -249,7 +249,7 @@ fn start(
             } else {
                 Worker::connect(shared, number).and_then(|worker| worker.run(number))
             };
-            // A thread that has ended does not hang, although the process may wait for other threads, or for the brokers.
+            // A thread that has ended must not count as hung while the process waits for other threads or for the brokers.
             stats.rounds[number].forget();
             let _ = events.send(Event::Ended(match result {
                 Ok(()) | Err(worker::Error::Kafka(broker::Error::Stopped)) => Ok(()),
@@ -261,7 +261,7 @@ fn start(
     drop(shared);
     if !config.patterns.is_empty() {
         let (config, stop, events) = (Arc::clone(config), Arc::clone(stop), events.clone());
-        // Nothing waits for this thread, which may be waiting for a broker.
+        // This thread may block on a broker, so the process does not wait for it when it stops.
         let thread = std::thread::Builder::new().name("topics".to_owned());
         let spawned = thread.spawn(move || {
             let Some(changed) = topics::watch(&broker, &config, &resolved, &stats, &|| stop.load(Ordering::Relaxed)) else { return };
@@ -273,14 +273,14 @@ fn start(
     Ok(())
 }
 
-/// Returns the topics to start with. After a failure of the workers, these must be other topics than before.
+/// Returns the topics to start with. If the workers have failed, returns their error unless other topics match now.
 fn may_start(resolved: Result<Resolved, worker::Error>, failure: Option<(anyhow::Error, BTreeSet<String>)>) -> anyhow::Result<Resolved> {
     match (resolved, failure) {
         (Ok(resolved), Some((_, inputs))) if !resolved.inputs().into_iter().eq(&inputs) => {
             tracing::warn!("the topics that match the patterns in `input` have changed; starting the workers again");
             Ok(resolved)
         }
-        // Another error, such as a stop request, does not replace the one that ended the workers.
+        // Another error, such as that of a stop request, does not replace the error that ended the workers.
         (_, Some((error, _))) => Err(error),
         (resolved, None) => Ok(resolved?),
     }

@@ -31,7 +31,7 @@ pub fn blocking(config: &Config) -> anyhow::Result<Arc<dyn Schemas>> {
     })
 }
 
-/// Returns the key of a topic, and the content that is compared.
+/// Returns the specification of a topic's key, and of the content that `emit = "on_change"` compares.
 fn specs(topic: &Topic) -> impl Iterator<Item = &KeySpec> {
     std::iter::once(&topic.key).chain(&topic.on_change)
 }
@@ -86,12 +86,12 @@ fn check_subject(registry: &SchemaRegistry, topic: &Topic, is_key: bool, format:
     missing.extend(time.flatten().map(str::to_owned));
     match (&missing[..], schema.format) {
         ([], _) => Ok(None),
-        // Only the record specifies which of the schema's messages it holds.
+        // Only the record specifies which of the schema's messages it holds, so the field may be in another message.
         (names, Format::Protobuf) => Ok(Some(format!(
             "the first message in the latest schema of subject {subject:?} has no field `{}`; correct the field, or ignore this if the records are of another message",
             names.join("`, `")
         ))),
-        // Records of other schemas may be the ones that are deduplicated.
+        // `when` may select only records of other schemas, so this is only a warning.
         (names, _) if !topic.when.is_empty() => Ok(Some(format!(
             "the latest schema of subject {subject:?} has no field `{}`; correct the field, or ignore this if `when` selects records of other schemas",
             names.join("`, `")

@@ -46,7 +46,7 @@ pub struct Args {
     /// File with each key and the time at which it was last seen; `-` reads from stdin
     #[arg(value_name = "FILE")]
     input: PathBuf,
-    /// Input topic, or the space of one of its entries; required if the configuration has several
+    /// Input topic, or the space of one of its entries; required if the configuration has several topics
     #[arg(short, long, value_name = "INPUT")]
     topic: Option<String>,
     #[command(flatten)]
@@ -78,7 +78,7 @@ struct FileArgs {
     /// --every-partition.
     #[arg(long, value_name = "NAME", value_enum)]
     partitioner: Option<PartitionerName>,
-    /// Add keys with an unknown partition to every partition. Every partition then needs memory for all of them
+    /// Add keys with an unknown partition to every partition. Every partition then needs memory for all of these keys
     #[arg(long)]
     every_partition: bool,
     /// Skip lines without a key, and count them
@@ -93,7 +93,7 @@ struct FileArgs {
 enum LineFormat {
     Ndjson,
     Csv,
-    // The same names as in `unseen replay`.
+    // `unseen replay` also accepts both names.
     #[value(alias = "kcat")]
     Capture,
 }
@@ -210,7 +210,7 @@ fn lines(counts: &Counts, keys: u64) -> String {
     read.into_iter().chain(left_out).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the result as JSON: the group, its number of partitions, and what was written, unless it was a dry run.
+/// Returns the result as JSON. `seeded` has the group, its number of partitions, and what was written. It is `None` for a dry run.
 fn json(counts: &Counts, keys: u64, seeded: Option<(&str, u32, &Seeded)>, warnings: &[&str]) -> String {
     let Counts { lines, invalid, tombstones, passed } = counts;
     let seeded = seeded.map(|(group, partitions, Seeded { keys, expired, evicted, stream_time })| {

@@ -3,7 +3,8 @@
 use crate::config::{Config, Topic};
 use anyhow::{anyhow, bail};
 
-/// Adds the named topic to the configuration if it matches a pattern. Without the brokers, no other matching topics are known.
+/// Adds the named topic to the configuration if the topic matches a pattern. Other matching topics are not added, because only the brokers
+/// know them.
 ///
 /// # Errors
 /// Fails if the topic matches a pattern, but cannot be read.
@@ -12,10 +13,11 @@ pub fn expand(config: &Config, name: Option<&str>) -> anyhow::Result<Config> {
     left_out.first().map_or(Ok(config), |left_out| Err(anyhow!("{left_out}")))
 }
 
-/// Adds the topic to the configuration if it matches a pattern, or if `name` is the space of one of its entries (see [`choose`]).
+/// Adds a topic to the configuration. `name` is either an input that matches a pattern, or the space of one of an input's entries (see
+/// [`choose`]).
 ///
 /// # Errors
-/// Fails if the topic matches a pattern, but cannot be read, or if the name is an entry of several topics.
+/// Fails if the topic matches a pattern but cannot be read, or if entries of several topics have this space.
 pub fn expand_rule(config: &Config, name: Option<&str>) -> anyhow::Result<Config> {
     let as_input = expand(config, name);
     let Some(name) = name.filter(|name| config.rule(name).is_err()) else { return as_input };
@@ -35,8 +37,8 @@ pub fn expand_rule(config: &Config, name: Option<&str>) -> anyhow::Result<Config
     }
 }
 
-/// Returns the topic with the named input, or the only topic if there is no name. If the input has several entries, the name is the space
-/// of one of them.
+/// Returns the topic with the named input, or the only topic if there is no name. For an input with several entries, the name is the space
+/// of an entry.
 ///
 /// # Errors
 /// Fails if no topic has that name, or if there is no name and the configuration has several topics.

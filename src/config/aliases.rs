@@ -25,7 +25,7 @@ pub(super) fn check(text: &str) -> Result<(), String> {
 struct Counter {
     /// Number of values so far.
     values: u64,
-    /// Number of values of each anchor.
+    /// Number of values in each value that is marked with `&name`, by the id of the mark (the anchor).
     anchors: BTreeMap<usize, u64>,
     /// Open lists and tables: the anchor of each, and the number of values before it.
     open: Vec<(usize, u64)>,

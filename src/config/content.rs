@@ -9,8 +9,8 @@ use crate::key::{KeySpec, Part};
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
-/// Resolves which records of a key are emitted. Returns `None` if only the first record of a key is emitted, or else the parts whose
-/// changes make a record be emitted. After an error, returns the whole value, so that no other error follows.
+/// Resolves `emit`. Returns `None` if only the first record of a key is emitted. Otherwise, returns the parts to compare: a record is
+/// emitted if one of these parts has changed. After an error, returns the whole value, so that no other error follows.
 pub(super) fn emit(raw: Option<&Value>, kind: Kind, path: &str, diagnostics: &mut Diagnostics) -> Option<KeySpec> {
     let content = match raw {
         None => return None,
@@ -35,7 +35,7 @@ pub(super) fn emit(raw: Option<&Value>, kind: Kind, path: &str, diagnostics: &mu
     content.or_else(|| KeySpec::new(vec![Part::RecordValue]).ok())
 }
 
-/// Resolves the parts to compare: those of a key, or `{ except = ["/pointer"] }`. A missing part is the same as null.
+/// Resolves the parts to compare, which have the form of a key, or `{ except = ["/pointer"] }`. A missing part is the same as null.
 fn compared(raw: &Value, path: &str, diagnostics: &mut Diagnostics) -> Option<KeySpec> {
     let mut raw = raw.clone();
     if let Some(table) = raw.as_object_mut().filter(|table| table.contains_key("except")) {
@@ -76,7 +76,7 @@ pub(super) fn emit_schema(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Resolves how to compare the content of duplicates, if it is compared. `compares_all` is true if changed records are emitted.
+/// Resolves `key_conflicts`. `compares_all` is true if changed records are emitted.
 pub(super) fn key_conflicts(raw: Option<&Value>, compares_all: bool, path: &str, diagnostics: &mut Diagnostics) -> Option<CompareContent> {
     let compare = compare(raw?).map_err(|message| diagnostics.add(path, message)).ok()??;
     if compares_all {

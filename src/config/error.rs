@@ -72,7 +72,7 @@ impl Diagnostics {
     pub(super) fn add(&mut self, path: &str, message: impl Into<String>) {
         let source = self.sources.iter().find(|(known, _)| within(known, path)).map_or(&*self.file, |(_, source)| source);
         let error = Error { source: source.to_owned(), path: path.to_owned(), message: message.into() };
-        // The topics of an entry can have the same fault.
+        // All topics of an entry can have the same error, which is reported once.
         if !self.errors.contains(&error) {
             self.errors.push(error);
         }
@@ -83,7 +83,7 @@ impl Diagnostics {
         self.errors.push(Error { source: source.to_owned(), path: path.to_owned(), message: message.into() });
     }
 
-    /// True if there is already an error at `path`, above it, or below it. Errors that follow from that error are not reported.
+    /// True if there is already an error at `path`, above it, or below it. Callers then skip errors that may follow from that error.
     pub(super) fn knows(&self, path: &str) -> bool {
         self.errors.iter().any(|error| within(&error.path, path) || within(path, &error.path))
     }
@@ -100,7 +100,7 @@ impl Diagnostics {
     }
 }
 
-/// True if `inner` is `outer`, or is below it.
+/// True if the path `inner` is equal to the path `outer`, or below it.
 fn within(inner: &str, outer: &str) -> bool {
     inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }

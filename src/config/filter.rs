@@ -24,11 +24,12 @@ pub struct Filter {
     pub memory: Option<u64>,
     /// True if a key that the filter reports as seen is looked up in an exact store before the record is dropped.
     pub confirm: bool,
-    /// The growth of the memory. Sizes apply to the whole topic.
+    /// The growth of the filter's memory. Its limits apply to the whole topic.
     pub growth: Growth,
 }
 
-/// Sizes a filter by its memory. The result is cached, because it takes tens of milliseconds, and every worker needs the same sizes.
+/// Sizes a filter by its memory. The result is cached, because the computation takes tens of milliseconds, and every worker needs the
+/// same sizes.
 fn sized_by_memory(kind: Kind, window: Window, demand: &Demand) -> Option<Spec> {
     static SIZED: Mutex<Vec<(Kind, u64, u64, Spec)>> = Mutex::new(Vec::new());
     let mut sized = SIZED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -42,8 +43,9 @@ fn sized_by_memory(kind: Kind, window: Window, demand: &Demand) -> Option<Spec> 
 }
 
 impl Filter {
-    /// Returns the filter of one of `partitions` partitions, if the kind has a filter in memory. The topic's capacity is divided among
-    /// the partitions. But each partition keeps a window by count in full. Otherwise, it could forget keys within the window.
+    /// Returns the filter of one partition, if the kind has a filter in memory. The topic's capacity is divided among `partitions`
+    /// partitions. But with a window by count, each partition has the full capacity, because all keys of a window may be in one
+    /// partition.
     #[must_use]
     pub fn spec(&self, window: Window, partitions: u32) -> Option<Spec> {
         let partitions = u64::from(partitions.max(1));
@@ -67,7 +69,7 @@ impl Filter {
     }
 
     /// Returns an error message if `max_memory` is less than the filters of this number of partitions need at capacity. Each partition
-    /// gets an equal share of the memory, in whole blocks, and keeps a window by count in full.
+    /// gets an equal share of the memory, in whole blocks. With a window by count, each partition needs the full capacity.
     #[must_use]
     pub fn memory_problem(&self, window: Window, partitions: u32) -> Option<String> {
         let most = self.growth.max_bytes?;

@@ -6,7 +6,7 @@ use super::units::{Bytes, Count, Rate, Span, expected};
 use serde_json::Value;
 use std::time::Duration;
 
-/// Parses a number of distinct keys, such as `10M`, and at least 1.
+/// Parses a number of distinct keys, such as `10M`, from 1 to the maximum for a filter.
 ///
 /// # Errors
 /// Returns an error message with the expected and the actual value.
@@ -30,7 +30,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     Bytes::try_from(Value::from(text)).map(|bytes| bytes.0)
 }
 
-/// Parses a false-positive rate, such as `1e-4`.
+/// Parses a false-positive rate, such as `1e-4`, from 1e-9 to less than 1.
 ///
 /// # Errors
 /// Returns an error message with the expected and the actual value.
@@ -54,14 +54,14 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 pub fn per_time(text: &str) -> Result<(u64, Duration), String> {
     let parsed = text.split_once('/').and_then(|(count, time)| {
         let count = Count::try_from(Value::from(count)).ok()?.0;
-        // `/s` is `/1s`.
+        // `/s` means `/1s`.
         let time = if time.starts_with(|c: char| c.is_ascii_digit()) { duration(time) } else { duration(&format!("1{time}")) };
         Some((count, time.ok().filter(|time| !time.is_zero())?))
     });
     parsed.ok_or_else(|| expected("a rate such as \"5000/s\" or \"2M/h\"", &Value::from(text)))
 }
 
-/// Returns the number of distinct keys in a window at a rate of new keys.
+/// Returns the number of distinct keys in a window, if new keys arrive at this rate.
 ///
 /// # Errors
 /// Returns an error message if the number is 0, or more than the maximum for a filter.

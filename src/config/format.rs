@@ -15,7 +15,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Maximum size of a schema file. The descriptors of a whole repository have a few megabytes.
+/// Maximum size of a schema file in bytes. Even the descriptor set of a whole repository has only a few megabytes.
 const FILE_MAX: u64 = 16 << 20;
 
 /// A format option: a name, or a table with the schema of all records.
@@ -87,7 +87,7 @@ pub(super) fn resolve(
     Some(Formats::new(key?, RecordFormat { encodings: encoding.0.clone(), ..value? }))
 }
 
-/// The key, the compared content, and the event time whose fields a schema must have. The event time is in the value.
+/// The parts whose fields a schema must have: the key and the compared content, and the event time, which is in the record value.
 pub(super) type Wanted<'w> = (Vec<&'w KeySpec>, Option<&'w EventTime>);
 
 fn side(option: &FormatOption, wanted: &Wanted<'_>, is_key: bool, path: &str, diagnostics: &mut Diagnostics) -> Option<RecordFormat> {

@@ -1,7 +1,7 @@
-//! The topics that an entry of `[[topics]]` reads, and the other names in which `{input}` stands for such a topic.
+//! The topics that an entry of `[[topics]]` reads, and the placeholder `{input}` for such a topic in other names.
 //!
-//! An entry with several inputs means the same as an entry for each of them. Must never let a list reach another module. `pattern` finds the
-//! inputs of an entry with a pattern.
+//! An entry with several inputs means the same as one entry for each input. Must never pass a list of inputs to another module: each
+//! [`Topic`] has a single input. `pattern` finds the inputs of an entry with a pattern.
 
 use super::error::{Diagnostics, required};
 use super::units::expected;
@@ -47,7 +47,7 @@ impl TryFrom<Value> for Inputs {
 pub(super) fn resolve(raw: Option<Inputs>, path: &str, diagnostics: &mut Diagnostics) -> Vec<(String, String)> {
     let what = "the topic to read";
     let named = match required(raw, path, what, diagnostics) {
-        // A pattern has no names before the brokers list their topics.
+        // The topics that match a pattern are known only after the worker has connected to the brokers.
         None | Some(Inputs::Pattern(_)) => Vec::new(),
         Some(Inputs::One(name)) => vec![(path.to_owned(), name)],
         Some(Inputs::List(names)) => {
@@ -67,7 +67,7 @@ pub(super) fn resolve(raw: Option<Inputs>, path: &str, diagnostics: &mut Diagnos
 
 /// Checks a name that may contain the placeholder, for each input.
 pub(super) fn check_names(name: &str, inputs: &[(String, String)], path: &str, diagnostics: &mut Diagnostics) {
-    // Invalid inputs were already reported. A stand-in shows other errors of the name.
+    // If the entry has no valid input, or has a pattern, check the name with a stand-in input.
     let stand_in = inputs.is_empty().then_some("input");
     let mut inputs = inputs.iter().map(|(_, input)| &**input).chain(stand_in);
     let advice = "; the only placeholder is {input}, for the topic that is read";
@@ -94,7 +94,7 @@ pub(super) fn is_topic_name(name: &str) -> bool {
     (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(allowed) && name != "." && name != ".."
 }
 
-/// Checks the names of a topic's internal topics, which consist of other names.
+/// Checks the names of a topic's internal topics, which consist of the group id and the name of the input or space.
 pub(super) fn check_internal_topics(config: &Config, topic: &Topic, diagnostics: &mut Diagnostics) {
     if let Some(name) = config.repartitioned(topic) {
         let path = topic.setting("repartition");
@@ -146,7 +146,7 @@ impl Topic {
     }
 }
 
-/// Returns the topic of an entry for one of its inputs. In the entry, names contain the placeholder.
+/// Returns a copy of an entry for one of its inputs, and replaces the placeholder in all names by the input.
 pub(super) fn topic(entry: &Topic, input: &str) -> Topic {
     let named = |name: &String| name.replace(PLACEHOLDER, input);
     Topic {

@@ -32,7 +32,6 @@ pub(super) fn resolve(raw: &Value, path: &str, diagnostics: &mut Diagnostics) ->
     KeySpec::new(parts).map_err(|error| diagnostics.add(path, error.to_string())).ok()
 }
 
-/// Parses a part of a key.
 fn part(value: &Value) -> Result<Part, String> {
     let Some(table) = value.as_object() else { return Err(unknown_part(value)) };
     let mut place = table.clone();
@@ -55,7 +54,7 @@ fn part(value: &Value) -> Result<Part, String> {
     Ok(if is_optional { Part::Optional(Box::new(part)) } else { part })
 }
 
-/// Parses `then`: a JSON pointer or a list of them. Each pointer is applied to the JSON text that the previous one found.
+/// Parses `then`: a JSON pointer, or a list of pointers. Each pointer is applied to the JSON text that the previous pointer found.
 fn embedded(then: &Value) -> Result<Vec<EmbeddedField>, String> {
     let list = match then {
         Value::Array(list) if !list.is_empty() => list.as_slice(),
@@ -107,7 +106,7 @@ fn unknown_part(value: &Value) -> String {
     )
 }
 
-/// `{ content = "value", except = ["/pointer"] }`.
+/// Parses `{ content = "value", except = ["/pointer"] }`.
 fn content(table: &Map<String, Value>) -> Option<Part> {
     let except = match table.get("except") {
         None => Vec::new(),
@@ -117,7 +116,7 @@ fn content(table: &Map<String, Value>) -> Option<Part> {
     (is_known && table["content"] == "value").then_some(Part::Content { except })
 }
 
-/// Removes a boolean from a table. If it was set by a variable, it is text.
+/// Removes a boolean from a table, and returns its value, or false if it is missing. A boolean from a variable is text.
 pub(super) fn take_switch(table: &mut Map<String, Value>, name: &str) -> Result<bool, String> {
     match table.remove(name) {
         None => Ok(false),

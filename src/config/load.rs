@@ -139,7 +139,7 @@ fn large_number(text: &str) -> Option<String> {
 fn large_number_in(path: &str, value: &DeValue<'_>) -> Option<String> {
     let is_large = match value {
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).is_err(),
-        // TOML spells infinity in letters.
+        // In TOML, `inf` is written on purpose, and is not a number that is too large.
         DeValue::Float(number) => !number.as_str().contains("inf") && number.as_str().parse().is_ok_and(f64::is_infinite),
         DeValue::Array(items) => {
             return items.iter().enumerate().find_map(|(index, item)| large_number_in(&format!("{path}[{index}]"), item.get_ref()));
@@ -158,7 +158,7 @@ fn one_line(message: &str) -> String {
     // An excerpt looks like this: `  |`, `3 | text of the line`, `  | ^^^`.
     let is_excerpt = |line: &&str| line.split_once('|').is_some_and(|(number, _)| number.chars().all(|c| c == ' ' || c.is_ascii_digit()));
     let mut message = message.lines().filter(|line| !is_excerpt(line)).map(str::trim).collect::<Vec<_>>().join(": ");
-    // Usually, the value is text in hexadecimal digits.
+    // Usually, the value is meant as text, such as a key of hexadecimal digits.
     if ["leading zero", "invalid float", "invalid integer"].iter().any(|fault| message.contains(fault)) {
         message += "; if this is text, put it in quotes";
     }
@@ -224,7 +224,7 @@ fn known(part: &str, words: &[&str]) -> Option<String> {
     SCHEMA.pointer(&place).map(|_| option)
 }
 
-/// True if all indexes in a path are small. The list becomes as long as the largest index.
+/// True if all indexes in a path are less than 1000. Lists become as long as their largest index, so a large index would fill the memory.
 fn indices_are_small(path: &str) -> bool {
     path.split('[').skip(1).all(|part| {
         let index = part.split_once(']').map_or(part, |(index, _)| index);
@@ -232,7 +232,7 @@ fn indices_are_small(path: &str) -> bool {
     })
 }
 
-/// Substitutes variables, records the source of each value, and removes empty entries.
+/// Substitutes variables, records the source of each value, and removes null entries from tables.
 fn to_json(path: &str, value: Value, environment: &Environment, diagnostics: &mut Diagnostics) -> Json {
     let source = value.origin().map(|origin| if origin == FLAGS { FLAGS } else { ENVIRONMENT });
     if let Some(source) = source {
@@ -260,7 +260,8 @@ fn to_json(path: &str, value: Value, environment: &Environment, diagnostics: &mu
                 .map(|(name, item)| {
                     let place = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
                     if lacks_space(&name, &item) {
-                        // If it were removed as empty, the option would keep its default: a server would not require a password.
+                        // Without this error, the null entry would be removed, and the option would keep its default: a server would
+                        // not require a password.
                         diagnostics.add(path, "expected a space after the colon: write `name: value`");
                     }
                     (name, to_json(&place, item, environment, diagnostics))
@@ -272,7 +273,7 @@ fn to_json(path: &str, value: Value, environment: &Environment, diagnostics: &mu
     }
 }
 
-/// True for `{name:value}` in YAML. It is a single name, `name:value`, without a value.
+/// True for `{name:value}` in YAML, which is not an option with a value, but a single name, `name:value`, without a value.
 fn lacks_space(name: &str, value: &Value) -> bool {
     name.contains(':') && matches!(value.kind, ValueKind::Nil)
 }
@@ -297,7 +298,7 @@ fn flatten(table: config::Map<String, Value>) -> Vec<(String, Value)> {
     entries
 }
 
-/// Reports lists where tables are expected, because Serde would accept a list of the options' values.
+/// Reports lists where tables are expected, because Serde would accept a list with the values of the options in order.
 fn refuse_lists(tree: &mut Json, diagnostics: &mut Diagnostics) {
     let topics = tree.get("topics").and_then(Json::as_array).map_or(0, Vec::len);
     let sections =
@@ -332,7 +333,7 @@ fn deserialize(mut tree: Json, diagnostics: &mut Diagnostics) -> Option<Raw> {
     None
 }
 
-/// Rewords a message of Serde like our own messages.
+/// Rewords an error message of Serde, so that it reads like our own messages.
 fn plain(message: &str) -> String {
     let reworded = ["invalid type: ", "unknown variant "].iter().find_map(|prefix| {
         let (got, wanted) = message.strip_prefix(prefix)?.split_once(", expected ")?;

@@ -68,7 +68,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vars::Environment;
 
-/// A valid configuration, from [`Config::load`]. Sizes are in bytes, and those of a topic apply to all of its partitions together.
+/// A valid configuration, from [`Config::load`]. Sizes are in bytes. The sizes of a topic apply to all of its partitions together.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The connection to Kafka.
@@ -100,7 +100,7 @@ impl Config {
         Self::load_with(path, &Self::environment(), overrides)
     }
 
-    /// Returns the environment. Text that is not Unicode gets replacement characters, so that it is rejected instead of ignored.
+    /// Returns the environment. Replaces invalid Unicode by replacement characters, so that such text is rejected instead of ignored.
     fn environment() -> Environment {
         let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect()
@@ -135,12 +135,12 @@ pub struct Kafka {
     pub bootstrap_servers: String,
     /// The consumer group, and the prefix of every transactional id.
     pub group_id: String,
-    /// A static name of this process. It makes the group membership static, so that a restart does not trigger a rebalance.
-    /// Without it, transactional ids contain the id of the state directory.
+    /// A static name of this process. The name makes the group membership static, so that a restart does not trigger a rebalance.
+    /// Without a static name, transactional ids contain the id of the state directory.
     pub instance_id: Option<String>,
     /// The start position of a partition without a committed offset.
     pub start: Start,
-    /// The action if a log ends before the position up to which it was read.
+    /// The action if a partition's log ends before the position up to which the worker has read it.
     pub on_truncation: OnTruncation,
     /// The maximum time to wait for a broker at startup.
     pub connect_timeout: Duration,
@@ -176,7 +176,7 @@ pub enum Start {
     Latest,
 }
 
-/// The action if a log ends before the position up to which it was read.
+/// The action if a partition's log ends before the position up to which the worker has read it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnTruncation {
@@ -204,7 +204,7 @@ pub struct Worker {
     pub commit_interval: Duration,
     /// Time between the checkpoints of a partition.
     pub checkpoint_interval: Duration,
-    /// Time after which the broker aborts an open transaction. It limits how long a lost process can block readers.
+    /// Time after which the broker aborts an open transaction. This limits how long a lost process can block readers.
     pub transaction_timeout: Duration,
     /// Maximum number of records in a transaction.
     pub max_transaction_records: usize,
@@ -215,15 +215,15 @@ pub struct Worker {
 impl Delivery {
     /// Returns the default of `linger.ms`: how long the producer waits for more records of a partition before it sends them.
     ///
-    /// librdkafka sends one request per partition, and a broker processes the requests of a connection one at a time. With this
-    /// default, all `partitions` together send at most a thousand requests per second, or each sends at most five per commit. If
-    /// commits are rare, each partition sends four per second. Lingering records take memory, so the time is shorter for few
-    /// partitions. A commit does not wait for it, because it flushes the producer.
+    /// librdkafka sends one request per partition, and a broker processes the requests of a connection one at a time. The default is 1 ms
+    /// per partition, so that all `partitions` together cause at most a thousand requests per second. With many partitions, the default
+    /// is limited to a quarter of the commit interval (at most five requests of a partition per commit), and to 250 ms (four per second).
+    /// With few partitions, the time is short, because lingering records take memory. A commit flushes the producer instead of waiting.
     #[must_use]
     pub fn linger(self, commit_interval: Duration, partitions: u32) -> Duration {
         match self {
             Self::ExactlyOnce => (commit_interval / 4).min(LINGER_EACH * partitions).clamp(LINGER, LINGER_MAX),
-            // Consumers can read records before the commit, so a longer wait would only delay them.
+            // Without transactions, consumers read records before the commit, so a longer wait would only delay the records.
             Self::AtLeastOnce => LINGER,
         }
     }
@@ -238,14 +238,14 @@ impl Delivery {
     }
 }
 
-/// The delivery guarantee: what a crash may cause to be emitted again.
+/// The delivery guarantee: the records that may be emitted again after a crash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Delivery {
-    /// None: outputs and offsets are committed in one transaction.
+    /// No records are emitted again, because outputs and offsets are committed in one transaction.
     #[default]
     ExactlyOnce,
-    /// The records since the last commit.
+    /// The records since the last commit may be emitted again.
     AtLeastOnce,
 }
 
@@ -307,7 +307,7 @@ pub enum LogFormat {
 /// A topic to deduplicate.
 #[derive(Clone, Debug)]
 pub struct Topic {
-    /// Index of its entry in `topics` of the configuration file. An entry with several inputs is several topics.
+    /// Index of the topic's entry in `topics` of the configuration file. An entry with several inputs becomes several topics.
     pub entry: usize,
     /// The topic to read.
     pub input: String,
@@ -315,7 +315,7 @@ pub struct Topic {
     pub output: Option<String>,
     /// Predicates that all hold for the records to deduplicate. Other records are emitted without deduplication.
     pub when: Vec<Predicate>,
-    /// The key space of the topic's keys.
+    /// The name of the key space. Topics with the same key space share their seen keys.
     pub space: String,
     /// The parts of the key.
     pub key: KeySpec,
@@ -356,12 +356,12 @@ pub struct Topic {
 #[serde(try_from = "serde_json::Value", rename_all = "snake_case")]
 #[schemars(!try_from)]
 pub enum OnDuplicate {
-    /// Drop them.
+    /// Drop duplicates.
     #[default]
     Drop,
-    /// Write them to another topic.
+    /// Write duplicates to another topic.
     Topic(String),
-    /// Emit them as well. Each output record then has its verdict in a header.
+    /// Emit duplicates as well. Each output record then has its verdict in a header.
     Mark,
 }
 
@@ -369,12 +369,12 @@ pub enum OnDuplicate {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnTombstone {
-    /// Emit them without a verdict.
+    /// Emit tombstones without a verdict.
     #[default]
     Emit,
-    /// Drop them.
+    /// Drop tombstones.
     Drop,
-    /// Treat them as invalid, as `on_invalid` configures.
+    /// Treat tombstones as invalid records: `on_invalid` then sets what happens to them.
     Invalid,
 }
 
@@ -386,16 +386,16 @@ pub enum OnInvalid {
     /// Stop the worker with an error that names the record.
     #[default]
     Fail,
-    /// Drop them.
+    /// Drop invalid records.
     Drop,
-    /// Emit them like unseen records.
+    /// Emit invalid records like unseen records.
     Emit,
-    /// Write them to a dead-letter topic, with the reason in their headers.
+    /// Write invalid records to a dead-letter topic, with the reason in their headers.
     Topic(String),
 }
 
 impl Topic {
-    /// Returns the path of one of its options in the configuration file, such as `topics[0].output`.
+    /// Returns the path of one of the topic's options in the configuration file, such as `topics[0].output`.
     #[must_use]
     pub fn setting(&self, option: &str) -> String {
         format!("topics[{}].{option}", self.entry)
@@ -408,13 +408,14 @@ impl Topic {
         self.output.is_none()
     }
 
-    /// Returns the latest record time that advances stream time for a record that is read `now`.
+    /// Returns the latest record time that may advance stream time, for a record that is read at `now`.
     #[must_use]
     pub fn max_timestamp(&self, now: Timestamp) -> Timestamp {
         now.saturating_add(i64::try_from(self.max_future.as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// True if record times decide how long a key stays seen. A window by count has no time, and a kind may keep no window.
+    /// True if record times decide how long a key stays seen. False for a window by count, and for a kind of filter that does not
+    /// guarantee a window.
     #[must_use]
     pub fn forgets_by_time(&self) -> bool {
         self.window.length_ms().is_some() && (self.filter.is_exact() || self.filter.kind.properties().keeps_window)
@@ -444,7 +445,7 @@ impl Topic {
             || self.formats.reads_headers()
     }
 
-    /// Returns the verdict of a record that has no key, for this reason.
+    /// Returns the verdict for a record that has no key for this reason.
     #[must_use]
     pub fn verdict_without_key(&self, reason: Reason) -> Verdict {
         match reason {
@@ -453,7 +454,7 @@ impl Topic {
         }
     }
 
-    /// Returns the rules for one of `partitions` partitions.
+    /// Returns the dedup settings for one partition of the topic, if the topic has `partitions` partitions.
     #[must_use]
     pub fn rules(&self, partitions: u32) -> Rules {
         Rules {
@@ -466,7 +467,7 @@ impl Topic {
         }
     }
 
-    /// Returns which records of a key are emitted.
+    /// Returns the setting for which records of a key are emitted.
     #[must_use]
     #[inline]
     pub const fn emit(&self) -> Emit {

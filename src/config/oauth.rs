@@ -1,7 +1,6 @@
 //! Sources of bearer tokens, for SASL logins to brokers and for schema registries.
 //!
-//! Properties have the names of librdkafka. As in Kafka's Java clients, a `file` URL names a file with a token.
-//! Must never show a secret.
+//! The properties have librdkafka's names. As in Kafka's Java clients, a `file` URL names a file with a token. Must never show a secret.
 
 use super::error::Diagnostics;
 use super::properties::PATH;
@@ -17,9 +16,9 @@ pub enum TokenSource {
     Endpoint(TokenEndpoint),
     /// A file that another process renews.
     File(PathBuf),
-    /// AWS credentials, which sign tokens for the brokers of a region. `AWS_REGION` by default.
+    /// AWS credentials, which sign tokens for the brokers of a region.
     Aws {
-        /// The AWS region of the brokers.
+        /// The AWS region of the brokers, or `None` for the region in the environment variable `AWS_REGION`.
         region: Option<String>,
     },
 }
@@ -72,7 +71,8 @@ const CA: &str = "https.ca.location";
 const URL: &str = "sasl.oauthbearer.token.endpoint.url";
 const EXPECTED_URL: &str = "expected the URL of a token endpoint, such as \"https://idp.example/oauth2/token\", or of a token file, such as \"file:///var/run/secrets/tokens/kafka\"";
 
-/// Removes the properties of OAUTHBEARER from `properties`, because unseen itself gets the tokens and passes them to librdkafka.
+/// Resolves the login with bearer tokens, if there is one. Removes the OAUTHBEARER properties from `properties`, because unseen obtains
+/// the tokens itself, and passes only the tokens to librdkafka.
 pub(super) fn resolve(properties: &mut BTreeMap<String, String>, servers: Option<&str>, diagnostics: &mut Diagnostics) -> Option<OAuth> {
     let is_own = |name: &str| name.starts_with(PREFIX) || name.starts_with("https.ca.");
     let all = std::mem::take(properties).into_iter();
@@ -163,7 +163,7 @@ fn region(servers: &str) -> Option<String> {
     })
 }
 
-/// Parses SASL extensions in the syntax of librdkafka, `name=value,name=value`. RFC 7628 limits their characters.
+/// Parses SASL extensions in the syntax of librdkafka, `name=value,name=value`. RFC 7628 limits the characters of names and values.
 fn extensions_of(text: &str) -> Result<Vec<(String, String)>, &'static str> {
     let expected = "expected name=value pairs, separated by commas, with only letters in the names, such as \"logicalCluster=lkc-1,identityPoolId=pool-1\"";
     let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());

@@ -31,12 +31,12 @@ pub(super) fn when(raw: &Value, path: &str, diagnostics: &mut Diagnostics) -> Op
     }
 }
 
-/// Parses a predicate, or `{ header = "name" }`.
+/// Parses a predicate, or `{ header = "name" }`, which accepts a header with any value.
 pub(super) fn retract(value: &Value) -> Result<Predicate, String> {
     predicate(value, true)
 }
 
-/// Parses a predicate. If `may_just_exist`, a header without a test is a predicate, too.
+/// Parses a predicate. If `may_just_exist`, also accepts a header without a test.
 fn predicate(value: &Value, may_just_exist: bool) -> Result<Predicate, String> {
     let what = if may_just_exist { format!("{{ header = \"name\" }}, or {PREDICATE}") } else { PREDICATE.to_owned() };
     let unknown = || expected(&what, value);

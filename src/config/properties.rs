@@ -124,7 +124,7 @@ const ALIASES: [(&str, &str); 12] = [
     ("sasl.oauthbearer.client.credentials.client.secret", "sasl.oauthbearer.client.secret"),
 ];
 
-/// The prefix of topic properties.
+/// The optional prefix of librdkafka's topic properties.
 const OF_TOPICS: &str = "topic.";
 
 /// Returns the primary name of a property.
@@ -132,7 +132,7 @@ pub(crate) fn first_name(name: &str) -> &str {
     ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, first)| first)
 }
 
-/// Returns the primary name without the prefix of topic properties, which identifies what a property sets.
+/// Returns the primary name without the prefix of topic properties. Two properties with the same result set the same value.
 fn target(name: &str) -> &str {
     first_name(name.strip_prefix(OF_TOPICS).unwrap_or(name))
 }
@@ -140,7 +140,7 @@ fn target(name: &str) -> &str {
 /// True if a property is text even if it looks like a number, such as a name or a password.
 fn is_text(name: &str) -> bool {
     let of_clients = ["sasl.", "ssl.", "client."].iter().any(|prefix| name.starts_with(prefix));
-    // The only number among these properties.
+    // `sasl.kerberos.min.time.before.relogin` is the only number among the properties with these prefixes.
     of_clients && name != "sasl.kerberos.min.time.before.relogin"
 }
 
@@ -148,7 +148,8 @@ fn is_text(name: &str) -> bool {
 pub(super) const PATH: &str = "kafka.properties";
 
 /// Converts values to text for librdkafka, and rejects the properties that unseen sets itself or that only Java clients have. Renames
-/// each property to its primary name, so that none is set twice: librdkafka uses the last value, and the order is not defined.
+/// each property to its primary name, so that no property is set twice. Otherwise, librdkafka would use the last of the two values, and
+/// their order is not defined.
 pub(super) fn resolve(raw: &BTreeMap<String, Value>, diagnostics: &mut Diagnostics) -> BTreeMap<String, String> {
     let mut properties = BTreeMap::new();
     for (name, value) in raw {

@@ -1,7 +1,7 @@
 //! The options of a configuration file: their names, forms, and defaults.
 //!
-//! Checks only the form of each value; `resolve` checks the whole. The comments on options are user documentation: editors show
-//! them, and docs/reference/options.md lists them.
+//! Checks only the form of each value. `resolve` checks the values, and how they fit together. The comments on options are user
+//! documentation: editors show them, and docs/reference/options.md lists them.
 
 use super::format::{EncodingOption, FormatOption};
 use super::properties::Properties;
@@ -32,7 +32,7 @@ pub(super) struct Raw {
     pub(super) serve: Serve,
     /// The topics to deduplicate, at least one.
     #[schemars(with = "Vec<Topic>", length(min = 1))]
-    // `None` is a topic whose error is already reported.
+    // `None` is an entry with an error that was already reported.
     pub(super) topics: Vec<Option<Topic>>,
 }
 
@@ -44,14 +44,15 @@ pub(super) struct Kafka {
     /// Initial brokers: `host:port`, separated by commas. Required.
     #[schemars(required)]
     pub(super) bootstrap_servers: Option<String>,
-    /// Consumer group. It also names the changelog topics and the transactional ids.
+    /// Consumer group. The names of internal topics and the transactional ids begin with the name of the group.
     pub(super) group_id: String,
-    /// Static name of this process, such as the name of its pod. With it, a restart does not trigger a rebalance. Set it for all
-    /// processes of a group, or for none.
+    /// Static name of this process, such as the name of its pod. With a static name, a restart does not trigger a rebalance. Set this
+    /// option for all processes of a group, or for none.
     pub(super) instance_id: Option<String>,
     /// Start position in a partition without a committed offset.
     pub(super) start: Start,
-    /// What to do if a log ends before the position up to which it was read, for example after an unclean leader election.
+    /// What to do if a partition's log ends before the position up to which the worker has read it, for example after an unclean leader
+    /// election.
     pub(super) on_truncation: OnTruncation,
     /// How long to wait for a broker at startup.
     pub(super) connect_timeout: Span,
@@ -170,7 +171,7 @@ pub(super) struct SchemaRegistry {
     pub(super) username: Option<String>,
     /// Password for basic authentication.
     pub(super) password: Option<String>,
-    /// A bearer token instead of a user.
+    /// A bearer token, instead of a user and a password.
     pub(super) oauth: Option<RegistryOAuth>,
     /// PEM file with the CA certificates that sign the registry's certificate. The system's CAs by default.
     pub(super) ca_location: Option<String>,
@@ -206,7 +207,7 @@ pub(super) struct RegistryOAuth {
     pub(super) identity_pool_id: Option<String>,
 }
 
-/// The servers, `unseen serve`. `unseen run` ignores this table.
+/// The servers that `unseen serve` runs. `unseen run` ignores this table.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct Serve {
@@ -215,8 +216,8 @@ pub(super) struct Serve {
     pub(super) is_set: bool,
     /// Address for Redis clients. If it is not a local address, set a password and `tls`.
     pub(super) listen: String,
-    /// Address of the metrics, the probes, and HTTP lookups, or `off`. It differs from `http.listen`, so a worker and a server can
-    /// run side by side.
+    /// Address of the metrics, the probes, and HTTP lookups, or `off`. The default differs from the default of `http.listen`, so that a
+    /// worker and a server can run side by side.
     pub(super) http_listen: String,
     /// Number of threads. The number of CPUs by default.
     pub(super) threads: Option<Count>,
@@ -233,11 +234,11 @@ pub(super) struct Serve {
     pub(super) partitioner: Option<Partitioner>,
     /// Allow clients to write. `BF.ADD` and similar commands then write a record for the key to the space's input.
     pub(super) writes: Switch,
-    /// Maximum time since the last contact with the brokers. Without it, a server without brokers keeps answering from its last
-    /// state.
+    /// Maximum time since the last contact with the brokers. After that time, the server returns errors. By default, a server without
+    /// brokers keeps answering from its last state.
     pub(super) max_staleness: Option<Span>,
-    /// By name, the spaces for which this server uses another filter than the worker. Required if the worker's filter is of kind
-    /// `exact`.
+    /// Filters of this server that differ from the worker's filters, by the name of the space. Required for a space if the worker's
+    /// filter is of kind `exact`.
     pub(super) filters: BTreeMap<String, Filter>,
 }
 
@@ -281,7 +282,8 @@ pub(super) struct Tls {
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 #[schemars(extend("required" = ["input", "key", "window"]))]
 pub(super) struct Topic {
-    /// Topic to read, a list of topics, or `{ pattern = "…" }` for all that match. In other names, `{input}` stands for each. Required.
+    /// Topic to read, a list of topics, or `{ pattern = "…" }` for all topics that match. In other topic names and in `space`,
+    /// `{input}` stands for the topic that is read. Required.
     #[schemars(required)]
     pub(super) input: Option<inputs::Inputs>,
     /// Topic for unseen records, such as `{input}.unseen`. Without it, the topic is a shadow: the worker evaluates, counts, and
@@ -290,15 +292,16 @@ pub(super) struct Topic {
     /// Records to deduplicate: those for which this predicate holds, or each predicate of a list. The worker emits all other records in
     /// order, without deduplication. By default, it deduplicates all records.
     #[schemars(schema_with = "predicate::when_schema")]
-    // `resolve` parses it, so that an error has the path of its predicate.
+    // `resolve` parses this option, so that an error has the path of the predicate.
     pub(super) when: Option<Value>,
-    /// Key space. Topics with the same space share their seen keys. The name of the input by default; a second entry of it needs another.
+    /// Key space. Topics with the same space share their seen keys. The name of the input by default. A second entry with the same
+    /// input needs a different space.
     pub(super) space: Option<String>,
     /// What identifies a record: a part, or a list of parts. Required.
     #[schemars(schema_with = "key::schema")]
-    // `resolve` parses it, so that an error has the path of its part.
+    // `resolve` parses this option, so that an error has the path of the part.
     pub(super) key: Option<Value>,
-    /// Format of the record keys, if a part of the key is a field in them. It takes the values of `value_format`.
+    /// Format of the record keys. Matters only if a field of the record key is read. The possible values are those of `value_format`.
     pub(super) key_format: FormatOption,
     /// Format of the values: `json`, `json_schema`, `avro`, or `protobuf`. All except `json` expect the frame of a schema registry.
     /// Use `{ kind = "avro", schema = "file.avsc" }` for records without a frame that all have this schema.
@@ -309,8 +312,8 @@ pub(super) struct Topic {
     /// Hash function for keys: `"xxh3"`, or, if untrusted parties choose the keys, `{ siphash = "32 hex digits" }` with a secret.
     #[schemars(schema_with = "forms::hash")]
     pub(super) hash: Option<Value>,
-    /// Records that retract their key, so that the next record with the key is emitted: those with a header, or with one of some
-    /// values in a header or a field. Requires kind {retracts}, or `filter.confirm`.
+    /// Records that retract their key, so that the next record with the key is emitted: those for which a predicate holds, as in
+    /// `when`, or those with a header, `{ header = "name" }`. Requires kind {retracts}, or `filter.confirm`.
     #[schemars(schema_with = "predicate::retract_schema")]
     pub(super) retract: Option<Value>,
     /// First write each record to an internal topic, `<group_id>-<input>-repartition`, in a partition that is chosen by key. Use it for
@@ -331,11 +334,11 @@ pub(super) struct Topic {
     pub(super) max_future: Span,
     /// What to do with records that are older than the window and whose keys are unseen.
     pub(super) late: Late,
-    /// Which records of a key to emit: the `first` one within the window, or, with kind `exact`, those that differ from the last one
-    /// (`on_change`). `{ on_change = { except = ["/updated_at"] } }` ignores some fields. `{ on_change = { field = "/state" } }` compares
-    /// some parts, in the form of `key`.
+    /// Which records of a key to emit: the `first` record within the window, or, with kind `exact`, each record that differs from the
+    /// previous record of its key (`on_change`). `{ on_change = { except = ["/updated_at"] } }` ignores some fields.
+    /// `{ on_change = { field = "/state" } }` compares only some parts, which have the form of `key`.
     #[schemars(schema_with = "content::emit_schema")]
-    // `resolve` parses it, so that an error has the path of its part.
+    // `resolve` parses this option, so that an error has the path of the part.
     pub(super) emit: Option<Value>,
     /// What to do with duplicates.
     pub(super) on_duplicate: OnDuplicate,
@@ -398,10 +401,11 @@ pub(super) struct Filter {
     pub(super) slices: Count,
     /// Memory for the whole topic. Required for kind {memory}, and invalid for all other kinds.
     pub(super) memory: Option<Bytes>,
-    /// Look up keys that the filter reports as seen in an exact store on disk. No unseen record is then dropped.
+    /// If the filter reports a key as seen, look the key up in an exact store on disk before the record is dropped. No unseen record is
+    /// then dropped.
     pub(super) confirm: Switch,
     /// For kind {grows} with a window by time: size the next slice for the fullest recent slice plus an eighth. Slices are smaller than
-    /// configured only after a whole window, and never smaller than 1/64 of that size.
+    /// configured only after a whole window, and never smaller than 1/64 of the configured size.
     pub(super) adapt: Switch,
     /// For kind {grows}: maximum memory for the topic's filters, divided evenly among its partitions. unseen rejects a limit that is too
     /// small for `capacity`.
@@ -453,7 +457,7 @@ impl TryFrom<Value> for OnInvalid {
     }
 }
 
-/// `{ topic = "name" }`.
+/// Parses `{ topic = "name" }`, and returns the name.
 fn topic(value: &Value) -> Option<String> {
     match entry(value)? {
         ("topic", name) => Some(name.to_owned()),
@@ -461,7 +465,7 @@ fn topic(value: &Value) -> Option<String> {
     }
 }
 
-/// Parses how keys are hashed. Error messages never show the secret.
+/// Parses the option `hash`. Error messages never show the secret.
 pub(super) fn hashing(value: &Value) -> Result<Hashing, String> {
     if value.as_str() == Some("xxh3") {
         return Ok(Hashing::Xxh3);

@@ -19,7 +19,7 @@ pub(super) fn resolve(raw: Raw, diagnostics: &mut Diagnostics) -> Option<Config>
     let log = log(raw.log, diagnostics);
     let schema_registry = registry::resolve(raw.schema_registry, diagnostics);
     let (topics, patterns) = topics::resolve(raw.topics, diagnostics);
-    // A server can have its own filter for the space of a topic that a pattern matches.
+    // The filters of a server can be for spaces of topics that match a pattern, so check the filters against such topics, too.
     let spaces = || raw.serve.filters.keys();
     let matched = patterns.iter().flat_map(|pattern| spaces().filter_map(|space| pattern.topic_of_space(space)));
     let with_filters: Vec<_> = topics.iter().cloned().chain(matched).collect();
@@ -57,7 +57,7 @@ fn check_patterns(config: &Config, diagnostics: &mut Diagnostics) {
     }
 }
 
-/// Checks that the last content of each key can be restored.
+/// Checks that spaces with several topics and `emit = "on_change"` have a changelog, which restores the last content of each key.
 fn check_changes(config: &Config, diagnostics: &mut Diagnostics) {
     for space in config.spaces().iter().filter(|space| space.topics.len() > 1 && !config.state.changelog) {
         let [first, second, ..] = space.topics[..] else { continue };
@@ -175,7 +175,7 @@ fn http(raw: &str, diagnostics: &mut Diagnostics) -> Option<Http> {
 }
 
 fn log(raw: raw::Log, diagnostics: &mut Diagnostics) -> Log {
-    // The log filter would take a misspelled level for the name of a module, and then log nothing else.
+    // The log filter would take a misspelled level for the name of a module, and then log only that module.
     let misspelled = |part: &&str| {
         let (module, level) = part.trim().rsplit_once('=').unwrap_or(("all", part.trim()));
         module.trim().is_empty() || module.contains('[') || level.trim().parse::<LevelFilter>().is_err()

@@ -1,6 +1,6 @@
 //! Rules: entries of `[[topics]]` with the same input. A record belongs to the first rule whose `when` selects it.
 //!
-//! Must never let a record belong to no rule or to two, or let two rules of an input share their keys.
+//! Must never let a record belong to no rule or to two rules, or let two rules of one input share their keys.
 
 use super::error::Diagnostics;
 use super::{Config, Topic};
@@ -8,10 +8,11 @@ use crate::format::{Formats, Schemas};
 use crate::key::{NoKey, Predicate, Reader, RecordSpec, Scratch};
 use crate::record::{Record, TopicId, Verdict};
 
-/// The largest number of rules of an input. The metadata of a committed offset has the stream time of each, and brokers limit its size.
+/// Maximum number of rules of an input. The metadata of a committed offset contains the stream time of each rule, and brokers limit the
+/// size of the metadata.
 const RULES_MAX: usize = 8;
 
-/// The rules of an input before one of them. Their records have their keys in other spaces.
+/// The rules that come before a given rule of the same input. Records that one of them selects do not belong to the given rule.
 #[derive(Debug, Default)]
 pub struct EarlierRules<'t>(Vec<(&'t Topic, Reader)>);
 
@@ -27,17 +28,17 @@ impl<'t> EarlierRules<'t> {
         self.0.iter().any(|(topic, _)| topic.reads_headers())
     }
 
-    /// Checks that a record belongs to none of the rules. `formats` are those of its key and value.
+    /// Checks that a record belongs to none of the earlier rules. `formats` are the formats of the record's key and value.
     ///
     /// # Errors
-    /// [`NoKey::Passes`] if the record belongs to one of them, or another [`NoKey`] if that cannot be determined.
+    /// Returns [`NoKey::Passes`] if the record belongs to an earlier rule, or another [`NoKey`] if this cannot be determined.
     pub fn check(&mut self, formats: &Formats, record: &Record<'_>, scratch: &mut Scratch, schemas: &dyn Schemas) -> Result<(), NoKey> {
         for (topic, reader) in &mut self.0 {
             let spec = RecordSpec { formats, ..topic.record_spec() };
             match reader.check_selected(spec, record, scratch, schemas) {
                 Err(NoKey::Passes) => {}
                 Ok(()) => return Err(NoKey::Passes),
-                // The tombstone belongs to the rule.
+                // The record is a tombstone of this earlier rule, so it does not belong to a later rule.
                 Err(NoKey::Invalid(invalid)) if topic.verdict_without_key(invalid.reason) == Verdict::Tombstone => {
                     return Err(NoKey::Passes);
                 }
@@ -55,19 +56,19 @@ impl<'t> FromIterator<&'t Topic> for EarlierRules<'t> {
 }
 
 impl Config {
-    /// Returns the rules of a topic's input before this topic.
+    /// Returns the rules of a topic's input that come before this topic.
     pub fn earlier_rules(&self, topic: &Topic) -> impl Iterator<Item = &Topic> {
         self.rules(&topic.input).map(|(_, rule)| rule).take_while(move |rule| rule.entry != topic.entry)
     }
 
-    /// Returns the rules of an input, in order. A record that no rule selects passes through the last one.
+    /// Returns the rules of an input, in order. A record that no rule selects belongs to the last rule, and passes through.
     #[must_use]
     pub fn rules(&self, input: &str) -> impl DoubleEndedIterator<Item = (TopicId, &Topic)> {
         let all = self.topics.iter().enumerate().map(|(number, topic)| (TopicId(number), topic));
         all.filter(move |(_, topic)| topic.input == input)
     }
 
-    /// Returns the topic with this input. If the input has several rules, returns the first one.
+    /// Returns the topic with this input. If the input has several rules, returns the first rule.
     ///
     /// # Errors
     /// Returns an error message with all inputs if no input has this name.
@@ -95,7 +96,7 @@ impl Config {
     /// Returns an error message with all names if no topic or several topics have this name.
     pub fn rule(&self, name: &str) -> Result<&Topic, String> {
         let is_named = |topic: &&Topic| topic.space == name && self.has_several_rules(topic);
-        // The space of a rule may be the name of its input.
+        // The space of a rule may have the same name as the input, so first look for a rule of this input with such a space.
         let own = self.rules(name).map(|(_, topic)| topic).find(is_named);
         match own {
             None if self.rules(name).next().is_none() => self.topics.iter().find(is_named),
@@ -108,7 +109,7 @@ impl Config {
         self.rules(&topic.input).nth(1).is_some()
     }
 
-    /// Returns the topic, if there is only one input, and no pattern. If the input has several rules, returns the first one.
+    /// Returns the topic if there is only one input and no pattern. If the input has several rules, returns the first rule.
     #[must_use]
     pub fn only_input(&self) -> Option<&Topic> {
         self.topics.first().filter(|first| self.patterns.is_empty() && self.topics.iter().all(|topic| topic.input == first.input))
@@ -131,7 +132,7 @@ pub(super) fn check(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
         let earlier: Vec<_> = topics[..number].iter().map(|(_, other)| other).filter(|other| other.input == topic.input).collect();
         let Some(previous) = earlier.last() else { continue };
         let Some((setting, problem)) = problem(topic, &earlier, previous) else { continue };
-        // The inputs of an entry often have the same problem.
+        // The inputs of an entry often have the same problem, which is reported once.
         if !reported.contains(&(topic.entry, setting)) {
             reported.push((topic.entry, setting));
             let path = if setting == "input" { path.clone() } else { topic.setting(setting) };
@@ -147,11 +148,11 @@ pub(super) fn fault(rules: &[Topic]) -> Option<String> {
     (1..rules.len()).find_map(|number| problem(number).map(|(setting, text)| format!("{}: {text}", rules[number].setting(setting))))
 }
 
-/// Returns the first problem of a rule with the `earlier` rules of its input, and the option that has it.
+/// Returns the first problem of a rule with the `earlier` rules of its input, and the option that causes the problem.
 fn problem(topic: &Topic, earlier: &[&Topic], previous: &Topic) -> Option<(&'static str, String)> {
     let Topic { input, space, .. } = topic;
     if previous.entry == topic.entry {
-        // Already reported.
+        // The entry names the input twice. `topics::check_loops` has already reported that.
         return None;
     }
     let of = |other: &Topic| format!("topics[{}]", other.entry);

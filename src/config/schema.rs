@@ -45,7 +45,7 @@ fn tidy(schema: &mut Schema) {
     }
 }
 
-/// Replaces placeholders by the kinds of filters with a property, so that no description lists kinds.
+/// Replaces placeholders such as `{grows}` by the kinds of filters with that property, so that descriptions need not list kinds.
 fn with_kinds(text: &str) -> String {
     let kinds = [
         ("{retracts}", Kind::list('`', |kind| kind.can_retract)),
@@ -63,7 +63,7 @@ mod tests {
     use schemars::JsonSchema;
     use serde::de::DeserializeOwned;
 
-    /// Returns whether the type accepts the value, and whether its schema does.
+    /// Returns two flags: true if the type accepts the value, and true if the schema of the type accepts the value.
     fn verdicts<T: JsonSchema + DeserializeOwned>(value: &Value) -> (bool, bool) {
         let mut generator = SchemaSettings::draft07().with_transform(tidy).into_generator();
         let schema = generator.root_schema_for::<T>().to_value();

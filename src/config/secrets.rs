@@ -1,6 +1,6 @@
 //! Recognizes options that contain secrets, and hides their values.
 //!
-//! Owns the only list of their names, except for a copy in the Helm chart (`_checks.tpl`), which cannot call Rust.
+//! Owns the only list of the names of such options, except for a copy in the Helm chart (`_checks.tpl`), which cannot call Rust.
 
 use serde_json::{Value, json};
 
@@ -16,8 +16,8 @@ pub(crate) fn is_secret(path: &str) -> bool {
     SECRETS.iter().any(|part| path.contains(part))
 }
 
-/// Returns an error message for text with an invalid `${...}`. `message` may show a part of the text. So if the text is a secret,
-/// another message replaces it, unless the whole text is a single reference, which is not a password.
+/// Returns an error message for text with an invalid `${...}`. `message` may show a part of the text. So if the option is a secret,
+/// another message replaces `message`, unless the whole text is a single reference, which is not itself the secret.
 pub(super) fn withhold(path: &str, text: &str, message: String) -> String {
     let inner = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
     if !is_secret(path) || inner.is_some_and(|inner| !inner.contains(['$', '{', '}'])) {

@@ -77,7 +77,7 @@ impl fmt::Debug for Serve {
 }
 
 impl Serve {
-    /// Returns a warning if any client on another machine can write.
+    /// Returns a warning if clients on other machines can write without a password or a certificate.
     #[must_use]
     pub fn open_writes(&self) -> Option<String> {
         let wants_certificates = self.tls.as_ref().is_some_and(|tls| tls.client_ca_location.is_some());
@@ -124,7 +124,6 @@ impl Partitions {
     }
 }
 
-/// Resolves the options of the servers.
 pub(super) fn resolve(raw: raw::Serve, topics: &[Topic], diagnostics: &mut Diagnostics) -> Option<Serve> {
     let address = match listen(&raw.listen, "serve.listen", "127.0.0.1:6379", diagnostics) {
         Ok(None) => {

@@ -88,7 +88,7 @@ fn examples_are_equal_and_show_the_defaults() {
     for name in ["example.toml", "example.yaml"] {
         let (path, text) = example(name);
         shown.push(format!("{:#?}", Config::load_with(&path, &BTreeMap::new(), &[]).unwrap()));
-        // `#name` is an option with its default, and `# text` is a comment.
+        // In the example file, `#name` is an option with its default, and `# text` is a comment.
         let stated: Vec<_> = text
             .lines()
             .map(|line| match line.split_once('#') {
@@ -243,7 +243,7 @@ fn unreadable_files_are_reported_on_one_line() {
     }
 }
 
-/// These lines expand to half a million values. A few more lines would exceed the memory.
+/// The lines of this test expand to half a million values. A few more lines would expand to more than fits into memory.
 #[test]
 fn aliases_that_expand_to_too_many_values_are_rejected() {
     let lists = (1..6).map(|depth| format!("a{depth}: &a{depth} [{}]\n", vec![format!("*a{}", depth - 1); 9].join(", ")));
@@ -470,7 +470,7 @@ fn contradicting_options_of_filters_are_rejected() {
     }
     let refusal = refused("capacity = \"10M\"", "capacity = \"10M\", max_memory = \"1MiB\"");
     assert!(refusal.starts_with("x.toml: topics[0].filter.max_memory: the filter needs ") && refusal.contains("1048576"), "{refusal}");
-    // The number of partitions is known after the worker has connected. Each partition keeps a window by count in full.
+    // The number of partitions is known after the worker has connected. With a window by count, each partition needs the full capacity.
     let counted =
         load(&MINIMAL.replace("window = \"24h\"", "window = { keys = 100000 }").replace("capacity = \"10M\"", "max_memory = \"600kB\""));
     let topic = &counted.expect("a configuration").topics[0];
@@ -528,7 +528,7 @@ fn errors_of_invalid_references_do_not_show_secrets() {
             assert!(errors.starts_with(&format!("x.toml: {setting}: ")) && errors.ends_with("for a dollar sign, write `$$`"), "{errors}");
             assert!(!errors.contains("hunter"), "{text}: {errors}");
         }
-        // A value that is only a reference is not a password.
+        // A value that is only a reference is not itself a password, so the error shows the name of the variable.
         let errors = load(&MINIMAL.replace("[[topics]]", &format!("{name} = '${{PASSWORD}}'\n[[topics]]"))).unwrap_err();
         assert_eq!(errors, format!("x.toml: {setting}: environment variable PASSWORD is not set"));
     }
@@ -719,7 +719,7 @@ fn misspelled_variables_are_rejected() {
         let error = load_as("x.toml", MINIMAL, &[(name, "4")], &[]).unwrap_err();
         assert!(error.contains(&format!("environment: {name}: not the name of an option; did you mean {meant}?")), "{error}");
     }
-    // Kubernetes sets some of these variables for a service named `unseen`. The tests use the others.
+    // Kubernetes sets some of these variables for a service named `unseen`. The command line and our tests use the others.
     for name in [
         "UNSEEN_SERVICE_HOST",
         "UNSEEN_PORT_8080_TCP",
@@ -1125,7 +1125,7 @@ fn faults_of_a_list_name_the_entry_and_the_input() {
     ] {
         assert_eq!(listed(inputs, lines), error, "{inputs} {lines}");
     }
-    // All topics of the entry have this fault, and it is reported once.
+    // All topics of the entry have this error, which is reported once.
     #[cfg(feature = "formats")]
     assert_eq!(
         listed("[\"a\", \"b\"]", "value_format = \"avro\""),
@@ -1194,7 +1194,7 @@ fn an_input_has_several_entries_if_they_fit_together() {
     ] {
         assert_eq!(with(second).unwrap_err(), format!("x.toml: {error}"), "{second}");
     }
-    // The second entry takes all records that the first one leaves.
+    // The second entry takes all records that the first entry leaves.
     let third = "input = \"in\"\noutput = \"out\"\nspace = \"in-3\"";
     assert_eq!(
         load_all(&[FIRST, "input = \"in\"\noutput = \"out\"\nspace = \"in-2\"", third]).unwrap_err(),
@@ -1207,7 +1207,7 @@ fn an_input_has_several_entries_if_they_fit_together() {
         load_all(&many).unwrap_err(),
         "x.toml: topics[8].input: \"in\" already has 8 entries, and cannot have more; combine some of them"
     );
-    // Lists may overlap.
+    // The lists of inputs of two entries may overlap.
     let lists = [
         "input = [\"a\", \"b\"]\noutput = \"{input}.out\"\nwhen = { header = \"x\", exists = true }",
         "input = [\"b\", \"c\"]\noutput = \"{input}.out\"\nspace = \"{input}-2\"",

@@ -32,7 +32,7 @@ pub(super) fn resolve(raw: Vec<Option<raw::Topic>>, diagnostics: &mut Diagnostic
     (topics.into_iter().map(|(_, topic)| topic).collect(), patterns)
 }
 
-/// Returns the topics of an entry, each with the path of its input. If the entry has a pattern, it has no topics yet.
+/// Returns the topics of an entry, each with the path of its input. An entry with a pattern has no topics yet, and is added to `patterns`.
 fn entry(mut raw: raw::Topic, index: usize, patterns: &mut Vec<Pattern>, diagnostics: &mut Diagnostics) -> Vec<(String, Topic)> {
     let path = format!("topics[{index}]");
     let at = |name: &str| format!("{path}.{name}");
@@ -63,7 +63,7 @@ fn entry(mut raw: raw::Topic, index: usize, patterns: &mut Vec<Pattern>, diagnos
     inputs.into_iter().map(|(path, input)| (path, inputs::topic(&topic, &input))).collect()
 }
 
-/// Returns the topic of an entry, with placeholders.
+/// Resolves the settings of an entry. Its input, and other names, contain the placeholder `{input}`.
 fn topic(raw: raw::Topic, entry: usize, path: &str, diagnostics: &mut Diagnostics) -> Option<Topic> {
     let at = |name: &str| format!("{path}.{name}");
     let when = raw.when.as_ref().map_or_else(|| Some(Vec::new()), |raw| predicate::when(raw, &at("when"), diagnostics));
@@ -146,12 +146,10 @@ fn retract(raw: Option<&Value>, filter: &Filter, path: &str, diagnostics: &mut D
     Some(retract)
 }
 
-/// Resolves the location of the event time.
 fn time(raw: Option<&Value>, path: &str, diagnostics: &mut Diagnostics) -> Option<EventTime> {
     key::time(raw?).map_err(|message| diagnostics.add(path, message)).ok()
 }
 
-/// Resolves the location of the value by which records are counted.
 fn count_by(raw: Option<&Value>, path: &str, diagnostics: &mut Diagnostics) -> Option<CountBy> {
     raw::count_by(raw?).map_err(|message| diagnostics.add(path, message)).ok()
 }
@@ -164,7 +162,7 @@ fn late(late: Late, length: Option<Length>, on_invalid: &OnInvalid, path: &str, 
     }
 }
 
-/// Checks that no input is also written, and that an entry names an input once.
+/// Checks that no input is also an output, and that an entry names each input only once.
 fn check_loops(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
     for (index, (path, topic)) in topics.iter().enumerate() {
         let input = &topic.input;
@@ -223,11 +221,11 @@ fn growth_text(growth: Growth) -> String {
 
 /// Returns the settings that must be equal for all topics of a space, as text.
 fn rules(topic: &Topic) -> [(&'static str, String); 13] {
-    // Lists all options, so that a new option does not compile until it is decided whether it must be equal.
+    // The pattern lists all options, so a new option does not compile until it is decided here whether topics must agree on it.
     let Topic {
         entry: _,
         input: _,
-        output: _, // All topics have an output, or none: see check_spaces.
+        output: _, // Either all topics have an output, or none has: see check_spaces.
         when: _,   // Each topic selects its own records.
         space: _,
         key: _,     // Each topic has its own key. The hash must be equal, see below.
@@ -241,7 +239,7 @@ fn rules(topic: &Topic) -> [(&'static str, String); 13] {
         time: _, // Each topic has its own location of the event time.
         max_future: _,
         late: _,
-        on_change: _, // Each topic has its own content. All emit on change, or none.
+        on_change: _, // Each topic has its own parts to compare. `emit` must be equal, see below.
         on_duplicate: _,
         on_tombstone: _,
         on_invalid: _,

@@ -12,7 +12,6 @@ const DURATION_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 /// Range of capacities. A larger capacity is most likely a mistake, because its filter would need more than a terabyte of memory.
 pub(super) const KEYS: RangeInclusive<u64> = 1..=100_000_000_000;
 
-/// A unit and its factor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unit {
     name: &'static str,
@@ -178,7 +177,7 @@ fn quantity(value: &Value, units: &[Unit]) -> Option<u64> {
     digits.replace('_', "").parse::<u64>().ok()?.checked_mul(unit.scale)
 }
 
-/// Returns the shortest text for a whole number with a unit.
+/// Formats a whole number with the largest unit that divides it, or without a unit.
 fn written(number: u64, units: &[Unit]) -> Value {
     match units.iter().rev().find(|unit| number > 0 && number.is_multiple_of(unit.scale)) {
         Some(unit) if unit.scale > 1 => format!("{}{}", number / unit.scale, unit.name).into(),

@@ -1,7 +1,7 @@
 //! Key conflicts: records with the same key and different content, a sign that the key lacks a part.
 //!
-//! Owns the hashed content of a sample of keys, and the counts. Pure. Must never grow beyond its bounds, store a value, or change
-//! a verdict.
+//! Owns the hashed content of a sample of keys, and the counts of conflicts. Must never do I/O, grow beyond its bounds, store a value,
+//! or change a verdict.
 //!
 //! Each stored field of a record takes eight bytes: hashes of its name and of its value, 32 bits each. Two different values have
 //! the same hash with a probability of one in four billion.
@@ -16,26 +16,28 @@ use xxhash_rust::xxh3::xxh3_64;
 const KEYS_MAX: usize = 1 << 13;
 /// Assumed number of keys in a window, if it is not configured.
 const KEYS_UNKNOWN: u64 = 1_000_000;
-/// Maximum number of fields of a record that are stored individually. The rest are stored as one.
+/// Maximum number of fields of a record that are stored individually. All further fields are stored as one.
 const FIELDS_MAX: usize = 32;
-/// Maximum depth of a field. Deeper values are one field.
+/// Maximum number of names in a field's pointer. A deeper object is a single field.
 pub(crate) const DEPTH_MAX: usize = 4;
 /// Number of records examined within a minute at which the sample is halved.
 const EXAMINED_MAX: usize = 1 << 17;
 /// Number of bytes of a value that count as one additional record.
 const EXAMINED_BYTES: usize = 1 << 12;
-/// Maximum of `halvings` to save CPU time. Only the limit on keys can halve the sample further.
+/// Maximum of `halvings` when the sample is halved to save CPU time. The limit on keys can halve the sample further.
 const MAX_HALVINGS_FOR_CPU: u32 = 6;
-/// Maximum bytes of a field's name. Longer names are cut.
+/// Maximum length of a field's name, in bytes. Longer names are cut.
 const NAME_BYTES_MAX: usize = 128;
 /// Maximum number of fields by which conflicts are counted.
 const NAMES_MAX: usize = 64;
-/// Name of a value that is not an object, and of the fields that are stored as one.
+/// Reported instead of a field if a value is not an object.
 const WHOLE: &str = "the value";
+/// Reported for the fields that are stored as one.
 const REST: &str = "the rest of the value";
+/// Reported for a field that the duplicate does not have.
 const GONE: &str = "a field that is gone";
 
-/// Fields to leave out of the comparison.
+/// The settings for comparing the content of records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompareContent {
     /// JSON pointers of fields that may differ, including everything in them.
@@ -72,7 +74,7 @@ impl CompareContent {
     pub fn content(&self, value: &mut OpenValue<'_>) -> Content {
         let mut fields = Vec::new();
         let is_object = value.leaves(DEPTH_MAX, |leaf| {
-            // A null field is the same as a missing one.
+            // A null field is the same as a missing field.
             if let Some(digest) = leaf.digest
                 && !self.leaves_out(leaf.pointer)
             {
@@ -98,12 +100,12 @@ impl CompareContent {
     }
 }
 
-/// Number of duplicates that were compared, and that differed.
+/// Counts of duplicates whose content was compared, and of those that differed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conflicts {
-    /// Duplicates compared with the record that they duplicate.
+    /// Number of duplicates that were compared with the record that they duplicate.
     pub compared: u64,
-    /// Compared duplicates that differ from that record.
+    /// Number of compared duplicates that differ from the record that they duplicate.
     pub conflicts: u64,
     /// Lower bound of the number of conflicts in which each field differs, most frequent first.
     pub fields: Vec<(String, u64)>,
@@ -149,7 +151,7 @@ impl Content {
     }
 }
 
-/// A record that differs from the record that it duplicates.
+/// The content of a duplicate, and the different content of the record that it duplicates.
 #[derive(Clone, Debug)]
 pub struct Difference {
     known: Content,
@@ -157,7 +159,8 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Returns the names of the fields that differ, from the record's value.
+    /// Returns the names of the fields that differ. Takes the names from `value`, the value of the duplicate, because `Content` has
+    /// only hashes.
     #[must_use]
     pub fn fields(&self, value: &mut OpenValue<'_>) -> Vec<String> {
         let Self { known, content } = self;
@@ -165,7 +168,7 @@ impl Difference {
         if known.get(whole).or(content.get(whole)).is_some() {
             return vec![WHOLE.to_owned()];
         }
-        // With many fields, a field that is stored individually on one side may be part of the rest on the other.
+        // If a record has many fields, a field that is stored individually for one record may be in the rest of the other record.
         let is_wide = known.get(rest).or(content.get(rest)).is_some();
         let mut names = Vec::new();
         value.leaves(DEPTH_MAX, |leaf| {
@@ -197,7 +200,7 @@ impl Difference {
 struct Named {
     field: String,
     count: u64,
-    /// Part of the count that may belong to another field that was replaced.
+    /// Part of `count` that was taken over from the field that this field replaced.
     before: u64,
 }
 
@@ -206,13 +209,13 @@ struct Named {
 pub struct ContentSample {
     /// The sample contains one key in 2^`halvings`.
     halvings: u32,
-    /// Minimum of `halvings`, because a larger sample would exceed the limits.
+    /// Minimum of `halvings`, because a larger sample would exceed the limit on keys.
     least_halvings: u32,
-    /// Value of `halvings` for the planned number of keys. If there are more keys, the oldest are dropped.
+    /// Value of `halvings` with which the planned number of keys fits into the sample. If more keys arrive, the oldest keys are dropped.
     most_halvings: u32,
     /// Number of records examined in the current minute, since the sample was last halved.
     examined: usize,
-    /// Content by key, or `None` for a retracted key, which keeps its position in the order.
+    /// Content by key. `None` for a forgotten key, which keeps its position in `order`.
     contents: HashMap<PartitionKey, Option<Content>>,
     order: VecDeque<PartitionKey>,
     counted: Conflicts,
@@ -237,8 +240,8 @@ impl ContentSample {
         }
     }
 
-    /// Adds a record with its verdict, and its value unless its schema is unknown. Returns the fields in which the record differs from
-    /// the record that it duplicates, if any.
+    /// Adds a record. `value` is `None` if the schema of the value is unknown. Returns the fields in which the record differs from the
+    /// record that it duplicates, if any.
     pub fn take(
         &mut self,
         key: PartitionKey,
@@ -259,7 +262,8 @@ impl ContentSample {
         Some(fields)
     }
 
-    /// Updates the sample: compares or stores the content of a value with this number of bytes.
+    /// Compares the content of a duplicate with the stored content of its key. Stores the content of any other record, and of a
+    /// duplicate whose key has no stored content. `bytes` is the size of the record value. Returns the difference, if there is one.
     pub fn look(&mut self, key: PartitionKey, verdict: Verdict, bytes: usize, content: Content) -> Option<Difference> {
         if self.examined >= EXAMINED_MAX && self.halvings < MAX_HALVINGS_FOR_CPU {
             self.halve();
@@ -301,7 +305,7 @@ impl ContentSample {
         self.halvings += 1;
         self.examined = 0;
         let halvings = self.halvings;
-        // The content of the other keys is no longer kept up to date.
+        // Drop the other keys, because their content is not updated anymore.
         self.retain(|key| is_of(key.fingerprint, halvings));
     }
 
@@ -320,14 +324,14 @@ impl ContentSample {
         }
     }
 
-    /// Forgets the content of a key, because it is no longer valid.
+    /// Forgets the content of a key, for example because another topic of the space has emitted the key again.
     pub fn forget(&mut self, key: PartitionKey) {
         if let Some(content) = self.contents.get_mut(&key) {
             *content = None;
         }
     }
 
-    /// Forgets the content of a partition's keys, because it is no longer valid.
+    /// Forgets the content of a partition's keys, when the partition is assigned or revoked: another group member may emit later records.
     pub fn forget_partition(&mut self, partition: i32) {
         self.retain(|key| key.partition != partition);
     }
@@ -346,7 +350,7 @@ impl ContentSample {
         }
     }
 
-    /// Returns the current `halvings`: one key in 2 to the power of this is in the sample.
+    /// Returns the current `halvings`: the sample contains one key in 2^`halvings`.
     #[must_use]
     pub const fn halvings(&self) -> u32 {
         self.halvings
@@ -384,7 +388,7 @@ fn hash(bytes: &[u8]) -> u32 {
     (xxh3_64(bytes) >> 32) as u32
 }
 
-/// Formats the name of a field for display. Names are data, and the display may be a terminal.
+/// Formats the name of a field for display. Escapes control characters, because names come from records and could control a terminal.
 pub(crate) fn shown(name: &str) -> String {
     let mut shown = String::with_capacity(name.len());
     for character in name.chars() {

@@ -139,7 +139,7 @@ fn partitions_are_independent() {
         take_of(&mut sample, key, Verdict::Duplicate, value, &except(&[])).is_some()
     };
     assert!(!next(0, "c") && next(0, "a") && next(1, "a"));
-    // The key was emitted from another topic of the space, or retracted there.
+    // Another topic of the space has emitted or retracted the key.
     sample.forget(PartitionKey { partition: 1, ..key(1) });
     assert_eq!(take(&mut sample, 1, Verdict::Duplicate, "c"), None);
 }
@@ -185,10 +185,10 @@ fn the_sampling_rate_adapts_to_the_record_rate() {
     assert_eq!(sample.halvings, MAX_HALVINGS_FOR_CPU);
     assert!(counted.compared < 1_000_000, "{}", counted.compared);
     assert!((0.49..0.51).contains(&counted.share()), "{}", counted.share());
-    // For most of these, the sample does not notice that they were emitted again.
+    // Emits all keys again. Most of them are not in the sample at this time, so the sample must not have old content of them.
     (0..1_000).for_each(|number| drop(take(&mut sample, number, Verdict::Unseen, "c")));
     sample.pass_minutes(1);
-    // One hundred per second.
+    // One hundred records per second.
     for minute in 0..10_u64 {
         sample.pass_minutes(1);
         (0..6_000).for_each(|number| drop(take(&mut sample, number, Verdict::Duplicate, "c")));
@@ -213,7 +213,7 @@ fn names_are_bounded_and_escaped() {
     let long = compared("{}", &format!("{{\"{}\":1}}", "é".repeat(1_000)), &[]).unwrap();
     assert_eq!(long[0].len(), NAME_BYTES_MAX - 1);
     assert_eq!(compared("{}", "{\"a\\u001b[1m~/\":1}", &[]), Some(vec!["/a\\u{1b}[1m~0~1".to_owned()]));
-    // Names that are data do not displace a frequent field, no matter how late it appears.
+    // If field names differ in every record, a frequent field is still reported, no matter how late it first appears.
     let mut sample = sample(1_000);
     take(&mut sample, 1, Verdict::Unseen, "{}");
     (0..200).for_each(|field| drop(take(&mut sample, 1, Verdict::Duplicate, &format!("{{\"f{field}\":1}}"))));

@@ -1,4 +1,4 @@
-//! The choice of the emitted records of a key, which also determines the content of fingerprints.
+//! The records of a key that are emitted. This choice also determines whether fingerprints contain the content of a record.
 
 use crate::key::Fingerprint;
 
@@ -8,7 +8,7 @@ pub enum Emit {
     /// The first record within the window.
     #[default]
     First,
-    /// The records whose content differs from that of the last emitted record. Fingerprints contain the content.
+    /// The records whose content differs from that of the last emitted record. Fingerprints then contain the content.
     OnChange,
 }
 

@@ -1,7 +1,7 @@
 //! The dedup state of one partition of one key space: decides a verdict from a fingerprint and a time.
 //!
-//! Owns stream time and the rules of the window. Its state is a pure function of its input, in order. It must never look at a
-//! clock: time comes with each record.
+//! Owns stream time and the rules of the window. The same records in the same order always produce the same verdicts and the same state.
+//! It must therefore never look at a clock: time comes with each record.
 
 mod emit;
 mod rules;
@@ -17,8 +17,8 @@ use crate::filter::{ArchiveError, Exact, ExactError, Filter, Slice, Usage};
 use crate::key::Fingerprint;
 use crate::record::{Timestamp, Verdict};
 
-/// The number of key lifetimes that a stable filter's changelog reaches back. Of the cells of keys that were inserted earlier, one in
-/// several thousand is still nonzero. In a filter that is rebuilt from the changelog, that cell is zero.
+/// Number of key lifetimes that the changelog of a stable filter reaches back. Of the cells of older keys, one in several thousand is
+/// still nonzero. In a filter that is rebuilt from the changelog, such a cell is zero.
 const LIFETIMES: u32 = 8;
 
 /// The change that a record made to a state. Applying the same changes in the same order to the same state produces the same
@@ -35,8 +35,8 @@ pub enum Mutation {
 
 /// The dedup state of one partition.
 ///
-/// Times are in milliseconds since the Unix epoch. Give a state the records of one partition only, in their order: its window moves with the
-/// latest time that it has seen.
+/// Times are in milliseconds since the Unix epoch. A state must get the records of one partition only, in their order, because its window
+/// moves with the latest record time.
 ///
 /// ```
 /// use unseen::dedup::{Dedup, Emit, Late, Rules};
@@ -64,8 +64,8 @@ pub struct Dedup {
     rules: Rules,
     filter: Option<Box<dyn Filter>>,
     exact: Option<Exact>,
-    /// The sample with which the filter is compared. `None` if every key that the filter reports as seen is confirmed, because
-    /// there are no errors to measure.
+    /// An exact sample of keys, which measures the filter's errors. `None` if an exact store confirms every key that the filter reports as
+    /// seen, because there are no errors to measure then.
     watched: Option<WatchedKeys>,
     stream_time: Option<Timestamp>,
     corrected: u64,
@@ -113,13 +113,13 @@ impl Dedup {
     /// forget everything.
     ///
     /// # Errors
-    /// Returns [`ExactError`] if the verdict cannot be decided.
+    /// Returns [`ExactError`] if there is no room for the key, or if the archive cannot be read.
     #[inline]
     pub fn judge(&mut self, fingerprint: Fingerprint, time: Option<Timestamp>, max_timestamp: Timestamp) -> Result<Verdict, ExactError> {
         self.advance(time, max_timestamp);
         self.mutation = None;
         let late = self.rules.late != Late::Emit && self.is_late(time);
-        // If the key may be inserted, one call looks it up and inserts it.
+        // Unless the record is late, or the exact store counts keys for the filter, one call looks the key up and inserts it.
         let at_once = !late && !self.is_led();
         let maybe = match &mut self.filter {
             None => true,
@@ -149,8 +149,8 @@ impl Dedup {
         Ok(Verdict::Unseen)
     }
 
-    /// Returns the latest record time up to which [`Dedup::judge_batch`] may be called: the end of the open slice, within which
-    /// each key needs only one call to the filter. `None` if batches are not possible.
+    /// Returns the latest record time for which [`Dedup::judge_batch`] may be called: the end of the open slice. Until then, no slice
+    /// expires, and each key needs only one call to the filter. `None` if records must be evaluated one by one.
     #[must_use]
     pub fn batch_horizon(&self) -> Option<Timestamp> {
         let Rules { window, refresh, late, exact, .. } = self.rules;
@@ -163,12 +163,13 @@ impl Dedup {
     /// true if the record is a duplicate, and to false if it is unseen.
     ///
     /// # Errors
-    /// Returns [`ExactError`] at the first record that cannot be decided. `seen` does not contain that record.
+    /// Returns [`ExactError`] at the first record that cannot be decided. `seen` then has only the results of the records before that
+    /// record.
     pub fn judge_batch(&mut self, fingerprints: &[Fingerprint], times: &[Timestamp], seen: &mut Vec<bool>) -> Result<(), ExactError> {
         seen.clear();
         let Some(filter) = &mut self.filter else { return Ok(()) };
         let judged = filter.check_and_insert_each(fingerprints, seen);
-        // A record that cannot be decided also advances stream time.
+        // Like `judge`, advance stream time even for a record that cannot be decided.
         let shown = times.iter().take(seen.len() + usize::from(judged.is_err()));
         self.stream_time = self.stream_time.max(shown.max().copied());
         self.mutation = seen.last().filter(|seen| judged.is_ok() && !**seen).map(|_| Mutation::Insert);
@@ -181,14 +182,14 @@ impl Dedup {
     /// the probability of a false positive.
     ///
     /// # Errors
-    /// Returns [`ExactError`] if it is unknown whether the key is remembered.
+    /// Returns [`ExactError`] if the archive cannot be read.
     pub fn retract(&mut self, fingerprint: Fingerprint, time: Option<Timestamp>, max_timestamp: Timestamp) -> Result<Verdict, ExactError> {
         self.advance(time, max_timestamp);
         self.mutation = self.delete(fingerprint)?.then_some(Mutation::Delete);
         Ok(Verdict::Retracted)
     }
 
-    /// Reports to the watched keys, and passes a function that returns the filter's expiry clock.
+    /// Calls `report` with the watched keys, if there are any, and with a function that returns the filter's expiry clock.
     fn watch(&mut self, report: impl FnOnce(&mut WatchedKeys, &dyn Fn() -> Option<Slice>)) {
         if let (Some(watched), Some(filter)) = (&mut self.watched, &self.filter) {
             let rules = &self.rules;
@@ -207,8 +208,8 @@ impl Dedup {
         Ok(())
     }
 
-    /// True if the exact store also counts the keys of a slice for the filter. If each counted its own keys, a filter with false
-    /// positives would count a different number, and would forget keys that the exact store still has.
+    /// True if the exact store also counts the keys of a slice for the filter: in a window by count with both. If each counted its own
+    /// keys, the counts would differ by the filter's false positives, and the filter would forget keys that the exact store still has.
     const fn is_led(&self) -> bool {
         self.exact.is_some() && self.filter.is_some() && self.rules.window.length_ms().is_none()
     }
@@ -223,14 +224,14 @@ impl Dedup {
         }
     }
 
-    /// Returns true if there was a key to delete, as far as is known.
+    /// Deletes a key. Returns true if the key was present. Only an exact store knows that, so without one, always returns true.
     fn delete(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
         let there = match &mut self.exact {
             Some(exact) => exact.remove(fingerprint)?,
             None => true,
         };
-        // A filter may delete a different key's copy. If there is an exact store, the filter keeps reporting the key as seen, and
-        // the exact store corrects it.
+        // A filter may delete a different key's copy, so a key is deleted only from the exact store, if there is one. The filter then
+        // keeps reporting the key as seen, and the exact store corrects the filter.
         if let (Some(filter), None) = (&mut self.filter, &self.exact) {
             filter.remove(fingerprint);
         }
@@ -253,7 +254,7 @@ impl Dedup {
         }
     }
 
-    /// Returns true if a key is seen, given that the filter, if there is one, reports it as seen.
+    /// Returns true if a key is seen. Called if the filter reports the key as seen, or if there is no filter.
     fn confirm(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
         let Some(exact) = &self.exact else { return Ok(true) };
         let seen = exact.contains(fingerprint)?;
@@ -261,9 +262,9 @@ impl Dedup {
         Ok(seen)
     }
 
-    /// Returns true if the state changed.
+    /// Renews a key. Returns true if the state changed.
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
-        // If the exact store has the key in its open slice, so does the filter.
+        // If the exact store has the key in its open slice, so does the filter, and neither has to change.
         let mut changed = self.exact.as_mut().map_or(Ok(true), |exact| exact.refresh(fingerprint))?;
         self.follow_slices();
         if let Some(filter) = self.filter.as_mut().filter(|_| changed) {
@@ -273,8 +274,9 @@ impl Dedup {
         Ok(changed)
     }
 
-    /// Returns `Some` if a record with this key would be dropped, with the slice into which the key was inserted, if known. With
-    /// [`Emit::OnChange`], `Some` if any content of the key is known.
+    /// Returns `None` if a record with this key would be emitted. If the record would be dropped, returns the slice into which the key was
+    /// inserted, or `Some(None)` if the slice is not stored. With [`Emit::OnChange`], ignores the content: returns `Some` if any content
+    /// of the key is known.
     ///
     /// # Errors
     /// Returns an error if the archive cannot be read.
@@ -289,8 +291,8 @@ impl Dedup {
         }
     }
 
-    /// Returns the start time of the slice into which a seen key was inserted, by record time. `None` if the kind does not store
-    /// it, in a window by count, and if each duplicate inserts its key again.
+    /// Returns the start time of the slice into which a seen key was inserted, by record time. `None` if the kind does not store the
+    /// slice, in a window by count, and if each duplicate renews its key.
     ///
     /// # Errors
     /// Returns an error if the archive cannot be read.
@@ -298,12 +300,12 @@ impl Dedup {
         if self.rules.refresh || self.rules.window.length_ms().is_none() {
             return Ok(None);
         }
-        // Keys inserted before any time was known belong to the first slice.
+        // A key that was inserted before any time was known has slice 0, so this slice does not show a time.
         let slice = self.would_drop(fingerprint)?.flatten().filter(|&slice| slice != Slice::default());
         Ok(slice.and_then(|slice| self.rules.window.start_of(slice)))
     }
 
-    /// Sets the entries of `seen` to true for the keys whose records would be dropped.
+    /// For each key whose record would be dropped, sets the entry of `seen` at the same index to true.
     ///
     /// # Errors
     /// Returns an error if the archive cannot be read.
@@ -344,7 +346,7 @@ impl Dedup {
         }
     }
 
-    /// Returns the fill level of the state. An exact store without a filter is limited only by the disk, and has no load.
+    /// Returns the fill level of the state. An exact store without a filter is limited only by the disk, so its load is 0.
     #[must_use]
     pub fn usage(&self) -> Usage {
         match (&self.filter, &self.exact) {
@@ -361,14 +363,14 @@ impl Dedup {
     }
 
     /// Returns the number of times that the exact store corrected the filter: false positives, and retracted keys that are still in the
-    /// filter. Counted since the start, and not stored.
+    /// filter. Counted since this state was created or restored.
     #[must_use]
     pub const fn corrected(&self) -> u64 {
         self.corrected
     }
 
-    /// Returns the filter's measured errors over about one window, from the watched keys, or `None` if every drop is confirmed. A
-    /// changelog does not contain these counts, so they start from zero after a rebuild.
+    /// Returns the filter's measured errors over about one window, from the watched keys, or `None` if an exact store confirms every drop.
+    /// A changelog does not contain these counts, so they start from zero after a rebuild.
     #[must_use]
     pub fn observed(&self) -> Option<Observed> {
         let (watched, filter) = (self.watched.as_ref()?, self.filter.as_ref()?);
@@ -383,10 +385,10 @@ impl Dedup {
         self.mutation
     }
 
-    /// Applies a change to a key.
+    /// Applies a change from a changelog to a key.
     ///
     /// # Errors
-    /// Returns [`ExactError`] if there is no room, or if it is unknown which keys are remembered.
+    /// Returns [`ExactError`] if there is no room for the key, or if the archive cannot be read.
     pub fn apply(&mut self, mutation: Mutation, fingerprint: Fingerprint) -> Result<(), ExactError> {
         match mutation {
             Mutation::Insert => {
@@ -399,8 +401,8 @@ impl Dedup {
         }
     }
 
-    /// Returns the slice into which keys are inserted. For a kind without slices, returns the number of times that all of its keys were
-    /// replaced. Never falls. `None` before any time is known.
+    /// Returns the slice into which keys are inserted. For a kind without slices, returns its [`Filter::expiry_clock`]. Never falls.
+    /// `None` before any time is known.
     #[must_use]
     #[inline]
     pub fn clock(&self) -> Option<Slice> {
@@ -425,8 +427,8 @@ impl Dedup {
         self.filter.as_ref().and_then(|filter| filter.replay_info())
     }
 
-    /// Advances to the time and the [clock](Self::clock) that the changelog has for the keys that follow. Without a clock, only
-    /// time advances, as for a changelog written under different settings.
+    /// Advances to the time and the [clock](Self::clock) that the changelog has for the keys that follow. If `clock` is `None`, only time
+    /// advances. This is so for a changelog that was written under different settings.
     pub fn resume(&mut self, time: Option<Timestamp>, clock: Option<Slice>, replay_info: Option<u64>) {
         self.advance(time, Timestamp::MAX);
         let Some(clock) = clock else { return };

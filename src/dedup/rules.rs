@@ -1,4 +1,4 @@
-//! The rules of a key space. They must never change while a state exists, because its bits depend on them.
+//! The rules of a key space. They must never change while a state exists, because the bits of the state depend on them.
 
 use super::Emit;
 use crate::filter::{Exact, Filter, Slice, Spec, Window};
@@ -36,7 +36,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// True if keys are forgotten by slices of the window.
+    /// True if keys expire slice by slice. If false, the filter forgets keys at random.
     #[must_use]
     pub fn is_sliced(&self) -> bool {
         self.exact || self.filter.is_some_and(|spec| spec.kind().properties().keeps_window)
@@ -54,7 +54,8 @@ impl Rules {
         self.filter.map(|spec| spec.capacity(self.window))
     }
 
-    /// Returns the filter's window. If an exact store counts the keys of a slice, the filter does not count them.
+    /// Returns the filter's window. In a window by count, an exact store counts the keys of a slice for the filter, so the filter's own
+    /// slices have no limit.
     pub(super) const fn filter_window(&self) -> Window {
         match self.window {
             Window::Keys { slices, .. } if self.exact => Window::Keys { slice_keys: u64::MAX, slices },

@@ -10,7 +10,7 @@ use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
 
 impl Dedup {
-    /// Returns everything except the filter's bytes and the stored fingerprints.
+    /// Returns the metadata of the state: everything except the filter's bytes and the exact store's fingerprints.
     #[must_use]
     pub fn metadata(&self) -> DedupMetadata {
         DedupMetadata {
@@ -40,14 +40,14 @@ impl Dedup {
         }
     }
 
-    /// Records that everything may be stored, although this is not confirmed yet.
+    /// Records that a checkpoint may have stored the state, although that is not confirmed yet.
     pub fn mark_stored(&mut self) {
         if let Some(exact) = &mut self.exact {
             exact.mark_stored();
         }
     }
 
-    /// Records that everything is stored.
+    /// Records that a checkpoint has stored the state.
     pub fn mark_clean(&mut self) {
         if let Some(filter) = &mut self.filter {
             filter.mark_clean();
@@ -137,8 +137,8 @@ pub struct DedupMetadata {
     pub filter: Option<FilterMetadata>,
     /// The exact store's metadata, if there is an exact store.
     pub exact: Option<ExactMetadata>,
-    /// The keys with which the filter is compared.
-    #[serde(default, rename = "shadow")] // The name in the state of earlier builds.
+    /// The exact sample of keys that measures the filter's errors.
+    #[serde(default, rename = "shadow")] // States of earlier builds use this name.
     pub watched: Option<WatchedKeys>,
 }
 
@@ -154,7 +154,7 @@ impl DedupMetadata {
         self.exact.iter().flat_map(|metadata| metadata.generations.iter().map(|generation| (generation.id, generation.slice)))
     }
 
-    /// Returns the fill level of the state, without its load.
+    /// Returns the fill level of the state. `load` is 0, because the metadata lacks the planned fill level.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let keys = self.exact.iter().flat_map(|metadata| &metadata.generations).map(|generation| generation.keys).sum();

@@ -1,4 +1,4 @@
-//! Promise: the window is kept, compared with an exact model that does not use filters.
+//! Promise: a state keeps its window. The tests compare its verdicts with an exact model that does not use filters.
 
 use super::*;
 use crate::filter::{AgingSizing, Archive, ArchiveError, Change, GenerationId, MetadataError, PageId, Spec, Window};
@@ -17,7 +17,7 @@ fn aging(window: Window, capacity: u64, rate: f64) -> Spec {
     Spec::Aging(AgingSizing::new(window, capacity, rate))
 }
 
-/// The stored form of an exact store in a checkpoint.
+/// An archive in memory, with the entries that a checkpoint would contain.
 #[derive(Clone, Debug, Default)]
 struct Shelf(HashMap<(GenerationId, Fingerprint), u64>);
 
@@ -39,7 +39,7 @@ impl Shelf {
     }
 }
 
-/// Checkpoints and restarts change no verdict, compared with a map of the last contents.
+/// Compares verdicts with a map of the last contents, while checkpoints store and restore the state.
 #[test]
 fn last_contents_survive_checkpoints() {
     for seed in 0..200_u64 {
@@ -100,7 +100,7 @@ fn late_records_do_not_bias_the_observed_rate() {
     assert!(low < 0.03 && high < 0.06, "{low} to {high}");
 }
 
-/// A trimmed changelog may contain only renewals.
+/// A trimmed changelog may contain the renewal of a key, but not its insertion.
 #[test]
 fn keys_renewed_before_a_rebuild_are_not_counted_as_wrong_after_it() {
     let window = Window::time(1_000, 4);
@@ -117,8 +117,7 @@ fn hours(slices: u32) -> Dedup {
     Dedup::new(rules(Window::time(1_000, slices), 100))
 }
 
-/// An exact window over emitted keys. `position` is the position of the window: stream time, or the number of the last key
-/// inserted.
+/// An exact window over emitted keys. `position` is where the window ends: stream time, or the number of the last key inserted.
 struct Model {
     rules: Rules,
     position: Option<i64>,
@@ -177,7 +176,7 @@ impl Model {
         if age.is_none_or(|age| age >= (slices + 1) * length) {
             assert_ne!(verdict, Verdict::Duplicate, "not forgotten: emitted {age:?} ago");
         }
-        // Between these ages, the generations decide.
+        // Between these ages, the slice of the insertion decides.
         let remembered = known.is_some_and(|at| slice(at) >= slice(self.position).map(|slice| slice - slices));
         let late = time.zip(self.position).is_some_and(|(time, position)| !self.counts() && position - time > slices * length);
         let expected = if remembered {
@@ -190,7 +189,7 @@ impl Model {
         assert_eq!(verdict, expected);
         let renewed = verdict == Verdict::Duplicate && self.rules.refresh;
         if renewed && self.counts() && slice(known.flatten()) == slice(self.position) {
-            // The key is in the newest slice, and is not inserted again.
+            // The key is already in the newest slice, so the renewal does not count as an insertion.
             self.emitted.insert(number, self.position);
         } else if renewed || verdict == Verdict::Unseen {
             self.put(number);
@@ -204,11 +203,11 @@ struct Step {
     number: u64,
     time: Option<i64>,
     clock: i64,
-    /// True if the record retracts its key, if the rules allow that.
+    /// True if the record retracts its key. Ignored if there is no exact store.
     retract: bool,
 }
 
-/// Maximum time ahead of the clock.
+/// Maximum time of a record ahead of the clock, in milliseconds.
 const MAX_FUTURE: i64 = 50;
 
 fn step() -> impl Strategy<Value = Step> {
@@ -233,14 +232,14 @@ fn window() -> impl Strategy<Value = Window> {
 
 fn any_rules() -> impl Strategy<Value = Rules> {
     let late = prop_oneof![Just(Late::Emit), Just(Late::Drop), Just(Late::DeadLetter)];
-    // Far too small, about right, and ample.
+    // Capacities that are far too small, about right, and ample.
     let capacity = prop_oneof![Just(1_u64), Just(40), Just(400)];
     (window(), capacity, any::<bool>(), late, 0..3_u8).prop_map(|(window, capacity, refresh, late, state)| {
         let rules = Rules { refresh, late, ..rules(window, capacity) };
         match state {
             0 => rules,
             1 => Rules { filter: None, exact: true, ..rules },
-            // A filter that is often wrong, with confirmation.
+            // A filter that is often wrong, and an exact store that confirms its answers.
             _ => Rules { filter: Some(aging(window, capacity, 0.3)), exact: true, ..rules },
         }
     })

@@ -15,7 +15,7 @@ use crate::record::{Offset, Record, Timestamp, TopicPartition, log_name};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Pause between two attempts.
+/// Pause before a request is repeated.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum number of times that a changelog may be trimmed while it is read.
 const TRIMS_MAX: usize = 10;
@@ -41,11 +41,12 @@ pub(super) struct Client<'a> {
 pub(super) struct FoundRecord {
     /// The time that the window uses, or Kafka's timestamp if the record has no key.
     pub(super) time: Option<Timestamp>,
-    /// The fingerprint of the key, and true if the record retracts the key. Or the reason why there is no key.
+    /// The fingerprint of the key, and true if the record retracts the key; or the reason why the record has no key.
     pub(super) keyed: Result<(Fingerprint, bool), NoKey>,
-    /// The fingerprint of the key without a content, which decides the partition of a repartitioned record.
+    /// The fingerprint of the key without the content that `emit = "on_change"` compares. This fingerprint selects the partition of
+    /// the repartition topic.
     pub(super) key: Option<Fingerprint>,
-    /// The parts of the key.
+    /// The parts of the key, as text.
     pub(super) texts: Vec<String>,
 }
 
@@ -56,7 +57,7 @@ pub(super) struct Scanned<'w> {
     pub(super) reach: (Offset, Offset),
 }
 
-/// Extracts the keys from the records of a topic. Records of an earlier rule of the input have none.
+/// Extracts the keys from the records of a topic. A record that an earlier rule of the input selects gets [`NoKey::Passes`].
 pub(super) struct Keys<'k> {
     topic: &'k Topic,
     earlier: EarlierRules<'k>,
@@ -75,7 +76,7 @@ impl<'k> Keys<'k> {
         self.with(message, |keys, record| keys.read(record, message.timestamp()))
     }
 
-    /// Reads everything that a record's verdict depends on.
+    /// Reads the parts of a record that determine its verdict: the fingerprint, the time, and whether the record retracts its key.
     pub(super) fn read(&mut self, record: &Record<'_>, timestamp: Option<Timestamp>) -> Result<KeyedRecord, NoKey> {
         let Self { topic, earlier, reader, scratch, schemas } = self;
         earlier.check(&topic.formats, record, scratch, *schemas)?;
@@ -87,7 +88,7 @@ impl<'k> Keys<'k> {
         self.topic.reads_headers() || self.earlier.reads_headers()
     }
 
-    /// Returns the fingerprint of a record's key without a content.
+    /// Returns the fingerprint of a record's key without the content that `emit = "on_change"` compares.
     fn key(&mut self, message: &Message<'_>) -> Option<Fingerprint> {
         self.with(message, |keys, record| {
             let spec = RecordSpec { content: None, ..keys.topic.record_spec() };
@@ -234,7 +235,7 @@ impl<'a> Client<'a> {
         Ok(has)
     }
 
-    /// Reads the records of a commit with a key. `fingerprint` has no content.
+    /// Reads the records of a commit whose key has this fingerprint. `fingerprint` is without the content, as returned by `Emit::key_of`.
     pub(super) fn occurrences(&self, state: &StateView<'_>, commit: &Commit, fingerprint: Fingerprint) -> Result<Occurrences, Error> {
         let mut found = Occurrences::default();
         let emit = state.rules.emit;

@@ -1,7 +1,7 @@
 //! The history of one key in a changelog: how each commit changed it.
 //!
-//! The memory is bounded regardless of the length of the changelog, and there is no I/O. If the offsets of the group were reset, the
-//! entries that the reset voided must not count.
+//! Never does I/O. Memory does not grow with the length of the changelog. If the group's offsets were reset, the changelog records that the
+//! reset made void must not count.
 
 use crate::changelog::{Applier, ChangelogRecord, Cut, Origin, Outcome, Span};
 use crate::dedup::{Mutation, Rules};
@@ -17,12 +17,12 @@ pub(super) const CHANGES_MAX: usize = 4096;
 /// A commit in the changelog.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Commit {
-    /// The offsets that the commit processed, per log.
+    /// The input offsets that the commit processed, by log. A log is a topic with its topic id (see [`crate::record::log_name`]).
     pub(super) spans: Vec<(String, Range<Offset>)>,
     pub(super) epoch: i64,
     /// Offset of the commit's first record in the changelog.
     pub(super) at: Offset,
-    /// Timestamp of that record.
+    /// Timestamp of the commit's first record in the changelog.
     pub(super) time: Option<Timestamp>,
 }
 
@@ -32,20 +32,20 @@ impl Commit {
     }
 }
 
-/// An insertion of the key: a record with it was emitted.
+/// An insertion of the key. Workers log it when they emit a record with the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Emission {
     pub(super) commit: Commit,
     pub(super) slice: Option<Slice>,
 }
 
-/// The last insertion of a key that was not retracted.
+/// The last insertion of a key, if the key was not retracted since then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) emission: Emission,
     /// The slice of the insertion or of the last renewal.
     pub(super) slice: Option<Slice>,
-    /// The content of the record. See [`crate::dedup::Emit::content_of`].
+    /// Hash of the content that `emit = "on_change"` compares. 0 if only keys are compared.
     pub(super) content: u64,
 }
 
@@ -55,28 +55,28 @@ pub(super) struct KeyState {
     pub(super) first: Option<Emission>,
     pub(super) emissions: u64,
     pub(super) retractions: u64,
-    /// The last insertion, unless the key was retracted since. The key may have expired.
+    /// The last insertion, unless the key was retracted since then. The key may have expired.
     pub(super) seen: Option<Seen>,
-    /// True if the key was renewed without being seen. A false positive of the filter renewed it, and the filter has it since.
+    /// True if the key was renewed while it was unseen. The cause was a false positive, and the filter has contained the key since then.
     pub(super) is_wrongly_renewed: bool,
 }
 
-/// The current state of a key.
+/// The state of a key in an exact window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Memory {
     Seen,
     /// The key was never inserted, has expired, or was retracted.
     Unseen,
-    /// The key expires within the given range of the clock.
+    /// The key leaves the window between the two given slices, so it is unknown whether it is still seen.
     Expiring,
 }
 
 impl KeyState {
-    /// Returns whether the key is seen if the clock is between the two slices.
+    /// Returns the state of the key if the clock is anywhere between the two slices.
     pub(super) fn memory(&self, rules: &Rules, clock: (Option<Slice>, Option<Slice>)) -> Memory {
         let Some(seen) = &self.seen else { return Memory::Unseen };
         if !rules.is_sliced() {
-            // The filter forgets keys at random, so a key counts as seen once it was inserted.
+            // The filter forgets keys at random, and the changelog does not show when. So a key counts as seen once it was inserted.
             return Memory::Seen;
         }
         let is_kept = |clock: Option<Slice>| match (seen.slice, clock) {
@@ -113,7 +113,7 @@ impl KeyState {
         }
     }
 
-    /// Assigns a key that was inserted before any time was known to the first slice.
+    /// Sets the slice of a key that was inserted before the state had a slice. `slice` is the first slice of the state.
     fn begin(&mut self, slice: Slice) {
         if let Some(seen) = &mut self.seen {
             seen.slice.get_or_insert(slice);
@@ -126,7 +126,7 @@ impl KeyState {
 pub(super) struct Change {
     pub(super) mutation: Mutation,
     pub(super) slice: Option<Slice>,
-    /// The content of the record. See [`crate::dedup::Emit::content_of`].
+    /// Hash of the content that `emit = "on_change"` compares. 0 if only keys are compared.
     pub(super) content: u64,
 }
 
@@ -138,7 +138,7 @@ pub(super) struct Target {
     pub(super) before: KeyState,
     /// The changes to the key, in order.
     pub(super) changes: Vec<Change>,
-    /// The clock before and after the commit.
+    /// The clock (the current slice) before and after the commit.
     pub(super) clock: (Option<Slice>, Option<Slice>),
     /// Stream time before and after the commit.
     pub(super) stream_time: (Option<Timestamp>, Option<Timestamp>),
@@ -179,7 +179,7 @@ pub(super) struct Reading {
     /// The first offset that the group read, if known.
     pub(super) first: Option<Offset>,
     pub(super) committed: Option<Offset>,
-    /// Stream time of the state at that commit.
+    /// Stream time of the state at the last commit.
     pub(super) stream_time: Option<Timestamp>,
 }
 
@@ -192,18 +192,18 @@ pub(super) struct History<'w> {
     applier: Applier,
     /// The first offset of the changelog.
     low: Offset,
-    /// State of the key per fingerprint.
+    /// The state of the key, for each fingerprint in `wanted`.
     pub(super) known: Vec<KeyState>,
     pub(super) target: Option<Target>,
     /// The slice of the first changelog record.
     first_slice: Option<Slice>,
-    /// The first offset of each log in the changelog.
+    /// For each log, the first offset whose effect is in the changelog.
     pub(super) starts: BTreeMap<String, Offset>,
     /// True if the state may have changed without being logged, before the first record or between two records.
     begins_later: bool,
     /// True if some records use another definition of the key.
     pub(super) has_other_keys: bool,
-    /// True if some records use other slices.
+    /// True if some records were written with another window, so their slice numbers cannot be compared.
     pub(super) has_other_slices: bool,
     pub(super) clock: Option<Slice>,
     pub(super) stream_time: Option<Timestamp>,
@@ -225,8 +225,8 @@ pub(super) enum Next {
 }
 
 impl<'w> History<'w> {
-    /// Starts the history of a changelog whose first offset is `low`. `bounds` are the committed offsets of each log. Records past
-    /// them were not committed.
+    /// Starts the history of a changelog whose first offset is `low`. `bounds` are the committed offsets of each log. Changelog records
+    /// past these offsets were not committed.
     pub(super) fn new(wanted: &'w Wanted, rules: &'w Rules, origin: Origin, bounds: BTreeMap<String, Offset>, low: Offset) -> Self {
         Self {
             low,
@@ -253,7 +253,7 @@ impl<'w> History<'w> {
             self.applier.epoch = self.applier.epoch.max(record.epoch);
             return Next::Continue;
         }
-        // Seeded keys do not belong to a log.
+        // Seeded keys are logged without a span, so they do not add to `starts`.
         let has_begun = !self.starts.is_empty() || self.applier.fingerprints > 0;
         let continues = !self.commit.spans.is_empty() && self.applier.continues(record);
         let lacks = |span: &Span<'_>| self.applier.offsets.get(span.topic).is_some_and(|&position| span.start > position);
@@ -271,19 +271,19 @@ impl<'w> History<'w> {
             }
         }
         if has_gap {
-            // The records in between were logged for other keys or not at all, so the history starts over.
+            // The changes in the gap were logged with another definition of the key, or not at all, so the history starts over.
             (self.begins_later, self.first_slice) = (true, None);
         }
         let same_settings = record.origin.clock == self.origin.clock;
         self.has_other_slices |= !same_settings;
-        // If the record uses other slices, only its time advances the clock, as in the worker's state.
+        // If the record was written with another window, only its time advances the clock, as in the worker's state.
         let slice_at = |time: Timestamp| self.rules.window.slice_at(time).filter(|_| self.rules.is_sliced());
         let slice = if same_settings { record.slice } else { record.time.and_then(slice_at) };
         let end = record.end_time.max(record.time);
         let clock = self.clock.max(slice).max(end.and_then(slice_at));
         let mut is_whole = true;
         if !continues {
-            // The first commit of a trimmed changelog may be incomplete.
+            // The first commit of a trimmed changelog may lack its first records.
             is_whole = self.low == 0 || has_begun;
             self.begin_commit(at, time, record);
         }
@@ -351,7 +351,7 @@ impl<'w> History<'w> {
     pub(super) fn is_whole(&self, clock: Option<Slice>, readings: &BTreeMap<String, Reading>) -> bool {
         let is_first =
             |(log, &start): (&String, &Offset)| start == 0 || readings.get(log).is_some_and(|reading| reading.first == Some(start));
-        // Records that were read but not logged, because `state.changelog` was false or the changelog was trimmed.
+        // True for a log with records that were processed but not logged, because `state.changelog` was false or the changelog was trimmed.
         let is_unlogged = |&(log, reading): &(&String, &Reading)| {
             let position = self.applier.offsets.get(log).copied().or(reading.first).unwrap_or_default();
             reading.committed.is_some_and(|committed| position < committed)
@@ -360,7 +360,7 @@ impl<'w> History<'w> {
         if self.low == 0 && !self.begins_later && self.starts.iter().all(is_first) && unlogged.peek().is_none() {
             return true;
         }
-        // A filter without an exact store does not log every renewal, so the key of a missing renewal may be trimmed.
+        // A filter without an exact store does not log every renewal. The filter may still remember a key whose insertion was trimmed.
         let logs_renewals = !self.rules.refresh || self.rules.exact;
         let (Some(first), Some(clock), true) = (self.first_slice, clock, logs_renewals) else { return false };
         let oldest = clock.before(self.rules.window.slices());
@@ -371,10 +371,10 @@ impl<'w> History<'w> {
         }
         match self.low {
             _ if !self.rules.is_sliced() => false,
-            // The changelog may lack a part of its first slice.
+            // The changelog may have begun in the middle of its first slice.
             0 => first < oldest,
-            // A worker trims at the start of a slice.
             _ if self.begins_later => first < oldest,
+            // A worker trims a changelog only at the start of a slice, so the first slice is complete.
             _ => first <= oldest,
         }
     }

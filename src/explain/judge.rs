@@ -23,7 +23,7 @@ pub(super) struct Judgment {
 pub(super) enum Repeated {
     /// An emission of an earlier commit.
     Emission(Emission),
-    /// A record of the same commit, by index.
+    /// The index of a record of the same commit.
     Record(usize),
 }
 
@@ -75,8 +75,8 @@ pub(super) fn judge(
     if retractions_match(outcome, occurrences, target) { judgment } else { judgment.doubtful(OTHER_RETRACT) }
 }
 
-/// True if the retractions of a commit match the current `retract`. A filter without an exact store logs every retraction. An exact
-/// store logs only the retractions that removed a key.
+/// True if the commit logged the same number of retractions as the current `retract` selects. If not, `retract` may have been different. An
+/// exact store does not log the retraction of an unseen key, so the result may be false although `retract` is the same.
 fn retractions_match(outcome: RecordOutcome, occurrences: &Occurrences, target: &Target) -> bool {
     let deletions = target.changes.iter().filter(|change| change.mutation == Mutation::Delete).count();
     let retracting = occurrences.all.iter().filter(|other| other.retracts).count();
@@ -103,7 +103,7 @@ fn emitted(before: Option<Before>, record: &Occurrence, target: &Target, is_whol
         (Memory::Unseen | Memory::Expiring, Some(_)) => Cause::Expired,
         (Memory::Seen, Some(_)) => Cause::Forgotten,
         _ if target.before.retractions > 0 && target.before.emissions > 0 => Cause::AfterRetraction,
-        // A filter that never forgets within the window had not seen the key.
+        // This filter never forgets a key within the window, so it had not seen the key.
         _ if is_whole || (rules.is_sliced() && !rules.retracts_by_filter()) => Cause::First,
         _ if rules.is_sliced() => {
             return Judgment::certain(VerdictName::Unseen, Cause::First)
@@ -123,7 +123,7 @@ fn dropped(before: Option<Before>, record: &Occurrence, target: &Target, is_whol
             return Judgment { repeats: Some(Repeated::Record(at)), ..Judgment::certain(VerdictName::Duplicate, Cause::Repeat) };
         }
         Some(Before::Retracted) => Memory::Unseen,
-        // A record with another content is not a duplicate.
+        // With `emit = "on_change"`, a record with different content is not a duplicate of the last emitted record.
         Some(Before::Commit) if target.before.seen.as_ref().is_some_and(|seen| seen.content != record.content) => Memory::Unseen,
         Some(Before::Commit) => target.before.memory(rules, clock_at(record, target, rules)),
         None => {

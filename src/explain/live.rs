@@ -1,6 +1,6 @@
-//! Explains a record or a key from the brokers.
+//! Explains a record or a key from the committed offsets of a group and its changelog. Never joins the group or writes.
 //!
-//! The committed offsets are read before the changelog, so the changelog covers everything up to them.
+//! The committed offsets are read before the changelog. The changelog therefore contains all changes up to these offsets.
 
 use super::Error;
 use super::client::{Client, FoundRecord, Scanned, Waiting};
@@ -100,7 +100,7 @@ pub fn record(
     Ok(explanation)
 }
 
-/// Explains a key in the partition `only`, or in all partitions that can have it. `texts` are the parts of the key (see
+/// Explains a key in the partition `only`, or in all partitions that can contain the key. `texts` are the parts of the key (see
 /// [`crate::key::KeySpec::fingerprints_of_texts`]).
 ///
 /// # Errors
@@ -129,7 +129,7 @@ pub fn key(config: &Config, topic: &Topic, texts: &[&[u8]], only: Option<i32>, w
         let wanted = Wanted { fingerprints: here, record: None };
         let scanned = client.scan(&state, &changelog, &wanted)?;
         let view = View { client: &client, state: &state, changelog: &changelog, scanned: &scanned };
-        // Explain the interpretations of the key that were emitted, or the first one if none was.
+        // A text can mean several keys, such as a string and a number. Explain the keys that were emitted, or else the first key.
         let was_emitted = |&which: &usize| scanned.history.known[which].emissions > 0;
         let mut meant: Vec<_> = (0..wanted.fingerprints.len()).filter(was_emitted).collect();
         if meant.is_empty() {
@@ -156,7 +156,7 @@ pub(super) fn verdict_without_key(topic: &Topic, no_key: &NoKey) -> VerdictName 
     }
 }
 
-/// Returns an empty explanation.
+/// Returns an explanation without a verdict, marked as certain.
 pub(super) fn empty(topic: &Topic) -> Explanation {
     Explanation {
         space: topic.space.clone(),
@@ -207,7 +207,7 @@ struct View<'v> {
 }
 
 impl View<'_> {
-    /// Fills in the current state of the key with index `which`.
+    /// Fills in the current state of the key. `which` is the index of its fingerprint.
     fn describe(&self, explanation: &mut Explanation, which: usize) {
         let (history, rules) = (&self.scanned.history, &self.state.rules);
         let known = &history.known[which];
@@ -288,7 +288,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Returns the records of a commit with the key, including the requested record.
+    /// Returns the records of a commit with the key. If the requested record is missing, adds it and marks the list as incomplete.
     fn occurrences(
         &self,
         commit: &Commit,
@@ -306,7 +306,7 @@ impl View<'_> {
         Ok(found)
     }
 
-    /// Fills in the verdict on a repartitioned record, from the history of its key. Its position in the repartition topic is unknown.
+    /// Fills in the verdict on a repartitioned record from the history of its key, because its offset in the repartition topic is unknown.
     fn judge_by_key(&self, explanation: &mut Explanation, retracts: bool) -> Result<(), Error> {
         let (history, known) = (&self.scanned.history, &self.scanned.history.known[0]);
         let mut is_read = true;
@@ -365,7 +365,7 @@ impl View<'_> {
         }
     }
 
-    /// Returns an emission with its record, if the record can be determined.
+    /// Narrows an emission down to the emitted record, if possible. Otherwise, the emission has the offset ranges of its commit.
     fn resolve(&self, emission: &history::Emission, fingerprint: Fingerprint) -> Result<Emission, Error> {
         let ranges = self.emission(emission);
         let occurrences = self.client.occurrences(self.state, &emission.commit, fingerprint)?;
@@ -373,7 +373,7 @@ impl View<'_> {
         if let ([only], false) = (&judged[..], occurrences.may_be_incomplete) {
             return Ok(self.exact(&emission.commit, only, emission.slice));
         }
-        // If there are several records, their order may determine the emitted one.
+        // The commit has several records with the key. Their order may show which of them was emitted.
         let Some(first) = judged.first() else { return Ok(ranges) };
         let Some((log, _)) = emission.commit.spans.get(first.span) else { return Ok(ranges) };
         let wanted = Wanted { fingerprints: vec![fingerprint], record: Some((log.clone(), first.offset)) };

@@ -1,7 +1,8 @@
-//! Explains the verdict on a record, from the changelog of a group or by replaying a capture.
+//! Explains the verdict on a record, from the changelog of a group or by replaying a capture of the topic.
 //!
-//! The state of a filter is a function of its changelog. The changelog shows which commit processed a record, whether that commit
-//! inserted the record's key, and whether an earlier commit had inserted it. If no earlier commit had, the drop was a false positive.
+//! The state of a filter is a function of its changelog. The changelog shows which commit processed a record, whether that commit inserted
+//! the record's key, and whether an earlier commit had inserted the key. If the record was dropped although no earlier commit had inserted
+//! its key, the drop was a false positive.
 //!
 //! This module never guesses: it reports what it cannot determine as unknown. It never joins a group, writes anything, or keeps more
 //! than one key.
@@ -9,9 +10,9 @@
 //! | file | content |
 //! |---|---|
 //! | `history` | the history of one key in a changelog |
-//! | `outcome` | the emitted records of a commit |
+//! | `outcome` | which records of a commit were emitted |
 //! | `judge` | the cause of a verdict |
-//! | `client`, `state` | requests to the brokers |
+//! | `client`, `state` | requests to the brokers, and what they return about a state |
 //! | `live`, `recorded` | explanations from the brokers and from a capture |
 //! | `report`, `render` | the structure of an explanation, and its sentences |
 

@@ -1,29 +1,29 @@
 //! Infers which of a commit's records with the same key were emitted.
 //!
-//! The changelog shows how often a commit inserted the key, but not for which records. This module infers the records from their
-//! order, without I/O. It must never name a record if another order would explain the changelog as well.
+//! The changelog shows how often a commit inserted the key, but not for which records. This module infers the records from their order. It
+//! never does I/O, and never reports a record as emitted if the changelog also allows another outcome.
 
 use super::history::{CHANGES_MAX, Memory, Target};
 use crate::dedup::{Late, Mutation, Rules};
 use crate::filter::Slice;
 use crate::record::{Offset, Timestamp};
 
-/// A record with the key.
+/// A record of the commit that has the requested key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Occurrence {
-    /// Index of the commit's span that contains the record.
+    /// Index in `Commit::spans` of the offset range that contains the record.
     pub(super) span: usize,
     pub(super) offset: Offset,
     pub(super) time: Option<Timestamp>,
     pub(super) retracts: bool,
-    /// The content of the record. See [`crate::dedup::Emit::content_of`].
+    /// Hash of the content that `emit = "on_change"` compares. 0 if only keys are compared.
     pub(super) content: u64,
 }
 
-/// The records of a commit with the key.
+/// The records of a commit that have the requested key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Occurrences {
-    /// The records, in order within each span.
+    /// The records, by span, and by offset within a span. The order of records in different spans is unknown.
     pub(super) all: Vec<Occurrence>,
     /// True if records may be missing, because they no longer exist or their key could not be read.
     pub(super) may_be_incomplete: bool,
@@ -32,7 +32,7 @@ pub(super) struct Occurrences {
 /// The state of the key when a record was processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Before {
-    /// Unchanged since before the commit.
+    /// The key was in the state from before the commit.
     Commit,
     /// The record with this index in the same commit had been emitted.
     Record(usize),
@@ -54,7 +54,7 @@ pub(super) enum RecordOutcome {
 }
 
 impl Occurrences {
-    /// Adds a record, up to `CHANGES_MAX` of them.
+    /// Adds a record. If there are already `CHANGES_MAX` records, marks the list as incomplete instead.
     pub(super) fn push(&mut self, occurrence: Occurrence) {
         if self.all.len() < CHANGES_MAX {
             self.all.push(occurrence);
@@ -87,7 +87,7 @@ impl Occurrences {
 
     /// True if the order of the records determines which of them were emitted.
     fn is_ordered(&self, target: &Target, rules: &Rules) -> bool {
-        // Within a slice, a filter never forgets a key, unless another key is retracted.
+        // Within a slice, a filter never forgets a key, except that a cuckoo filter may delete it when another key is retracted.
         let never_forgets = rules.is_sliced() && !(target.retracts && rules.retracts_by_filter());
         let any_late = self.all.iter().any(|other| may_be_late(other, target, rules));
         let is_of_one_slice =
@@ -95,10 +95,10 @@ impl Occurrences {
         !self.may_be_incomplete && !any_late && self.is_of_one_topic() && never_forgets && is_of_one_slice
     }
 
-    /// Returns the previous state of the key, if the commit emitted no record with it.
+    /// Returns the state of the key before a record, for a commit that emitted no record with the key. `None` if unknown.
     fn before(&self, at: usize, target: &Target) -> Option<Before> {
         if !target.changes.iter().any(|change| change.mutation == Mutation::Delete) {
-            // The retractions of this commit did not remove anything.
+            // No retraction of this commit removed the key.
             return Some(Before::Commit);
         }
         let is_retracted = self.all[..at].iter().any(|other| other.retracts);
@@ -106,7 +106,7 @@ impl Occurrences {
         is_known.then_some(if is_retracted { Before::Retracted } else { Before::Commit })
     }
 
-    /// Returns the previous state of the key, if the commit emitted all records with it.
+    /// Returns the state of the key before a record, for a commit that emitted all records with the key. `None` if unknown.
     fn before_emission(&self, at: usize) -> Option<Before> {
         if self.all.len() > 1 && !self.is_of_one_topic() {
             return None;
@@ -119,7 +119,9 @@ impl Occurrences {
         self.all.iter().all(|other| other.span == self.all[0].span)
     }
 
-    /// Returns the outcome of each record, if exactly one simulation of an exact window matches the changelog.
+    /// Returns the outcome of each record, or `None` if the order of the records does not determine the outcomes. Simulates an exact window
+    /// in which the key was seen before the commit, or unseen, or both if that is unknown. Exactly one simulation must produce the changes
+    /// in the changelog.
     fn order(&self, target: &Target, rules: &Rules) -> Option<Vec<RecordOutcome>> {
         let done = target.changes.iter().filter(|change| change.mutation != Mutation::Refresh);
         let done: Vec<_> = done.map(|change| (change.mutation, change.content)).collect();
@@ -133,12 +135,12 @@ impl Occurrences {
             let (outcomes, would) = self.simulate(is_seen.then_some(before), rules.exact);
             (would == done).then_some(outcomes)
         });
-        // If both simulations match, the outcome is unknown.
+        // If both simulations match, it is unknown which of their outcomes happened.
         matches.next().filter(|_| matches.next().is_none())
     }
 
-    /// Simulates an exact window that has the key with the content `seen`, if any. Returns the outcome of each record, and the changes to the
-    /// key, each with its content.
+    /// Simulates an exact window. `seen` is the content of the last emitted record with the key, or `None` if the key is unseen. Returns
+    /// the outcome of each record, and the logged changes with their contents.
     fn simulate(&self, seen: Option<u64>, exact: bool) -> (Vec<RecordOutcome>, Vec<(Mutation, u64)>) {
         let (mut seen, mut unseen) = (seen.map(|content| (Before::Commit, content)), Before::Commit);
         let (mut outcomes, mut would) = (Vec::with_capacity(self.all.len()), Vec::new());
@@ -166,7 +168,7 @@ impl Occurrences {
 
 /// Returns the earliest and the latest possible slice of the clock when a record was processed.
 pub(super) fn clock_at(record: &Occurrence, target: &Target, rules: &Rules) -> (Option<Slice>, Option<Slice>) {
-    // A record's own time advances the clock before the verdict, unless it is too far ahead.
+    // A record's own time advances the clock before the verdict, unless that time is too far in the future.
     let own = record.time.filter(|&time| rules.is_sliced() && target.stream_time.1.is_some_and(|end| time <= end));
     (target.clock.0.max(own.and_then(|time| rules.window.slice_at(time))), target.clock.1)
 }

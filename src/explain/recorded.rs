@@ -1,7 +1,7 @@
-//! Explains a record from a capture, by replaying it with the filter and with an exact window for the one key.
+//! Explains a record by replaying a capture with the configured filter, and with an exact window for the record's key.
 //!
-//! A capture may start after the group did, so earlier records are unknown. It also does not show whether a group has processed the
-//! record. The explanation is the verdict of the given configuration.
+//! A capture may start later than the group, so earlier emissions may be unknown. A capture also does not show what the group did with the
+//! record, so the explanation must only report what the given configuration does with it.
 
 use super::live::{empty, key_parts, verdict_without_key};
 use super::report::{Cause, Emission, ExplainedRecord, Explanation, Forgetting, InputRange, VerdictName};
@@ -30,7 +30,7 @@ pub struct Captured<'c> {
 #[derive(Default)]
 struct KeyState {
     first: Option<FollowedRecord>,
-    /// The last emission, unless the key was retracted since.
+    /// The last emission, unless the key was retracted since then.
     last: Option<FollowedRecord>,
     /// The slice of the insertion or of the last renewal.
     slice: Option<Slice>,
@@ -61,7 +61,7 @@ pub fn recorded<'c>(
             captured.name, input
         )));
     };
-    // The record's rule, and those before it, which select other records.
+    // The rule that selects the record, and the rules before it. Without the earlier rules, this rule would select their records, too.
     let rules = &rules[..=rule];
     let topic = rules[rule];
     let record = ExplainedRecord { topic: topic.input.clone(), partition, offset, time_ms: time };
@@ -104,7 +104,7 @@ pub fn recorded<'c>(
     Ok(explanation)
 }
 
-/// Adds the limits of the capture to the explanation. The explanation is certain only if there are none.
+/// Adds the limits of the capture to the explanation. Without limits, the explanation is certain.
 fn limit(explanation: &mut Explanation, config: &Config, topic: &Topic, first_offset: Option<Offset>, partitions: Option<u32>) {
     let begins = first_offset
         .filter(|&first| first > 0)

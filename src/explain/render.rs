@@ -1,4 +1,4 @@
-//! Renders an explanation as English sentences. The sentences never contain more than the explanation.
+//! Renders an explanation as English sentences. The sentences must not state anything that the explanation does not contain.
 
 use super::report::{Cause, Emission, Explanation, Forgetting, VerdictName};
 use crate::config::{OnDuplicate, OnInvalid, OnTombstone, Topic};

@@ -8,7 +8,8 @@ use serde::Serialize;
 /// What `unseen explain --json` prints.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Explanations {
-    /// One explanation for a record. For a key, one per partition that can have it and per interpretation of the key.
+    /// One explanation if a record was requested. If a key was requested, one per partition that can contain the key, and per
+    /// interpretation of the key, such as text or number.
     pub explanations: Vec<Explanation>,
 }
 
@@ -17,7 +18,7 @@ pub struct Explanations {
 pub struct Explanation {
     /// The key space.
     pub space: String,
-    /// The parts of the key, in order; empty if the record has none.
+    /// The parts of the key, in order; empty if the record has no key.
     pub key: Vec<KeyPart>,
     /// The record; null if a key was requested.
     pub record: Option<ExplainedRecord>,
@@ -31,11 +32,11 @@ pub struct Explanation {
     pub certain: bool,
     /// The explanation as English sentences.
     pub sentences: Vec<String>,
-    /// The emission that the record repeats.
+    /// The emission that the record duplicates; null if there is none, or if it is unknown.
     pub repeats: Option<Emission>,
     /// The first known emission of the key.
     pub first: Option<Emission>,
-    /// The last emission of the key.
+    /// The last emission of the key; null if the key was retracted since then.
     pub last: Option<Emission>,
     /// Number of known emissions of the key.
     pub emissions: u64,
@@ -57,7 +58,7 @@ pub struct Explanation {
 pub struct KeyPart {
     /// The source of the part, such as a field.
     pub part: String,
-    /// A JSON value, or a digest in brackets. Bytes are shown as text.
+    /// The value as JSON, bytes as text, or the digest of a content in brackets.
     pub value: String,
 }
 
@@ -123,7 +124,8 @@ pub enum Cause {
 /// The emission of a record with the key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Emission {
-    /// Ranges of input records that contain the emitted record. One offset identifies the record. Empty for a seeded key.
+    /// Ranges of input records that contain the emitted record. A single range with one offset identifies the record. Empty for a seeded
+    /// key.
     pub inputs: Vec<InputRange>,
     /// The slice that the key was inserted into; null if unknown.
     pub slice: Option<Slice>,
@@ -151,7 +153,7 @@ pub struct InputRange {
 /// The time at which a key will be forgotten.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Forgetting {
-    /// The slice whose start makes the partition forget the key.
+    /// The slice with whose start the partition forgets the key.
     pub at_slice: Slice,
     /// Stream time at which that slice starts; null for a count window.
     pub at_stream_time_ms: Option<Timestamp>,

@@ -1,4 +1,4 @@
-//! Metadata of one state of a group: its inputs, their committed offsets, and its rules. It does not hold the seen keys.
+//! Owns what the brokers know about a state of a group: its inputs, their committed offsets, and the rules of the state. Never holds keys.
 
 use super::history::Reading;
 use crate::broker::Note;
@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 /// An input topic of a state.
 pub(super) struct InputView<'c> {
     pub(super) topic: &'c Topic,
-    /// The partition from which the worker reads the records: of the input topic or of its repartition topic.
+    /// The partition that the worker reads. With `repartition`, it belongs to the repartition topic instead of the input topic.
     pub(super) read: TopicPartition,
+    /// The topic with its topic id (see [`crate::record::log_name`]). Offsets of a deleted topic with the same name belong to another log.
     pub(super) log: String,
     pub(super) committed: Option<Offset>,
     pub(super) note: Note,
@@ -27,12 +28,12 @@ pub(super) struct StateView<'c> {
 }
 
 impl<'c> StateView<'c> {
-    /// Returns the committed offset of each log. Later entries of the changelog were not committed.
+    /// Returns the committed offset of each log. The changelog may have records past these offsets, but they were not committed.
     pub(super) fn bounds(&self) -> BTreeMap<String, Offset> {
         self.inputs.iter().filter_map(|input| Some((input.log.clone(), input.committed?))).collect()
     }
 
-    /// Returns the input that is read from the topic's own partition, without a repartition topic.
+    /// Returns the input that the worker reads directly. Returns `None` if the worker reads a repartition topic instead.
     pub(super) fn input(&self, topic: &Topic) -> Option<&InputView<'c>> {
         self.inputs.iter().find(|input| input.topic.input == topic.input && input.read.topic == topic.input)
     }

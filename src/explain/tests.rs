@@ -19,10 +19,10 @@ use std::collections::{BTreeMap, HashMap};
 const TOPICS: [&str; 2] = ["a", "b"];
 const ORIGIN: Origin = Origin { owner: 1, keys: 2, clock: 3, kind: 4 };
 
-/// The number of contents of each key if changes are emitted.
+/// The number of contents that each key can have with `Emit::OnChange`.
 const CONTENTS: u64 = 3;
 
-/// Returns the number of a record's key. If changes are emitted, some numbers are contents of one key.
+/// Returns the number of a record's key. With `Emit::OnChange`, `CONTENTS` consecutive numbers are contents of the same key.
 const fn key_number(rules: &Rules, number: u64) -> u64 {
     match rules.emit {
         Emit::First => number,
@@ -39,9 +39,9 @@ fn fingerprint(rules: &Rules, number: u64, retracts: bool) -> Fingerprint {
 struct Arrival {
     topic: usize,
     number: u64,
-    /// Time since the previous record.
+    /// Milliseconds since the previous record.
     after: i64,
-    /// Delay of the record's own time.
+    /// Number of milliseconds that the record's own time lags behind.
     behind: i64,
     retracts: bool,
     /// True if the transaction ends after this record.
@@ -73,7 +73,7 @@ struct Judged {
 /// A topic and an offset.
 type Place = (usize, Offset);
 
-/// Topic, offset, and number of the key's last emission, and its slice.
+/// Topic, offset, and number of the last record that was emitted or renewed the key, and its slice.
 type Emitted = (usize, Offset, u64, Option<Slice>);
 
 /// A state, its changelog, and an exact model.
@@ -175,7 +175,7 @@ impl Live {
         self.committed = ends;
     }
 
-    /// Returns the committed offsets of the group with their metadata.
+    /// Returns the progress of the group in each topic.
     fn readings(&self) -> BTreeMap<String, Reading> {
         let reading = |topic: usize| {
             let (committed, stream_time) = (Some(self.committed[topic]), self.committed_at[topic]);
@@ -184,8 +184,8 @@ impl Live {
         (0..2).map(reading).collect()
     }
 
-    /// Determines the verdict on a record from the changelog starting at `low`, if it contains the record. Also returns the positions
-    /// of the commit's records with the same key.
+    /// Determines the verdict on a record from the changelog starting at `low`, or `None` if the changelog has no commit with the record.
+    /// Also returns the positions of the commit's records with the same key.
     fn judge(&self, judged: &Judged, low: usize) -> Result<Option<(Judgment, Vec<Place>)>, TestCaseError> {
         let rules = *self.dedup.rules();
         let wanted_key = rules.emit.key_of(fingerprint(&rules, judged.number, true));
@@ -316,7 +316,7 @@ fn committed(log: &mut Vec<Vec<u8>>, epoch: i64, (start, end): (Offset, Offset),
     logged(log, epoch, &[Span { topic: "a", start, end }], number, 1_000);
 }
 
-/// Logs a commit of these offsets that inserts a key with the given time.
+/// Logs a commit of the given spans that inserts a key at the given time.
 fn logged(log: &mut Vec<Vec<u8>>, epoch: i64, spans: &[Span<'_>], number: u64, time: Timestamp) {
     let (mut dedup, mut pending) = (Dedup::new(rules(Window::time(1_000, 4), 3, false, Late::Emit)), PendingChanges::default());
     dedup.judge(key(number), Some(time), i64::MAX).unwrap();
@@ -369,7 +369,7 @@ fn uncommitted_records_and_other_keys_are_ignored() {
     assert_eq!((other.known[0].emissions, other.has_other_keys), (0, true));
 }
 
-/// Otherwise, a duplicate would be reported as a certain false positive if its original was emitted but not logged.
+/// If an incomplete history counted as complete, a duplicate of an unlogged emission would be reported as a certain false positive.
 #[test]
 fn history_with_unlogged_offsets_is_incomplete() {
     let rules = rules(Window::time(1_000, 4), 1, false, Late::Emit);
@@ -392,13 +392,13 @@ fn history_with_unlogged_offsets_is_incomplete() {
     assert!(is_whole(&log, &[("a", read(10, None)), ("b", read(0, None))]), "topic b was not read");
     assert!(!is_whole(&log, &[("a", read(10, None)), ("b", read(5, Some(10_000)))]), "topic b was read but not logged");
     assert!(!is_whole(&log, &[("a", read(10, None)), ("b", Reading { first: None, ..read(5, None) })]));
-    // The same, one window later.
+    // One window later, only records within the window matter.
     logged(&mut log, 1, &[a(10, 20)], 2, 12_000);
     assert!(!is_whole(&log, &[("a", read(20, None)), ("b", read(5, Some(11_000)))]));
     assert!(is_whole(&log, &[("a", read(20, None)), ("b", read(5, Some(10_000)))]));
     assert!(!is_whole(&log, &[("a", read(20, None)), ("b", read(5, None))]));
 
-    // With a gap in the changelog.
+    // Offsets 20 to 24 are missing in the changelog.
     logged(&mut log, 1, &[a(25, 30)], 3, 12_000);
     assert!(!is_whole(&log, &[("a", read(30, None))]));
     logged(&mut log, 1, &[a(30, 40)], 4, 13_000);
@@ -406,10 +406,10 @@ fn history_with_unlogged_offsets_is_incomplete() {
     logged(&mut log, 1, &[a(40, 50)], 5, 14_000);
     assert!(is_whole(&log, &[("a", read(50, None))]), "everything before the gap has left the window");
 
-    // For an idle partition.
+    // An empty changelog is complete if the group has read nothing.
     assert!(!is_whole(&[], &[("a", read(10, None))]));
     assert!(is_whole(&[], &[("a", read(0, None))]));
-    // With keys that were seeded before the group started.
+    // Seeded keys are logged without spans, before the group starts.
     let mut log = Vec::new();
     logged(&mut log, 0, &[], 1, 10_000);
     logged(&mut log, 0, &[], 2, 10_000);
@@ -469,7 +469,7 @@ fn a_key_removed_by_the_retraction_of_another_key_is_uncertain() {
         dedup.judge(key(0), Some(1_000), i64::MAX).unwrap() == Verdict::Unseen
     };
     let other = (1..100_000).find(takes).unwrap();
-    // The key's slice is full and the next one has started. The key is still remembered, but may be trimmed soon.
+    // The slice of key 0 is full, and the next slice has started. Key 0 is still within the window, but may soon be trimmed.
     let mut arrivals = vec![arrival(0, false), arrival(other, true)];
     arrivals.extend((200_000..200_008).map(|number| arrival(number, false)));
     arrivals.push(arrival(0, false));

@@ -1,8 +1,8 @@
 //! A cache-line-blocked Bloom filter.
 //!
-//! All bits of a key are in one block of 512 bits, a cache line, so that a lookup costs one cache miss (Putze, Sanders, Singler,
-//! 2007). If one block would need too much memory for a small rate, half of the bits are in each of two blocks. Error direction:
-//! may report an absent key as seen, but never an inserted key as unseen.
+//! All bits of a key are in one block of 512 bits. A block is a cache line, so a lookup costs one cache miss (Putze, Sanders, Singler,
+//! 2007). If the rate is so low that one block per key would need too much memory, each key has two blocks, with half of its bits in each.
+//! The filter may report an absent key as seen, but must never report an inserted key as unseen.
 
 #![expect(clippy::inline_always, reason = "SIMD code must be inlined into the function with the target feature")]
 
@@ -10,29 +10,30 @@ use super::paged_buffer::PagedBuffer;
 use super::prefetch::prefetch_line;
 use crate::key::Fingerprint;
 
-/// Bits per block.
 pub(super) const BLOCK_BITS: u32 = 512;
 const BLOCK_BYTES: usize = 64;
 
-/// Bits per word of a block. A key has two bits, one, or none in a word.
+/// Bits per word of a block. A key sets zero, one, or two bits in a word.
 pub(super) const WORD_BITS: u32 = 64;
 const WORDS: usize = (BLOCK_BITS / WORD_BITS) as usize;
 
-/// In-memory layout of a block: word `w` consists of the numbers `w` and `w + 8`, little-endian, so that the same steps compute
-/// all words, without shifts above 31.
+/// A block in memory. The 64-bit word `w` consists of two little-endian 32-bit numbers: the lower half at index `w`, and the upper half at
+/// `w + 8`. The same steps then compute all words, without shifts above 31.
 type Bits = [u32; 2 * WORDS];
 
-/// Odd multipliers that derive one number from another: a prime of XXH64, and for each word a prime of XXH32 or `MurmurHash3`.
+/// Odd multipliers that derive further hashes from a fingerprint. `OTHER` is a prime of XXH64. `FACTORS` has a multiplier for each word,
+/// from XXH32 and `MurmurHash3`.
 const OTHER: u64 = 0xc2b2_ae3d_27d4_eb4f;
 const FACTORS: [u32; WORDS] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d, 0x27d4_eb2f, 0x1656_67b1, 0xcc9e_2d51, 0x1b87_3593, 0xe654_6b65];
 
-/// Positions of the words in 56 orders: all maps a x + b of the field with eight elements. Any two words are at any two positions
-/// equally often, as in all 40320 orders.
+/// 56 permutations of the eight words, which select the words in which a key sets bits. In these permutations, any two words are at any
+/// two positions equally often, as in all 40,320 permutations. They are the maps ax + b of the finite field with eight elements.
 static ORDERS: [[i32; WORDS]; 56] = orders();
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "less than eight")]
 const fn orders() -> [[i32; WORDS]; 56] {
-    // The powers of one element are all elements except zero. A sum is an XOR.
+    // In this field, all elements except zero are powers of the element 2, so a product is a sum of exponents. A sum of elements is an
+    // XOR.
     const POWERS: [usize; 7] = [1, 2, 4, 3, 6, 7, 5];
     let (mut orders, mut index) = ([[0; WORDS]; 56], 0);
     while index < 56 {
@@ -53,7 +54,7 @@ const fn orders() -> [[i32; WORDS]; 56] {
 pub struct BloomLayout {
     /// Number of 64-byte blocks, at least 1.
     pub blocks: u64,
-    /// Number of blocks that contain bits of one key, 1 or 2: the cache misses per lookup.
+    /// Number of blocks that contain bits of one key: 1 or 2. A lookup costs one cache miss per block.
     pub blocks_per_key: u32,
     /// Number of different bits that a key sets in each block, 1 to 16.
     pub k: u32,
@@ -66,19 +67,20 @@ impl BloomLayout {
         self.blocks.saturating_mul(BLOCK_BYTES as u64)
     }
 
-    /// True if keys have the same bits in a block of either layout.
+    /// True if a key sets the same bits within its blocks in both layouts.
     #[inline]
     pub(super) const fn has_same_mask(self, other: Self) -> bool {
         self.blocks_per_key == other.blocks_per_key && self.k == other.k
     }
 
-    /// The first block: the low half of the fingerprint, scaled to the number of blocks (Lemire's fast range, 2019).
+    /// Returns the number of a key's first block: the low half of the fingerprint, scaled to the number of blocks (Lemire's fast range,
+    /// 2019).
     #[inline(always)]
     fn first(self, fingerprint: Fingerprint) -> usize {
         scale(fingerprint.low(), self.blocks)
     }
 
-    /// The second block: selected by the high half, from all blocks except the first.
+    /// Returns the number of a key's second block. The high half of the fingerprint selects it from all blocks except the first one.
     #[inline(always)]
     fn second(self, fingerprint: Fingerprint) -> usize {
         let step = 1 + scale(fingerprint.high().wrapping_mul(OTHER), self.blocks - 1);
@@ -94,18 +96,17 @@ fn scale(number: u64, many: u64) -> usize {
     ((u128::from(number) * u128::from(many)) >> 64) as usize
 }
 
-/// The bits of a key in its blocks. Filters with the same number of bits and blocks per key have the same masks. Aligned to a
-/// cache line.
+/// The bits that a key sets in its blocks. All filters with the same `k` and `blocks_per_key` have the same masks.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(super) struct Mask([Bits; 2]);
 
 impl Mask {
-    /// The mask of no key.
+    /// A mask without bits, as a start for [`Mask::compute`].
     pub(super) const NONE: Self = Self([[0; 2 * WORDS]; 2]);
 
-    /// Computes the mask of a key. The bits in the first block come from the high half of the fingerprint, because the block
-    /// comes from the low half. For the second block, it is the reverse.
+    /// Computes the mask of a key. The bits in the first block come from the high half of the fingerprint, because the low half selects
+    /// that block. For the second block, the halves are swapped.
     #[inline(always)]
     pub(super) fn compute(&mut self, fingerprint: Fingerprint, layout: BloomLayout) {
         let (low, high) = (fingerprint.low(), fingerprint.high());
@@ -123,9 +124,10 @@ impl Mask {
     }
 }
 
-/// Computes `k` different bits: two in each word that is early in an order, and one in the next word if `k` is odd.
+/// Computes `k` different bits of a block. `order` selects a permutation of the words: its first `k / 2` words get two bits each, and the
+/// next word gets one bit if `k` is odd.
 ///
-/// This is straight-line code that compilers vectorize. It is nearly as good as bits anywhere in the block: an absent key needs
+/// This code has no branches, so compilers vectorize it. Its rate is nearly as low as with bits anywhere in the block: an absent key needs
 /// bits in several words, and if some words have many bits set, others have few.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "halves are wanted; k are few")]
@@ -178,8 +180,8 @@ impl Bloom {
         }
     }
 
-    /// Marks which of a number of keys were inserted, given their masks. Also prefetches the lines that lookups in `next` will
-    /// read.
+    /// Looks up keys, given their masks, and sets the flag of each key that was inserted to true. Also prefetches the cache lines that
+    /// lookups of these keys in the filter `next` will read.
     #[inline(always)]
     pub(super) fn contains_each<'a>(&self, next: &Self, keys: impl Iterator<Item = (Fingerprint, &'a Mask, &'a mut bool)>) {
         let (blocks, next_blocks, layout, next) = (self.blocks(), next.blocks(), self.layout, next.layout);
@@ -201,8 +203,7 @@ impl Bloom {
         }
     }
 
-    /// True if the fingerprint was inserted. For other fingerprints, also true at the planned false-positive rate. `mask` must be the
-    /// fingerprint's mask.
+    /// True if the fingerprint was inserted. Also true for false positives, at the planned rate. `mask` must be the fingerprint's mask.
     #[inline]
     pub(super) fn contains(&self, fingerprint: Fingerprint, mask: &Mask) -> bool {
         self.first_contains(fingerprint, mask) && (self.layout.blocks_per_key == 1 || self.second_contains(fingerprint, mask))
@@ -234,7 +235,7 @@ impl Bloom {
         there
     }
 
-    /// Not inlined, because the compiler would not vectorize this function if it were merged with the lookup.
+    /// Not inlined, because the compiler would not vectorize this function if it were merged with the lookup in `set_block`.
     #[inline(never)]
     fn change_block(&mut self, number: usize, bits: &Bits) {
         let block = &mut self.buffer.bytes_mut().as_chunks_mut::<BLOCK_BYTES>().0[number];
@@ -249,7 +250,7 @@ impl Bloom {
     }
 }
 
-/// True if a block has all of these bits. The comparison has no branches, because it reads the whole cache line anyway.
+/// True if a block has all of these bits. There is no early exit, because the whole cache line is loaded anyway.
 #[inline(always)]
 fn contains_bits(block: &Bits, bits: &Bits) -> bool {
     block.iter().zip(bits).fold(0, |missing, (block, bits)| missing | bits & !block) == 0
@@ -286,7 +287,7 @@ mod tests {
         }
     }
 
-    /// Stored filters depend on this. A change here changes the state format.
+    /// Stored filters depend on the positions of these bits. If this test fails, the state format has changed.
     #[test]
     fn the_bits_of_a_key_do_not_change() {
         let mut bloom = Bloom::new(BloomLayout { blocks: 1000, blocks_per_key: 2, k: 11 }).unwrap();

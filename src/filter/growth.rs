@@ -1,18 +1,19 @@
-//! The growth of a filter if the stream does not match its planned size.
+//! Adapts the size of a filter to the number of keys in the stream.
 //!
-//! Owns the rule that sizes the next slice. Must never cause a key to be forgotten unless the configuration allows it.
+//! This module owns the rule that sizes the next slice. It must never cause a key to be forgotten early unless the configuration allows
+//! it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The growth of an aging filter's memory.
+/// Settings for the growth of an aging filter's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Growth {
-    /// True if a slice is sized from the previous slices, and not only from the configuration.
+    /// True if the size of a new slice follows the number of keys in the previous slices. If false, every slice has the configured size.
     pub adapt: bool,
     /// Maximum memory for one partition's filter, in bytes.
     pub max_bytes: Option<u64>,
-    /// Behavior at that maximum.
+    /// Behavior of a filter that has reached `max_bytes`.
     pub at_max: AtMaxMemory,
 }
 
@@ -29,14 +30,14 @@ pub enum AtMaxMemory {
     EvictOldest,
 }
 
-/// Room for more keys than the fullest of the previous slices had, in eighths.
+/// Capacity of a new slice, in eighths of the number of keys in the fullest of the previous slices.
 const HEADROOM_EIGHTHS: u64 = 9;
-/// The smallest slice is this fraction of the configured size.
+/// A slice never gets smaller than the configured size divided by this number.
 const LEAST_SHARE: u64 = 64;
 
 impl Growth {
-    /// Returns the number of keys that the next slice should hold. `configured` is the configured capacity, and `held` has the
-    /// number of keys in each of the previous slices. Until a whole window has passed, the capacity only grows.
+    /// Returns the number of keys that the next slice should hold. `configured` is the configured capacity, and `held` has the number of
+    /// keys in each of the previous slices. Until a whole window has passed, the result is at least `configured`.
     pub(super) fn capacity(self, configured: u64, held: impl ExactSizeIterator<Item = u64>, slices: u32) -> u64 {
         if !self.adapt {
             return configured;

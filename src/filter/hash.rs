@@ -1,12 +1,12 @@
 //! Arithmetic on hashes, shared by all kinds of filters.
 //!
-//! Must never change, because the positions of stored keys depend on it.
+//! These functions must never change, because the positions of stored keys depend on them.
 
-/// The increment of `SplitMix64`: 2^64 divided by the golden ratio, odd.
+/// The increment of `SplitMix64`: 2^64 divided by the golden ratio, as an odd number.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Spreads every bit over all 64 bits: the finalizer of `SplitMix64` (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number
-/// Generators", 2014), a bijection.
+/// Mixes the bits of a number, so that every bit of the result depends on all bits of the number. This is the finalizer of `SplitMix64`
+/// (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014). Different numbers have different results.
 #[must_use]
 pub(super) const fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -25,12 +25,11 @@ pub(super) const fn scale(hash: u64, end: u64) -> u64 {
 pub(super) struct SplitMix(pub(super) u64);
 
 impl SplitMix {
-    /// The generator's state after `draws` numbers.
+    /// Returns the generator with this seed, after it has returned `draws` numbers.
     pub(super) const fn after(seed: u64, draws: u64) -> Self {
         Self(seed.wrapping_add(GOLDEN.wrapping_mul(draws)))
     }
 
-    /// Returns the next number.
     pub(super) const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN);
         mix(self.0)
@@ -43,7 +42,7 @@ mod tests {
 
     #[test]
     fn the_generator_matches_the_published_one() {
-        // From the reference implementation, seed 1234567.
+        // The expected numbers are those of the reference implementation with seed 1234567.
         let mut numbers = SplitMix(1_234_567);
         assert_eq!([numbers.next(), numbers.next()], [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]);
     }

@@ -1,11 +1,12 @@
-//! The columns of the table of kinds, and the traits that a kind's folder implements for the table.
+//! What the rest of the program knows about a kind of filter.
 //!
-//! Owns what the rest of the program knows about a kind: its name, its properties, and how its folder sizes, builds, and restores it. Must
-//! never name a kind.
+//! This module owns the macro `kinds!`, which generates the enums of kinds from the table in `filter/mod.rs`, and the traits by which a
+//! kind's folder sizes, builds, and restores its filters. It must never name a kind, so that a new kind needs only a folder and a row of
+//! the table.
 
 use super::{Filter, FilterMetadata, Growth, Kind, MetadataError, Part, Prediction, SliceUsage, Spec, Usage, Window};
 
-/// The properties of a kind, for any size, from [`Kind::properties`].
+/// The properties of a kind of filter that do not depend on a filter's size, from [`Kind::properties`].
 ///
 /// ```
 /// use unseen::filter::Kind;
@@ -17,27 +18,27 @@ use super::{Filter, FilterMetadata, Growth, Kind, MetadataError, Part, Predictio
 pub struct Properties {
     /// The option that determines the size.
     pub size: Size,
-    /// True if a key is never forgotten within the window, which is divided into slices.
+    /// True if a key is never forgotten within the window. Such a kind divides the window into slices.
     pub keeps_window: bool,
     /// True if the filter grows and shrinks with the number of keys, up to `max_memory`.
     pub grows: bool,
     /// True if a key can be deleted.
     pub can_retract: bool,
-    /// Behavior above the planned number of keys.
+    /// What a filter does above the planned number of keys, as a short text for tables.
     pub overfull: &'static str,
 }
 
 /// The option that determines the size of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// A number of keys in a window.
+    /// `capacity`: the number of keys in a window.
     Capacity,
-    /// Memory, regardless of the window.
+    /// `memory`: the memory of the filter, regardless of the window.
     Memory {
-        /// Minimum for a topic, in bytes. A smaller filter would forget nearly every key at once.
+        /// Minimum for a topic, in bytes. A smaller filter would forget nearly every key immediately.
         least: u64,
     },
-    /// None, because all fingerprints are on disk. There is no filter in memory.
+    /// No option, because all fingerprints are on disk. There is no filter in memory.
     Disk,
 }
 
@@ -50,11 +51,11 @@ pub struct Demand {
     pub rate: f64,
     /// Memory in bytes, for kinds that are sized by memory.
     pub bytes: u64,
-    /// Growth, for kinds that grow.
+    /// Settings for growth, for kinds that grow.
     pub growth: Growth,
 }
 
-/// The size of a kind's filter, and the properties that follow from the size. [`Spec::sizing`] returns it.
+/// The size of a filter, and the predictions that follow from the size. [`Spec::sizing`] returns it.
 ///
 /// ```
 /// use unseen::filter::{Demand, Kind, Window};
@@ -75,50 +76,51 @@ pub trait Sizing {
     /// Returns the memory at capacity, in bytes.
     fn bytes(&self, window: Window) -> u64;
 
-    /// Returns the memory once the filter has adapted to a stream that has the planned keys in each window, in bytes.
+    /// Returns the memory of the filter, in bytes, after it has adapted to a stream with the planned number of keys in each window.
     fn steady_bytes(&self, window: Window) -> u64 {
         self.bytes(window)
     }
 
-    /// Predicts the highest rate, and the memory, if each window has `load` times the planned keys.
+    /// Predicts the highest false-positive rate and the memory if each window has `load * keys` keys. `keys` is the planned number.
     fn predicted(&self, window: Window, keys: u64, load: f64) -> Prediction;
 
-    /// Predicts the average rate over a window that has the planned keys.
+    /// Predicts the average false-positive rate over a window that has the planned number of keys.
     fn mean_rate(&self, window: Window) -> f64;
 
-    /// Returns the number of bits, cells, or slots that are checked for an absent key, and a description of these reads.
+    /// Returns the maximum number of bits, cells, or slots that a lookup of an absent key reads, and a description of these reads.
     fn reads(&self, window: Window) -> (u32, String);
 
-    /// Returns the share of keys that are reported as unseen after `keys` others were inserted, or `None` if the kind keeps a window.
+    /// Returns the share of keys that are reported as unseen after `keys` other keys were inserted, or `None` if the kind keeps a window.
     fn forgets(&self, _keys: u64) -> Option<f64> {
         None
     }
 }
 
-/// The operations of a kind's [`Sizing`] that the table needs.
+/// The operations of a kind's [`Sizing`] with which the generated enums create and restore filters.
 pub(super) trait Row: Sizing + Sized {
     /// Metadata of the kind's filter.
     type Metadata: Metadata;
 
-    /// Computes the size.
+    /// Computes the size of a filter that meets these requirements.
     fn demanded(window: Window, demand: &Demand) -> Self;
 
-    /// Returns a sizing that is sufficient to restore the filter and to merge it with others, but not to insert keys.
+    /// Returns a sizing for a filter of which only the metadata is known. The filter can be restored and merged, but must not get new
+    /// keys, because its configured capacity and rate are unknown.
     fn stored(window: Window, metadata: &Self::Metadata) -> Self;
 
-    /// Creates the filter that metadata describes, with its bytes still zero.
+    /// Creates the filter that metadata describes, with its bytes still zero. [`Filter::read_page`] fills them in.
     fn restore(self, window: Window, metadata: &Self::Metadata) -> Result<Box<dyn Filter>, MetadataError>;
 }
 
 /// Metadata of a kind's filter, without its bytes.
 pub(crate) trait Metadata {
-    /// Returns the fill level of the filter, without its load.
+    /// Returns the fill level of the filter. `load` is 0, because the metadata lacks the planned fill level.
     fn usage(&self) -> Usage;
 
     /// Returns the share of unseen keys that the filter reports as seen at its current fill level.
     fn estimate(&self) -> f64;
 
-    /// Returns the keys of each slice, oldest first. Empty for kinds that keep all keys in one place.
+    /// Returns the fill level of each slice, oldest first. Empty for kinds that do not store keys by slice.
     fn slices(&self) -> Vec<SliceUsage> {
         Vec::new()
     }
@@ -127,8 +129,8 @@ pub(crate) trait Metadata {
     fn parts(&self) -> Vec<Part>;
 }
 
-/// Generates the enums of kinds. A row has a name, the folder of the kind, and the kind's properties. The folder's name is the name in
-/// configurations and checkpoints. Kinds on disk have no filter in memory.
+/// Generates the enums `Kind`, `Spec`, and `FilterMetadata`. A row has the Rust name of a kind, its folder, and its properties. The name
+/// of the folder is also the name of the kind in configurations and checkpoints. Kinds under `disk` have no filter in memory.
 macro_rules! kinds {
     (
         memory: $($(#[$doc:meta])* $kind:ident in $folder:ident $properties:tt),*;
@@ -146,7 +148,7 @@ macro_rules! kinds {
             /// All kinds, the default first.
             pub const ALL: &[Self] = &[$(Self::$kind,)* $(Self::$disk,)*];
 
-            /// Returns the name in configurations.
+            /// Returns the name of the kind in configurations.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -155,7 +157,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Returns the properties.
+            /// Returns the properties of the kind.
             #[must_use]
             pub const fn properties(self) -> Properties {
                 match self {
@@ -164,7 +166,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Sizes a filter, or returns `None` if all fingerprints are on disk.
+            /// Computes the size of a filter that meets these requirements, or returns `None` if the kind has no filter in memory.
             #[must_use]
             pub fn spec(self, window: Window, demand: &Demand) -> Option<Spec> {
                 match self {
@@ -200,7 +202,7 @@ macro_rules! kinds {
             /// Creates the filter that metadata describes, with its bytes still zero. [`Filter::read_page`] fills them in.
             ///
             /// # Errors
-            /// Returns [`MetadataError`] if the metadata does not belong to such a filter.
+            /// Returns [`MetadataError`] if the metadata does not belong to a filter of this kind and window.
             pub fn restore(self, window: Window, metadata: &FilterMetadata) -> Result<Box<dyn Filter>, MetadataError> {
                 match (self, metadata) {
                     $((Self::$kind(sizing), FilterMetadata::$kind(metadata)) => sizing.restore(window, metadata),)*
@@ -217,7 +219,8 @@ macro_rules! kinds {
         }
 
         impl FilterMetadata {
-            /// Returns a spec that is sufficient to restore the filter and to merge it with others, but not to insert keys.
+            /// Returns a spec for a filter of which only the metadata is known. The filter can be restored and merged, but must not get
+            /// new keys, because its configured capacity and rate are unknown.
             #[must_use]
             pub fn spec(&self, window: Window) -> Spec {
                 match self {
@@ -249,7 +252,7 @@ impl Kind {
         matches!(self.properties().size, Size::Disk)
     }
 
-    /// Returns the names of the kinds with some properties, for messages: `"cuckoo" or "exact"`.
+    /// Returns the quoted names of the kinds whose properties pass the test, for messages: `"cuckoo" or "exact"`.
     #[must_use]
     pub fn list(quote: char, test: impl Fn(Properties) -> bool) -> String {
         let names = Self::ALL.iter().filter(|kind| test(kind.properties())).map(|kind| format!("{quote}{}{quote}", kind.name()));
@@ -258,7 +261,7 @@ impl Kind {
 }
 
 impl Demand {
-    /// Returns the requirements of a filter of fixed size, without memory.
+    /// Creates requirements with the default growth. `bytes` is 0: set it for kinds that are sized by memory.
     #[must_use]
     pub fn new(keys: u64, rate: f64) -> Self {
         Self { keys, rate, bytes: 0, growth: Growth::default() }
@@ -286,7 +289,7 @@ impl Spec {
 }
 
 impl FilterMetadata {
-    /// Returns the fill level of the filter, without its load.
+    /// Returns the fill level of the filter. `load` is 0, because the metadata lacks the planned fill level.
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.of_kind().usage()
@@ -298,7 +301,7 @@ impl FilterMetadata {
         self.of_kind().estimate()
     }
 
-    /// Returns the keys of each slice, oldest first. Empty for kinds that keep all keys in one place.
+    /// Returns the fill level of each slice, oldest first. Empty for kinds that do not store keys by slice.
     #[must_use]
     pub fn slices(&self) -> Vec<SliceUsage> {
         self.of_kind().slices()

@@ -1,5 +1,5 @@
-//! Promise: the mean rate over a window matches the formulas, in a stream that has exactly the planned keys. Every key is new. Each key is
-//! looked up and inserted, and a share of the keys is reported as seen.
+//! Promise: in a stream with exactly the planned number of keys, the average false-positive rate over a window matches the formulas. Every
+//! key in these tests is new, so every key that is reported as seen is a false positive.
 #![expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
 
 use super::*;
@@ -7,15 +7,16 @@ use xxhash_rust::xxh3::xxh3_128;
 
 /// Number of keys per window, both planned and actual.
 const KEYS: u64 = 100_000;
-/// Number of warm-up windows until the filter is steady, and number of windows that are counted.
+/// Number of windows before counting starts. The filter is then in its steady state.
 const BEFORE: u64 = 3;
+/// Number of windows in which false positives are counted.
 const COUNTED: u64 = 12;
 
 fn time(slices: u32) -> Window {
     Window::Time { slice_ms: 1, slices }
 }
 
-/// Returns the share of new keys that were reported as seen, and the memory at the end.
+/// Returns the share of new keys that were reported as seen, and the memory at the end, in bytes.
 fn measured(spec: Spec, window: Window) -> (f64, u64) {
     let mut filter = spec.build(window);
     let (slice_keys, begin, end) = (KEYS.div_ceil(window.slices().into()), BEFORE * KEYS, (BEFORE + COUNTED) * KEYS);
@@ -28,9 +29,9 @@ fn measured(spec: Spec, window: Window) -> (f64, u64) {
     (wrong as f64 / (end - begin) as f64, filter.usage().bytes)
 }
 
-/// Compares the measured rate with the formula, allowing for chance (one in a thousand on either side). The measured rate may
-/// also be lower by a share of `rate`, because a key that is reported as seen is not inserted, so slices hold slightly fewer keys
-/// than planned.
+/// Compares the measured rate with the formula, and returns the memory in bytes. `noise` is exceeded by chance with a probability of one
+/// in a thousand on either side. The measured rate may also be up to 7 % lower: a key that is reported as seen is not inserted, so slices
+/// hold slightly fewer keys than planned.
 fn assert_mean(what: &str, spec: Spec, window: Window) -> u64 {
     let (mean, (found, bytes)) = (spec.sizing().mean_rate(window), measured(spec, window));
     let noise = 3.09 * (mean / (COUNTED * KEYS) as f64).sqrt();
@@ -39,7 +40,7 @@ fn assert_mean(what: &str, spec: Spec, window: Window) -> u64 {
     bytes
 }
 
-/// An aging filter's sizing for this window and peak rate.
+/// Returns the sizing of an aging filter for this window and highest rate.
 fn aging(window: Window, peak: f64, growth: Growth) -> AgingSizing {
     AgingSizing::new(window, KEYS, peak).with_growth(growth)
 }

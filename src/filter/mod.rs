@@ -1,9 +1,9 @@
 //! Filters: sets of fingerprints that answer "seen" or "not seen".
 //!
-//! Owns the bits and how they age: one small trait, [`Filter`], and its kinds. Pure: no I/O, no clock, and no randomness of its
-//! own. Time comes from the records. Must never forget a key within its window, except for [`Stable`], which does not guarantee a
-//! window. All other errors are false positives. [`Kind`] and [`Spec`] come from the table
-//! of the kinds.
+//! This module owns the trait [`Filter`], the kinds of filters, and the exact store. Code here does no I/O and reads no clock: time comes
+//! from the records. Its only randomness is a generator whose state is part of a filter. A filter must never forget a key within its
+//! window, except for [`Stable`], which does not guarantee a window. The only other error is a false positive: an unseen key that is
+//! reported as seen. The macro `kinds!` generates [`Kind`] and [`Spec`] from the table below.
 
 pub mod aging;
 mod bloom;
@@ -39,8 +39,8 @@ use std::fmt;
 
 /// A filter for one partition: remembers keys and forgets them over time.
 ///
-/// Its state is a pure function of the calls, in order. The state is stored as metadata and pages, and a restored state is
-/// bit-for-bit identical.
+/// The same calls in the same order always produce the same state. A checkpoint stores the state as metadata and pages, and a filter
+/// restored from them is bit-for-bit identical.
 ///
 /// ```
 /// use unseen::filter::{Demand, Filter, Kind, Window};
@@ -61,17 +61,17 @@ use std::fmt;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Filter: Any + fmt::Debug + Send + Sync {
-    /// Precomputes lookups of these keys. A hint: call it with a batch of 16 to 64 keys before asking for the first of them, so
-    /// that their cache misses overlap.
+    /// Precomputes the lookups of these keys, without changing any answer. Call it with a batch of 16 to 64 keys just before looking them
+    /// up, so that their cache misses overlap.
     fn prefetch(&mut self, _fingerprints: &[Fingerprint]) {}
 
-    /// True if the key is remembered. For other keys, also true at the planned false-positive rate. Never false for a key inserted
-    /// within the window, if the kind guarantees a window.
+    /// True if the key is remembered. Also true for some unseen keys, the false positives, at the planned rate. If the kind guarantees a
+    /// window, never false for a key that was inserted within the window.
     #[must_use]
     fn contains(&self, fingerprint: Fingerprint) -> bool;
 
-    /// Looks up many keys at once, which takes a fraction of the time of single lookups. Sets the entries of `seen` to true for
-    /// the keys that are remembered.
+    /// Looks up many keys at once, in a fraction of the time of single lookups. For each key that is remembered, sets the entry of `seen`
+    /// at the same index to true.
     fn contains_each(&self, fingerprints: &[Fingerprint], seen: &mut [bool]) {
         fingerprints.iter().zip(seen).for_each(|(&fingerprint, seen)| *seen |= self.contains(fingerprint));
     }
@@ -94,60 +94,59 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
         Ok(there)
     }
 
-    /// Calls [`Filter::check_and_insert`] for each key in order, and appends to `seen` whether each was remembered.
+    /// Calls [`Filter::check_and_insert`] for each key in order, and appends the results to `seen`.
     ///
     /// # Errors
-    /// Returns [`CapacityError`] at the first key that is not remembered and for which there is no room. Nothing is appended for
-    /// that key.
+    /// Returns [`CapacityError`] at the first key that cannot be inserted. `seen` then has only the results of the keys before that key.
     fn check_and_insert_each(&mut self, fingerprints: &[Fingerprint], seen: &mut Vec<bool>) -> Result<(), CapacityError> {
         check_and_insert_one_by_one(self, fingerprints, seen)
     }
 
-    /// Renews a key that is remembered, as if it were inserted now. Returns true if the state changed.
+    /// Renews a remembered key: its window starts again, as if the key were inserted now. Returns true if the state changed.
     ///
     /// # Errors
     /// Returns [`CapacityError`] if there is no room. The state is then unchanged.
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError>;
 
-    /// Deletes a key, if the kind supports it. Returns true if it did.
+    /// Deletes a key, if the kind supports deletion. Returns true if a key was deleted.
     fn remove(&mut self, _fingerprint: Fingerprint) -> bool {
         false
     }
 
-    /// Merges another filter with the same kind, window, and layout: afterwards, a key that either filter had seen is seen. The
-    /// false positives of both add up.
+    /// Merges another filter with the same kind, window, and layout into this filter, which then remembers the keys of both. The merged
+    /// filter is fuller, so its false-positive rate is higher.
     ///
     /// # Errors
     /// Returns [`MergeError`] if the filters do not match. The state is then unchanged.
     fn union(&mut self, other: &dyn Filter) -> Result<(), MergeError>;
 
-    /// Advances stream time to `time`, and forgets keys that have left the window. Time never goes back.
+    /// Advances stream time to `time`, and forgets keys that have left the window. A time before the current stream time has no effect.
     fn advance(&mut self, time: Timestamp);
 
-    /// Continues in the slice (see [`Filter::expiry_clock`]) into which keys were inserted according to a changelog, with its
-    /// replay info. Inserting the same keys afterwards produces the same state. Has no effect for past slices and for windows by
-    /// time.
+    /// Prepares the filter to insert keys from a changelog: moves to the slice that the changelog names for them (see
+    /// [`Filter::expiry_clock`]), and applies their replay info. Inserting the keys then produces the same state. Never moves to an
+    /// earlier slice. In a window by time, [`Filter::advance`] moves to the slice instead.
     fn resume(&mut self, _slice: Slice, _replay_info: Option<u64>) {}
 
-    /// Returns the information that a changelog must store in addition to the keys, so that they produce the same state. Called
-    /// after the first key that the changelog has of a slice.
+    /// Returns the number that a changelog must store with the keys of a slice, so that inserting the keys again produces the same state:
+    /// the capacity of the slice, or the number of earlier insertions. Called after the first key that the changelog has of a slice.
     #[must_use]
     fn replay_info(&self) -> Option<u64> {
         None
     }
 
-    /// Returns a number that rises as keys expire, and never falls: the slice, or, for kinds without slices, the number of times that all
-    /// keys were replaced by others.
+    /// Returns a number that rises as keys expire, and never falls. For kinds with slices, this is the slice. For other kinds, it is the
+    /// number of insertions, divided by the average number of insertions for which a key is remembered.
     #[must_use]
     fn expiry_clock(&self) -> Slice {
         self.slice().unwrap_or_default()
     }
 
-    /// Returns the number of the current slice, or `None` before any time is known and for kinds without slices.
+    /// Returns the number of the current slice. `None` for kinds without slices, and in a window by time until the first time is known.
     #[must_use]
     fn slice(&self) -> Option<Slice>;
 
-    /// Returns the last slice into which a key was inserted, if the kind stores it.
+    /// Returns the last slice into which a key was inserted. `None` if the key is not remembered, or if the kind does not store slices.
     #[must_use]
     fn slice_of(&self, _fingerprint: Fingerprint) -> Option<Slice> {
         None
@@ -157,7 +156,7 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     #[must_use]
     fn usage(&self) -> Usage;
 
-    /// Returns everything except the bytes.
+    /// Returns the metadata of the filter: its whole state except the bytes of its pages.
     #[must_use]
     fn metadata(&self) -> FilterMetadata;
 
@@ -177,11 +176,11 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// Marks all pages as stored.
     fn mark_clean(&mut self);
 
-    /// Marks all pages that contain data as dirty, because nothing is stored any more.
+    /// Marks all pages that contain data as dirty, so that the next checkpoint stores them all. Needed if the stored pages are gone.
     fn mark_stale(&mut self);
 }
 
-// The table of the kinds. ARCHITECTURE.md describes its rows, and `kind` its columns.
+// The table of the kinds of filters. ARCHITECTURE.md describes each kind, and `kind::Properties` describes the properties.
 kinds! {
     memory:
     /// One Bloom filter per slice of the window.
@@ -222,9 +221,9 @@ kinds! {
 /// A part of a filter that is stored and dropped as a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The slice, as in [`PageId`].
+    /// Slice of the part, as in [`PageId`].
     pub slice: Slice,
-    /// The layer, as in [`PageId`].
+    /// Layer of the part, as in [`PageId`].
     pub layer: usize,
     /// Number of pages that contain data, and are therefore stored.
     pub pages: u64,
@@ -235,13 +234,15 @@ pub struct Part {
 pub struct Usage {
     /// Number of keys remembered, counting repeated insertions.
     pub keys: u64,
-    /// Number of keys inserted since the current slice started. For kinds without slices, all keys.
+    /// Number of keys inserted since the current slice started. For kinds without slices, the number of keys ever inserted.
     pub open_keys: u64,
     /// Memory of the bits, in bytes.
     pub bytes: u64,
-    /// Current fill level divided by the planned fill level. Above 1, the filter is overfull, and reacts as its kind does.
+    /// Current fill level divided by the planned fill level. Above 1, the filter is overfull. [`Properties::overfull`] describes what it
+    /// does then.
     pub load: f64,
-    /// Number of keys forgotten early because the filter may not grow, since it was created or restored.
+    /// Number of keys that were forgotten early because the filter had reached its maximum memory. Counted since the filter was created or
+    /// restored.
     pub evicted: u64,
 }
 
@@ -308,13 +309,13 @@ pub enum MergeError {
     /// The sizes of the filters differ.
     #[error("the filters differ in size; only filters with the same capacity, rate, and slices can be merged")]
     Size,
-    /// The windows count keys, and each counts its own.
+    /// The windows count keys. Each filter has counted its own keys, so their slices do not match.
     #[error("windows by count cannot be merged, because each counts its own keys")]
     Counted,
-    /// One filter holds keys of an unknown time.
+    /// One filter has keys, but has never seen a time, so the slice of its keys is unknown.
     #[error("one of the filters has not seen a record with a timestamp yet")]
     Untimed,
-    /// Each state has the last contents of keys, and it is unknown which are newer.
+    /// Both states store the last content of each key. If the contents of a key differ, it is unknown which one is newer.
     #[error("states of `emit = \"on_change\"` cannot be merged, because it is unknown which content of a key is newer")]
     Contents,
     /// There is not enough memory for the merged filter.
@@ -325,11 +326,11 @@ pub enum MergeError {
 /// Id of a page within a filter. The order of ids is the order in which pages are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PageId {
-    /// Slice of the generation.
+    /// Slice of the generation. [`Slice::FIRST`] for kinds that do not store each generation in pages of its own.
     pub slice: Slice,
-    /// Layer within the generation.
+    /// Number of the layer within the generation. A generation has more than one layer if it was overfull.
     pub layer: usize,
-    /// Page within the layer.
+    /// Number of the page within the layer.
     pub page: usize,
 }
 
@@ -337,19 +338,19 @@ pub struct PageId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetadataError {
-    /// The kind differs, or a required filter is missing.
+    /// The stored filter is of a different kind, or a filter or exact store is missing or unexpected.
     #[error("the stored filter has a different kind than the configured one")]
     Kind,
     /// There are more generations than the window has, or they are out of order or outside the window.
     #[error("the stored generations do not match the window")]
     Generations,
-    /// A size that no filter has, or that this machine has no memory for.
+    /// The stored size is impossible, or this machine does not have enough memory for it.
     #[error("the stored filter has an invalid size, or this machine does not have enough memory for it")]
     Size,
-    /// The filter is at a different slice than the partition.
+    /// The current slice of the stored filter is not the slice of the stored stream time.
     #[error("the stored filter does not match the stream time")]
     StreamTime,
-    /// A page that does not fit the metadata.
+    /// The filter has no such page, or the page has the wrong length.
     #[error("the stored filter has no page {} in layer {} of slice {}", .0.page, .0.layer, .0.slice)]
     Page(PageId),
 }

@@ -1,7 +1,7 @@
-//! The bytes of a filter, with change tracking by page.
+//! The bytes of a filter, and which of its pages have changed since they were stored.
 //!
-//! The memory comes directly from the operating system: zeroed, allocated on first access, and in huge pages if available, which
-//! save each random lookup a TLB miss. Must never know what the bytes mean.
+//! The memory comes directly from the operating system: zeroed, allocated on first access, and in huge pages if available. With huge
+//! pages, a random lookup avoids a TLB miss. This module must never interpret the bytes.
 
 use memmap2::{Advice, MmapMut};
 use std::fmt;
@@ -20,7 +20,7 @@ enum Page {
     Stored,
 }
 
-/// A buffer of bytes, initially zero. It starts at a system page, and therefore at a cache line.
+/// A buffer of bytes, initially zero. Its start is aligned to a page of the operating system, and therefore to a cache line.
 pub(super) struct PagedBuffer {
     bytes: MmapMut,
     pages: Vec<Page>,
@@ -33,8 +33,8 @@ impl PagedBuffer {
         let map = MmapMut::map_anon(bytes).ok()?;
         #[cfg(target_os = "linux")]
         {
-            // Without huge pages, small pages work, too. Buffers smaller than a huge page also use small pages, because the TLB
-            // covers them. Only whole huge pages within the map are used, so that memory stays as planned.
+            // Ignore errors, because small pages work, too. A buffer smaller than a huge page keeps small pages, which is fine, because
+            // the TLB covers it. The kernel uses only huge pages that lie within the map, so the memory does not grow.
             let _ = map.advise(Advice::HugePage);
         }
         Some(Self { bytes: map, pages: vec![Page::Clear; bytes.div_ceil(PAGE_BYTES)] })
@@ -74,7 +74,7 @@ impl PagedBuffer {
         self.pages.iter().enumerate().filter_map(|(number, &page)| (page == Page::Dirty).then_some(number))
     }
 
-    /// Returns the number of pages that were ever written to.
+    /// Returns the number of pages that were ever written to or restored.
     pub(super) fn used_pages(&self) -> u64 {
         self.pages.iter().filter(|&&page| page != Page::Clear).count() as u64
     }
@@ -84,7 +84,7 @@ impl PagedBuffer {
         self.pages.iter_mut().filter(|page| **page == Page::Dirty).for_each(|page| *page = Page::Stored);
     }
 
-    /// Marks all pages that were written to as dirty, because nothing is stored any more.
+    /// Marks all pages that were ever written to as dirty, so that the next checkpoint stores them again.
     pub(super) fn mark_stale(&mut self) {
         self.pages.iter_mut().filter(|page| **page == Page::Stored).for_each(|page| *page = Page::Dirty);
     }

@@ -1,39 +1,39 @@
-//! The number of bits and the k that a filter needs.
+//! Sizes blocked Bloom filters: the number of blocks, and the number k of bits that a key sets in a block. Only arithmetic.
 //!
-//! A blocked Bloom filter puts all bits of a key into one block. The load of blocks varies, so the rate is a Poisson mixture over
-//! the number of keys in a block (Putze, Sanders, Singler: "Cache-, Hash- and Space-Efficient Bloom Filters", 2007). In this
-//! filter, a key has two bits in each of a number of words of its block, and if some words have many keys, others have few. A
-//! second-order term accounts for that. The result is within 1 % of the exact rate for rates above 1e-9.
+//! Some blocks of a filter get more keys than others. The number of keys in a block has a Poisson distribution, so the false-positive rate
+//! is the average over that distribution (Putze, Sanders, Singler: "Cache-, Hash- and Space-Efficient Bloom Filters", 2007). In this
+//! filter, a block consists of words, and a key sets two bits in each of a few words. If some words of a block have many keys, the other
+//! words have few. A second-order term accounts for that. The result is within 1 % of the exact rate for rates above 1e-9.
 
 use super::bloom::{BLOCK_BITS, BloomLayout, WORD_BITS};
 
-/// [`BLOCK_BITS`] as a float.
 const BLOCK: f64 = BLOCK_BITS as f64;
 const WORD: f64 = WORD_BITS as f64;
 const WORDS: f64 = BLOCK / WORD;
 
-/// Maximum k per block: two in each of its words.
+/// Maximum k per block: two bits in each of its words.
 pub(super) const K_MAX: u32 = 2 * BLOCK_BITS / WORD_BITS;
 
-/// Maximum bits per key before a rate is considered unreachable.
+/// Maximum number of bits per key. A filter that would need more for its rate gets this number, and exceeds its rate.
 pub(super) const BITS_PER_KEY_MAX: u32 = 512;
 
-/// Share of a generation's rate that is reserved for the layers that an overfull slice chains. It trades memory of every filter
-/// against memory of overfull filters.
+/// Share of a generation's rate that is reserved for the layers that an overfull slice chains. A larger share makes every filter larger,
+/// but makes the chained layers of overfull filters smaller.
 pub const CHAIN_SHARE: f64 = 1.0 / 128.0;
 
-/// A lookup of two blocks costs nearly twice the time of one block. Two blocks are worth it if one block would take this much
-/// more memory: below a rate of about 7e-6 for one filter, regardless of the number of keys.
+/// A filter uses two blocks per key if it would be larger by at least this factor with one block per key. A lookup of two blocks takes
+/// nearly twice the time. The factor is reached below a rate of about 7e-6 for one filter, regardless of the number of keys.
 const WORTH_A_BLOCK: f64 = 1.19;
 
-/// False-positive rate if a key has `k` different bits in each of `blocks_per_key` blocks. A block then has `blocks_per_key`
-/// times the keys, and an absent key is reported as seen only if its bits are set in each block.
+/// False-positive rate of a filter in which each key sets `k` different bits in each of `blocks_per_key` blocks. With two blocks per key,
+/// each block has twice the keys, but an absent key is reported as seen only if its bits are set in both of its blocks.
 fn spread_rate(bits_per_key: f64, blocks_per_key: u32, k: u32) -> f64 {
     let load = BLOCK / bits_per_key * f64::from(blocks_per_key);
     // The Poisson weight is negligible ten standard deviations from the mean.
     let last = load + 10.0 * load.sqrt() + 10.0;
     let words = Words::new(k);
-    // Compute the weights starting at the mean: far above it, the weight of zero keys is too small for a float.
+    // Start ten standard deviations below the mean, not at zero keys: if the mean is high, the weight of zero keys is too small for a
+    // float.
     let mut sum = 0.0;
     let mut keys = (load - 10.0 * load.sqrt() - 10.0).max(1.0).floor();
     let mut weight = poisson(load, keys);
@@ -47,7 +47,7 @@ fn spread_rate(bits_per_key: f64, blocks_per_key: u32, k: u32) -> f64 {
     sum.min(1.0).powi(blocks_per_key.cast_signed())
 }
 
-/// The Poisson weight of `count` at a mean of `load`.
+/// Poisson probability of `count` at a mean of `load`. Computed with logarithms, because `exp(-load)` may be too small for a float.
 fn poisson(load: f64, count: f64) -> f64 {
     let mut logarithm = -load;
     let mut number = 1.0;
@@ -65,12 +65,13 @@ pub(super) fn shape_rate(layout: BloomLayout, keys: f64) -> f64 {
     if keys <= 0.0 {
         return 0.0;
     }
-    // Below this, every block has far more keys than bits.
+    // With fewer bits per key than this, nearly all bits are set, and the rate hardly changes. The limit bounds the loop in `spread_rate`.
     let bits_per_key = (layout.blocks as f64 * BLOCK / keys).max(0.1);
     spread_rate(bits_per_key, layout.blocks_per_key, layout.k)
 }
 
-/// False-positive rate of a plain Bloom filter, whose bits may be anywhere (Bloom, 1970): the reference for blocked filters.
+/// False-positive rate of a plain Bloom filter (Bloom, 1970), in which the bits of a key may be anywhere: the reference for blocked
+/// filters.
 #[must_use]
 pub fn plain_rate(bits_per_key: f64, k: u32) -> f64 {
     (-(-f64::from(k) / bits_per_key).exp_m1()).powi(k.cast_signed())
@@ -84,11 +85,12 @@ pub fn plain_bits(rate: f64) -> f64 {
 
 /// The distribution of a key's k bits over the words of its block.
 struct Words {
-    /// Number of words with two of them, and with one (0 or 1).
+    /// Number of words in which a key sets two bits.
     twos: u32,
+    /// Number of words in which a key sets one bit: 0 or 1.
     ones: u32,
-    /// Probabilities that one key leaves bits clear: one given bit; two given bits of one word; and for two words, one given bit
-    /// each, one and two, and two each.
+    /// Probabilities that a key sets none of some given bits. The given bits are, in this order: one bit; two bits of one word; one bit in
+    /// each of two words; one bit in one word and two in another; two bits in each of two words.
     left_clear: [f64; 5],
 }
 
@@ -96,7 +98,7 @@ impl Words {
     fn new(k: u32) -> Self {
         let (twos, ones) = (k / 2, k % 2);
         let counts = [WORDS - f64::from(ones + twos), f64::from(ones), f64::from(twos)];
-        // Probability that none of a word's zero to two bits is one of the given bits.
+        // Probabilities that a key with zero, one, or two bits in a word sets none of `given` bits of that word.
         let misses = |given: f64| [1.0, 1.0 - given / WORD, (1.0 - given / WORD) * (1.0 - given / (WORD - 1.0))];
         let one_word = |given| counts.iter().zip(misses(given)).map(|(count, miss)| count / WORDS * miss).sum();
         let two_words = |given, other| {
@@ -107,8 +109,9 @@ impl Words {
         Self { twos, ones, left_clear: [one_word(1.0), one_word(2.0), two_words(1.0, 1.0), two_words(1.0, 2.0), two_words(2.0, 2.0)] }
     }
 
-    /// Probability that all bits of an absent key are set, given the probabilities above that bits are clear. The probability for
-    /// two words is not the product of their probabilities, because a bit that a key sets in one word is not set in another.
+    /// Probability that all bits of an absent key are set in a block. The argument has the probabilities that the bits of
+    /// [`Words::left_clear`] are clear. The words are not independent, because a key that sets bits in one word sets fewer bits in others.
+    /// The second factor corrects each pair of words for that.
     fn hit_rate(&self, [one, two, one_one, one_two, two_two]: [f64; 5]) -> f64 {
         let (single, double) = (1.0 - one, 1.0 - 2.0 * one + two);
         let doubles = 1.0 - 4.0 * one + 2.0 * two + 4.0 * one_one - 4.0 * one_two + two_two;
@@ -128,11 +131,11 @@ impl Words {
 /// Maximum rate of each of `generations` filters, so that the rate over all of them is at most `rate`.
 #[must_use]
 pub fn rate_per_generation(rate: f64, generations: u32) -> f64 {
-    // 1 - (1 - rate)^(1/generations), without cancellation.
+    // 1 - (1 - rate)^(1/generations), without loss of precision at small rates.
     -((-rate).ln_1p() / f64::from(generations)).exp_m1()
 }
 
-/// Mean of a rate while its argument grows steadily: Simpson's rule, exact to all displayed digits.
+/// Mean of a rate over arguments that grow evenly from `from` to `to`, by Simpson's rule. The error is smaller than the displayed digits.
 #[must_use]
 pub fn mean_between(from: f64, to: f64, rate: impl Fn(f64) -> f64) -> f64 {
     const STEPS: u32 = 64;
@@ -143,23 +146,22 @@ pub fn mean_between(from: f64, to: f64, rate: impl Fn(f64) -> f64) -> f64 {
     (0..=STEPS).map(at).sum::<f64>() / f64::from(3 * STEPS)
 }
 
-/// Returns the smallest blocked filter that holds `keys` at `rate`, with two blocks per key if that makes it much smaller.
+/// Returns the smallest blocked filter that holds `keys` at `rate`, with two blocks per key if that makes the filter much smaller.
 ///
-/// `rate` must be in (0, 1). The result is capped at 512 bits per key, which is far below any rate that 128-bit fingerprints
-/// support.
+/// `rate` must be in (0, 1). The filter has at most 512 bits per key, so it exceeds rates that would need more.
 #[must_use]
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "sizes far below 2^52")]
 pub fn layout_for(keys: u64, rate: f64) -> BloomLayout {
     let (one, two) = (bits_for(rate, 1), bits_for(rate, 2));
     let (bits, blocks_per_key) = if one > two * WORTH_A_BLOCK { (two, 2) } else { (one, 1) };
     let blocks = (keys.max(1) as f64 * bits / f64::from(BLOCK_BITS)).ceil() as u64;
-    // The blocks of a key are different, so the filter needs at least this number of blocks.
+    // The two blocks of a key must be different, so a filter with two blocks per key needs at least two blocks.
     BloomLayout { blocks: blocks.max(u64::from(blocks_per_key)), blocks_per_key, k: best_k(bits, blocks_per_key).0 }
 }
 
-/// The fewest bits per key that reach `rate`.
+/// Minimum number of bits per key that reaches `rate`, up to [`BITS_PER_KEY_MAX`].
 fn bits_for(rate: f64, blocks_per_key: u32) -> f64 {
-    // A plain filter is about the minimum.
+    // A plain filter needs about the fewest bits, so the search starts a little below it.
     let most = f64::from(BITS_PER_KEY_MAX);
     let (mut low, mut high) = ((plain_bits(rate) * 0.9).clamp(1.0, most), most);
     while high - low > 0.01 {
@@ -169,7 +171,8 @@ fn bits_for(rate: f64, blocks_per_key: u32) -> f64 {
     high
 }
 
-/// The k per block with the lowest rate, and that rate. The rate falls up to that k, and rises after it.
+/// Returns the k per block with the lowest rate, and that rate. As k grows, the rate first falls and then rises, so the search ends when
+/// the rate stops falling.
 fn best_k(bits_per_key: f64, blocks_per_key: u32) -> (u32, f64) {
     let mut best = (1, spread_rate(bits_per_key, blocks_per_key, 1));
     for k in 2..=K_MAX {
@@ -193,13 +196,13 @@ mod tests {
 
     #[test]
     fn rates_match_published_ones() {
-        // RocksDB, full blocked filter: 10 bits per key, k = 6, 0.95 % (its own documentation).
+        // From RocksDB's documentation: a full blocked filter with 10 bits per key and k = 6 has a rate of 0.95 %.
         assert!((blocked_rate(10.0, 6) / 0.0095 - 1.0).abs() < 0.02, "{}", blocked_rate(10.0, 6));
     }
 
     #[test]
     fn sizes_match_published_ones() {
-        // Bits per key of 512-bit blocks at common rates, by the mixture formula.
+        // Bits per key of filters with 512-bit blocks at common rates, by the Poisson formula.
         for (rate, bits) in [(1e-3, 15.49), (1e-4, 21.91), (1e-6, 38.51)] {
             let got = bits_for(rate, 1);
             assert!((got / bits - 1.0).abs() < 0.03, "{rate}: {got} bits per key, expected about {bits}");
@@ -211,7 +214,7 @@ mod tests {
         for (rate, bits, k, twice) in [(0.1, 4.792, 3, 0.40), (0.01, 9.585, 7, 0.15), (0.001, 14.378, 10, 0.05)] {
             assert!((plain_bits(rate) - bits).abs() < 1e-3, "{}", plain_bits(rate));
             assert!((plain_rate(bits, k) / rate - 1.0).abs() < 0.03, "{}", plain_rate(bits, k));
-            // Filled with twice the keys.
+            // The rate with twice the planned keys.
             let got = plain_rate(bits / 2.0, k);
             assert!((got - twice).abs() < 0.04, "{got} for about {twice}");
         }
@@ -261,7 +264,7 @@ mod tests {
 
     #[test]
     fn rates_match_exact_ones() {
-        // From a million randomly filled blocks. For each block, the probability of a false positive was computed exactly.
+        // Average over a million randomly filled blocks. For each block, the probability of a false positive was computed exactly.
         for (bits, k, exact) in [(12.0, 5, 5.2028e-3), (26.8, 12, 2.2434e-5), (45.0, 16, 2.6730e-7)] {
             let got = blocked_rate(bits, k);
             assert!((got / exact - 1.0).abs() < 0.01, "{got} for {exact}");

@@ -6,14 +6,14 @@ use proptest::prelude::*;
 
 const WINDOW: Window = Window::Time { slice_ms: 10, slices: 3 };
 
-/// The filters of all kinds, or of those that keep a window.
+/// Returns a spec for each kind, or only for kinds that keep a window.
 fn specs(window: Window, keys: u64, keep_window: bool) -> Vec<Spec> {
     let demand = Demand { bytes: keys * 1_000, ..Demand::new(keys, 1e-9) };
     let kinds = Kind::ALL.iter().filter(|kind| kind.properties().keeps_window || !keep_window);
     kinds.filter_map(|kind| kind.spec(window, &demand)).collect()
 }
 
-/// A filter into which keys were inserted at given times.
+/// Returns a filter into which the keys were inserted. Each key has a number and a time.
 fn filter_with(spec: Spec, keys: &[(u64, i64)]) -> Box<dyn Filter> {
     filter_with_window(WINDOW, spec, keys)
 }
@@ -47,10 +47,11 @@ fn keys() -> impl Strategy<Value = Vec<(u64, i64)>> {
 proptest! {
     #[test]
     fn a_merged_filter_has_seen_the_keys_of_both(ours in keys(), theirs in keys(), spec in prop::sample::select(specs(WINDOW, 60, true))) {
-        // Small enough to chain now and then.
+        // The filters have room for 60 keys, so some of them chain layers.
         let (mut own, other) = (filter_with(spec, &ours), filter_with(spec, &theirs));
         if own.union(&*other).is_err() {
-            // Layers of different depths have the same shapes, so only a filter without a time is rejected.
+            // Layers of the same depth have the same shape in both filters. So only a filter without keys, which has never seen a time, is
+            // rejected.
             prop_assert!(ours.is_empty() || theirs.is_empty());
             return Ok(());
         }

@@ -1,4 +1,6 @@
 //! The window: the time or number of keys for which a key stays seen, divided into slices.
+//!
+//! This module computes slices from times. It must never read a clock.
 
 use crate::record::Timestamp;
 use core::time::Duration;
@@ -6,15 +8,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The number of a slice, which never falls. Slices of time are counted from the epoch, and slices of keys from the first key. Kinds
-/// without slices count the number of times that all keys were replaced by others.
+/// The number of a slice. In a window by time, slices are numbered from the Unix epoch. In a window by count, they are numbered from the
+/// first key. For a filter without slices, the number counts how many average key lifetimes have passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(inline)]
 pub struct Slice(pub i64);
 
 impl Slice {
-    /// The first slice of a count.
+    /// The first slice of a window by count.
     pub const FIRST: Self = Self(0);
 
     /// Returns the next slice.
@@ -23,13 +25,13 @@ impl Slice {
         Self(self.0.saturating_add(1))
     }
 
-    /// Returns the number of slices between two slices.
+    /// Returns the difference between the numbers of two slices.
     #[must_use]
     pub const fn abs_diff(self, other: Self) -> u64 {
         self.0.abs_diff(other.0)
     }
 
-    /// Returns the slice that is this many slices earlier.
+    /// Returns the slice that is `slices` slices earlier.
     #[must_use]
     pub const fn before(self, slices: u32) -> Self {
         Self(self.0.saturating_sub(slices as i64))
@@ -46,7 +48,7 @@ impl fmt::Display for Slice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Window {
-    /// A window by record time. Slices start at multiples of their length since the epoch.
+    /// A window by record time. Slices start at multiples of `slice_ms` since the Unix epoch.
     Time {
         /// Length of a slice in milliseconds, at least 1.
         slice_ms: i64,
@@ -85,7 +87,8 @@ impl Window {
         }
     }
 
-    /// Returns the slice of the first key in a window by count, or `None` in a window by time, which depends on the first time.
+    /// Returns the slice of the first key in a window by count. `None` in a window by time, because the slice then depends on the time of
+    /// the first record.
     #[must_use]
     pub const fn first_slice(self) -> Option<Slice> {
         match self {
@@ -112,7 +115,8 @@ impl Window {
         }
     }
 
-    /// Returns the longest delay behind stream time of a record within the window, or `None` in a window by count.
+    /// Returns the length of the window in milliseconds, or `None` in a window by count. A record is late if it is behind stream time by
+    /// more than this length.
     #[must_use]
     pub const fn length_ms(self) -> Option<i64> {
         match self {

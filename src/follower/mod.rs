@@ -4,7 +4,8 @@
 //! group and does not write anything. So it cannot affect the exactness of the group, and there may be any number of followers.
 //!
 //! Owns the rebuilt states and their age. Must never report a key as unseen without proof. The answer is unknown while a partition is
-//! loading or its worker is warming up, if a partition is not followed here, or if the brokers have not answered for `serve.max_staleness`.
+//! loading or its worker is warming up, if this process does not follow the partition, or if the brokers have not answered for
+//! `serve.max_staleness`.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -56,7 +57,7 @@ use std::thread::JoinHandle;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The configuration has no key space, or one that cannot be followed.
+    /// The configuration has no key space, or has a key space that cannot be followed.
     #[error("{0}")]
     Config(String),
     /// A Kafka error.
@@ -64,7 +65,7 @@ pub enum Error {
     Kafka(#[from] broker::Error),
 }
 
-/// The end of a follower: an error, or a drop.
+/// The error that ended a follower, and the signal for threads that wait for the error.
 #[derive(Debug, Default)]
 struct Ending {
     failure: Mutex<Option<Error>>,
@@ -109,7 +110,7 @@ impl Follower {
         Self::start_on(&KafkaBroker::new(Arc::new(Stats::new(config))), config)
     }
 
-    /// [`Follower::start`] on any broker.
+    /// Starts to follow on any implementation of [`Broker`]. See [`Follower::start`].
     ///
     /// # Errors
     /// See [`Follower::start`].
@@ -174,12 +175,12 @@ impl Drop for Follower {
     }
 }
 
-/// Waits for a follower that cannot continue.
+/// A handle for waiting until a follower cannot continue.
 #[derive(Clone, Debug)]
 pub struct End(Arc<Ending>);
 
 impl End {
-    /// Waits until the follower cannot continue, and returns the reason. If the follower is dropped, this never returns.
+    /// Waits until the follower cannot continue, and returns the reason. Never returns if the follower is dropped.
     #[must_use]
     pub fn wait(&self) -> Error {
         let mut failure = self.0.failure.lock().unwrap_or_else(PoisonError::into_inner);

@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-/// The progress value of a completely read changelog, in per mille.
+/// The progress of a completely read changelog, in per mille. Larger values of the progress have the meanings below.
 const ALL: u32 = 1000;
-/// The partition cannot be followed.
+/// Progress value of a partition that cannot be followed.
 const BROKEN: u32 = ALL + 1;
-/// The whole changelog is applied. This value plus a [`Standing`], which the last record determines.
+/// Progress value of a completely applied changelog, to which the [`Standing`] is added.
 const APPLIED: u32 = ALL + 2;
 const UNOWNED: u32 = APPLIED + Standing::Unowned as u32;
 const OTHER_KEYS: u32 = APPLIED + Standing::OtherKeys as u32;
@@ -36,12 +36,12 @@ pub(super) enum Standing {
     Complete,
 }
 
-/// The number of keys to look up while holding the read lock.
+/// The number of keys to look up before the read lock is released, so that a large query does not block the applier.
 const KEYS: usize = 1024;
-/// The shortest time between two estimates of the filter's rate, which take milliseconds each.
+/// The shortest time between two estimates of the filter's false-positive rate. Each estimate takes milliseconds.
 const ESTIMATE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The filter's computed rate, and the state that it was computed from.
+/// An estimate of the filter's false-positive rate, with the number of keys and the slice that it is for.
 #[derive(Debug)]
 struct Estimate {
     at: Instant,
@@ -57,13 +57,13 @@ pub(super) struct Partition {
     state: RwLock<Dedup>,
     /// The loading progress in per mille, or one of the constants above.
     progress: AtomicU32,
-    /// The latest time at which the brokers confirmed that nothing else was committed, in milliseconds since the epoch; 0 before the first
-    /// confirmation.
+    /// The time up to which all commits are applied, in milliseconds since the epoch: a request at that time showed no later commits. 0
+    /// before the first request.
     as_of: AtomicI64,
     /// The reason why the partition cannot be followed, if there is one.
     broken: Mutex<String>,
     estimate: Mutex<Option<Estimate>>,
-    /// The number of keys applied since the start, including keys that were applied again.
+    /// The number of keys applied since the start. If the changelog is loaded again, its keys count again.
     pub(super) applied: AtomicU64,
 }
 
@@ -104,7 +104,7 @@ impl Partition {
         self.progress.store(BROKEN, Ordering::Release);
     }
 
-    /// Sets the loading progress.
+    /// Sets the loading progress to `part` out of `whole` offsets.
     pub(super) fn set_progress(&self, part: i64, whole: i64) {
         let permille = part.saturating_mul(i64::from(ALL)) / whole.max(1);
         self.progress.store(u32::try_from(permille).unwrap_or(0).min(ALL - 1), Ordering::Release);
@@ -119,13 +119,13 @@ impl Partition {
         self.progress.load(Ordering::Acquire) == READY
     }
 
-    /// Records that nothing else was committed at `time`.
+    /// Sets the time up to which all commits are applied.
     pub(super) fn set_as_of(&self, time: Timestamp) {
         // An earlier time is accepted, because the clock may have been set back.
         self.as_of.store(time, Ordering::Relaxed);
     }
 
-    /// Returns the time of [`Partition::set_as_of`], or `None` before the partition is ready.
+    /// Returns the time up to which all commits are applied, or `None` before the partition is ready.
     pub(super) fn as_of(&self) -> Option<Timestamp> {
         Some(self.as_of.load(Ordering::Relaxed)).filter(|&time| time > 0 && self.is_ready())
     }
@@ -144,7 +144,8 @@ impl Partition {
     }
 
     fn ask_some(&self, fingerprints: &[Fingerprint], seen: &mut [bool]) -> Result<(), Unavailable> {
-        // The lock comes first, because a reset changes the progress before it replaces the state.
+        // The lock must be taken before the progress is read. Otherwise, `begin` could replace the state in between, and the empty state
+        // would answer.
         let state = self.read();
         match self.progress.load(Ordering::Acquire) {
             READY => state.contains_each(fingerprints, seen).map_err(|error| Unavailable::Broken(error.to_string())),
@@ -162,7 +163,7 @@ impl Partition {
         (state.usage(), state.rules().capacity().unwrap_or(0), state.stream_time())
     }
 
-    /// Returns the filter's computed rate, which may be a second old.
+    /// Returns the estimated false-positive rate of the filter. The estimate may be a second old.
     pub(super) fn rate(&self) -> f64 {
         let mut estimate = self.estimate.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = &*estimate

@@ -1,17 +1,17 @@
 //! Batched key lookups and their answers.
 //!
-//! Must never treat an unknown key as unseen.
+//! Must never report a key as unseen if a partition that may contain the key could not answer.
 
 use crate::key::{Fingerprint, Scratch};
 use std::time::Duration;
 
-/// The number of keys to keep buffers for.
+/// The maximum number of fingerprints for which [`Query::clear`] keeps the buffers.
 const KEYS: usize = 1 << 14;
 
 /// The answer for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The key was seen, or this is a false positive. A record with the key would be dropped.
+    /// The key was seen, or the filter has a false positive. A record with the key would be dropped.
     Seen,
     /// The key was not seen within its window, as of the last known commit.
     Unseen,
@@ -51,7 +51,7 @@ pub enum Unavailable {
         /// The partition number.
         partition: i32,
     },
-    /// A partition is not followed here.
+    /// This server does not follow a partition that may contain the key.
     #[error("the key may be in partition {partition}, which is not in serve.partitions here; ask a server that follows this partition")]
     NotFollowed {
         /// The partition number.
@@ -84,16 +84,16 @@ pub enum Unavailable {
 /// Keys to look up in one key space. Reuse a query to avoid allocations.
 #[derive(Debug, Default)]
 pub struct Query {
-    /// The fingerprints of all keys. A key may have several.
+    /// The fingerprints of all keys. An ambiguous key has several.
     pub(super) fingerprints: Vec<Fingerprint>,
     /// The partition of each fingerprint, if known.
     pub(super) partitions: Vec<Option<u32>>,
-    /// The end of each key's fingerprints.
+    /// For each key, the index after its last fingerprint.
     pub(super) ends: Vec<usize>,
     pub(super) seen: Vec<bool>,
     pub(super) unknown: Vec<bool>,
     pub(super) answers: Vec<Answer>,
-    /// The indexes of the fingerprints sorted by partition, and buffers for one partition.
+    /// The indexes of the fingerprints, sorted by partition. `chosen` and `found` are buffers for one partition.
     pub(super) order: Vec<usize>,
     pub(super) chosen: Vec<Fingerprint>,
     pub(super) found: Vec<bool>,

@@ -20,9 +20,9 @@ pub struct SpaceReport {
     pub ready: usize,
     /// The reason why some answers are unknown, if there is one.
     pub unavailable: Option<Unavailable>,
-    /// The time after which commits may be unknown, in milliseconds since the epoch.
+    /// The time up to which all commits are known, in milliseconds since the epoch.
     pub as_of: Option<Timestamp>,
-    /// The latest stream time of its partitions.
+    /// The latest stream time of the partitions, in milliseconds since the epoch.
     pub stream_time: Option<Timestamp>,
     /// The number of remembered keys.
     pub keys: u64,
@@ -30,7 +30,7 @@ pub struct SpaceReport {
     pub capacity: u64,
     /// The memory of the filters, in bytes.
     pub bytes: u64,
-    /// The computed share of unseen keys that are reported as seen, over all partitions that a key is looked up in.
+    /// The estimated false-positive rate of a lookup, in one partition or in all, depending on how many partitions a key is looked up in.
     pub rate: f64,
     /// The number of keys applied from the changelog since the start.
     pub applied: u64,
@@ -57,7 +57,7 @@ impl Space {
         })
     }
 
-    /// Returns the present status.
+    /// Returns the current status.
     #[must_use]
     pub fn report(&self) -> SpaceReport {
         let mut report = SpaceReport {
@@ -92,7 +92,7 @@ impl Space {
         report
     }
 
-    /// Returns the time after which commits may be unknown, in milliseconds since the epoch. Returns `None` until it is known for all
+    /// Returns the time up to which all commits are known, in milliseconds since the epoch. Returns `None` until it is known for all
     /// partitions.
     #[must_use]
     pub fn as_of(&self) -> Option<Timestamp> {
@@ -112,7 +112,7 @@ impl Space {
     }
 }
 
-/// Kafka's partition numbers have 32 bits.
+/// Converts an index to a partition number. Kafka's partition numbers have 32 bits.
 fn number_of(place: usize) -> i32 {
     i32::try_from(place).unwrap_or(i32::MAX)
 }

@@ -19,8 +19,8 @@ pub(super) enum Routing {
 
 impl Routing {
     pub(super) fn new(space: &KeySpace<'_>, partitioner: Option<Partitioner>) -> Self {
-        // A producer hashes the bytes that it sends. Clients give the record key without the frame of a schema registry, and only the
-        // producer knows the frame.
+        // Producers hash the record key as they send it, with the frame of a schema registry. A query has the record key without its frame,
+        // so the partition of a framed key cannot be computed.
         let has_bare_record_key = |topic: &&Topic| topic.key.parts().contains(&Part::RecordKey) && !topic.formats.key().is_framed();
         match partitioner {
             _ if space.topics.iter().all(|topic| topic.repartition) => Self::Repartitioned,

@@ -1,6 +1,6 @@
 //! A followed key space: its partitions, and the lookup of its keys.
 //!
-//! Must never answer for a partition that is not followed here.
+//! Must never answer for a partition that this process does not follow.
 
 use super::Error;
 use super::partition::Partition;
@@ -25,20 +25,21 @@ pub struct Space {
     changelog: String,
     /// The distinct key definitions of its topics, each with the index of the part that is the record key.
     keys: Vec<(KeySpec, Option<usize>)>,
-    /// The first topic, with the filter of this follower. Its settings apply to all topics of the space.
+    /// The first topic of the space, with the filter of this follower. The settings of this topic apply to all topics of the space.
     topic: Topic,
     pub(super) routing: Routing,
     wanted: Option<Partitions>,
     max_staleness: Option<Duration>,
-    /// The origin that the worker writes with this configuration.
+    /// The origin (hashes of the settings) in changelog records of a worker with this configuration.
     written: Origin,
-    /// The origin of the states in this follower.
+    /// The origin of this follower's states. Differs from `written` if the follower has a filter of its own.
     origin: Origin,
     /// The partitions by number. `None` if a partition is not followed.
     partitions: RwLock<Vec<Option<Arc<Partition>>>>,
     /// The number of partitions, for lookups without the lock.
     count: AtomicU32,
-    /// True if the number of partitions has changed since the start. Keys may then be in a different partition than computed.
+    /// True if the number of partitions has changed since the start. Old keys may then be in another partition than
+    /// their hash selects now.
     pub(super) was_resized: AtomicBool,
     /// The last result of [`Space::sized`], with its number of partitions.
     sized: Mutex<Option<(u32, Rules)>>,
@@ -136,7 +137,7 @@ impl Space {
                         query.partitions.push(self.routing.partition(fingerprint, record_key, partitions));
                     }
                 }
-                // The texts may be a key of this definition, but too many of them are ambiguous to look up every interpretation.
+                // The texts may be a key of this definition, but they have too many interpretations to look up each of them.
                 Err(error @ LookupError::Ambiguous) => {
                     query.fingerprints.truncate(before);
                     query.partitions.truncate(before);
@@ -275,7 +276,7 @@ impl Space {
         self.origin
     }
 
-    /// True if a partition must be followed here.
+    /// True if this process must follow a partition.
     pub(super) fn follows(&self, partition: i32) -> bool {
         self.wanted.as_ref().is_none_or(|wanted| wanted.contains(partition))
     }
@@ -293,7 +294,7 @@ impl Space {
         self.count.store(0, Ordering::Release);
     }
 
-    /// Sets a partition, out of `partitions`. `followed` is `None` if the partition is not followed here.
+    /// Adds or replaces a partition. `partitions` is the number of all partitions. `followed` is `None` if this process does not follow it.
     pub(super) fn set(&self, followed: Option<Arc<Partition>>, partition: i32, partitions: u32) {
         let mut all = self.partitions.write().unwrap_or_else(PoisonError::into_inner);
         let count = usize::try_from(partitions).unwrap_or(0).max(all.len());
@@ -307,11 +308,12 @@ impl Space {
         }
     }
 
-    /// Returns the rules for one of `partitions` partitions. Nothing is confirmed, because the stored fingerprints are on the worker's
-    /// disk.
+    /// Returns the rules for one of `partitions` partitions. The follower has no exact store, because the stored fingerprints are on the
+    /// worker's disk.
     pub(super) fn rules(&self, partitions: u32) -> Rules {
         let rules = Rules { exact: false, ..self.sized(partitions) };
-        // If the worker has slices, it decides which slice a key belongs to.
+        // If slices mean the same to worker and follower, the changelog has the slice of each key, so the follower must not count keys
+        // itself.
         let window = match rules.window {
             Window::Keys { slices, .. } if self.written.clock == self.origin.clock => Window::Keys { slice_keys: u64::MAX, slices },
             window => window,
@@ -323,7 +325,8 @@ impl Space {
 /// True if texts result in the same fingerprints for both definitions.
 fn same_fingerprints(one: &KeySpec, other: &KeySpec) -> bool {
     let kind = |part: &Part| match part {
-        // Bytes are hashed in the same way wherever they come from. Only a record key can determine the partition.
+        // Bytes have the same hash, regardless of their source. The record key is listed separately, because it may determine the
+        // partition.
         Part::RecordKey => (0, None),
         Part::RecordValue | Part::Header(_) | Part::HeaderInAnyCase(_) | Part::CloudEvent(_) => (1, None),
         Part::Field(_) | Part::KeyField(_) | Part::Embedded(..) => (2, None),
@@ -333,7 +336,7 @@ fn same_fingerprints(one: &KeySpec, other: &KeySpec) -> bool {
     one.hashing_id() == other.hashing_id() && one.parts().iter().map(kind).eq(other.parts().iter().map(kind))
 }
 
-/// Returns the filter of a space without a filter of its own: the worker's filter, without the part on the worker's disk.
+/// Returns the filter of a space without an entry in `serve.filters`: the worker's filter, without the exact store on the worker's disk.
 fn default_filter(space: &KeySpace<'_>) -> Result<Filter, Error> {
     let first = space.first();
     let filter = Filter { confirm: false, ..first.filter.clone() };
@@ -348,7 +351,8 @@ fn default_filter(space: &KeySpace<'_>) -> Result<Filter, Error> {
     if filter.is_exact() {
         return Err(Error::Config(format!("space {name:?}: a filter of kind {:?} is on the worker's disk; {own}", filter.kind.name())));
     }
-    // With `confirm`, the in-memory filter has a high error rate. Without the disk, a retraction would often remove another key.
+    // With `confirm`, the filter in memory may have a high error rate. Without the exact store, a retraction would often remove another
+    // key.
     if first.filter.confirm && space.topics.iter().any(|topic| topic.retract.is_some()) {
         return Err(Error::Config(format!(
             "space {name:?}: with confirm, exact retraction needs the fingerprints on the worker's disk; {own}"

@@ -1,6 +1,6 @@
 //! Asks the brokers once per second for the partitions and the ends of the changelogs.
 //!
-//! Owns these requests. Must never change a state: the answers go to the applier.
+//! Owns the requests. Must never change a state: the watcher only sends the answers to the applier.
 
 use super::space::Space;
 use crate::broker::{ChangelogEnds, Error};
@@ -24,7 +24,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The timeout for a partition that did not answer in the previous round.
 const FAILING_TIMEOUT: Duration = Duration::from_secs(1);
-/// The maximum number of partitions per round that may use the full timeout.
+/// The number of failed requests to failing partitions after which the round ends.
 const FAILURES_MAX: usize = 2;
 
 /// The start and end of a changelog partition.
@@ -73,7 +73,7 @@ fn round<'s>(
     missing: &mut BTreeSet<&'s str>,
     failing: &mut Failing,
 ) -> Result<(), Error> {
-    // The time is taken before any request, because later commits may be missing from the answer.
+    // The time is taken before any request, because the answers may lack commits that happen later.
     let asked = runtime::wall_clock();
     let mut result = Ok(());
     // The number of partitions of each space, or 0 if it is not known.
@@ -98,7 +98,7 @@ fn round<'s>(
             return Ok(());
         }
         let (of, partitions, log) = (&spaces[space], counts[space], logs[space].clone());
-        // The applier needs to know that a partition exists, even if it is not followed here.
+        // The applier needs to know that a partition exists, even if this process does not follow it.
         let (low, end) = if of.follows(partition) { ends.of(&of.changelog(partition), timeout)? } else { (0, 0) };
         let _ = send.send(Watermarks { space, partition, partitions, low, end, log, asked });
         Ok(())
@@ -110,19 +110,19 @@ fn round<'s>(
 type Place = (usize, i32);
 
 /// Partitions that did not answer. In the next round, they are asked last and with a short timeout, so that an offline topic does not delay
-/// the others.
+/// the answers for other topics.
 #[derive(Debug, Default)]
 struct Failing(VecDeque<Place>);
 
 impl Failing {
-    /// Asks for each partition once, but stops after [`FAILURES_MAX`] failing partitions. The next round starts with the remaining ones.
-    /// Returns the last error.
+    /// Asks for each partition once. Partitions that failed before come last. If [`FAILURES_MAX`] of them fail again, the remaining failed
+    /// partitions wait for the next round. Returns the last error.
     fn ask_all(&mut self, places: &[Place], ask: &mut dyn FnMut(Place, Duration) -> Result<(), Error>) -> Result<(), Error> {
         let (mut result, mut failed, mut timeout) = (Ok(()), VecDeque::new(), TIMEOUT);
         self.0.retain(|place| places.contains(place));
         let known: BTreeSet<Place> = self.0.iter().copied().collect();
         for &place in places.iter().filter(|place| !known.contains(place)) {
-            // Usually, either all partitions of a topic are offline, or none.
+            // If one partition of a topic is offline, the others usually are, too. They are asked at the end of the round.
             if failed.iter().any(|&(space, _)| space == place.0) {
                 self.0.push_front(place);
                 continue;
@@ -135,7 +135,7 @@ impl Failing {
                 }
             }
         }
-        // If no partition answers, there is nothing to delay, and the brokers may only be slow.
+        // If no partition has answered, the brokers may only be slow, so `timeout` is still the full timeout.
         let mut failures = 0;
         while failures < FAILURES_MAX
             && let Some(place) = self.0.pop_front()
@@ -167,7 +167,7 @@ mod tests {
         questions
     }
 
-    /// The longest time until a partition is asked.
+    /// Returns the seconds until a partition is asked, if every request to an offline partition takes its full timeout.
     fn delay(questions: &[(Place, u64)], offline: &[Place], place: Place) -> u64 {
         questions
             .iter()

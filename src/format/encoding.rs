@@ -1,6 +1,6 @@
 //! Encodings of whole values, such as gzip. A value is decoded before it is read.
 //!
-//! Owns the limit of a decoded value. Must never keep more memory than one large value needs.
+//! Owns the maximum size of a decoded value. Must never keep more memory than one large value needs.
 
 use data_encoding::{BASE64_NOPAD, Encoding as Alphabet};
 use flate2::bufread::MultiGzDecoder;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use std::io::Read as _;
 use std::sync::OnceLock;
 
-/// Maximum size of a value after each decoding step. A gzip stream can expand to a thousand times its size.
+/// Maximum size of a value in bytes after each decoding step. Needed because a gzip stream can expand to a thousand times its size.
 pub const DECODED_MAX: usize = 32 << 20;
 
-/// Maximum size of the buffer that is kept between values.
+/// Before the next value is decoded, a buffer with more than this number of bytes is shrunk to this size.
 const KEPT: usize = 1 << 20;
 
 /// An encoding of a value.
@@ -29,7 +29,7 @@ pub enum Encoding {
 pub(crate) struct Decoded {
     bytes: Vec<u8>,
     input: Vec<u8>,
-    /// The number of bytes that were decoded so far, after each encoding.
+    /// Total size of all decoded values so far, in bytes. With several encodings, the result of each decoding step counts.
     pub(crate) total: u64,
 }
 
@@ -66,7 +66,7 @@ fn gunzip(encoded: &[u8], bytes: &mut Vec<u8>) -> Result<(), String> {
             if length > DECODED_MAX {
                 return Err(too_large("gzip"));
             }
-            // Double the buffer up to the limit, to allocate no more than the limit.
+            // Double the buffer, but never beyond one byte more than the limit, which is enough to notice that a value is too large.
             let room = (2 * length).max(4 * encoded.len()).clamp(1 << 12, DECODED_MAX + 1);
             bytes.reserve_exact(room - length);
             bytes.resize(room, 0);
@@ -87,7 +87,7 @@ fn gunzip(encoded: &[u8], bytes: &mut Vec<u8>) -> Result<(), String> {
 }
 
 fn from_base64(encoded: &[u8], bytes: &mut Vec<u8>) -> Result<(), String> {
-    /// The decoder for both alphabets.
+    /// Decodes the standard alphabet and the URL-safe alphabet.
     static BASE64: OnceLock<Alphabet> = OnceLock::new();
     let base64 = BASE64.get_or_init(|| {
         let mut base64 = BASE64_NOPAD.specification();
@@ -119,7 +119,6 @@ fn too_large(encoding: &str) -> String {
     format!("is larger than {} MiB after decoding {encoding}", DECODED_MAX >> 20)
 }
 
-/// Compresses a value, for tests.
 #[cfg(test)]
 pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut gzip = Vec::new();
@@ -144,7 +143,7 @@ mod tests {
         assert_eq!(decoded(&[Encoding::Gzip, Encoding::Base64], &gzip(base64.as_bytes())), Ok(gzip_only.clone()));
         assert_eq!(decoded(&[Encoding::Gzip, Encoding::Base64, Encoding::Gzip], &gzip(base64.as_bytes())), Ok(text));
         assert_eq!(decoded(&[], b"x"), Ok(Vec::new()), "without an encoding, nothing is decoded");
-        // A stream can have several members.
+        // A gzip stream can have several members.
         assert_eq!(decoded(&[Encoding::Gzip], &[gzip(b"a"), gzip(b""), gzip(b"b")].concat()), Ok(b"ab".to_vec()));
     }
 
@@ -180,7 +179,7 @@ mod tests {
         let most = gzip(&vec![b' '; DECODED_MAX]);
         let mut room = Decoded::default();
         assert_eq!(room.decode(&[Encoding::Gzip], &most).map(<[u8]>::len), Ok(DECODED_MAX));
-        // Ten members fit into a record, and expand to ten times the limit.
+        // Ten gzip members are small enough for a record, and expand to ten times the limit.
         let bomb = most.repeat(10);
         assert_eq!(room.decode(&[Encoding::Gzip], &bomb), Err("is larger than 32 MiB after decoding gzip".to_owned()));
         assert!(room.bytes.capacity() <= DECODED_MAX + 1, "{}", room.bytes.capacity());

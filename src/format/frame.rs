@@ -64,7 +64,8 @@ pub struct Head {
 }
 
 impl<'a> Frame<'a> {
-    /// Splits a record into its frame and its body. If there is a `header`, it contains the frame.
+    /// Splits a record key or value into its frame and its body. If there is a `header`, the frame is in the header, and `record` is
+    /// the body.
     ///
     /// # Errors
     /// Returns an error message without a subject if the frame is invalid.
@@ -131,7 +132,7 @@ fn length(format: Format, bytes: &[u8]) -> Result<usize, &'static str> {
     Ok(bytes.len() - rest.len())
 }
 
-/// Parses a message index, or their number.
+/// Parses a message index, or the number of message indexes.
 fn zigzag(rest: &mut &[u8]) -> Result<usize, &'static str> {
     const BROKEN: &str = "has a frame with invalid message indexes";
     let mut number = 0_usize;
@@ -140,7 +141,8 @@ fn zigzag(rest: &mut &[u8]) -> Result<usize, &'static str> {
         *rest = after;
         number |= usize::from(byte & 0x7f) << shift;
         if byte & 0x80 == 0 {
-            // Serializers always use the shortest form. So each message type has one frame, or two if all of its indexes are 0.
+            // Serializers always use the shortest form, so longer forms are rejected. Each message type then has one frame, except the
+            // first message of a file: its index list `[0]` has a second, short form.
             let is_shortest = byte != 0 || shift == 0;
             return if is_shortest && number & 1 == 0 { Ok(number / 2) } else { Err(BROKEN) };
         }

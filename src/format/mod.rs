@@ -1,10 +1,13 @@
 //! Record formats: extracts fields from the bytes of record keys and values, or visits everything in them.
 //!
-//! Owns how a JSON pointer is resolved in each format, and which values of different formats are equal. Must never fetch a schema,
-//! depend on keys, or accept a truncated record.
+//! Owns the resolution of JSON pointers in each format, and the rules by which values of different formats are equal. Must never fetch
+//! a schema, depend on keys, or accept a truncated record.
 //!
-//! An [`Extractor`] is compiled once for a format, a schema if the format has schemas, and a list of [`Places`]. It skips everything
-//! else without building values, and does not allocate.
+//! In this module, a *text* is a record key or value without its frame, even in a binary format. A *place* is the location of a field
+//! in a text, and a *slot* is the index of a place in a list of [`Places`].
+//!
+//! An [`Extractor`] is compiled once for a format, a schema if the format has schemas, and a list of [`Places`]. It finds the values at
+//! these places, skips everything else without building values, and does not allocate.
 
 #[cfg(feature = "formats")]
 mod avro;
@@ -38,7 +41,7 @@ use std::fmt;
 /// Maximum number of nested containers that are read.
 pub const DEPTH_MAX: usize = 64;
 
-/// Estimated memory in bytes per byte of a linked Protobuf schema.
+/// Estimated memory of a linked Protobuf schema, in bytes per byte of its source.
 const LINKED_BYTES: usize = 64;
 
 /// The format of record keys or values.
@@ -74,9 +77,10 @@ pub struct Schema {
     pub format: Format,
     /// The schema itself.
     pub body: Body,
-    /// The schemas that this schema refers to. Each one comes after its own references.
+    /// The schemas that this schema refers to, directly or indirectly. Each schema comes after the schemas to which it refers.
     pub references: Vec<Reference>,
-    /// The linked Protobuf schema. It is linked only once, because frames can name any of its messages.
+    /// The Protobuf schema after its type names are resolved. Stored, because frames can name several messages of one schema, and each
+    /// of them needs the linked schema.
     #[cfg(feature = "formats")]
     linked: protobuf::Once,
 }
@@ -137,7 +141,7 @@ pub enum Message<'a> {
     Indexes(&'a [usize]),
     /// The full name of the type.
     Named(&'a str),
-    /// The first message in the file. Other formats have only one type per schema.
+    /// The first message in the file. Also used for other formats, which have only one type per schema.
     First,
 }
 
@@ -171,7 +175,7 @@ pub enum Unreadable {
     Schema(#[from] Malformed),
 }
 
-/// The part of a record.
+/// One of the two sides of a record: its key or its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The record key.
@@ -200,7 +204,7 @@ pub enum Container {
 
 /// Receives everything in a record, in the order of the record.
 pub trait Visit {
-    /// Receives a value that is not a container. Strings have no escapes.
+    /// Receives a value that is not a container. Strings are already unescaped.
     fn scalar(&mut self, value: Scalar<'_>);
     /// Starts a container.
     fn open(&mut self, container: Container);
@@ -212,8 +216,8 @@ pub trait Visit {
 
 /// Reads the records of one format, and of one schema if the format has schemas.
 pub trait Extract {
-    /// Finds the values at the places, in the order of the places. Leaves the slots of missing values unchanged. Validates the whole
-    /// text.
+    /// Finds the values at the extractor's places, and stores each value in the slot of its place. All slots must be `None` before the
+    /// call, and the slots of missing values remain `None`. Validates the whole text.
     ///
     /// # Errors
     /// Returns [`Unreadable`] if the text does not have the format.
@@ -268,7 +272,7 @@ impl Extractor {
     /// Compiles a schema for these places.
     ///
     /// # Errors
-    /// Always returns an error, because this build does not support other formats than JSON.
+    /// Always returns an error, because this build supports only JSON.
     #[cfg(not(feature = "formats"))]
     pub fn compile(_: &Schema, _: Message<'_>, _: &Places) -> Result<Self, SchemaError> {
         Err(SchemaError("this build of unseen supports only JSON; build it with the Cargo feature `formats`".to_owned()))

@@ -23,7 +23,7 @@ pub enum PointerError {
     Deep(usize),
 }
 
-/// Locations of fields in a text. An extractor returns values in the order of these places.
+/// Locations of fields in a record key or value. An extractor returns values in the order of these places.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Places {
     root: Node,
@@ -110,7 +110,7 @@ impl Node {
         if let Some(advice) = spelling_advice(pointer) {
             return Err(malformed(advice));
         }
-        // The scan supports this depth, and the parser twice this depth, so both find the same values.
+        // The JSON scan follows pointers up to this depth, and the parser up to twice this depth, so both find the same values.
         if pointer.split('/').count() > DEPTH_MAX {
             return Err(PointerError::Deep(DEPTH_MAX - 1));
         }

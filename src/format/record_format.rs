@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// A source of schemas.
 pub trait Schemas: fmt::Debug + Send + Sync {
-    /// Looks a schema up. Must not block for long, because the worker asks for every record whose schema is new.
+    /// Looks up a schema. Must not block for long, because the worker calls it for every record with a schema that has no extractor yet.
     fn get(&self, id: SchemaId) -> Lookup;
 
     /// Returns an error message if pending requests for schemas fail.
@@ -43,8 +43,7 @@ impl Schemas for NoSchemas {
 pub struct RecordFormat {
     /// The format.
     pub format: Format,
-    /// The schema of all records, from a file. If it is `None`, each record begins with a frame that has the id of its schema, except in
-    /// plain JSON.
+    /// The schema of all records, from a file. If it is `None`, each record has a frame with the id of its schema, except in plain JSON.
     pub schema: Option<Arc<LocalSchema>>,
     /// The encodings of the whole value, outermost first. Record keys have no encodings.
     pub encodings: Vec<Encoding>,
@@ -72,7 +71,7 @@ impl LocalSchema {
 pub struct Formats {
     key: RecordFormat,
     value: RecordFormat,
-    /// Precomputed, because it is needed for every record.
+    /// Precomputed, because readers need this flag for every record.
     is_plain_json: bool,
 }
 
@@ -123,7 +122,7 @@ impl Formats {
 }
 
 impl RecordFormat {
-    /// True if records have a frame.
+    /// True if records have a frame with the id of their schema.
     #[must_use]
     pub const fn is_framed(&self) -> bool {
         !matches!(self.format, Format::Json) && self.schema.is_none()

@@ -39,7 +39,7 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    /// A sign, a zero, a decimal point, and all digits of the largest number.
+    /// Length of the longest text: a sign, a zero, a decimal point, and all 39 digits of the largest number.
     const MAX: usize = 3 + 39;
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -57,7 +57,7 @@ impl fmt::Write for Written {
 }
 
 impl Scalar<'_> {
-    /// Maximum number of digits after a decimal point, equal to the number of digits of the largest number.
+    /// Maximum number of digits after the decimal point. Every number with this number of digits fits into an `i128`.
     pub const SCALE_MAX: u32 = 38;
 
     /// Returns the text `true` or `false`.
@@ -75,7 +75,7 @@ impl Scalar<'_> {
 
     fn write(&self, room: &mut Written) -> fmt::Result {
         match *self {
-            // Formatting an `i128` takes several times as long.
+            // Formatting an `i128` takes several times as long as formatting an `i64`.
             Self::Integer(number) => match i64::try_from(number) {
                 Ok(number) => write!(room, "{number}"),
                 Err(_) => write!(room, "{number}"),

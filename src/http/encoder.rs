@@ -79,7 +79,7 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// Returns the name of a counter without `_total`, because the encoder adds it. Callers pass full names, so that a search finds them.
+/// Returns the name of a counter without `_total`, which the encoder adds. Callers pass full names, so that a text search finds them.
 fn family(name: &str) -> &str {
     name.strip_suffix("_total").unwrap_or(name)
 }

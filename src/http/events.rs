@@ -13,7 +13,7 @@ use tracing_subscriber::layer::Context;
 const LINES_MAX: usize = 100;
 const LINE_MAX: usize = 1000;
 
-/// The last log lines. Clones share them.
+/// The last log lines. Clones share the lines.
 #[derive(Clone, Debug, Default)]
 pub struct Events(Arc<Mutex<VecDeque<Event>>>);
 

@@ -48,7 +48,7 @@ const CONNECTIONS_MAX: usize = 64;
 /// Content security policy: pages may load only resources from this process.
 const CONTENT_POLICY: &str = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'none'";
 
-/// Data of the endpoints.
+/// The data that the endpoints show.
 #[derive(Clone, Debug)]
 pub struct View {
     pub config: Arc<Config>,
@@ -83,7 +83,7 @@ impl View {
     }
 }
 
-/// The data of the endpoints. A worker replaces it when it starts to read other topics.
+/// The current data of the endpoints. The process replaces the configuration and the counters when its workers start to read other topics.
 #[derive(Clone, Debug)]
 pub struct CurrentView(Arc<RwLock<View>>);
 

@@ -14,7 +14,7 @@ const DISK_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum age of a result. If the disk blocks for longer, no result is shown.
 const DISK_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// The space on the disk of the state directory, updated by a separate thread. Clones share it.
+/// The space on the disk of the state directory, updated by a separate thread. Clones share the result.
 #[derive(Clone, Debug, Default)]
 pub struct Disk(Arc<Mutex<Option<(Instant, DiskSpace)>>>);
 
@@ -50,7 +50,7 @@ impl Disk {
 
 /// Returns the space on the disk of a directory. If the directory does not exist, uses its closest existing ancestor.
 fn space_of(dir: &Path) -> Option<DiskSpace> {
-    // The last ancestor of a relative path is empty.
+    // The last ancestor of a relative path is empty, and stands for the current directory.
     let mut places = dir.ancestors().map(|place| if place.as_os_str().is_empty() { Path::new(".") } else { place });
     let disk = places.find_map(|place| rustix::fs::statvfs(place).ok())?;
     let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
@@ -74,7 +74,7 @@ fn resident() -> Option<u64> {
     Some(pages * rustix::param::page_size() as u64)
 }
 
-/// Returns user plus system time from `/proc/self/stat`, in clock ticks (proc(5)). The process name before them may contain any
+/// Returns user plus system time from `/proc/self/stat`, in clock ticks (proc(5)). The process name in front of the numbers may contain any
 /// character, so the search starts at the last parenthesis.
 #[expect(clippy::cast_precision_loss, reason = "a number for display")]
 fn cpu() -> Option<f64> {

@@ -1,7 +1,7 @@
 //! The connections of the endpoints.
 //!
-//! Owns the limits on connections and request times. A client must not hold a file descriptor indefinitely, because Kafka and the
-//! state directory need descriptors too. A response must not be cut short while the client reads it in time.
+//! Owns the limits on connections and request times. A client must not hold a file descriptor indefinitely, because Kafka and the state
+//! directory need descriptors, too. A response must not be cut short if the client reads it before the timeout.
 
 use crate::tls::Tls;
 use axum::Router;
@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 pub(crate) struct Limits {
     /// The option with the address, for the log.
     pub(crate) setting: &'static str,
-    /// Maximum number of connections. A new connection beyond it ends the oldest one.
+    /// Maximum number of connections. A further connection ends the oldest one.
     pub(crate) connections: usize,
     /// Time for which a connection can be idle. If not set, a connection ends after one request.
     pub(crate) idle: Option<Duration>,
@@ -38,7 +38,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// Minimum time between two log lines about too many connections.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
-/// In addition to the limit, one connection per this number of allowed connections can still be sending its last response.
+/// Up to `connections / ENDING_SHARE` connections may be sending their last response. They do not count toward the limit.
 const ENDING_SHARE: usize = 4;
 
 /// Serves requests until `stop` completes, encrypted if `tls` is set. Then finishes the requests in progress.
@@ -144,7 +144,7 @@ async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, idl
         _ = end => None,
     };
     let ended = match ended {
-        // A connection without a complete request can be closed at once.
+        // A request in progress gets its response. A connection without a complete request is closed immediately.
         None if was_asked.load(Ordering::Relaxed) => {
             connection.as_mut().graceful_shutdown();
             let limit = if idle.is_some() { Instant::now() } else { begin } + REQUEST_TIMEOUT;

@@ -1,6 +1,6 @@
 //! Requests to the brokers that several parts of `kafka` share.
 //!
-//! Owns how to wait for an answer. Must never interpret an answer.
+//! Owns the wait for an answer. Must never decide what an answer means for a worker.
 
 use super::client_config::CALL_TIMEOUT;
 use super::observer::Observer;
@@ -34,7 +34,7 @@ pub(super) fn block_on<T>(answer: impl Future<Output = Result<T, KafkaError>>) -
     }
 }
 
-/// Returns the error of a request about one topic.
+/// Returns the result of an admin request that is about exactly one topic.
 pub(super) fn only(answer: Result<Vec<TopicResult>, KafkaError>) -> Result<(), KafkaError> {
     match answer?.into_iter().next() {
         Some(Err((_, code))) => Err(KafkaError::AdminOp(code)),

@@ -38,15 +38,15 @@ pub struct Wanted {
     pub topic: String,
     /// The partitions to read. Empty means all.
     pub partitions: Vec<i32>,
-    /// Start at the first record with this time or a later one, per partition. `None` starts at the beginning.
+    /// In each partition, start at the first record with this time or a later time. `None` starts at the first offset.
     pub from: Option<Timestamp>,
-    /// Stop before the first record with this time or a later one, per partition. `None` stops after the last committed record.
+    /// In each partition, stop before the first record with this time or a later time. `None` stops after the last committed record.
     pub to: Option<Timestamp>,
-    /// Restrict every partition to these offsets.
+    /// In each partition, read only these offsets.
     pub offsets: Option<std::ops::Range<Offset>>,
-    /// Start these partitions at these offsets or later.
+    /// The lowest offset to read, by partition.
     pub begin: BTreeMap<i32, Offset>,
-    /// Stop in these partitions before these offsets.
+    /// The offset to stop before, by partition.
     pub end: BTreeMap<i32, Offset>,
 }
 
@@ -74,7 +74,7 @@ impl Range {
 }
 
 impl Capture {
-    /// Waits for a broker, and looks up the offsets of the requested range. Calls `report` while it waits.
+    /// Connects to the cluster, and looks up the offsets of the requested range. Calls `report` as long as no broker answers.
     ///
     /// # Errors
     /// Returns an error if no broker answers within `kafka.connect_timeout`, if the topic or a partition does not exist, or if a
@@ -114,7 +114,8 @@ impl Capture {
         self.partitions
     }
 
-    /// The number of offsets still to read. There are fewer records, because some offsets belong to aborted, compacted, or control records.
+    /// The number of offsets still to read. The number of records may be lower, because some offsets belong to aborted, compacted, or
+    /// control records.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.ranges.iter().map(Range::left).sum()
@@ -154,7 +155,7 @@ impl Capture {
                 let range = &mut ranges[at];
                 let before = range.left();
                 let next = match message.error() {
-                    // librdkafka returns records past the end, and may return records again after a seek.
+                    // Skip records past the end of the range, which librdkafka prefetched, and records that it returns again after a seek.
                     None if message.offset() < range.next || before == 0 => continue,
                     None => message.offset().saturating_add(1),
                     // Continue at the reported offset, not at the end of the range: a new leader may not know yet which records are
@@ -196,11 +197,11 @@ fn ranges(
         if stop() {
             return Err(Error::Stopped);
         }
-        // With `read_committed`, the reported end is the last stable offset.
+        // Because the consumer is `read_committed`, brokers report the last stable offset as the end.
         let (low, end) = consumer
             .fetch_watermarks(&of.topic, of.partition, CALL_TIMEOUT)
             .map_err(|error| unanswered(&format!("get the offsets of {of}"), &error))?;
-        // If no record is that recent, `from` selects nothing and `to` sets no bound.
+        // If all records are older than the time, `offsets_at` returned `None`: then `from` selects nothing, and `to` sets no bound.
         let begin = wanted.begin.get(&of.partition).copied().unwrap_or(low);
         let next = from.unwrap_or(end).max(low).max(begin);
         let end = to.into_iter().chain(wanted.end.get(&of.partition).copied()).fold(end, Offset::min);
@@ -262,13 +263,13 @@ fn seek_back(consumer: &BaseConsumer<Observer>, range: &Range, code: RDKafkaErro
         )));
     }
     fatal(&KafkaError::MessageConsumption(code), &of.topic)?;
-    // librdkafka counts the error as a consumed message, and might continue after the next record.
+    // librdkafka counts the error as a consumed record, so without this seek, it might skip a record.
     consumer
         .seek(&of.topic, of.partition, Position::Offset(*next), Duration::ZERO)
         .map_err(|error| Error::Fatal(format!("librdkafka cannot seek {of} to offset {next}: {error}; run the command again")))
 }
 
-/// Returns an error if the capture cannot continue without a gap. Otherwise librdkafka retries.
+/// Returns an error if the capture cannot continue without a gap. Ignores all other errors, because librdkafka retries after them.
 fn fatal(error: &KafkaError, topic: &str) -> Result<(), Error> {
     match error {
         KafkaError::MessageConsumption(code) if is_corrupt(*code) => Err(Error::Fatal(format!(
@@ -282,8 +283,9 @@ fn fatal(error: &KafkaError, topic: &str) -> Result<(), Error> {
     }
 }
 
-/// Asks a broker whether the rest of the range still exists, because no record has arrived for a while. Returns `true` if it does: aborted
-/// records arrive without a trace. Waits for an answer for at most `timeout`, within limits.
+/// Asks a broker whether the rest of the range still exists, because no record has arrived for a while. Returns `true` if it exists: the
+/// capture may then be reading aborted records, which consumers do not receive. `timeout` is the time until the capture gives up. If no
+/// time is left, returns an error instead of `false`.
 fn range_exists(
     consumer: &BaseConsumer<Observer>,
     ranges: &[Range],

@@ -18,32 +18,31 @@ use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionListElem};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Settings without which an internal topic loses records. The worker deletes records that it no longer needs, so the broker must not apply
-/// a retention of its own.
+/// Settings without which an internal topic loses records. The worker itself deletes records that it no longer needs, so the broker must
+/// not delete records by its own retention.
 const RETENTION: [(&str, &str); 3] = [("cleanup.policy", "delete"), ("retention.ms", "-1"), ("retention.bytes", "-1")];
 
-/// Records in a repartition topic keep their original times.
+/// The setting with which records in a repartition topic keep their original times.
 const TIMES: (&str, &str) = ("message.timestamp.type", "CreateTime");
 
 /// Limits of record times, so large that the broker accepts any time.
 const LIMITS: [(&str, &str); 2] =
     [("message.timestamp.before.max.ms", "9223372036854775807"), ("message.timestamp.after.max.ms", "9223372036854775807")];
 
-/// Segment size. Kafka deletes a segment as a whole, once all of its records are trimmed.
+/// Segment size in bytes (64 MiB). Kafka frees disk space only by whole segments, after the worker has deleted all records of a segment.
 const SEGMENT: (&str, &str) = ("segment.bytes", "67108864");
 
-/// The permissions that a worker needs on these topics.
+/// The permissions that a worker needs on internal topics, for error messages.
 pub(super) const ON_TOPICS: &str = "Create, Read, Write, Delete, and DescribeConfigs on topics";
 
 /// Interval between checks of whether a new topic is visible.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Checks the internal topics, and creates those that are missing if `make` is true. Otherwise, the brokers
-/// only validate their creation. `cluster` contains the partition count of each topic,
-/// and gets an entry for each internal topic.
+/// Checks the internal topics. If `make` is true, creates missing topics. If `make` is false, only lets the brokers validate the requests
+/// that would create them. `cluster` contains the partition count of each configured topic, and gets an entry for each internal topic.
 ///
 /// # Errors
-/// Returns an error that a retry may fix, such as a timeout. Adds problems of single topics to `problems` instead.
+/// Returns only errors that a retry may fix, such as a timeout. All other problems are added to `problems`.
 pub(super) fn ensure(
     config: &Config,
     observer: &BaseConsumer<Observer>,
@@ -52,7 +51,7 @@ pub(super) fn ensure(
     problems: &mut Vec<Problem>,
 ) -> Result<(), Error> {
     let Cluster { partitions: known, warnings, .. } = cluster;
-    // The partition count of each space, and a topic that has it.
+    // The partition count of each space so far, and the topic that it is from.
     let mut judged: BTreeMap<SpaceId, (u32, String)> = BTreeMap::new();
     for topic in &config.topics {
         let Some(&input) = known.get(&topic.input) else { continue };
@@ -71,7 +70,7 @@ pub(super) fn ensure(
             None => (input, topic.input.clone()),
             Some(name) => {
                 let setting = topic.setting("repartition");
-                // An existing repartition topic keeps its partition count, because a different count would move keys.
+                // An existing repartition topic keeps its partition count, because a different count would move keys to other partitions.
                 let wanted = of_space.as_ref().map_or(input, |&(count, _)| count);
                 let ensured = ensure_one(config, observer, &name, wanted, true, make);
                 match ensured.and_then(|found| is_like(found.0, &name, of_space.as_ref()).map(|()| found)) {
@@ -103,13 +102,13 @@ pub(super) fn ensure(
 
 /// The reason why an internal topic cannot be used.
 enum Fault {
-    /// The topic is missing, forbidden, or has other settings.
+    /// The topic is missing, this user may not use it, or its settings are wrong.
     Problem(String),
     /// The same request may succeed later.
     Transient(String),
 }
 
-/// True if brokers refuse to create a topic, and will refuse it again.
+/// True if the brokers refuse to create a topic, and would refuse the same request again.
 const fn is_refusal(error: &KafkaError) -> bool {
     use RDKafkaErrorCode::{ClusterAuthorizationFailed, InvalidReplicationFactor, InvalidTopic, TopicAuthorizationFailed};
     let KafkaError::AdminOp(code) = error else { return false };
@@ -127,11 +126,12 @@ fn is_short_of_files(reason: &str) -> bool {
 
 /// Advice to add to the problem of a topic.
 fn advice(problem: &str) -> &'static str {
-    // Without the topic, the process would still be short of file descriptors.
+    // Setting the option to `false` would not help a process that is short of file descriptors.
     if is_short_of_files(problem) { RAISE_FILES } else { "or set it to false" }
 }
 
-/// Describes a failed operation on a topic, and what to do. More permissions do not help if file descriptors are exhausted.
+/// Returns an error message for a failed operation on a topic. The message advises to grant permissions only if that may help, so not if
+/// the process has run out of file descriptors.
 fn failure(what: &str, name: &str, wanted: u32, error: &KafkaError) -> String {
     let (reason, refuses) = match error {
         KafkaError::AdminOp(code) => (code.to_string(), what == "create" && refuses_settings(*code)),
@@ -162,8 +162,8 @@ fn is_like(count: u32, name: &str, other: Option<&(u32, String)>) -> Result<(), 
     }
 }
 
-/// Returns the topic's partition count, or the count it will be created with, and a warning about its settings. A topic that `keeps` its
-/// count may have a different one than `wanted`. Such a topic is a repartition topic.
+/// Checks one internal topic, and creates it if necessary. Returns the topic's partition count, or the count with which it will be created,
+/// and a warning about its settings. `keeps` is true for a repartition topic: an existing topic keeps its count even if `wanted` differs.
 fn ensure_one(
     config: &Config,
     observer: &BaseConsumer<Observer>,
@@ -200,7 +200,7 @@ fn ensure_one(
         ("add partitions to", only(block_on(admin.create_partitions([&more], &options))).map(|()| None))
     };
     let refused = match answer {
-        // Another process created it first.
+        // Another process was faster to create the topic, or to add the partitions.
         Err(KafkaError::AdminOp(RDKafkaErrorCode::TopicAlreadyExists | RDKafkaErrorCode::InvalidPartitions)) => None,
         Err(error) => {
             let kind = if is_refusal(&error) { Fault::Problem } else { Fault::Transient };
@@ -223,14 +223,14 @@ fn ensure_one(
         }
         std::thread::sleep(PAUSE);
     }
-    // Another process may have created it with a different count.
+    // Another process may have created the repartition topic with a different count.
     let found = if keeps { look()? } else { wanted };
     let limit = check()?;
     Ok((found, refused.or(limit)))
 }
 
-/// Creates an internal topic with `send`. Some services refuse settings that the topic can do without. In that case, the topic is created
-/// with the others, and the brokers' first answer is returned.
+/// Creates an internal topic. `send` sends the request. Some managed Kafka services refuse optional settings. If so, creates the topic with
+/// only the settings in [`RETENTION`], and returns the error code of the first request.
 pub(super) fn create_internal(
     name: &str,
     partitions: u32,
@@ -247,7 +247,7 @@ pub(super) fn create_internal(
     }
 }
 
-/// The settings that a topic can do without.
+/// Returns the settings of an internal topic that are optional, because brokers may refuse them and the topic loses no records.
 fn optional() -> impl Iterator<Item = (&'static str, &'static str)> {
     [TIMES].into_iter().chain(LIMITS).chain([SEGMENT])
 }
@@ -257,7 +257,7 @@ const fn refuses_settings(code: RDKafkaErrorCode) -> bool {
     matches!(code, RDKafkaErrorCode::InvalidConfig | RDKafkaErrorCode::PolicyViolation | RDKafkaErrorCode::InvalidRequest)
 }
 
-/// Warns about a topic without its optional settings.
+/// Returns a warning about a topic that is created without its optional settings.
 fn left_out(name: &str, code: RDKafkaErrorCode, is_repartition: bool, make: bool) -> String {
     let names = optional().map(|(setting, _)| setting).collect::<Vec<_>>().join(", ");
     let is = if make { "was" } else { "will be" };
@@ -271,7 +271,7 @@ fn left_out(name: &str, code: RDKafkaErrorCode, is_repartition: bool, make: bool
     )
 }
 
-/// Checks that the topic's settings do not delete or change records. Returns a warning if it limits the times of records.
+/// Checks that the topic's settings do not delete or change records. Returns a warning if the settings limit the times of records.
 fn check(config: &Config, name: &str) -> Result<Option<String>, String> {
     match wrong_settings(config, name) {
         Ok(WrongSettings { problem: Some(problem), .. }) => Err(problem),
@@ -286,7 +286,7 @@ fn check(config: &Config, name: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// Descriptions of an internal topic's settings that are not as created.
+/// Descriptions of settings of an internal topic that differ from those with which unseen creates it.
 pub(super) struct WrongSettings {
     /// A setting that deletes or changes records.
     pub(super) problem: Option<String>,
@@ -294,7 +294,7 @@ pub(super) struct WrongSettings {
     limit: Option<String>,
 }
 
-/// Describes the first wrong settings of an internal topic.
+/// Describes the first wrong setting of each kind in [`WrongSettings`].
 pub(super) fn wrong_settings(config: &Config, name: &str) -> Result<WrongSettings, KafkaError> {
     let (admin, options) = admin(config)?;
     let answer = block_on(admin.describe_configs([&ResourceSpecifier::Topic(name)], &options))?;
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn exhausted_file_descriptors_are_not_reported_as_a_missing_permission() {
-        // The first message is librdkafka's. The second is from the async runtime that waits for an answer.
+        // The first message is from librdkafka, and the second from the async runtime that waits for an answer.
         for error in [
             KafkaError::ClientCreation("Failed to create socket: Too many open files".to_owned()),
             KafkaError::AdminOpCreation("Too many open files (os error 24)".to_owned()),
@@ -409,7 +409,7 @@ mod tests {
         }
     }
 
-    /// The result of creating a topic on brokers that refuse these settings, and the number of settings of each request.
+    /// Returns the result of creating a topic on brokers that refuse these settings, and the number of settings in each request.
     fn created(refused: &[&str], code: RDKafkaErrorCode) -> (Result<Option<RDKafkaErrorCode>, KafkaError>, Vec<usize>) {
         let requests = RefCell::new(Vec::new());
         let answer = create_internal("news-changelog", 4, |topic| {

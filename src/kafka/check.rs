@@ -1,6 +1,6 @@
-//! The checks of `unseen check --connect` that a worker does not make at its start.
+//! The checks of `unseen check --connect` that a worker does not make at startup.
 //!
-//! Must never change anything. Only `features` creates a topic, and deletes it again.
+//! Must never change anything on the cluster, except that `features` creates a temporary topic and deletes it.
 
 use super::admin::block_on;
 use super::changelog::admin;
@@ -13,8 +13,9 @@ use crate::config::{Config, Topic};
 use rdkafka::admin::{ConfigResource, OwnedResourceSpecifier, ResourceSpecifier};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Checks the cluster, and compares record times with this machine's clock. Waits for unreachable brokers and calls `report` meanwhile, but
-/// fails at once if the brokers reject this client. Also returns the configuration with the topics that match its patterns.
+/// Checks the cluster, and compares record times with this machine's clock. If no broker is reachable, waits and calls `report` meanwhile.
+/// If the brokers reject this client, fails immediately. Also returns the configuration with the topics that match its patterns, or `None`
+/// if the topics cannot be used.
 pub fn check(config: &Config, report: &dyn Fn(&str)) -> (Checked, Option<Resolved>) {
     let mut checked = Checked::default();
     let stop = || false;
@@ -43,12 +44,12 @@ pub fn check(config: &Config, report: &dyn Fn(&str)) -> (Checked, Option<Resolve
     (checked, resolved)
 }
 
-/// Reports each permission on a topic that the brokers deny.
+/// Returns an error message for each permission on a topic that this user lacks.
 fn missing_permissions(config: &Config, known: &BTreeMap<String, u32>) -> Vec<String> {
     let Ok(observer) = observe(config, &client::observer(&config.kafka)) else { return Vec::new() };
     let mut all = named_topics(config);
     let Some(first) = config.topics.first() else { return Vec::new() };
-    // Internal topics that do not exist yet are not described.
+    // The request for permissions fails if one of its topics does not exist, so leave out internal topics that are not created yet.
     let exists = |name: &String| matches!(super::admin::partitions(&observer, name), Ok(1..));
     let internal: BTreeSet<_> = known.keys().filter(|name| !all.iter().any(|named| named.topic == **name) && exists(name)).collect();
     for topic in internal {

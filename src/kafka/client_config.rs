@@ -17,13 +17,13 @@ use std::time::Duration;
 /// Timeout of a call to a broker.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum size of a produce batch: the broker's default `max.message.bytes`, with a margin.
+/// Maximum size of a produced batch in bytes: the brokers' default `max.message.bytes`, minus a margin.
 pub(super) const BATCH_BYTES: usize = 1_000_000;
 
-/// The largest `message.max.bytes` that librdkafka accepts. The topic's own limit applies, and the broker enforces it.
+/// The largest `message.max.bytes` that librdkafka accepts, so that only the topic's own limit applies, which the broker enforces.
 const RECORD_BYTES_MAX: &str = "1000000000";
 
-/// The smallest `fetch.max.bytes` that librdkafka accepts: a consumer's `message.max.bytes`.
+/// The smallest `fetch.max.bytes` that librdkafka accepts, because it must not be less than the default `message.max.bytes`.
 const FETCH_BYTES_MIN: u64 = 1_000_000;
 
 /// Creates a client, and logs it in as configured.
@@ -49,8 +49,8 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
             // The group notices a dead process after 10 seconds. librdkafka's default is 45.
             ("session.timeout.ms", "10000"),
             ("heartbeat.interval.ms", "2000"),
-            // Prefetched records dominate a worker's memory. librdkafka's default prefetches five times as many, and any amount of data per
-            // fetch.
+            // Prefetched records dominate a worker's memory, so both limits are lower than librdkafka's defaults: 100,000 records and
+            // 50 MiB.
             ("queued.min.messages", "20000"),
             ("fetch.max.bytes", "8388608"),
             // With the default of one second, librdkafka cannot keep up with a fast consumer.
@@ -66,10 +66,12 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
         .set("isolation.level", "read_committed")
         // The worker decides what to do about an offset that no longer exists. A silent reset could skip records.
         .set("auto.offset.reset", "error")
-        // Topics that share a space wait until all of them have warmed up, and a warm-up may end at an offset without a record.
+        // Topics that share a key space wait until all of them have warmed up. A warm-up may end at an offset without a record, so the
+        // worker must learn that it has reached the end of a partition.
         .set("enable.partition.eof", if config.shares_spaces() { "true" } else { "false" })
-        // If a static member is killed between the two rounds of a cooperative rebalance, it rejoins without a new rebalance. No member
-        // would own the partitions that it had to release until the next rebalance.
+        // If topics share a key space, `range` assigns equal partition numbers, and with them the state, to the same member. Static
+        // members also need `range`. If a static member is killed between the two rounds of a cooperative rebalance, it rejoins without
+        // a rebalance, and the partitions that it had to release would have no owner until the next rebalance.
         .set("partition.assignment.strategy", if instance.is_some() || config.shares_spaces() { "range" } else { "cooperative-sticky" });
     if let Some(instance) = instance {
         client.set("group.instance.id", format!("{instance}-{worker}"));
@@ -83,7 +85,7 @@ pub(super) fn changelog_reader(config: &Config, isolation: &str) -> ClientConfig
         &config.kafka,
         &[
             ("fetch.queue.backoff.ms", "5"),
-            // The reader reads one partition at a time, from start to end.
+            // Fetches are large, because the client reads one partition at a time, from start to end.
             ("fetch.message.max.bytes", "8388608"),
             ("fetch.wait.max.ms", "50"),
         ],
@@ -118,7 +120,7 @@ pub(super) fn capture(config: &Config) -> ClientConfig {
         &[
             ("fetch.queue.backoff.ms", "5"),
             ("fetch.max.bytes", "8388608"),
-            // Prefetched records are the only memory that a capture needs.
+            // Limits the memory of a capture, which consists almost only of prefetched records.
             ("queued.max.messages.kbytes", "32768"),
             ("fetch.wait.max.ms", "50"),
         ],
@@ -135,7 +137,7 @@ pub(super) fn capture(config: &Config) -> ClientConfig {
     client
 }
 
-/// Configures a producer for the outputs of an input with this partition count.
+/// Configures the producer of a worker. `partitions` is the number of input partitions, which determines the linger time.
 pub(super) fn producer(
     config: &Config,
     transactional_id: &str,
@@ -152,7 +154,7 @@ pub(super) fn producer(
             ("queue.buffering.max.messages", "1000000"),
             ("queue.buffering.max.kbytes", "262144"),
             // librdkafka waits for a coordinator without a timeout, until the state of any connection changes (rd_kafka_coord_req_fsm in
-            // rdkafka_coord.c). Closing idle connections bounds that wait if a coordinator is lost.
+            // rdkafka_coord.c). If a coordinator is lost, closing an idle connection ends that wait.
             ("connections.max.idle.ms", "30000"),
         ],
     );
@@ -160,7 +162,7 @@ pub(super) fn producer(
         .set("bootstrap.servers", &config.kafka.bootstrap_servers)
         .set("enable.idempotence", "true")
         .set("message.max.bytes", RECORD_BYTES_MAX)
-        // An idle producer must notice new brokers and lost ones.
+        // An idle producer must notice added and removed brokers.
         .set("topic.metadata.refresh.interval.ms", "10000")
         .set("batch.size", batch_bytes.to_string())
         // Records without an explicit partition go to the partition that a Java producer would choose.
@@ -191,9 +193,9 @@ pub(super) fn input_writer(config: &Config, partitioner: Partitioner) -> ClientC
         .set("bootstrap.servers", &config.kafka.bootstrap_servers)
         .set("enable.idempotence", "true")
         .set("acks", "all")
-        // A client waits for the result, so the worker's longer timeout does not apply.
+        // A client waits for the result, so a write must fail earlier than a worker's writes do.
         .set(first_name("message.timeout.ms"), "10000")
-        // An idle producer must notice new brokers and lost ones.
+        // An idle producer must notice added and removed brokers.
         .set("topic.metadata.refresh.interval.ms", "10000")
         .set(
             "partitioner",
@@ -246,11 +248,12 @@ fn check_together(config: &Config) -> Result<(), Error> {
         return Err(Error::Property(message));
     }
     if let Some(fetch) = number("fetch.max.bytes").filter(|&bytes| bytes < FETCH_BYTES_MIN) {
-        // The limit applies to a whole fetch. A larger record is still fetched.
+        // `fetch.max.bytes` limits a whole fetch: brokers return a larger record anyway. The message explains this to users who want to
+        // limit the size of records.
         let message = format!("fetch.max.bytes ({fetch}) must be at least {FETCH_BYTES_MIN}; it does not limit the size of a record");
         return Err(Error::Property(message));
     }
-    // The largest possible linger, because `delivery.timeout.ms` must exceed it.
+    // `u32::MAX` partitions result in the longest possible linger time, which `delivery.timeout.ms` must exceed.
     let producer = producer(config, "check", u32::MAX, BATCH_BYTES, None);
     for (mut client, kind) in [(consumer, RDKafkaType::RD_KAFKA_CONSUMER), (producer, RDKafkaType::RD_KAFKA_PRODUCER)] {
         client.remove("bootstrap.servers");
@@ -260,7 +263,7 @@ fn check_together(config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// Translates librdkafka's error. Hides its message if that may contain a secret.
+/// Translates librdkafka's error. Leaves out librdkafka's message if the message may contain a secret.
 pub(super) fn property_error(error: &KafkaError) -> Error {
     match error {
         KafkaError::ClientConfig(_, message, name, value) => {
@@ -288,7 +291,7 @@ mod tests {
     use super::*;
     use crate::broker::delivery_timeout;
 
-    /// A configuration with these lines in `[kafka.properties]`.
+    /// Returns a configuration with these lines in `[kafka.properties]`.
     fn config(properties: &str) -> Config {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("unseen.toml");

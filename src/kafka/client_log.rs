@@ -10,7 +10,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 /// Forwards a log line of librdkafka.
 pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     match level {
-        // `kafka.properties` apply to consumers and producers, so librdkafka warns about properties that only the other kind uses.
+        // librdkafka warns a consumer about properties that only producers use, and the reverse. `kafka.properties` apply to both kinds of
+        // clients, so these warnings are expected.
         _ if facility == "CONFWARN" => tracing::debug!(facility, "{message}"),
         RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning => {
             throttle::report(&format!("{facility} {}", essence(message)), |left_out| tracing::warn!(facility, left_out, "{message}"));
@@ -23,7 +24,8 @@ pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
 pub(super) fn report(login: &Login, error: &KafkaError, reason: &str) {
     login.renew_rejected(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown), reason);
     let advice = error.rdkafka_error_code().and_then(|code| login.advise(code, reason));
-    // The message contains the number of brokers that are down, which changes often, and would defeat the throttling.
+    // If all brokers are down, the reason contains their number, which changes often. Each change would look like a new error, and would
+    // be logged.
     let all_down = error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown);
     let error_text = format!("{error} {}", if all_down { "" } else { essence(reason) });
     throttle::report(&error_text, |left_out| tracing::warn!(error = %error, reason, advice, left_out, "cannot reach a broker; retrying"));

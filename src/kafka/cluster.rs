@@ -1,4 +1,6 @@
-//! The state of the cluster, compared with the configuration.
+//! Waits for a broker, and compares the topics of the cluster with the configuration.
+//!
+//! Owns the wait for the first answer. Must never create a topic, except for internal topics.
 
 use super::Error;
 use super::admin::{all_partitions, block_on, partitions};
@@ -15,10 +17,10 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// Bytes that a batch header takes from a broker's `max.message.bytes`.
+/// Bytes of a topic's `max.message.bytes` that are reserved for the header of a batch.
 const BATCH_OVERHEAD: usize = 512;
 
-/// The number of topics from which one request for all topics of the cluster replaces the requests for single topics.
+/// If the configuration has more topics than this, one request for all topics of the cluster replaces one request per topic.
 const TOPICS_MANY: usize = 20;
 
 /// Time to wait for a metadata response before reporting that no broker answers.
@@ -64,7 +66,7 @@ pub(super) fn list(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, re
 #[must_use]
 pub fn missing(config: &Config, known: &Cluster) -> Vec<String> {
     let Ok(observer) = observe(config, &client::observer(&config.kafka)) else { return Vec::new() };
-    // Without an answer, nothing is known about the topics.
+    // `ask` returns a reason if no broker answers. Nothing is then known about the topics.
     if ask(&observer, config).is_some() {
         return Vec::new();
     }
@@ -82,7 +84,7 @@ pub(super) fn look(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, re
         if !may_retry || ask(&observer, config).is_none() {
             return found;
         }
-        // The brokers became unreachable after they answered.
+        // The brokers became unreachable after they had answered, so wait for them again.
     }
 }
 
@@ -103,7 +105,7 @@ fn find_topics(config: &Config, observer: &BaseConsumer<Observer>, is_worker: bo
             Err(KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed)) => {
                 format!("{setting}: topic {topic:?} does not exist, or this user may not see it; give the user {operation:?} on it")
             }
-            // For example, a new topic may have no leader yet.
+            // A topic that matches a pattern may be so new that it has no leader yet. Such a topic must not stop the others.
             Err(error @ KafkaError::MetadataFetch(RDKafkaErrorCode::LeaderNotAvailable)) if config.is_matched(input) => {
                 format!("{setting}: cannot get metadata of topic {topic:?}: {error}")
             }
@@ -111,7 +113,8 @@ fn find_topics(config: &Config, observer: &BaseConsumer<Observer>, is_worker: bo
         };
         problems.push(Problem { input: input.input.clone(), message: problem });
     }
-    // A missing permission would stop the worker, and with it the other topics.
+    // If this user lacks a permission on a topic that matches a pattern, report the topic as a problem, so that it can be left out. In a
+    // running worker, the missing permission would stop all topics.
     let matched: Vec<_> = named_topics(config).into_iter().filter(|named| config.is_matched(named.input)).collect();
     if !matched.is_empty() {
         problems.extend(denied(observer, &matched));
@@ -131,12 +134,12 @@ pub(super) fn observe(config: &Config, client: &ClientConfig) -> Result<LoggedIn
     client::create(client, &config.kafka, Observer::new(config)).map_err(|error| client::property_error(&error))
 }
 
-/// Requests metadata once. Returns `None` if a broker answered, or else the reason why none did.
+/// Requests metadata once. Returns `None` if a broker answered, or the reason why no broker answered.
 fn ask(observer: &BaseConsumer<Observer>, config: &Config) -> Option<Complaint> {
-    // Without a topic, the answer has all topics.
+    // Name a topic, because a request without a topic returns all topics of the cluster.
     let topic = config.topics.first().map(|topic| topic.input.as_str());
     let error = observer.fetch_metadata(topic, METADATA_TIMEOUT).err()?;
-    // Each poll returns one event, so this delivers all of them to the observer.
+    // Each poll handles one event. Handle all events, so that the observer has received every error.
     while observer.poll(Duration::from_millis(10)).is_some() {}
     let complaint = observer.context().complaint();
     Some(if complaint.reason.is_empty() { Complaint { reason: error.to_string(), advice: None } } else { complaint })
@@ -173,8 +176,8 @@ pub(super) fn wait(
     }
 }
 
-/// True if a broker's certificate has the wrong name, but is otherwise trusted. OpenSSL does not report which it is. Connects with TLS and
-/// without SASL, so that a broker with the wrong name does not receive a password.
+/// True if a broker's certificate is trusted except for its name. OpenSSL's error does not show whether the name is the problem, so this
+/// function connects again without checking the name. It uses TLS without SASL, so that a broker with the wrong name receives no password.
 fn only_the_name_differs(config: &Config) -> bool {
     let mut client = client::observer(&config.kafka);
     client.set("security.protocol", "ssl").set("ssl.endpoint.identification.algorithm", "none");
@@ -184,9 +187,9 @@ fn only_the_name_differs(config: &Config) -> bool {
 
 /// A topic that the configuration names.
 pub(super) struct NamedTopic<'a> {
-    /// The option that names it.
+    /// The option that names the topic.
     pub(super) setting: String,
-    /// The configured topic that needs it.
+    /// The configuration entry that contains the option.
     pub(super) input: &'a Topic,
     pub(super) topic: &'a str,
     /// The operation that this user must be allowed.
@@ -210,7 +213,8 @@ pub(super) fn named_topics(config: &Config) -> Vec<NamedTopic<'_>> {
     named_topics
 }
 
-/// Returns a problem for each permission that the brokers deny on a named topic. Some brokers do not answer this question.
+/// Returns a problem for each permission on a named topic that this user lacks. Returns no problems if the brokers do not report
+/// permissions.
 pub(super) fn denied(observer: &BaseConsumer<Observer>, all: &[NamedTopic<'_>]) -> Vec<Problem> {
     let names: Vec<_> = all.iter().map(|named| named.topic).collect::<BTreeSet<_>>().into_iter().collect();
     let Ok(described) = describe_topics(observer.client(), &names, true, client::CALL_TIMEOUT) else { return Vec::new() };
@@ -240,11 +244,12 @@ fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<Problem>) 
             if topic.window.length_ms().is_none() {
                 report(problem);
             } else if !topic.repartition {
-                // Partitions can be added at any time. `at_max_memory` decides what to do if the memory does not suffice.
+                // Only a warning, because partitions can be added at any time, and `at_max_memory` sets what happens if the memory does not
+                // suffice.
                 cluster.warnings.push(problem);
             }
         }
-        // The partition count of the repartition topic counts instead.
+        // With `repartition`, the partitions of the input do not matter: the worker deduplicates the records of the repartition topic.
         if topic.repartition {
             continue;
         }
@@ -262,13 +267,14 @@ fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<Problem>) 
     }
 }
 
-/// Returns the smallest batch limit of all outputs. Assumes the default if the brokers do not reveal it.
+/// Returns the largest batch size in bytes that all outputs accept, but at most [`BATCH_BYTES`]. Returns [`BATCH_BYTES`] if the brokers do
+/// not report their limits.
 fn batch_bytes(config: &Config) -> usize {
     let admin = client::create::<AdminClient<_>, _>(&client::observer(&config.kafka), &config.kafka, Observer::new(config));
     let Ok(admin) = admin else {
         return BATCH_BYTES;
     };
-    // Brokers answer nothing if a topic is in the request twice.
+    // A set, because brokers return nothing if the request contains a topic twice.
     let names: BTreeSet<_> = config.topics.iter().flat_map(Topic::outputs).map(|(_, name)| name).collect();
     if names.is_empty() {
         return BATCH_BYTES;

@@ -1,7 +1,7 @@
 //! An in-process broker for the demo: librdkafka's mock cluster, with a writer and a reader.
 //!
-//! The mock accepts transactions, but an abort does not hide records, and offsets in transactions are lost. It keeps 5 MiB per partition.
-//! No test of exactly-once may use it.
+//! The mock cluster accepts transactions, but consumers see the records of aborted transactions, and offsets that are committed in a
+//! transaction are lost. The cluster keeps 5 MiB per partition. Must never be used to test exactly-once delivery.
 
 use super::client_config::BATCH_BYTES;
 use super::{Cluster, Error};
@@ -15,7 +15,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Produc
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use std::time::Duration;
 
-/// A running in-process broker. Dropping it stops the broker.
+/// A running in-process broker, which stops when this value is dropped.
 pub struct Embedded {
     cluster: MockCluster<'static, DefaultProducerContext>,
     metadata: Cluster,
@@ -46,7 +46,7 @@ impl Embedded {
         self.cluster.bootstrap_servers()
     }
 
-    /// The topics of the broker. A metadata request would not return all of them.
+    /// Returns the topics of the broker. A metadata request to the mock cluster would not return all topics.
     #[must_use]
     pub fn cluster(&self) -> Cluster {
         self.metadata.clone()
@@ -124,7 +124,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Returns the key of the next record, if a record arrives in time.
+    /// Returns the key of the next record. Returns `None` if no record with a key arrives within `timeout`, or if reading fails.
     #[must_use]
     pub fn read(&self, timeout: Duration) -> Option<Vec<u8>> {
         self.consumer.poll(timeout)?.ok()?.key().map(<[u8]>::to_vec)

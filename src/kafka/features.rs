@@ -1,7 +1,7 @@
-//! The features of a cluster that unseen needs, for `unseen check --connect`.
+//! Tests of the cluster features that unseen needs, for `unseen check --connect`.
 //!
-//! Owns a topic that it creates, tries the features on, and deletes. Must never write to another topic, join the group, or commit an
-//! offset of the group.
+//! Owns a temporary topic, on which the features are tested. Must never write to another topic, join the group, or commit an offset of the
+//! group.
 
 use super::admin::{block_on, only, partitions};
 use super::changelog::{ON_TOPICS, admin, create_internal, wrong_settings};
@@ -24,17 +24,17 @@ use std::time::{Duration, Instant};
 /// Timeout of a request. The first transaction of a cluster takes the brokers some seconds.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Interval between two attempts to see a new topic.
+/// Interval between checks of whether the new topic is visible.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Keys of the records.
+/// Keys of the test records, named after the outcome of their transaction.
 const ABORTED: &str = "aborted";
 const COMMITTED: &str = "committed";
 
-/// The header of each record.
+/// The name and the value of the header of each test record.
 const HEADER: (&str, &str) = ("unseen-check", "1");
 
-/// Age of the test records, to find out whether brokers keep timestamps.
+/// Age of the test records in milliseconds. A record that arrives with a recent time shows that the brokers do not keep timestamps.
 const AGE_MS: Timestamp = 3_600_000;
 
 /// The findings of `unseen check --connect`.
@@ -44,7 +44,7 @@ pub struct Checked {
     pub features: Vec<Feature>,
     /// Warnings for the user.
     pub warnings: Vec<String>,
-    /// Reasons why a worker would not work.
+    /// Problems that would keep a worker from running.
     pub problems: Vec<String>,
 }
 
@@ -94,7 +94,7 @@ pub(super) fn examine(config: &Config, checked: &mut Checked) {
 struct Outcome {
     /// The reason why features could not be tried.
     untested: Option<String>,
-    /// A warning about the topic, if it may still exist.
+    /// A warning that the topic could not be deleted, and may still exist.
     left: Option<String>,
     producer: Option<Result<(), Failure>>,
     transactions: Option<Result<(), Failure>>,
@@ -110,7 +110,7 @@ struct Outcome {
 /// The reason why a feature does not work.
 struct Failure {
     reason: String,
-    /// The permission that this user lacks.
+    /// The permission that this user lacks, if that is the reason.
     permission: Option<&'static str>,
 }
 
@@ -150,7 +150,7 @@ impl Outcome {
         const GROWS: &str = "the changelog and the repartition topics grow without limit, so set state.changelog and repartition to false";
         let group = &config.kafka.group_id;
         let untested = self.untested;
-        // A failed feature has its own message, which also explains why the others were not tried.
+        // The error message of a failed feature also explains why the features after it were not tested.
         let failed = [&self.producer, &self.transactions].into_iter().any(|result| matches!(result, Some(Err(_))));
         if let Some(reason) = untested.as_ref().filter(|_| !failed) {
             checked.warnings.push(format!("some features of the cluster were not tested: {reason}"));
@@ -188,10 +188,10 @@ impl Outcome {
     }
 }
 
-/// The clients, and the topic.
+/// The clients and the topic of the tests.
 struct Trial<'c> {
     config: &'c Config,
-    /// The name of the topic, and the transactional id.
+    /// The name of the topic, which is also the transactional id.
     name: String,
     admin: LoggedIn<AdminClient<Observer>>,
     options: AdminOptions,
@@ -223,7 +223,8 @@ impl Seen {
 
 impl<'c> Trial<'c> {
     fn new(config: &'c Config) -> Result<Self, KafkaError> {
-        // The name has a prefix for which a worker needs permissions, and is unique, so that no existing topic is affected.
+        // The name starts with the group id, because a worker has permissions for topics with this prefix. The name is unique, so that no
+        // existing topic is affected.
         let name = format!("{}-check-{:x}-{:x}", config.kafka.group_id, runtime::wall_clock(), std::process::id());
         let (admin, options) = admin(config)?;
         let kafka = &config.kafka;
@@ -240,7 +241,7 @@ impl<'c> Trial<'c> {
             answer.map_err(|error| outcome.transactions = Some(Err(error.into()))).is_ok()
         };
         let created = self.create();
-        // Without the permission to create it, the topic does not exist.
+        // If this user lacks the permission to create the topic, the topic does not exist.
         let may_exist = !matches!(&created, Err(failure) if failure.permission.is_some());
         let is_created = created.is_ok();
         match created.and_then(|()| self.await_topic()) {
@@ -258,7 +259,7 @@ impl<'c> Trial<'c> {
         outcome
     }
 
-    /// Tries the features on the topic.
+    /// Tests the features on the topic.
     fn try_features(&self, is_transactional: bool, initialized: bool, outcome: &mut Outcome) {
         outcome.topic_ids = Some(match topic_ids(self.reader.client(), &[&self.name], TIMEOUT) {
             Ok(ids) if ids.contains_key(&self.name) => Ok(()),
@@ -285,7 +286,7 @@ impl<'c> Trial<'c> {
         }
     }
 
-    /// Creates the topic. After an error, the topic may exist.
+    /// Creates the topic. The topic may exist even if an error is returned.
     fn create(&self) -> Result<(), Failure> {
         let answer = create_internal(&self.name, 1, |topic| only(block_on(self.admin.create_topics([topic], &self.options))));
         answer.map_err(Failure::from).map_err(|Failure { reason, permission }| {
@@ -295,7 +296,7 @@ impl<'c> Trial<'c> {
         Ok(())
     }
 
-    /// Waits until the brokers show the topic.
+    /// Waits until the brokers list the topic.
     fn await_topic(&self) -> Result<(), Failure> {
         let started = Instant::now();
         while partitions(&self.reader, &self.name)? == 0 {
@@ -342,7 +343,8 @@ impl<'c> Trial<'c> {
         self.producer.flush(TIMEOUT)
     }
 
-    /// Adds an offset of the group to the transaction. The offset is one of this topic, so other members do not notice.
+    /// Adds an offset of the group to the transaction. The offset is for the temporary topic, which no member reads, so the group is not
+    /// affected.
     fn send_offset(&self) -> Result<(), KafkaError> {
         let group = self.reader.group_metadata().ok_or(KafkaError::ConsumerCommit(Code::UnknownGroup))?;
         let mut offsets = TopicPartitionList::new();
@@ -350,8 +352,8 @@ impl<'c> Trial<'c> {
         self.producer.send_offsets_to_transaction(&offsets, &group, TIMEOUT)
     }
 
-    /// Reads until the committed record. The reader ends before the topic does: librdkafka 2.12.1 can crash if the answer to its last
-    /// request comes later.
+    /// Reads until the committed record arrives. The consumer exists only in this function, so that it is closed before the topic is
+    /// deleted. librdkafka 2.12.1 can crash if the response to the consumer's last request arrives after the deletion.
     fn read(&self) -> Result<Seen, KafkaError> {
         let reader = reader(self.config)?;
         let mut list = TopicPartitionList::new();
@@ -367,7 +369,7 @@ impl<'c> Trial<'c> {
                     seen.has_header = headers.any(|header| (header.key, header.value) == (HEADER.0, Some(HEADER.1.as_bytes())));
                     seen.time = record.timestamp().to_millis();
                 }
-                // The marker of a committed transaction may come later than the answer.
+                // Keep waiting: a commit may be acknowledged before the records of the transaction are visible.
                 Some(Err(KafkaError::PartitionEOF(_))) | None => {}
                 Some(Err(error)) => return Err(error),
             }

@@ -1,6 +1,6 @@
 //! Errors that a consumer returns instead of records.
 //!
-//! Owns their meaning. Must never treat an error as transient if the next fetch would fail in the same way.
+//! Owns the interpretation of these errors. Must never treat an error as transient if the next fetch would fail in the same way.
 
 use super::Error;
 use crate::broker::throttle;
@@ -8,7 +8,8 @@ use crate::record::TopicPartition;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::fmt;
 
-/// Returns the error of a librdkafka call that makes no request, so that no setting of the user can be the cause.
+/// Returns the error of a failed librdkafka call that sends no request. No setting of the user can be the cause, so the message asks for a
+/// bug report.
 pub(super) fn unexpected(call: fmt::Arguments<'_>, error: &dyn fmt::Display) -> Error {
     Error::Fatal(format!("librdkafka cannot {call}: {error}; if a restart does not help, report a bug"))
 }
@@ -22,7 +23,7 @@ pub(super) const fn is_out_of_range(code: RDKafkaErrorCode) -> bool {
     matches!(code, RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange)
 }
 
-/// Logs that a broker returned a batch whose checksum is wrong.
+/// Logs that librdkafka could not read a batch, for example because its checksum is wrong.
 pub(super) fn report_corrupt(partition: &TopicPartition, reason: &str) {
     throttle::report(&format!("corrupt {partition}"), |left_out| {
         tracing::error!(
@@ -34,7 +35,7 @@ pub(super) fn report_corrupt(partition: &TopicPartition, reason: &str) {
     });
 }
 
-/// Returns an error if the consumer cannot continue. Otherwise librdkafka retries, and the error is logged.
+/// Returns an error if the consumer cannot continue. Only logs all other errors, because librdkafka retries after them.
 pub(super) fn fatal(error: &KafkaError) -> Result<(), Error> {
     use RDKafkaErrorCode::{FencedInstanceId, GroupAuthorizationFailed, InconsistentGroupProtocol, TopicAuthorizationFailed};
     match error {

@@ -17,7 +17,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The maximum number of events to look through for the reason of a failed request.
+/// The maximum number of librdkafka's events to search for the reason of a failed request.
 const EVENTS_MAX: usize = 1000;
 
 /// A read-only view of a group and its topics.
@@ -27,7 +27,7 @@ pub struct GroupView {
 }
 
 impl GroupView {
-    /// Waits for a broker. Calls `report` while it waits.
+    /// Connects to the cluster. Calls `report` as long as no broker answers.
     ///
     /// # Errors
     /// Returns an error if no broker answers within `kafka.connect_timeout`, if all brokers reject the login, or if `stop` returns
@@ -55,10 +55,10 @@ impl GroupView {
         }
     }
 
-    /// Returns the ids of existing topics by name. Old brokers have no ids.
+    /// Returns the topic ids by topic name. Brokers before Kafka 2.8 return no ids.
     ///
     /// # Errors
-    /// Returns an error if no broker answers.
+    /// Returns an error if no broker answers, or if a topic does not exist.
     pub fn topic_ids(&self, topics: &[&str]) -> Result<BTreeMap<String, String>, Error> {
         topic_ids(self.observer.client(), topics, CALL_TIMEOUT)
             .map_err(|code| unanswered(&format!("get metadata of topics {topics:?}"), &KafkaError::MetadataFetch(code)))
@@ -67,14 +67,14 @@ impl GroupView {
     /// Returns the group's committed offsets, in the order of `partitions`. Waits until no transaction is pending on them.
     ///
     /// # Errors
-    /// Returns an error if no broker answers, or if this user lacks the permission.
+    /// Returns an error if no broker answers, or if this user lacks Read on the group.
     pub fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error> {
         let answer = committed(&self.observer, partitions, &format!("get the committed offsets of group {:?}", self.group));
         answer.map_err(|error| self.denied().unwrap_or(error))
     }
 
-    /// Returns an error if the brokers denied access to the group. In that case, the request for the group's offsets only times out,
-    /// because librdkafka keeps looking for the group's coordinator.
+    /// Returns an error if the brokers have denied access to the group. The failed request does not show this: it only times out, because
+    /// librdkafka keeps looking for the group's coordinator.
     fn denied(&self) -> Option<Error> {
         let is_denied =
             |event: Result<_, KafkaError>| matches!(event, Err(KafkaError::MessageConsumption(RDKafkaErrorCode::GroupAuthorizationFailed)));
@@ -84,7 +84,7 @@ impl GroupView {
             .then(|| Error::Fatal(format!("this user may not read group {:?}; give this user Read on the group", self.group)))
     }
 
-    /// Returns the group's state as the brokers name it, if the group has members.
+    /// Returns the group's state, such as `Stable`. Returns `None` if the group has no members and is empty, dead, or unknown.
     ///
     /// # Errors
     /// Returns an error if no broker answers.

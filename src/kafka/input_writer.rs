@@ -1,6 +1,7 @@
-//! A producer for input topics.
+//! A producer that writes to input topics on behalf of the clients of `unseen serve`.
 //!
-//! Owns the timeout of a write, and delivers its result. Must never write in a transaction, because its records are input.
+//! Owns the timeout of a write, and returns the result of each write to its client. Must never write in a transaction, because the writes
+//! of different clients succeed or fail independently.
 
 use super::Error;
 use super::client_config as client;
@@ -24,13 +25,13 @@ pub type Written = Result<(), String>;
 #[derive(Clone, Debug)]
 pub struct NewRecord<'r> {
     pub topic: &'r str,
-    /// The record key. The producer chooses the partition by it, and compacted topics reject records without a key.
+    /// The record key, which determines the partition. The key is mandatory, because compacted topics reject records without a key.
     pub key: Cow<'r, [u8]>,
     pub value: &'r [u8],
     pub headers: Vec<(&'r str, &'r [u8])>,
 }
 
-/// A writer to input topics.
+/// A producer for input topics.
 pub struct InputWriter {
     producer: LoggedIn<ThreadedProducer<Deliveries>>,
 }
@@ -79,7 +80,7 @@ impl InputWriter {
     }
 }
 
-/// Delivers the result of each write.
+/// The callbacks of the producer, which return the result of each write to its client.
 struct Deliveries {
     observer: Observer,
 }
@@ -115,7 +116,7 @@ impl ProducerContext for Deliveries {
     type DeliveryOpaque = Box<Sender<Written>>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, done: Self::DeliveryOpaque) {
-        // The receiver is gone if the client no longer waits.
+        // Sending fails if the client no longer waits for the result.
         let _ = done.send(result.as_ref().map(|_| ()).map_err(|(error, message)| {
             use rdkafka::message::Message as _;
             self.client_message(message.topic(), error)

@@ -1,6 +1,7 @@
 //! The production implementation of [`Broker`], with librdkafka.
 //!
-//! The only module that uses rdkafka. Configures the clients and translates their errors.
+//! Owns the configuration of the clients, and the interpretation of their errors. No other module uses rdkafka. Must never decide what
+//! happens to a record.
 
 mod admin;
 mod capture;
@@ -53,7 +54,7 @@ pub struct KafkaBroker {
 }
 
 impl KafkaBroker {
-    /// Creates a broker that counts responses in `stats`.
+    /// Creates a handle for the cluster. Its producers note in `stats` when a broker responds.
     #[must_use]
     pub const fn new(stats: Arc<Stats>) -> Self {
         Self { stats }

@@ -1,6 +1,6 @@
 //! A comparison of the newest record times with this machine's clock, for `unseen check --connect`.
 //!
-//! Must never fail a check: it leaves out partitions that cannot be read in time. Joins no group and commits nothing.
+//! Must never fail a check, so partitions that cannot be read in time are left out. Must never join a group or commit an offset.
 
 use super::client_config as client;
 use super::ffi::LoggedIn;
@@ -16,7 +16,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// The number of offsets to read at the end of a partition. The last few may be transaction markers.
+/// The number of offsets to read at the end of a partition. One would not be enough, because the last offsets may be transaction markers.
 const TAIL: i64 = 16;
 
 /// Time limit for reading all topics.
@@ -25,7 +25,8 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum wait for a record or the end of a partition.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Returns a warning for each topic whose newest records do not move its window, or move it too slowly. Does not check event times.
+/// Returns a warning for each topic whose newest records do not move its window, or move it too slowly. Leaves out topics with the option
+/// `time`, which replaces Kafka's timestamps.
 pub(super) fn warnings(config: &Config, partitions: &BTreeMap<String, u32>) -> Vec<String> {
     let deadline = Instant::now() + TIMEOUT;
     let timed = config.topics.iter().filter(|topic| topic.forgets_by_time() && topic.time.is_none());
@@ -40,7 +41,7 @@ pub(super) fn warnings(config: &Config, partitions: &BTreeMap<String, u32>) -> V
 /// Returns the time of the newest record of each partition that has records.
 fn newest(config: &Config, topic: &str, partitions: u32, deadline: Instant) -> Option<BTreeMap<i32, Timestamp>> {
     let mut client = client::capture(config);
-    // Retention may have left fewer records.
+    // If retention has left fewer than `TAIL` offsets, start at the first record.
     client.set("auto.offset.reset", "earliest");
     let consumer: LoggedIn<BaseConsumer<Observer>> = client::create(&client, &config.kafka, Observer::new(config)).ok()?;
     let mut list = TopicPartitionList::new();

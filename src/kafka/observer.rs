@@ -1,6 +1,6 @@
-//! The errors of a client that only reads metadata.
+//! The errors of clients other than the worker's consumer and producer, such as a client that only reads metadata.
 //!
-//! Owns the most informative error. Must never replace it with a consequence of it.
+//! Owns the most informative error of each client. Must never replace an error with a consequence of the same error.
 
 use super::client_log;
 use super::security::Login;
@@ -31,7 +31,7 @@ impl Observer {
         Self { login: Login::of(&config.kafka), complaint: Mutex::default() }
     }
 
-    /// The most informative error so far.
+    /// Returns the most informative error so far.
     pub(super) fn complaint(&self) -> Complaint {
         self.lock().clone()
     }
@@ -55,7 +55,7 @@ impl ClientContext for Observer {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         match facility {
             "CONFWARN" => {}
-            // `error` receives most of these errors, too, but not if a broker closes the connection.
+            // librdkafka also calls `error` for most of these failures, but not if a broker closes the connection.
             "FAIL" => {
                 self.complain(RDKafkaErrorCode::BrokerTransportFailure, message.split_once("]: ").map_or(message, |(_, after)| after));
             }

@@ -1,4 +1,7 @@
-//! The transactional producer.
+//! The producer of a worker.
+//!
+//! Owns the failures and the changelog offsets that librdkafka has reported, until the worker takes them. Must never decide how to handle a
+//! failure.
 
 use super::client_config as client;
 use super::client_log;
@@ -20,13 +23,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Maximum number of failures to keep. The next attempt shows the others.
+/// Maximum number of failures to keep. The worker retries all records, and learns about further failures in the next attempt.
 const FAILURES_MAX: usize = 10_000;
 
 /// The start of librdkafka's message for a record that failed because another record of its batch was rejected.
 const BYSTANDER: &str = "Failed to append record because it was part of a batch";
 
-/// A transactional producer.
+/// A producer, which is transactional with exactly-once delivery.
 pub struct KafkaProducer(Producer<Context>);
 
 struct Context {
@@ -35,9 +38,9 @@ struct Context {
     failures: Mutex<Vec<DeliveryFailure>>,
     /// Offsets of written changelog records, in write order.
     written: Mutex<BTreeMap<TopicPartition, Vec<Offset>>>,
-    /// True if the last offset commit or end of a transaction is unanswered.
+    /// True if the last `TxnOffsetCommit` or `EndTxn` request is unanswered.
     is_unanswered: AtomicBool,
-    /// True if an offset commit or end of a transaction was sent while an earlier one was unanswered.
+    /// True if a `TxnOffsetCommit` or `EndTxn` request was sent while an earlier request of either kind was unanswered.
     was_repeated: AtomicBool,
 }
 
@@ -55,7 +58,7 @@ impl Reports for Context {
     const WATCHED: usize = 0;
 
     fn written(&self, topic: &str, partition: i32, offset: Offset) {
-        // A broker that receives a batch twice does not return its offset.
+        // If a broker receives a batch twice, it reports no offset for the second copy.
         if offset < 0 {
             return;
         }
@@ -68,7 +71,8 @@ impl Reports for Context {
         let is_bystander = code == RDKafkaErrorCode::InvalidDifferentRecord || reason.starts_with(BYSTANDER);
         let error = if is_bystander { ErrorCode::OtherRecord } else { error_code(code) };
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        // If a record fails, all queued records fail with it. These failures must not crowd out the first.
+        // If a record fails, all queued records fail with it. Such a failure is kept only if it is the first, so that the failures of
+        // queued records do not crowd out their cause.
         let follows = matches!(error, ErrorCode::OtherRecord | ErrorCode::PurgedQueue | ErrorCode::PurgedInFlight);
         if failures.is_empty() || failures.len() < FAILURES_MAX && !follows {
             failures.push(DeliveryFailure {
@@ -96,7 +100,7 @@ impl Reports for Context {
     }
 }
 
-/// Maps librdkafka's error codes to those that need different handling.
+/// Maps librdkafka's error codes to the codes that are handled in different ways.
 pub(super) fn error_code(code: RDKafkaErrorCode) -> ErrorCode {
     use RDKafkaErrorCode as Code;
     match code {
@@ -234,7 +238,7 @@ fn send_error(code: RDKafkaErrorCode, message: String) -> Box<ClientError> {
     })
 }
 
-/// Returns the changed headers of a message, or `None` if there are none.
+/// Copies a message's headers, and applies the changes to the copy. Returns `None` if the result has no headers.
 #[inline]
 fn changed<H: HeaderChanges>(message: &Message<'_>, changes: &H) -> Result<Option<Headers>, Box<ClientError>> {
     let removed = changes.removed_positions();

@@ -1,6 +1,6 @@
 //! Security settings: problems that can be detected without a connection, and advice if a broker rejects a connection.
 //!
-//! Must never show a secret. Reads only the properties that contain no secret.
+//! Must never show a secret: no message contains the value of a property that may contain a secret.
 
 use crate::config::{Kafka, OAuth, TokenSource};
 use crate::oauth;
@@ -15,7 +15,7 @@ const OAUTHBEARER: &str = "OAUTHBEARER";
 /// OAUTHBEARER with tokens that are signed with AWS credentials.
 const AWS: &str = "AWS_MSK_IAM";
 
-/// librdkafka would need Cyrus SASL and MIT Kerberos, which are system libraries and not part of the image.
+/// The error message for GSSAPI. librdkafka would need Cyrus SASL and MIT Kerberos, system libraries that our image does not contain.
 const NO_GSSAPI: &str = "sasl.mechanism: GSSAPI (Kerberos) is not supported, because unseen is built without Cyrus SASL and the Kerberos libraries; enable SCRAM, OAUTHBEARER, or TLS with client certificates on the brokers, too";
 
 /// Properties that contain a file name. Their values are not shown, because a user may have put the key itself there.
@@ -24,7 +24,7 @@ const FILES: [&str; 5] = ["ssl.ca.location", "ssl.certificate.location", "ssl.ke
 /// The start of librdkafka's message if a broker rejects the user's credentials, which may be a token.
 const REJECTED: &str = "SASL authentication error: ";
 
-/// The user and the way to log in. Its `Debug` shows no secret.
+/// The security protocol, SASL mechanism, user name, and token source. `Debug` shows no secret.
 #[derive(Clone, Debug)]
 pub(super) struct Login {
     protocol: String,
@@ -61,7 +61,8 @@ impl Login {
                 "the broker does not seem to speak {protocol} at this address; check security.protocol in kafka.properties, and the port"
             ))
         };
-        // A TLS listener closes the connection because it cannot parse the first request, and a SASL listener because of the second.
+        // A TLS listener cannot parse a plaintext client's first request (ApiVersions), and closes the connection. A SASL listener closes
+        // the connection at the second request if the client has not logged in.
         let hung_up = says(&["Disconnected"])
             && (!protocol.ends_with("SSL") && says(&["in state APIVERSION_QUERY"])
                 || !protocol.starts_with("SASL_") && says(&["in state UP"]));
@@ -102,7 +103,7 @@ impl Login {
     }
 }
 
-/// The permission that a user lacks, if the error is about permissions.
+/// Returns the permission that this user lacks, if the error is about permissions.
 pub(super) const fn missing_permission(code: RDKafkaErrorCode) -> Option<&'static str> {
     match code {
         RDKafkaErrorCode::TopicAuthorizationFailed => Some("Read on the inputs, and Write on every topic that it writes to"),
@@ -113,12 +114,12 @@ pub(super) const fn missing_permission(code: RDKafkaErrorCode) -> Option<&'stati
     }
 }
 
-/// True if the error is about a broker's certificate.
+/// True if the client does not trust a broker's certificate.
 pub(super) fn is_distrust(reason: &str) -> bool {
     reason.contains("certificate verify failed") || reason.contains("Failed to verify broker certificate")
 }
 
-/// Advice for a certificate that is not trusted, either because of its name or because of its signature.
+/// Returns advice for a broker's certificate that is not trusted. `name` is true if only the name in the certificate is wrong.
 pub(super) const fn advise_trust(name: bool) -> &'static str {
     if name {
         "the broker's certificate is for a different name; use names from the certificate in kafka.bootstrap_servers and in the broker's advertised.listeners"

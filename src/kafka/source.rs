@@ -1,7 +1,8 @@
 //! The consumer of a worker.
 //!
-//! The rebalance callback only records a rebalance. librdkafka waits until the worker has committed and restored state, and then answers
-//! it.
+//! Owns the queue of rebalances. librdkafka's callback only adds a rebalance to the queue. librdkafka then waits until the worker has
+//! committed offsets, restored states, and answered the rebalance. Must never answer a rebalance in the callback, except while the consumer
+//! closes.
 
 use super::Error;
 use super::client_config::{self as client, CALL_TIMEOUT};
@@ -60,7 +61,7 @@ impl ConsumerContext for Context {
     fn rebalance(&self, consumer: &BaseConsumer<Self>, event: RDKafkaRespErr, partitions: &mut TopicPartitionList) {
         let assigned = event == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
         if self.closing.load(Ordering::Relaxed) {
-            // Everything is committed, and the worker will not answer the rebalance.
+            // The worker has committed everything, and no longer answers rebalances.
             let _ = if cooperative(consumer) { consumer.incremental_unassign(partitions) } else { consumer.unassign() };
             return;
         }
@@ -97,7 +98,7 @@ impl Source {
         self.fetcher.consumer()
     }
 
-    /// Removes errors from the messages after the first `before`, and the records that follow an error in the same partition.
+    /// Skips the first `before` messages. Removes errors from the other messages, and records that follow an error in the same partition.
     fn take_errors(&self, batch: &mut Batch<Message<'_>>, before: usize) -> Result<(), Error> {
         let Batch { messages, out_of_range, ends } = batch;
         let mut errored = self.errored.borrow_mut();
@@ -111,13 +112,13 @@ impl Source {
             let Some((code, reason)) = message.error() else { return !follows_error };
             let partition = TopicPartition { topic: message.topic().to_owned(), partition: message.partition() };
             if code == RDKafkaErrorCode::PartitionEOF {
-                // After a gap, the end of the partition is not the end of what was read.
+                // After an error, records are missing, so the worker has not read everything up to this end.
                 ends.extend((!follows_error).then(|| (partition, message.offset())));
                 return false;
             }
             self.consumer().context().error(KafkaError::Global(code), &reason);
             if is_out_of_range(code) {
-                // After a corrupt batch, librdkafka may have parsed garbage as an offset.
+                // After a corrupt batch, the offset may be garbage, so an earlier error in the partition takes precedence.
                 *out_of_range |= !follows_error;
                 return false;
             }
@@ -208,8 +209,8 @@ impl GroupConsumer for Source {
             self.fetcher.retain(|partition| partitions.iter().any(|(assigned, _)| assigned == partition));
         }
         self.errored.borrow_mut().forget(|partition| partitions.iter().any(|(assigned, _)| assigned == partition));
-        // librdkafka remembers that a partition was paused, even after it was unassigned. The worker pauses partitions after this call if
-        // necessary.
+        // librdkafka remembers that a partition was paused, even after the partition was unassigned. So resume all of these partitions. If
+        // a partition must be paused, the worker pauses it after this call.
         self.resume(&partitions.iter().map(|(partition, _)| partition.clone()).collect::<Vec<_>>())
     }
 
@@ -253,7 +254,7 @@ impl GroupConsumer for Source {
     }
 
     fn last_stable_offset(&self, partition: &TopicPartition) -> Result<Offset, Error> {
-        // With `read_committed`, the reported end is the last stable offset.
+        // Because the consumer is `read_committed`, brokers report the last stable offset as the high watermark.
         let answer = self.consumer().fetch_watermarks(&partition.topic, partition.partition, STABLE_OFFSET_TIMEOUT);
         answer.map(|(_, stable)| stable).map_err(|error| unanswered(&format!("get the last stable offset of {partition}"), &error))
     }
@@ -334,7 +335,8 @@ impl GroupConsumer for Source {
 
     fn close(self) {
         self.consumer().context().closing.store(true, Ordering::Relaxed);
-        // librdkafka waits for answers to the rebalances that are already recorded. It revokes the rest of the assignment by itself.
+        // librdkafka waits until the queued rebalances are answered. When the consumer is dropped, librdkafka revokes the partitions that
+        // are still assigned.
         while let Some(rebalance) = self.next_rebalance() {
             if let Err(error) = self.decline(&rebalance) {
                 tracing::debug!(error = %error, "could not answer the group's last rebalance");
@@ -351,7 +353,7 @@ pub(super) fn committed<C: ConsumerContext>(
     what: &str,
 ) -> Result<Vec<Committed>, Error> {
     if partitions.is_empty() {
-        // Rebalances often assign nothing.
+        // This case is common, because many rebalances assign no new partitions.
         return Ok(Vec::new());
     }
     let asked = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
@@ -371,7 +373,7 @@ pub(super) fn committed<C: ConsumerContext>(
         .collect()
 }
 
-/// Converts the error of a failed request. Distinguishes missing permissions from other errors.
+/// Converts the error of a failed request. If a permission is missing, the result names it.
 pub(super) fn unanswered(what: &str, error: &KafkaError) -> Error {
     let reason = format!("cannot {what}: {error}");
     match error.rdkafka_error_code().and_then(security::missing_permission) {

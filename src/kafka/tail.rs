@@ -69,7 +69,7 @@ impl Tail for ChangelogTail {
         for _ in 0..EVENTS_MAX {
             match self.fetcher.consumer().poll(Duration::ZERO) {
                 None => {}
-                // The state would lack this record.
+                // Skipping the record is not an option, because the rebuilt state would lack its keys.
                 Some(Ok(message)) => {
                     let (topic, partition) = (message.topic(), message.partition());
                     let message =
@@ -132,7 +132,7 @@ impl ChangelogEnds {
         Ok(Self { observer })
     }
 
-    /// Converts the error of a failed request. Prefers librdkafka's own error, because it is more informative.
+    /// Converts the error of a failed request. If the observer has received an error, uses that error, because it is more informative.
     fn unanswered(&self, what: &str, error: &KafkaError) -> Error {
         while self.observer.poll(Duration::ZERO).is_some() {}
         let complaint = self.observer.context().complaint();
@@ -146,7 +146,7 @@ impl ChangelogEnds {
 
 impl Ends for ChangelogEnds {
     fn partitions(&self, topic: &str) -> Result<u32, Error> {
-        // Each poll returns one event, so this delivers all of them to the observer.
+        // Each poll handles one event. Handle all events, so that the observer has received every error.
         while self.observer.poll(Duration::ZERO).is_some() {}
         partitions(&self.observer, topic).map_err(|error| self.unanswered(&format!("cannot get metadata of topic {topic:?}"), &error))
     }
@@ -161,7 +161,7 @@ impl Ends for ChangelogEnds {
     }
 }
 
-/// Returns a list of one partition with a position.
+/// Returns a list that contains one partition with this position.
 pub(super) fn one(partition: &TopicPartition, position: Position) -> Result<TopicPartitionList, KafkaError> {
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(&partition.topic, partition.partition, position).map(|()| list)

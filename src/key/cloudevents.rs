@@ -1,11 +1,11 @@
 //! CloudEvents in Kafka: the mode of a record, and the names of attributes.
 //!
 //! Implements the "Kafka Protocol Binding for CloudEvents", version 1.0.2. Must never confuse the modes: if the header `content-type`
-//! is that of a CloudEvent, the value is the whole event.
+//! begins with `application/cloudevents`, the value is the whole event.
 
 use crate::record::{Invalid, Reason};
 
-/// The prefix of headers that are attributes.
+/// The prefix of headers with attributes, in binary mode.
 pub(super) const PREFIX: &str = "ce_";
 
 /// The prefix of the content type in structured mode.
@@ -32,7 +32,7 @@ pub(super) fn is_structured(headers: &[(&str, Option<&[u8]>)]) -> Result<bool, B
     Err(Box::new(Invalid { reason: Reason::MissingKey, message }))
 }
 
-/// A JSON event whose topic has another `value_format`.
+/// Returns the error for an event in JSON whose topic has another `value_format`.
 pub(super) fn not_json() -> Invalid {
     let message = "the record value is a CloudEvent in JSON, but value_format is another format; set value_format = \"json\"".to_owned();
     Invalid { reason: Reason::Malformed, message }

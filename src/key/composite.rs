@@ -1,6 +1,6 @@
-//! Keys with parts that are optional, have fallbacks, are normalized, or are in the JSON of another part.
+//! Keys with parts that are optional, have fallbacks, are normalized, ignore the case of a header name, or are in the JSON of another part.
 //!
-//! Owns the values of such parts. Keys without them never come here.
+//! Owns how such parts are read from records and from lookups. Must never handle other keys, because `key/mod.rs` reads them faster.
 
 use super::content::{Content, Room};
 use super::encoding::{Tag, encode, encode_scalar, raw};
@@ -22,7 +22,7 @@ struct Taker<'t, 'a, K, V> {
     record: &'t Record<'a>,
     key: &'t Source<'t, K>,
     value: &'t Source<'t, V>,
-    /// The fields that were found in the record value and in the record key.
+    /// The values found for the fields of the record value. `key_fields` has those of the record key.
     fields: Iter<'t, Option<Scalar<'a>>>,
     key_fields: Iter<'t, Option<Scalar<'a>>>,
     contents: Iter<'t, Content>,
@@ -32,7 +32,7 @@ struct Taker<'t, 'a, K, V> {
 }
 
 impl KeySpec {
-    /// Computes the fingerprint of a key with such parts.
+    /// Computes the fingerprint of a key with at least one of the parts that this module handles.
     #[inline(never)]
     pub(super) fn fingerprint_of_composite<K: Extract, V: Extract>(
         &self,
@@ -64,7 +64,7 @@ impl KeySpec {
         if is_absent && record.value.is_none() && self.reads.value { tombstone() } else { invalid }
     }
 
-    /// Appends the fingerprints of the keys that these texts can mean.
+    /// Appends the fingerprints of all keys that these texts can mean, one text per part.
     pub(super) fn fingerprints_of_readings<'t>(
         &self,
         texts: impl Iterator<Item = &'t [u8]>,
@@ -95,7 +95,7 @@ impl KeySpec {
         if found.len() == before { Err(LookupError::Null) } else { Ok(()) }
     }
 
-    /// Returns the values that a text can mean as this part.
+    /// Returns all values that a text can mean for this part. For a field, `1` can be a number or a string.
     fn readings<'t>(
         &self,
         part: &Part,
@@ -129,7 +129,7 @@ impl KeySpec {
             Part::FirstOf(parts) => {
                 let mut all = Vec::new();
                 for part in parts {
-                    // A text that is not JSON cannot be the content of a value, but it can be another part.
+                    // A text that is not JSON cannot be the content of a value, but it can be the value of another alternative.
                     match self.readings(part, text, contents, scratch) {
                         Err(LookupError::Content) => {}
                         readings => all.extend(readings?),
@@ -170,7 +170,7 @@ impl<'a, K: Extract, V: Extract> Taker<'_, 'a, K, V> {
             Part::CloudEvent(_) if self.is_structured => {
                 let found = self.fields.next().and_then(Option::as_ref);
                 match scalar(found.ok_or_else(|| missing(part))?)? {
-                    // An attribute is the same text in both modes.
+                    // In binary mode, attributes are text in headers. Scalars become text here, so that both modes give the same key.
                     (Tag::Bytes | Tag::Number | Tag::Bool, text) => Ok((Tag::Bytes, text)),
                     _ => Err(Box::new(missing(part))),
                 }
@@ -201,7 +201,8 @@ impl<'a, K: Extract, V: Extract> Taker<'_, 'a, K, V> {
         }
     }
 
-    /// Takes an alternative, and returns `None` if the record does not have it, or if it is skipped.
+    /// Takes an alternative of `first_of`, or returns `None` if the alternative is missing or null. If `skips`, only moves the
+    /// iterators past the alternative.
     fn take_or_skip(&mut self, part: &Part, skips: bool) -> Result<Option<Value<'a>>, Box<Invalid>> {
         if skips {
             for leaf in part.leaves() {
@@ -218,7 +219,7 @@ impl<'a, K: Extract, V: Extract> Taker<'_, 'a, K, V> {
         Ok(self.find(part)?.filter(|(tag, _)| *tag != Tag::Null))
     }
 
-    /// Takes a part, and returns `None` if the record does not have it. For fields, this formats no message.
+    /// Takes a part, or returns `None` if the record does not have the part. For fields, this avoids the time to format an error message.
     fn find(&mut self, part: &Part) -> Result<Option<Value<'a>>, Box<Invalid>> {
         let found = match part {
             Part::Field(_) => self.fields.next().and_then(Option::as_ref),
@@ -242,7 +243,7 @@ fn of_digest<'a>(digest: Option<u128>) -> Value<'a> {
     digest.map_or((Tag::Null, Cow::Borrowed(&[][..])), |digest| (Tag::Content, Cow::Owned(digest.to_le_bytes().into())))
 }
 
-/// Returns the value of a field of a JSON text. An object or array is such a text, too.
+/// Returns the value of a field of a part's JSON text. The text is a string that contains JSON, or an object or array.
 fn embedded<'a>(field: &EmbeddedField, (tag, text): &Value<'_>, buffers: &mut Buffers) -> Result<Option<Value<'a>>, Box<Invalid>> {
     let mut found = [None];
     if !matches!(tag, Tag::Bytes | Tag::Container) || field.extractor.find(text, buffers, &mut found).is_err() {
@@ -304,7 +305,7 @@ mod tests {
         let parts = [field("id"), optional(field("sub"))];
         let null = id(&parts, r#"{"id":1,"sub":null}"#).unwrap();
         assert_eq!(id(&parts, r#"{"id":1}"#), Ok(null));
-        // Making a part optional does not change the keys of records that have it.
+        // Making a part optional does not change the keys of records that have the part.
         assert_eq!(id(&[field("id"), field("sub")], r#"{"id":1,"sub":null}"#), Ok(null));
         assert_ne!(id(&parts, r#"{"id":1,"sub":""}"#), Ok(null));
         assert_eq!(id(&parts, r#"{"sub":1}"#).unwrap_err().0, Reason::MissingKey);
@@ -314,7 +315,7 @@ mod tests {
         // All parts are missing, so the key does not identify the record.
         assert_eq!(id(&[optional(field("a")), optional(field("b"))], "{}").unwrap_err().0, Reason::NullKey);
         assert_eq!(of(vec![optional(field("a"))], None, &[]).unwrap_err().0, Reason::Tombstone);
-        // If this tombstone were dropped, a compacted topic would keep the record that it deletes.
+        // The reason must be `Tombstone`: if tombstones were dropped as invalid, a compacted topic would keep the deleted records.
         assert_eq!(of(vec![Part::RecordKey, optional(field("a"))], None, &[]).unwrap_err().0, Reason::Tombstone);
         let header = || optional(Part::Header("h".to_owned()));
         assert_eq!(of(vec![header(), optional(field("a"))], None, &[]).unwrap_err().0, Reason::Tombstone);
@@ -334,7 +335,7 @@ mod tests {
         ] {
             assert_eq!(id(&parts, value), alone(part, value), "{value}");
         }
-        // An id is the same key in either place.
+        // The key does not depend on which alternative has the value.
         assert_eq!(id(&parts, r#"{"id":2,"n":3}"#), id(&parts, r#"{"uuid":2,"n":3}"#));
         let none = id(&[Part::FirstOf(vec![field("id"), Part::Header("h".to_owned())])], "{}").unwrap_err();
         assert_eq!(none, (Reason::MissingKey, "the record has none of field `/id`, header `h`".to_owned()));
@@ -381,7 +382,7 @@ mod tests {
         for value in [
             r#"{"n":2,"Message":"{\"id\":\"a/1\"}"}"#,
             r#"{"n":2,"Message":"{\n \"other\": {\"id\": 3}, \"id\" : \"\\u0061\\/1\" }"}"#,
-            // A producer that no longer encodes the object twice does not change its ids.
+            // The key stays the same if the producer starts to write the object as JSON instead of as a string.
             r#"{"n":2,"Message":{"id":"a/1"}}"#,
         ] {
             assert_eq!(id(&parts, value), plain, "{value}");
@@ -390,11 +391,11 @@ mod tests {
             id(&[within(field("Message"), "/id"), field("n")], r#"{"n":2,"Message":"{\"id\":1}"}"#),
             id(&[field("id"), field("n")], r#"{"id":1,"n":2}"#)
         );
-        // A queue's envelope around a topic's, and a value that is a JSON string itself.
+        // JSON text on two levels: the value is a string that contains JSON, and so is its field `Message`.
         let deep = [within(within(Part::Field(String::new()), "/Message"), "/id"), Part::RecordKey];
         let value = serde_json::Value::from(r#"{"Message":"{\"id\":7}"}"#).to_string();
         assert_eq!(id(&deep, &value), id(&[field("id"), Part::RecordKey], r#"{"id":7}"#));
-        // In a header, and in the record key.
+        // JSON text in a header. Its field gives the same key as the record key `k`.
         let header = of(vec![within(Part::Header("h".to_owned()), "/id")], None, &[("h", r#"{"id":"k"}"#)]);
         assert_eq!(header, of(vec![Part::RecordKey], None, &[]));
         assert_eq!(id(&[within(field("Message"), "/id")], r#"{"Message":"{\"id\":null}"}"#).unwrap_err().0, Reason::NullKey);
@@ -443,7 +444,7 @@ mod tests {
         assert_ne!(whole(r#"{"source":"s","id":7,"key":"x"}"#), Ok(binary));
     }
 
-    /// Stored state is identified by this description.
+    /// Checkpoints and changelogs identify a key by this description.
     #[test]
     fn the_description_of_a_key_has_everything_that_its_identity_depends_on() {
         let parts = vec![
@@ -476,7 +477,7 @@ mod tests {
         assert!(is_found(["a@b", "null", "1"], r#"{"email":"a@b","a":"\"1\""}"#, &[]));
         assert!(is_found(["a@b", "null", r#"{"n":2}"#], r#"{"n":2,"email":"a@b"}"#, &[]));
         assert!(!is_found(["a@b", "x", "1"], r#"{"email":"a@b","a":"1"}"#, &[]));
-        // The printed parts of a key find the key.
+        // A lookup with the printed parts of a key finds the key.
         let (mut scratch, value) = (Scratch::default(), br#"{"email":" A@B","a":"true"}"#);
         let shown = spec.fingerprint(&Record { value: Some(value), ..Record::default() }, &mut scratch).unwrap();
         let texts = scratch.texts();

@@ -1,9 +1,10 @@
-//! A digest of everything in a value, except for some fields: the same for values that differ only in those fields, in the order of
-//! members, or in how their format writes them.
+//! A digest of everything in a value, except for some fields. Two values have the same digest if they differ only in those fields, in
+//! the order of members, or in notation, such as white space.
 //!
-//! Owns the encoding of the digest, which is part of a key's encoding, and so of the state format. The digest of a scalar is the
-//! hash of a tag and its bytes. The digest of an object covers the names and digests of its members, sorted by name. The digest of
-//! an array takes one element after the other. Must never know a format.
+//! Owns the computation of the digest, which must not change within a version of the state format, because a key's encoding contains
+//! the digest. The digest of a scalar is the hash of its type and its bytes. The digest of an object is the hash of the names and
+//! digests of its members, sorted by the hashes of the names. The digest of an array is computed step by step: each step hashes the
+//! digest so far and the digest of the next element. Must never depend on a format.
 
 use super::{Hashing, SpecError};
 use crate::format::{Container, Node, Places, Scalar, Visit};
@@ -29,7 +30,7 @@ enum Tag {
 #[derive(Debug)]
 struct Member {
     name: u128,
-    /// For duplicate names, the last counts.
+    /// Position in the value. Of members with the same name, the last counts.
     number: usize,
     value: u128,
 }
@@ -39,14 +40,15 @@ struct Member {
 struct Frame {
     /// [`Tag::Null`] outside of all containers.
     tag: Tag,
-    /// Position of the first member in [`Room::members`], or number of the next element.
+    /// For an object, the position of its first member in [`Room::members`]. For an array, the index of the next element.
     at: usize,
-    /// Digest of the elements so far.
+    /// For an array, the digest of the elements so far.
     digest: u128,
-    /// Hash of the name of the next member.
+    /// For an object, the hash of the next member's name.
     name: u128,
-    /// The fields to leave out below the container, and below its next member.
+    /// Position of the container in [`Content::except`], if something in the container is left out.
     except: Option<usize>,
+    /// Position of the next member in [`Content::except`], if the member or something in it is left out.
     except_member: Option<usize>,
 }
 
@@ -58,18 +60,18 @@ pub(super) struct Room {
     bytes: Vec<u8>,
 }
 
-/// The fields of a value that do not count.
+/// The fields of a value that are left out of the digest.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content {
-    /// The places, flattened: the first is the whole value.
+    /// The tree of the fields, flattened. The first element is the root of the tree: the whole value.
     except: Vec<Excepted>,
 }
 
-/// A place that is left out, or that leads to one.
+/// A place that is left out of the digest, or that contains such a place.
 #[derive(Clone, Debug)]
 struct Excepted {
     is_left_out: bool,
-    /// The next steps, and their positions in [`Content::except`].
+    /// The member names or element indexes of the next level, and their positions in [`Content::except`].
     children: Vec<(String, usize)>,
 }
 
@@ -96,7 +98,6 @@ impl Content {
         Ok(content)
     }
 
-    /// Begins the digest of a value.
     pub(super) fn digest<'d>(&'d self, hashing: &'d Hashing, room: &'d mut Room) -> Digest<'d> {
         room.members.clear();
         room.members.shrink_to(MEMBERS_KEPT);
@@ -111,9 +112,9 @@ pub(super) struct Digest<'d> {
     content: &'d Content,
     hashing: &'d Hashing,
     room: &'d mut Room,
-    /// The innermost container.
+    /// The innermost open container.
     top: Frame,
-    /// Digest of the whole value, as soon as it is known, except for null.
+    /// Digest of the whole value, once the value has ended. Stays `None` if the value is null.
     result: Option<u128>,
 }
 
@@ -123,7 +124,7 @@ impl Digest<'_> {
         self.result
     }
 
-    /// Returns the digest of the last value, and begins the next.
+    /// Returns the digest of the last value, and begins the digest of the next value.
     pub(super) fn next(&mut self) -> Option<u128> {
         self.result.take()
     }
@@ -136,7 +137,7 @@ impl Digest<'_> {
         self.hashing.fingerprint(encoded).0
     }
 
-    /// Returns the fields to leave out below the next value.
+    /// Returns the position of the next value in [`Content::except`], if the value or something in it is left out.
     fn except(&self) -> Option<usize> {
         match self.top.tag {
             Tag::Array => {
@@ -156,7 +157,7 @@ impl Digest<'_> {
         let is_left_out = except.is_some_and(|at| self.content.except[at].is_left_out);
         match self.top.tag {
             Tag::Array => {
-                // An element that is left out keeps its place.
+                // An element that is left out is hashed as 0, so that the number of elements still counts.
                 let element = if is_left_out { 0 } else { value };
                 self.top.digest = self.hash(Tag::Array, bytemuck::bytes_of(&[self.top.digest.to_le(), element.to_le()]));
                 self.top.at += 1;
@@ -187,14 +188,14 @@ impl Digest<'_> {
 impl Visit for Digest<'_> {
     fn scalar(&mut self, value: Scalar<'_>) {
         let digest = match value {
-            // Null has a digest only within a container.
+            // If the whole value is null, it has no digest. Within a container, null counts like any other value.
             Scalar::Null if self.top.tag == Tag::Null => return,
             Scalar::Null => self.hash(Tag::Null, &[]),
             Scalar::Bool(text) => self.hash(Tag::Bool, text),
             Scalar::Number(text) => self.hash(Tag::Number, text),
             Scalar::Integer(_) | Scalar::Decimal { .. } => self.hash(Tag::Number, value.written().bytes()),
             Scalar::Uuid(_) => self.hash(Tag::String, value.written().bytes()),
-            // A visitor gets no escapes, and no container as text.
+            // A visitor gets strings without escapes, and containers element by element, so the last two cases do not occur.
             Scalar::String(text) | Scalar::Escaped(text) | Scalar::Container(text) => self.hash(Tag::String, text),
         };
         self.add(digest, self.except());
@@ -318,7 +319,7 @@ mod tests {
         );
     }
 
-    /// Stored filters depend on the digest. A change of it is a change of the state format.
+    /// Stored filters depend on the digest, so a change of the digest is a change of the state format.
     #[test]
     fn the_digest_does_not_change() {
         let text = r#"{"id":7,"tags":["a",{"b":null}],"on":true,"x":-1.5e3}"#;

@@ -1,7 +1,7 @@
 //! The encoding of a key's parts.
 //!
-//! Owns the encoding, which must never change within a state format. Values of different formats are the same id if their encodings are
-//! equal.
+//! Owns the encoding, which must never change within a version of the state format, because stored fingerprints are hashes of
+//! encodings. Values of different formats are the same key if their encodings are equal.
 
 use crate::format::{Scalar, unescape};
 
@@ -14,13 +14,12 @@ pub(super) enum Tag {
     Null = 0,
     /// Bytes: the record key or value, a header, or a JSON string after its escapes are decoded.
     Bytes = 1,
-    /// A JSON number as written, so that two different ids are never rounded to the same float.
+    /// A JSON number as written, so that two different numbers are never rounded to the same float.
     Number = 2,
-    /// A JSON boolean.
     Bool = 3,
     /// A JSON object or array as written.
     Container = 4,
-    /// The digest of a whole value.
+    /// The digest of a value's content, from `content.rs`.
     Content = 5,
 }
 
@@ -49,7 +48,7 @@ pub(super) fn raw(bytes: Option<&[u8]>) -> (Tag, &[u8]) {
 #[inline]
 pub(super) fn encode_scalar(scalar: &Scalar<'_>, mut encode: impl FnMut((Tag, &[u8]))) -> Result<(), serde_json::Error> {
     let (text, written);
-    // A single call, so that it can be inlined.
+    // `encode` is called at a single place, so that the compiler inlines it.
     encode(match *scalar {
         Scalar::Null => (Tag::Null, &[]),
         Scalar::String(text) => (Tag::Bytes, text),

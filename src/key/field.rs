@@ -5,7 +5,7 @@ use super::{Hashing, Scratch};
 use crate::format::{Buffers, Container, Extract, JsonExtractor, Places, PointerError, Scalar, Unreadable, Visit, unescape};
 use std::borrow::Cow;
 
-/// A field of a record value.
+/// A field of a record key or value.
 #[derive(Clone, Debug)]
 pub struct Field(JsonExtractor);
 
@@ -18,8 +18,8 @@ impl Field {
         Ok(Self(JsonExtractor::new(Places::new([pointer])?)))
     }
 
-    /// Returns the string, number, or boolean at this field of a JSON text, as written, or `None` for anything else, and if the text is
-    /// not JSON.
+    /// Returns the string, number, or boolean at this field of a JSON text, as written. Returns `None` if the field has another type or
+    /// is missing, or if the text is not JSON.
     #[must_use]
     pub fn text<'a>(&'a self, json: &'a [u8]) -> Option<Cow<'a, str>> {
         text(&self.0, json, &mut Buffers::default()).ok()?
@@ -59,7 +59,7 @@ pub(super) fn text_of(found: Scalar<'_>) -> Option<Cow<'_, str>> {
     }
 }
 
-/// A field that is not an object. A list is a single field.
+/// A field whose value is not an object. An array with all its elements is a single field.
 #[derive(Clone, Copy, Debug)]
 pub struct Leaf<'l> {
     /// The JSON pointer to the field.
@@ -70,8 +70,8 @@ pub struct Leaf<'l> {
     pub scalar: Option<Scalar<'l>>,
 }
 
-/// Visits the fields of a record, in the order in which they are written. An object below `depth_max` names is visited as a single field.
-/// Returns whether the record is an object.
+/// Visits the fields of a record key or value, in the order in which they are written. An object whose pointer has `depth_max` names is
+/// visited as a single field. Returns true if the key or value is an object.
 ///
 /// # Errors
 /// Returns [`Unreadable`] if the text does not have the format. The caller must then discard the visited fields.
@@ -94,7 +94,7 @@ struct Leaves<'d, F> {
     /// Number of open containers inside the current field. Zero between fields.
     nested: usize,
     depth_max: usize,
-    /// For each open object, the length of `pointer` without the name of a member.
+    /// For each open object, the length of the object's own pointer, which is the start of `pointer`.
     lengths: Vec<usize>,
     pointer: String,
     is_object: bool,

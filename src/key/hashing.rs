@@ -1,25 +1,26 @@
 //! Hashes the encoding of a key to its fingerprint.
 //!
-//! Owns the choice of the hash and its secret, if it has one. Must never reveal the secret: `Debug`, errors, and [`Hashing::id`]
-//! reveal at most whether two secrets are equal.
+//! Owns the choice of the hash function, and its secret, if it has one. Must never reveal the secret: `Debug`, errors, and
+//! [`Hashing::id`] reveal at most whether two secrets are equal.
 //!
-//! XXH3 is fast, but anyone who chooses the keys can create collisions, regardless of its seed
-//! (<https://github.com/Cyan4973/xxHash/issues/1127>), and cause the records of others to be dropped as duplicates. SipHash is
-//! designed to prevent that: without its key, nobody can predict a collision (Aumasson, Bernstein: "SipHash: a fast short-input
-//! PRF", 2012).
+//! XXH3 is fast, but anyone who chooses keys can create collisions, regardless of the seed
+//! (<https://github.com/Cyan4973/xxHash/issues/1127>). A collision causes another party's record to be dropped as a duplicate. SipHash
+//! is designed to prevent this attack: nobody can predict a collision without the secret key (Aumasson, Bernstein: "SipHash: a fast
+//! short-input PRF", 2012).
 
 use super::Fingerprint;
 use siphasher::sip128::SipHasher24;
 use std::fmt;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// The text that [`Hashing::id`] hashes. No encoding of a key starts like it, because encodings start with a tag of at most 5.
+/// The text that [`Hashing::id`] hashes. It is not the encoding of any key, because every encoding starts with a tag of at most 5.
 const ID_TEXT: &[u8] = b"unseen hash key id";
 
-/// The hash of keys. Fingerprints of different hashes are not comparable.
+/// The hash function for keys. Fingerprints of different hash functions are not comparable.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub enum Hashing {
-    /// XXH3-128: the fastest, for keys that nobody crafts (<https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md>).
+    /// XXH3-128: the fastest, for keys that only trusted parties choose
+    /// (<https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md>).
     #[default]
     Xxh3,
     /// SipHash-2-4 with 128 bits of output and this secret key, for keys that untrusted parties choose
@@ -57,8 +58,8 @@ impl Hashing {
         Ok(Self::SipHash(key))
     }
 
-    /// Returns an id of the hash and its key, which shows whether stored fingerprints have the same hash: `xxh3`, or `siphash`
-    /// and 16 hexadecimal digits, the start of the hash of a fixed text.
+    /// Returns an id of the hash function and its secret key. The id is stored with fingerprints, to detect a change of function or
+    /// key. It is `xxh3`, or `siphash` and 16 hexadecimal digits: half of the hash of a fixed text.
     #[must_use]
     pub fn id(&self) -> String {
         match self {
@@ -67,7 +68,6 @@ impl Hashing {
         }
     }
 
-    /// Computes the fingerprint of an encoded key.
     #[inline]
     #[must_use]
     pub(super) fn fingerprint(&self, encoded: &[u8]) -> Fingerprint {
@@ -84,18 +84,18 @@ impl fmt::Debug for Hashing {
     }
 }
 
-/// Keys of tests.
+/// Keys for tests.
 #[cfg(test)]
 pub(crate) mod numbered {
     use super::Fingerprint;
     use xxhash_rust::xxh3::{xxh3_128, xxh3_128_with_seed};
 
-    /// Returns the key with a number.
+    /// Returns the fingerprint of the key with this number.
     pub(crate) fn key(number: u64) -> Fingerprint {
         Fingerprint(xxh3_128(&number.to_le_bytes()))
     }
 
-    /// Returns the key with a number in a family of 2^64 keys.
+    /// Returns the fingerprint of the key with this number in a family of 2^64 keys. Different families have different keys.
     pub(crate) fn key_of_family(family: u64, number: u64) -> Fingerprint {
         Fingerprint(xxh3_128_with_seed(&number.to_le_bytes(), family))
     }
@@ -107,8 +107,8 @@ mod tests {
 
     #[test]
     fn siphash_is_the_published_one() {
-        // The first entry and some others of `vectors_sip128` in the reference implementation. The key is 00 01 .. 0f, and the
-        // input of entry n is the n bytes 00 01 02 ..
+        // The first four entries of `vectors_sip128` in the reference implementation. The key is 00 01 .. 0f, and the input of entry n
+        // is the n bytes 00 01 02 ..
         let vectors = [
             (0, "a3817f04ba25a8e66df67214c7550293"),
             (1, "da87c1d86b99af44347659119b22fc45"),

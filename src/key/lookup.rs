@@ -1,7 +1,7 @@
 //! A key in a query, given by the texts of its parts.
 //!
-//! Owns the interpretation of such a text. In a query, `1` can be a number or a text, so if a field may contain either, the
-//! query looks up both keys. Must never leave one out, because the answer "not seen" would be wrong.
+//! Owns the interpretation of such a text. For a field, `1` can be the number 1 or the string "1", so a query looks up both keys.
+//! Must never leave out a possible key, because the answer "not seen" could then be wrong.
 
 use super::encoding::{Tag, encode};
 use super::{Fingerprint, KeySpec, Part, Scratch};
@@ -9,7 +9,7 @@ use crate::format::{Extract as _, JsonExtractor, unescape};
 use serde::de::IgnoredAny;
 use std::borrow::Cow;
 
-/// Maximum number of ambiguous parts of one key. Each doubles the number of keys to look up.
+/// Maximum number of ambiguous parts of one key. Each ambiguous part doubles the number of keys to look up.
 pub(super) const AMBIGUOUS_MAX: u32 = 4;
 
 /// Reason why a key cannot be looked up.
@@ -39,7 +39,7 @@ pub enum LookupError {
     Ambiguous,
 }
 
-/// Interpretations of a field's text: a value of another type, a text, or both.
+/// Interpretations of a field's text in a query. If there are two, the first is a JSON value, and the second is the text as a string.
 pub(super) struct Readings<'t> {
     pub(super) first: (Tag, Cow<'t, [u8]>),
     pub(super) second: Option<&'t [u8]>,
@@ -53,7 +53,7 @@ impl<'t> Readings<'t> {
             Some(b't' | b'f') if matches!(text, b"true" | b"false") => Tag::Bool,
             Some(b'n') if text == b"null" => return Self { first: (Tag::Null, Cow::Borrowed(b"")), second: Some(text) },
             Some(b'{' | b'[') if serde_json::from_slice::<IgnoredAny>(text).is_ok() => Tag::Container,
-            // The quotes either delimit the text, or are part of it.
+            // The quotes either delimit a string, or are part of the string.
             Some(b'"') => match unescape(text) {
                 Ok(inner) => return Self { first: (Tag::Bytes, Cow::Owned(inner.into_bytes())), second: Some(text) },
                 Err(_) => return bytes,
@@ -89,8 +89,8 @@ fn is_number(text: &[u8]) -> bool {
 }
 
 impl KeySpec {
-    /// Appends the fingerprints of the keys that these texts can mean, one text per part, in order. The text of a field is a JSON
-    /// value as written, or a text without quotes. An ambiguous text means both.
+    /// Appends the fingerprints of the keys that these texts can mean, one text per part, in order. The text of a field is a JSON value
+    /// as written, or a string without quotes. If a text can be both, the keys of both are appended.
     ///
     /// # Errors
     /// Returns [`LookupError`] if no key has such parts.
@@ -107,7 +107,7 @@ impl KeySpec {
             return self.fingerprints_of_readings(texts, scratch, found);
         }
         let before = found.len();
-        // Most keys are not ambiguous, so texts are interpreted while they are encoded, and the interpretations are not stored.
+        // Most keys are not ambiguous, so texts are interpreted while they are encoded, and interpretations need no memory.
         let (first, ambiguous) = self.choose(texts.clone(), 0, scratch)?;
         if ambiguous > AMBIGUOUS_MAX {
             return Err(LookupError::Ambiguous);
@@ -119,8 +119,8 @@ impl KeySpec {
         if found.len() == before { Err(LookupError::Null) } else { Ok(()) }
     }
 
-    /// Computes the fingerprint of a key with ambiguous parts. Each bit of `choice` selects the interpretation of one of them. Returns the
-    /// fingerprint, if there is such a key, and the number of ambiguous parts.
+    /// Computes the fingerprint of one interpretation of the texts. Bit n of `choice` selects the interpretation of the ambiguous part
+    /// n. Returns the fingerprint, or `None` if all parts are null, and the number of ambiguous parts.
     fn choose<'t>(
         &self,
         texts: impl Iterator<Item = &'t [u8]>,

@@ -1,7 +1,7 @@
 //! Extracts a record's key, and computes its fingerprint.
 //!
-//! Owns the key's encoding, which must never change within a state format, because stored filters contain nothing but bits
-//! derived from it. Pure: no I/O, no clock, no randomness.
+//! Owns the encoding of a key, which must never change within a version of the state format: stored filters contain only bits that are
+//! computed from encoded keys. Pure: no I/O, no clock, no randomness.
 //!
 //! Each part is encoded as one tag byte, its length as a little-endian `u64`, and its bytes, so that no two different lists of
 //! parts have the same encoding. The fingerprint is a hash of the encoding: XXH3-128, or SipHash with a secret if untrusted
@@ -61,10 +61,11 @@ impl Fingerprint {
         (self.0 >> 64) as u64
     }
 
-    /// Returns the fingerprint of a key with some content: the low half is the key's, and the high half is a hash of both.
+    /// Combines the fingerprint of a key with the fingerprint of its content. The low half remains that of the key. The high half is a
+    /// hash of key and content.
     ///
-    /// Two keys with the same low half count as one key, with a probability of 2^-64. Because the high half covers the whole key, a record
-    /// of one key then looks like a change of the other key, and is never mistaken for a duplicate of it.
+    /// With a probability of 2^-64, two different keys have the same low half, and count as one key. Their high halves still differ, so
+    /// a record of one key counts as a change of the other key, never as its duplicate.
     #[must_use]
     pub fn with_content(self, content: Self) -> Self {
         let mut both = [0; 32];
@@ -74,35 +75,35 @@ impl Fingerprint {
     }
 }
 
-/// Returns the partition to which a worker repartitions a key.
+/// Returns the partition for a key in a repartition topic with this number of partitions.
 #[must_use]
 #[expect(clippy::cast_possible_truncation, reason = "below the number of partitions")]
 pub fn partition(fingerprint: Fingerprint, partitions: u32) -> u32 {
     (fingerprint.0 % u128::from(partitions.max(1))) as u32
 }
 
-/// The parts of a record that make up its key, and how they are hashed. Compiled once, and used for every record of a topic. Its
-/// `Debug` output contains no secret.
+/// The parts of a record that form its key, and the hash function. Compiled once for all records of a topic. The `Debug` output
+/// contains no secret.
 #[derive(Clone, Debug)]
 pub struct KeySpec {
     parts: Vec<Part>,
     /// Reads the record value.
     value: JsonExtractor,
-    /// Reads the record value if it is an event: the fields, and the attributes of the event.
+    /// Reads the record value if the value is a whole CloudEvent: the fields, and the attributes of the event.
     event: JsonExtractor,
     /// Reads the record key.
     key: JsonExtractor,
-    /// The parts that are the content of a value, in order.
+    /// One for each [`Part::Content`] of the key, in order.
     contents: Vec<Content>,
     /// True if a record without a value has no key.
     needs_value: bool,
     reads: Reads,
-    /// True if any part is taken from a CloudEvent.
+    /// True if any part is an attribute of a CloudEvent.
     reads_events: bool,
     hashing: Hashing,
 }
 
-/// The parts of a record that a key is taken from.
+/// The parts of a record from which a key is read.
 #[derive(Clone, Copy, Debug)]
 struct Reads {
     headers: bool,
@@ -129,15 +130,15 @@ pub enum SpecError {
     /// Content that is normalized or parsed as text.
     #[error("`content` cannot be combined with `normalize` or `then`: use fields of the value instead")]
     NormalizedContent,
-    /// A content key without content.
+    /// A content part whose `except` excludes the whole value.
     #[error("`except` excludes the whole value, so nothing is left for the key: exclude single fields instead")]
     Everything,
 }
 
-/// The values of this many fields need no allocation.
+/// Up to this number of field values are stored on the stack instead of the heap.
 pub(crate) const FEW: usize = 4;
 
-/// Encodings of one part up to this many bytes need no allocation.
+/// If a key is a single field, an encoding of up to this number of bytes is built on the stack.
 const SHORT: usize = 64;
 
 /// Working memory of [`KeySpec::fingerprint`], reused between records so that no record needs an allocation.
@@ -190,14 +191,14 @@ impl KeySpec {
         Ok(Self { parts, value, event, key, contents, needs_value, reads, reads_events, hashing: Hashing::default() })
     }
 
-    /// Sets the hash.
+    /// Sets the hash function.
     #[must_use]
     pub fn with_hashing(self, hashing: Hashing) -> Self {
         Self { hashing, ..self }
     }
 
-    /// Returns an id of how keys are hashed. Fingerprints stored under a different id are unusable. Like [`Hashing::id`], it
-    /// contains no secret.
+    /// Returns an id of the hash function and its secret. Fingerprints that were stored with a different id are unusable. The id does
+    /// not reveal the secret (see [`Hashing::id`]).
     #[must_use]
     pub fn hashing_id(&self) -> String {
         self.hashing.id()
@@ -209,7 +210,7 @@ impl KeySpec {
         &self.parts
     }
 
-    /// True if any part needs a header, so that a caller may skip reading the headers.
+    /// True if any part needs a header. If false, the caller need not read the headers.
     #[must_use]
     pub const fn reads_headers(&self) -> bool {
         self.reads.headers
@@ -227,18 +228,18 @@ impl KeySpec {
         self.reads.value
     }
 
-    /// Returns the places in a record that form the key, in order.
+    /// Returns the single places in a record that form the key, in order, without wrappers such as [`Part::Optional`].
     pub fn leaves(&self) -> impl Iterator<Item = &Part> {
         self.parts.iter().flat_map(Part::leaves)
     }
 
-    /// True if the key has attributes of an event that is the whole record value.
+    /// True if the key has attributes of a CloudEvent, and, according to these headers, the record value is a whole CloudEvent.
     #[must_use]
     pub fn reads_event(&self, headers: &[(&str, Option<&[u8]>)]) -> bool {
         self.reads_events && cloudevents::is_structured(headers).is_ok_and(|is_structured| is_structured)
     }
 
-    /// Returns the places in the record key, or in the record value.
+    /// Returns the places of the key's fields in the record key or in the record value.
     #[must_use]
     #[inline]
     pub const fn places(&self, side: Side) -> &Places {
@@ -248,7 +249,7 @@ impl KeySpec {
         }
     }
 
-    /// Returns the fields of the record key or value that no record of a schema can have.
+    /// Returns the pointers of the key's fields that no record with this schema can have.
     ///
     /// # Errors
     /// Returns [`SchemaError`] if the schema cannot be used for the key.
@@ -302,7 +303,7 @@ impl KeySpec {
     }
 
     /// Computes the fingerprint of the key of a record whose key and value are read by these extractors.
-    // Inlined in each caller, because much of it is optimized away if both texts are JSON.
+    // Inlined into each caller, because the compiler removes much of the code for callers that read only JSON.
     #[inline]
     fn fingerprint_of<K: Extract, V: Extract>(
         &self,
@@ -321,7 +322,7 @@ impl KeySpec {
         self.fingerprint_in(record, key, value, false, scratch)
     }
 
-    /// Computes the fingerprint of the key of a record whose value is the whole event.
+    /// Computes the fingerprint of the key of a record whose value is a whole CloudEvent.
     #[inline(never)]
     fn fingerprint_of_event<K: Extract>(
         &self,
@@ -332,7 +333,7 @@ impl KeySpec {
         self.fingerprint_in(record, key, &Source::json(&self.event), true, scratch)
     }
 
-    /// Computes the fingerprint. If the value is the whole event, its attributes are among the fields.
+    /// Computes the fingerprint. If `is_structured`, the value is a whole CloudEvent, whose attributes are read like fields.
     #[inline]
     fn fingerprint_in<K: Extract, V: Extract>(
         &self,
@@ -346,7 +347,7 @@ impl KeySpec {
             record.value.ok_or_else(|| Box::new(tombstone()))?;
         }
         let places = if is_structured { self.event.places() } else { self.value.places() }.len();
-        // These are two statements, because in a single one the compiler creates both buffers and then moves them.
+        // Two statements, because in a single statement the compiler creates both buffers and then moves them.
         let mut few = [const { None }; FEW];
         let mut many = Vec::new();
         let room = room_for(places + self.key.places().len(), &mut few, &mut many);
@@ -376,7 +377,7 @@ impl KeySpec {
                     encode_scalar(scalar, &mut add).map_err(|error| unreadable(Side::Value, false, &[], &error.into()))?;
                 }
                 Part::CloudEvent(_) if is_structured => {
-                    // An attribute is the same text in both modes.
+                    // In binary mode, attributes are text in headers. Scalars are added as text here, so that both modes give the same key.
                     match *fields.next().and_then(Option::as_ref).ok_or_else(|| missing(part))? {
                         Scalar::String(text) | Scalar::Number(text) | Scalar::Bool(text) => add((Tag::Bytes, text)),
                         Scalar::Escaped(quoted) => {
@@ -438,7 +439,7 @@ fn attribute<'a>(part: &Part, name: &str, record: &Record<'a>) -> Result<&'a [u8
 struct Source<'e, E> {
     extractor: &'e E,
     is_json: bool,
-    /// True if the text was taken out of a frame.
+    /// True if the key or value had a frame with a schema id, which has been removed.
     is_framed: bool,
 }
 
@@ -450,7 +451,7 @@ impl<'e> Source<'e, JsonExtractor> {
 }
 
 impl<'e, E: Extract> Source<'e, E> {
-    /// Finds the values at the places, if there is a text.
+    /// Finds the values at the extractor's places in `text`, the record key or value. Finds nothing if `text` is `None`.
     #[inline]
     fn find<'a>(
         &self,
@@ -474,13 +475,13 @@ impl<'e, E: Extract> Source<'e, E> {
         self.extractor.visit(text, buffers, visitor).map_err(|error| Box::new(unreadable(side, self.is_framed, text, &error)))
     }
 
-    /// Returns a text that is JSON.
+    /// Returns the key or value if it is JSON.
     fn json_text<'t>(&self, text: Option<&'t [u8]>) -> Option<&'t [u8]> {
         text.filter(|_| self.is_json)
     }
 }
 
-/// Returns space for the values of fields, in `few` if they fit.
+/// Returns a slice for `count` values: a part of `few` if it is long enough, otherwise `many`.
 #[inline]
 pub(crate) fn room_for<'r, T: Clone>(count: usize, few: &'r mut [Option<T>; FEW], many: &'r mut Vec<Option<T>>) -> &'r mut [Option<T>] {
     if count <= FEW {

@@ -1,6 +1,7 @@
 //! The parts of a key: their places in a record, and the processing of the values at these places.
 //!
-//! Owns the description of a part, by which stored state is identified. Must never read a record.
+//! Owns the description of a part as text. Checkpoints and changelogs contain this text, to detect that a key was changed. Must never
+//! read a record.
 
 use super::{Normalizers, SpecError};
 use crate::format::{JsonExtractor, Places, PointerError};
@@ -8,7 +9,7 @@ use std::fmt;
 
 /// One part of a key.
 ///
-/// Values are compared as JSON values: the number 5 and the text "5" are different ids. Pointers are checked when a
+/// Values are compared as JSON values: the number 5 and the string "5" are different keys. Pointers are checked when a
 /// [`KeySpec`](super::KeySpec) is created from parts. Values are checked when a record is read.
 ///
 /// ```
@@ -38,24 +39,24 @@ pub enum Part {
     Field(String),
     /// A field of the record key, as an RFC 6901 pointer. For duplicate fields, the last counts.
     KeyField(String),
-    /// An attribute of a CloudEvent, in either mode of the record: a header, or a member of the JSON value.
+    /// An attribute of a CloudEvent: a header in binary mode, or a member of the JSON value in structured mode.
     CloudEvent(String),
     /// Everything in the value, except for these RFC 6901 pointers. White space and the order of members do not matter.
     Content {
         /// Pointers to leave out.
         except: Vec<String>,
     },
-    /// A part that may be absent. Absent and null are the same.
+    /// A part that may be absent. An absent part counts as null.
     Optional(Box<Part>),
-    /// The first of these parts that is there and not null. The key is the same as with that part alone.
+    /// The first of these parts that the record has and that is not null. The key is the same as if only that part were configured.
     FirstOf(Vec<Part>),
-    /// A part whose value can be written in different ways that are the same id.
+    /// A part whose value is normalized, so that different spellings are the same key.
     Normalized(Box<Part>, Normalizers),
-    /// A field of the JSON text in another part.
+    /// A field of the JSON text that another part contains.
     Embedded(Box<Part>, EmbeddedField),
 }
 
-/// A field of a JSON text that is itself a value in a record.
+/// A field of a JSON text that a value in a record contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmbeddedField {
     pub(super) pointer: String,
@@ -79,7 +80,7 @@ impl EmbeddedField {
 }
 
 impl Part {
-    /// Returns the places in a record that form the part, in order.
+    /// Returns the single places in a record that form the part, in order, without wrappers such as [`Part::Optional`].
     #[must_use]
     pub fn leaves(&self) -> Vec<&Self> {
         match self {
@@ -89,7 +90,7 @@ impl Part {
         }
     }
 
-    /// True if the part is one place, taken as it is.
+    /// True if the part is a single place without options such as `optional` or `normalize`.
     pub(super) const fn is_plain(&self) -> bool {
         !matches!(self, Self::HeaderInAnyCase(_) | Self::Optional(_) | Self::FirstOf(_) | Self::Normalized(..) | Self::Embedded(..))
     }
@@ -99,7 +100,7 @@ impl Part {
         matches!(self, Self::RecordValue | Self::Field(_) | Self::Content { .. })
     }
 
-    /// True if the part is in the record value. A tombstone has no key with such a part, even if the part is optional, because the
+    /// True if the part can only be in the record value. A tombstone then has no key, even if the part is optional, because the
     /// tombstone deletes a record that had the part.
     pub(super) fn needs_value(&self) -> bool {
         match self {
@@ -144,7 +145,8 @@ impl fmt::Display for Part {
     }
 }
 
-/// A part within another one. The description of a key identifies it in checkpoints and changelogs, so it must not be ambiguous.
+/// A part within another part, in parentheses if necessary. Checkpoints and changelogs identify a key by its description, so different
+/// keys must have different descriptions.
 struct Inner<'p>(&'p Part);
 
 impl fmt::Display for Inner<'_> {

@@ -37,12 +37,11 @@ impl fmt::Display for Place {
     }
 }
 
-/// The test of a place.
 #[derive(Clone, Debug)]
 pub(super) enum Test {
-    /// The place is there. A null header is there, but a null field or a null record key is not.
+    /// The place exists. A header with a null value exists. A field or a record key that is null does not exist.
     Exists,
-    /// The place has one of these texts, numbers, or booleans, compared as written.
+    /// The place has one of these strings, numbers, or booleans, compared as written.
     OneOf(Vec<String>),
 }
 
@@ -51,19 +50,19 @@ impl Predicate {
         Self { place, test: Test::Exists, is_negated: false }
     }
 
-    /// Holds if a record has a header with this name.
+    /// Creates a predicate that holds if a record has a header with this name.
     #[must_use]
     pub fn header(name: &str) -> Self {
         Self::new(Place::Header(name.to_owned()))
     }
 
-    /// Holds if a record has a key.
+    /// Creates a predicate that holds if a record has a key.
     #[must_use]
     pub const fn record_key() -> Self {
         Self::new(Place::RecordKey)
     }
 
-    /// Holds if a record has a value that is not null at an RFC 6901 pointer into its key or value.
+    /// Creates a predicate that holds if a field of the record key or value exists and is not null. `pointer` is an RFC 6901 pointer.
     ///
     /// # Errors
     /// Returns [`PointerError`] if the pointer is malformed.
@@ -71,13 +70,13 @@ impl Predicate {
         Ok(Self::new(Place::Field(side, Field::new(pointer)?, pointer.to_owned())))
     }
 
-    /// Holds if the place has one of these values. They are texts, numbers, and booleans, compared as written.
+    /// Changes the test: the place must have one of these values, which are strings, numbers, or booleans, compared as written.
     #[must_use]
     pub fn one_of(self, values: Vec<String>) -> Self {
         Self { test: Test::OneOf(values), ..self }
     }
 
-    /// Holds if this predicate does not.
+    /// Returns the negation of this predicate.
     #[must_use]
     pub fn negate(self) -> Self {
         Self { is_negated: !self.is_negated, ..self }
@@ -106,7 +105,8 @@ impl Predicate {
         matches!(self.place, Place::Field(Side::Value, ..))
     }
 
-    /// Returns the name and a value of a header with which the predicate holds, if it tests a header.
+    /// Returns the name and value of a header for which the predicate holds. Returns `None` if the predicate is negated or does not
+    /// test a header.
     #[must_use]
     pub fn as_header(&self) -> Option<(&str, &str)> {
         match (&self.place, &self.test) {

@@ -6,7 +6,8 @@ use super::Scratch;
 use super::encoding::Tag;
 
 impl Scratch {
-    /// Returns the parts of the last key, in order: bytes as text, JSON values as written, and the content of a value as its digest.
+    /// Returns the parts of the last key, in order: bytes as a string in quotes, other JSON values as written, and the content of a
+    /// value as its digest.
     #[must_use]
     pub fn texts(&self) -> Vec<String> {
         let (mut texts, mut rest) = (Vec::new(), &*self.encoded);
@@ -51,7 +52,7 @@ mod tests {
         let fingerprint = spec.fingerprint(&Record { key: Some(b"k"), value: Some(value), headers: &[] }, &mut scratch).unwrap();
         let texts = scratch.texts();
         assert_eq!(texts, ["\"k\"", "4711", "\"47\\\"11\"", "null", "true"]);
-        // A record key is bytes, which lookups take without quotes.
+        // A lookup takes the bytes of a record key as they are, without quotes.
         let asked = ["k", &texts[1], &texts[2], &texts[3], &texts[4]].map(str::as_bytes);
         let mut found = Vec::new();
         spec.fingerprints_of_texts(asked.into_iter(), &mut scratch, &mut found).unwrap();

@@ -145,7 +145,7 @@ fn the_message_about_broken_json_shows_the_position() {
     assert_eq!(spec(&["/id"]).fingerprint(&not_text, &mut scratch).unwrap_err().reason, Reason::Malformed);
 }
 
-/// The message of a record without a key.
+/// Returns the error message for a record without a key.
 fn message(spec: &KeySpec, value: &[u8], headers: &[(&str, Option<&[u8]>)]) -> String {
     let record = Record { value: Some(value), headers, ..Record::default() };
     spec.fingerprint(&record, &mut Scratch::default()).unwrap_err().message
@@ -263,7 +263,7 @@ fn an_event_is_the_same_in_both_modes() {
     assert_eq!(binary("é").unwrap(), whole(r#""\u00e9""#).unwrap());
     assert_eq!(binary("7").unwrap(), whole("7").unwrap());
     assert_ne!(binary("a-1").unwrap(), binary("a-2").unwrap());
-    // A member of the value is not an attribute if the attributes of the event are headers.
+    // In binary mode, the attributes are headers, and a member of the value is not an attribute.
     let missing = |error: Result<_, (Reason, String)>| error.unwrap_err();
     let message = "the record has no CloudEvents attribute `source`".to_owned();
     assert_eq!(missing(of(preset, &[("ce_id", "1")], Some(r#"{"source":"a","id":"1"}"#))), (Reason::MissingKey, message.clone()));

@@ -10,15 +10,15 @@ use crate::format::{PointerError, Scalar, unescape};
 use crate::record::Timestamp;
 use std::fmt;
 
-/// The smallest number in each unit, if no unit is configured. Each of these numbers is a time in March 1973, and the largest number
-/// in each unit is a time in the year 5138.
+/// The smallest number that is read in each unit if no unit is configured. Smaller numbers are seconds. So each unit covers the times
+/// from March 1973 to the year 5138.
 const LEAST: [(i128, TimeUnit); 3] = [
     (100_000_000_000_000_000, TimeUnit::Nanoseconds),
     (100_000_000_000_000, TimeUnit::Microseconds),
     (100_000_000_000, TimeUnit::Milliseconds),
 ];
 
-/// Digits behind the decimal point are ignored beyond this mantissa.
+/// Once a mantissa has reached this value, further digits after the decimal point are ignored, so that the mantissa cannot overflow.
 const MANTISSA_MAX: i128 = 10_i128.pow(30);
 
 /// The place and the unit of a record's event time.
@@ -28,7 +28,7 @@ pub struct EventTime {
     pub place: TimePlace,
     /// The unit or format of the time, or `None` to detect it.
     pub unit: Option<TimeUnit>,
-    /// True if a record without a usable time has Kafka's timestamp instead.
+    /// True if Kafka's timestamp is used for a record without a usable time.
     pub optional: bool,
 }
 
@@ -81,7 +81,7 @@ pub enum TimeUnit {
 }
 
 impl TimeUnit {
-    /// The names in a configuration.
+    /// The names of the units in a configuration.
     pub const NAMES: [&'static str; 5] = ["s", "ms", "us", "ns", "rfc3339"];
 
     /// Returns the unit with this name.
@@ -164,8 +164,8 @@ impl EventTime {
     }
 }
 
-/// Converts `mantissa` * 10^`exponent` to milliseconds. Without a unit, the magnitude decides. Returns `None` for a time before 1970, which
-/// Kafka cannot represent either, and for zero, which Protobuf has for a missing field.
+/// Converts `mantissa` * 10^`exponent` to milliseconds. Without a unit, the magnitude of the number determines the unit. Returns `None`
+/// for a time before 1970, which Kafka cannot represent, and for zero, which is Protobuf's value for a missing field.
 fn millis(unit: Option<TimeUnit>, mantissa: i128, exponent: i32) -> Option<Timestamp> {
     if unit == Some(TimeUnit::Rfc3339) || mantissa < 0 {
         return None;
@@ -190,7 +190,7 @@ fn scaled(mantissa: i128, exponent: i32) -> Option<i128> {
     }
 }
 
-/// Parses a decimal number as JSON has it: a mantissa, and a power of ten.
+/// Parses a decimal number in the syntax of JSON into a mantissa and a power of ten.
 fn number(text: &str) -> Option<(i128, i32)> {
     let bytes = text.as_bytes();
     let (is_negative, mut at) = if bytes.first() == Some(&b'-') { (true, 1) } else { (false, 0) };
@@ -219,7 +219,7 @@ fn number(text: &str) -> Option<(i128, i32)> {
     }
     if let Some(b'e' | b'E') = bytes.get(at) {
         let digits = &text[at + 1..];
-        // `parse` takes a sign, too, but no second one.
+        // `parse` accepts one sign, so `1e++9` is rejected.
         exponent = exponent.checked_add(digits.parse().ok()?)?;
         at = bytes.len();
     }
@@ -339,7 +339,7 @@ mod tests {
                 format!("{millis}{:03}", part / 1_000),
                 format!("{millis}{part:06}"),
             ] {
-                // Whole seconds are below the range of the other units.
+                // The seconds in the first text are below the smallest number of every other unit, so the unit is detected.
                 prop_assert_eq!(of(None).of_text(&text), Some(millis), "{}", text);
             }
         }

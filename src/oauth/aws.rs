@@ -10,7 +10,7 @@ use serde::Deserialize;
 use std::fmt::Display;
 use std::time::{Duration, SystemTime};
 
-/// Lifetime of a token. Brokers accept no longer one.
+/// Lifetime of a token. Brokers do not accept a longer lifetime.
 const LIFETIME: Duration = Duration::from_secs(15 * 60);
 
 const ANSWER_MAX: u64 = 1 << 20;
@@ -18,7 +18,7 @@ const ANSWER_MAX: u64 = 1 << 20;
 /// The address of the instance metadata service.
 const METADATA: &str = "http://169.254.169.254";
 
-/// The host for relative container credential URIs.
+/// The host to which `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI` is relative.
 const CONTAINER: &str = "http://169.254.170.2";
 
 /// Looks up an environment variable.
@@ -33,7 +33,7 @@ pub(super) struct Signer<'e> {
     pub(super) environment: Environment<'e>,
 }
 
-/// Credentials with their expiry time.
+/// Credentials with their expiry time. Credentials in environment variables have no known expiry time.
 struct Temporary {
     credentials: Credentials,
     expires: Option<SystemTime>,
@@ -50,7 +50,7 @@ struct Answer {
 }
 
 impl Signer<'_> {
-    /// Creates a token for the brokers of a region. Without a region, uses `AWS_REGION`.
+    /// Creates a token for the brokers of a region. Without a region, uses `AWS_REGION` or `AWS_DEFAULT_REGION`.
     pub(super) fn token(&self, region: Option<&str>, now: SystemTime) -> Result<Token, String> {
         let region = region.map(str::to_owned).or_else(|| self.variable("AWS_REGION")).or_else(|| self.variable("AWS_DEFAULT_REGION"));
         let region = region.ok_or("kafka.bootstrap_servers does not contain an AWS region; set the environment variable AWS_REGION")?;
@@ -138,7 +138,7 @@ impl Signer<'_> {
     }
 }
 
-/// Returns a presigned URL for the action `kafka-cluster:Connect`, in base64.
+/// Returns a presigned URL for the action `kafka-cluster:Connect`, encoded in base64url.
 fn token(credentials: &Credentials, region: &str, now: SystemTime) -> String {
     let host = format!("kafka.{region}.amazonaws.com");
     let request = Presigned { host: &host, path: "/", service: "kafka-cluster", region, payload: "", now, lifetime: LIFETIME };

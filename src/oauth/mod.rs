@@ -26,10 +26,11 @@ const INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// Interval at which a token file is read again.
 const FILE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The longest time until the renewal thread looks at the wall clock again. The time of its other waits stops while a machine is suspended.
+/// The longest time until the renewal thread compares the token's expiry with the wall clock again. A longer wait could miss the expiry,
+/// because timers stop while a machine is suspended.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The time for which a token of unknown lifetime is used.
+/// The assumed lifetime of a token if its real lifetime is unknown.
 const UNKNOWN_LIFETIME: Duration = Duration::from_secs(5 * 60);
 
 /// A client that uses tokens. The renewal thread calls it, so it must not block.
@@ -51,7 +52,7 @@ pub(crate) struct Tokens {
 #[derive(Default)]
 struct State {
     token: Option<Arc<Token>>,
-    /// The reason why the last attempt failed.
+    /// The reason why the last attempt failed, or `None` if it succeeded.
     trouble: Option<Arc<str>>,
     attempts: u64,
     attempted: Option<Instant>,
@@ -79,7 +80,7 @@ fn find(login: &OAuth) -> Option<Arc<Tokens>> {
     all().iter().find(|tokens| tokens.source == login.source).cloned()
 }
 
-/// The reason why the last attempt to obtain a token failed, if it did.
+/// Returns the reason why the last attempt to obtain a token failed, if it did.
 pub(crate) fn trouble(login: &OAuth) -> Option<String> {
     let trouble = find(login)?.lock().trouble.clone();
     trouble.map(|why| why.to_string())
@@ -131,7 +132,7 @@ impl Tokens {
     /// Returns the reason if there is no valid token.
     pub(crate) fn get(&self, timeout: Duration) -> Result<Arc<Token>, String> {
         let mut state = self.lock();
-        // Nobody renews the token while it has no subscribers.
+        // Without subscribers, the renewal thread renews the token only when this method is waiting, so the renewal may be overdue.
         let is_due = state.next_attempt.is_some_and(|next| next <= Instant::now());
         if let Some(token) = state.valid().filter(|_| !is_due) {
             return Ok(token);
@@ -154,8 +155,8 @@ impl Tokens {
         }
     }
 
-    /// Renews the token now, or ten seconds after the last attempt. Without this pause, a server that rejects every token would cause a
-    /// flood of requests.
+    /// Renews the token immediately, but not within ten seconds after the last attempt. Without this pause, a server that rejects every
+    /// token would cause a flood of requests.
     fn renew_early(&self, mut state: MutexGuard<'_, State>) {
         let Some(earliest) = state.attempted.map(|at| at + BACKOFF.1) else { return };
         if state.next_attempt.is_some_and(|next| next > earliest) {
@@ -169,7 +170,7 @@ impl Tokens {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Renews the token for as long as it has a user.
+    /// Renews the token whenever it is due, as long as the process lives. Pauses while no client uses the token.
     fn renew(&self) {
         let (mut requests, mut backoff) = (Requests::default(), BACKOFF.0);
         loop {
@@ -182,7 +183,8 @@ impl Tokens {
                 let wait = renew_in(&token, matches!(self.source, TokenSource::File(_)));
                 let is_expired = token.is_expired();
                 self.take(&mut state, token);
-                // The broker may still accept the token, because this machine's clock may be wrong.
+                // Clients got the token even if it has expired: this machine's clock may be wrong, so the broker may still accept the
+                // token.
                 if is_expired {
                     Err(format!(
                         "the token of {} has expired according to this machine's clock; check the clock, and whether the token is renewed",
@@ -232,7 +234,8 @@ impl Tokens {
 
     fn take(&self, state: &mut State, token: Token) {
         if state.token.as_ref().is_some_and(|current| current.is_same(&token)) {
-            // The file has not been updated yet. The expiry may differ if this machine's clock was set.
+            // The source returned the same token, such as a file that was not updated yet. Update only the expiry, which may differ if this
+            // machine's clock was set.
             state.token = Some(Arc::new(token));
             return;
         }
@@ -255,7 +258,7 @@ impl Tokens {
     }
 }
 
-/// Returns the time until the next renewal. librdkafka logs in again after 90% of a token's lifetime.
+/// Returns the time until the next renewal: 80% of the token's lifetime, because librdkafka logs in again after 90%.
 fn renew_in(token: &Token, is_file: bool) -> Duration {
     let by_lifetime = token.left().unwrap_or(UNKNOWN_LIFETIME).mul_f64(0.8);
     let wait = if is_file { by_lifetime.min(FILE_INTERVAL) } else { by_lifetime };

@@ -16,7 +16,8 @@ use ureq::typestate::AgentScope;
 /// Timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Timeout of a request to this host, such as to the AWS metadata service. Outside AWS, nothing answers.
+/// Timeout of a request to a service on this host, such as the AWS metadata service. The timeout is short, because outside AWS nothing
+/// answers.
 const LOCAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,7 +44,7 @@ struct Refusal {
     error_description: String,
 }
 
-/// A client of token sources.
+/// The HTTP clients for token requests, which are created when they are first used.
 #[derive(Default)]
 pub(super) struct Requests {
     agent: Option<ureq::Agent>,
@@ -123,7 +124,7 @@ pub(crate) fn agent(ca_location: Option<&Path>, timeout: Duration) -> Result<ure
     Ok(options(timeout).tls_config(tls).build().into())
 }
 
-/// Creates an HTTP client for services on this host. It uses no proxy.
+/// Creates an HTTP client for services on this host. The client uses no proxy.
 pub(super) fn local_agent(timeout: Duration) -> ureq::Agent {
     let tls = TlsConfig::builder().provider(TlsProvider::NativeTls).root_certs(RootCerts::PlatformVerifier).build();
     options(timeout).proxy(None).tls_config(tls).build().into()

@@ -36,7 +36,7 @@ const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 /// Returns the query of a presigned URL that has these additional parameters.
 pub(super) fn presign(request: &Presigned<'_>, credentials: &Credentials, parameters: &[(&str, &str)]) -> String {
     let &Presigned { host, path, service, region, payload, now, lifetime } = request;
-    // The signature uses the time to the second, without punctuation.
+    // AWS's format of the time: to the second, without punctuation.
     let time = humantime::format_rfc3339_seconds(now).to_string().replace(['-', ':'], "");
     let date = &time[..8];
     let scope = format!("{date}/{region}/{service}/aws4_request");

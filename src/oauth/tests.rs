@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 use std::sync::mpsc;
 
-/// Starts a token endpoint that gives these answers in order, and then no more. The channel receives the requests.
+/// Starts a token endpoint that sends these responses in order, and then stops. The channel receives the requests.
 fn endpoint(answers: Vec<(u16, &'static str)>) -> (TokenSource, mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/token", listener.local_addr().unwrap());
@@ -58,7 +58,7 @@ fn age(tokens: &Tokens) {
     state.attempted = state.attempted.map(|at| at.checked_sub(BACKOFF.1).unwrap());
 }
 
-/// A registry asks for tokens, but does not subscribe to them.
+/// The client of a schema registry gets tokens in this way: it requests them, but does not subscribe to them.
 #[test]
 fn tokens_without_subscribers_are_renewed_when_due_or_rejected() {
     let (source, _requests) = endpoint(vec![
@@ -90,7 +90,7 @@ fn client_credentials_are_sent_as_rfc_6749_describes_them() {
     assert!(request.starts_with("POST /token HTTP/1.1\r\n"), "{request}");
     assert!(request.to_ascii_lowercase().contains("authorization: basic yw5uomh1bnrlcji=\r\n"), "{request}");
     assert!(request.ends_with("grant_type=client_credentials&scope=a+b"), "{request}");
-    // It is valid, so nobody asks for another.
+    // The token is still valid, so there is no second request to the endpoint.
     assert_eq!(Tokens::of(&source).get(WAIT).unwrap().value(), "t1");
 }
 
@@ -122,7 +122,7 @@ fn a_token_that_a_broker_rejects_is_renewed_at_most_every_ten_seconds() {
     let _subscription = tokens.subscribe(Box::new(Listener(sender)));
     let next = || called.recv_timeout(WAIT).unwrap();
     assert_eq!(next(), Ok("t1".to_owned()));
-    // The schedule is updated after the token is delivered.
+    // `get` waits for the lock, which the renewal thread holds until it has delivered the token and updated the schedule.
     assert_eq!(tokens.get(WAIT).unwrap().value(), "t1");
     age(&tokens);
     reject(&login);
@@ -172,7 +172,7 @@ fn a_token_is_read_from_a_file_without_the_line_break() {
 fn an_expired_token_is_handed_over_with_the_reason_for_a_refusal() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("token");
-    // It expired in 1970.
+    // This token expired in 1970.
     let token = format!("e30.{}.c2ln", data_encoding::BASE64URL_NOPAD.encode(b"{\"exp\": 1}"));
     std::fs::write(&path, &token).unwrap();
     let tokens = Tokens::of(&TokenSource::File(path.clone()));

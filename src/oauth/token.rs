@@ -1,20 +1,21 @@
 //! A bearer token and its claims.
 //!
-//! Must never be shown. Must never be trusted: only the broker verifies a token.
+//! Must never show a token. Must never trust its claims, because only the broker verifies a token.
 
 use data_encoding::BASE64URL_NOPAD;
 use serde::Deserialize;
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A bearer token. Its `Debug` does not show it.
+/// A bearer token. `Debug` does not show the token itself.
 pub(crate) struct Token {
     value: String,
     principal: String,
     expires: Option<Expiry>,
 }
 
-/// The expiry by both clocks: the monotonic one stops while a machine is suspended, and the other one may be set.
+/// The expiry time by two clocks. A token expires when either clock reaches its time, because the monotonic clock stops while a machine is
+/// suspended, and the wall clock may be set.
 struct Expiry {
     monotonic: Instant,
     wall: SystemTime,
@@ -61,7 +62,7 @@ impl Token {
         &self.value
     }
 
-    /// The subject of the token, or an empty string if it has none.
+    /// The subject of the token, or an empty string if the token has no subject.
     pub(crate) fn principal(&self) -> &str {
         &self.principal
     }
@@ -100,7 +101,7 @@ mod tests {
         assert_eq!(token.principal(), "ann");
         let left = token.left().unwrap().as_secs();
         assert!((900..=1000).contains(&left), "{left}");
-        // The provider's lifetime takes precedence, because this machine's clock may be wrong.
+        // The lifetime from the provider takes precedence, because this machine's clock may be wrong.
         let token = Token::new(&jwt(format!("{{\"exp\": {exp}}}")), Some(Duration::from_secs(60))).unwrap();
         assert!(token.left().unwrap() <= Duration::from_secs(60));
         let expired = Token::new(&jwt("{\"exp\": 1}".to_owned()), None).unwrap();

@@ -1,7 +1,7 @@
 //! The fields of a recorded stream as columns: the candidates for a key.
 //!
-//! Owns a table of hashes with a row per record, a column for each field of the first records, and one column for everything
-//! else. Must never use more memory than its limit, regardless of the input: it keeps only the start of a longer stream.
+//! Owns a table of hashes with a row per record, a column for each field of the first records, and one column for all other fields. Must
+//! never use more memory than its limit, regardless of the input: of a longer stream, it keeps only the start.
 
 use crate::content::{self, CompareContent};
 use crate::format::{Encoding, NoSchemas, RecordFormat, Scalar, compression};
@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Maximum number of records in a table: with all columns and times, 70 MB.
 const RECORDS_MAX: usize = 200_000;
-/// Number of records from which columns are taken.
+/// Number of records at the start of the stream whose fields get columns.
 const RECORDS_OF_COLUMNS: usize = 1_000;
 const COLUMNS_MAX: usize = 32;
 /// Maximum number of fields that are tried as the record time.
@@ -24,17 +24,17 @@ const TIMES: std::ops::Range<i64> = 946_684_800_000..4_102_444_800_000;
 /// The hash of a field that is missing or null.
 const MISSING: u64 = 0;
 
-/// Location of a key part.
+/// Location of a possible key part.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Place {
     RecordKey,
     Header(String),
     Field(String),
-    /// Everything without a column of its own: further fields, and values that are not JSON objects.
+    /// All fields without a column of their own, and values that are not JSON objects.
     Rest,
 }
 
-/// One field of all records.
+/// The values of one field in all records, as hashes.
 #[derive(Debug)]
 pub(super) struct Column {
     pub(super) place: Place,
@@ -60,17 +60,17 @@ impl Column {
     }
 }
 
-/// The start of a stream.
+/// The start of a recorded stream, as a table.
 #[derive(Debug)]
 pub(super) struct Columns {
     pub(super) fields: Vec<Column>,
-    /// Column for everything else. After reading, it becomes the last of the fields.
+    /// Column for all fields without a column of their own. After reading, it becomes the last of the fields.
     rest: Column,
-    /// Stream time of the partition at each record.
+    /// For each record, the stream time of its partition.
     pub(super) times: Vec<Option<Timestamp>>,
     partitions: Vec<i32>,
     pub(super) records: usize,
-    /// True if the stream continued.
+    /// True if the stream has more records than this table.
     pub(super) is_cut: bool,
     /// The field that was used as the record time because none was given.
     pub(super) time: Option<String>,
@@ -79,7 +79,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Reads the start of `input`. `time` is the field with a record's time, for formats whose lines have no other. Fields that
+    /// Reads the start of `input`. `time` is the field with a record's time, for formats whose lines have no timestamp. Fields that
     /// `compare` leaves out are not part of [`Place::Rest`].
     pub(super) fn read(input: impl BufRead, format: Format, time: Option<&Field>, compare: &CompareContent) -> Result<Self, ReplayError> {
         let mut lines = Lines::new(input);
@@ -123,7 +123,7 @@ impl Columns {
         }
         let rest = Column { place: Place::Rest, hashes: Vec::new(), times: 0 };
         table.fields.push(std::mem::replace(&mut table.rest, rest));
-        // A sample of a topic may have one partition after the other.
+        // Stream time is computed for each partition, because a sample of a topic may have one partition after the other.
         let mut latest: HashMap<i32, Option<Timestamp>> = HashMap::new();
         for (time, partition) in table.times.iter_mut().zip(&table.partitions) {
             let latest = latest.entry(*partition).or_default();
@@ -133,7 +133,7 @@ impl Columns {
         Ok(table)
     }
 
-    /// Adds a record with these fields. `rest` is the hash of the rest of the record.
+    /// Adds a record with these fields. `rest` is the hash of the value if it has no fields.
     fn add(
         &mut self,
         time: Option<Timestamp>,
@@ -157,7 +157,7 @@ impl Columns {
                 })
             });
             let Some(number) = number else {
-                // The combination is equal if each field is equal.
+                // Hashes are added, so the hash of all these fields does not depend on their order.
                 if let Place::Field(pointer) = &place
                     && hash != MISSING
                     && !compare.leaves_out(pointer)
@@ -206,7 +206,7 @@ fn hash(kind: u64, bytes: &[u8]) -> u64 {
 /// A field of one record: its location, the hash of its value, and the time if the value is a time.
 type FieldOfRow = (Place, u64, Option<Timestamp>);
 
-/// Returns the fields of a record, and the hash of a value without fields.
+/// Returns the fields of a record. If the value is not a JSON object, also returns the hash of the value.
 fn fields(recorded: &Recorded<'_>, format: &mut Option<RecordFormat>, reader: &mut ValueReader) -> (Vec<FieldOfRow>, u64) {
     let mut fields = Vec::new();
     if let Some(key) = recorded.key.as_deref() {
@@ -232,7 +232,7 @@ fn fields(recorded: &Recorded<'_>, format: &mut Option<RecordFormat>, reader: &m
     if !is_object {
         return (fields, hash(2, value));
     }
-    // For duplicate names, the last counts.
+    // If an object has the same name twice, the last value counts.
     leaves.reverse();
     leaves.sort_by(|(one, ..), (other, ..)| one.cmp(other));
     leaves.dedup_by(|(one, ..), (other, ..)| one == other);

@@ -25,16 +25,16 @@ pub(super) struct Candidate {
     pub(super) can_retract: bool,
     /// Behavior above the planned load.
     pub(super) overfull: &'static str,
-    /// True if the kind supports any rate with any memory, because it compensates by forgetting.
+    /// True if the kind meets any rate with any memory. With less memory, it forgets keys sooner instead.
     pub(super) elastic: bool,
-    /// The line that configures the kind, if a topic can use it.
+    /// The configuration line for the kind, or `None` if a topic cannot use the kind.
     pub(super) configuration: Option<String>,
-    /// Average share of unseen keys reported as seen over a window that has the planned keys, if a topic can use the kind.
+    /// Average share of unseen keys reported as seen, over a window that has the planned keys, or `None` if a topic cannot use the kind.
     pub(super) mean: Option<f64>,
 }
 
 impl Candidate {
-    /// Creates a candidate that remembers keys, cannot retract, and is in memory only.
+    /// Creates a candidate for a kind that never forgets a key within the window, cannot retract, and uses no disk.
     fn new(predict: impl Fn(f64) -> Prediction + 'static, k: u32, reads: String, overfull: &'static str) -> Self {
         Self {
             predict: Box::new(predict),
@@ -55,8 +55,8 @@ impl Candidate {
 /// Sizes a kind to meet a rate at load 1.
 pub(super) type Make = Box<dyn Fn(&Ask, f64) -> Candidate>;
 
-/// Returns the name and constructor of every kind, in table order. The default kind is followed by variants that show the effect of chaining
-/// and of slices.
+/// Returns the name and constructor of every kind, in table order. After the default kind come two variants of it, which show the effects
+/// of chaining and of slices.
 pub(super) fn kinds() -> Vec<(&'static str, Make)> {
     let mut kinds: Vec<(_, Make)> = Vec::new();
     for &kind in Kind::ALL {
@@ -99,10 +99,10 @@ fn offered(kind: Kind, ask: &Ask, rate: f64, slices: u32) -> Candidate {
     let (options, bytes) = match properties.size {
         Size::Capacity => (format!("capacity = \"{}\", false_positive_rate = {rate:e}, slices = {slices}", count(ask.keys)), 0),
         Size::Memory { least } => {
-            // Any memory works. By default, use the same memory as a filter that forgets nothing.
+            // Any memory works. By default, use the memory of the default kind, which forgets nothing.
             let like_default =
                 || Kind::default().spec(window, &demand).map_or(0, |spec| spec.bytes(window)).saturating_mul(partitions(ask));
-            // The plan uses the exact number of bytes in the configuration line.
+            // Round the memory first, so that the plan is for exactly the memory in the configuration line.
             let (bytes, memory) = whole_size(ask.memory_bytes.unwrap_or_else(like_default).max(least));
             (format!("memory = \"{memory}\", false_positive_rate = {rate:e}"), bytes / partitions(ask))
         }
@@ -128,7 +128,7 @@ fn offered(kind: Kind, ask: &Ask, rate: f64, slices: u32) -> Candidate {
     }
 }
 
-/// All fingerprints on disk. Errors are hash collisions: one pair of keys in 2^128.
+/// The candidate for a kind that has all fingerprints on disk. Its only errors are hash collisions: one pair of keys in 2^128.
 fn on_disk(ask: &Ask, overfull: &'static str) -> Candidate {
     let generations = ask.slices + 1;
     Candidate {

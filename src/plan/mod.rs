@@ -1,7 +1,7 @@
 //! Predicts the memory and the false positive rate of filters.
 //!
-//! Compares the filter kinds by memory, error rate at each load, and guarantees. Counts a sample, and proposes a configuration for it.
-//! Does not build any filter.
+//! Compares the kinds of filters by memory, by error rate at each load, and by guarantees. Counts a sample, and proposes a configuration
+//! for it. Must never build a filter.
 
 mod columns;
 mod kinds;
@@ -16,9 +16,9 @@ use crate::filter::Kind;
 use kinds::{Make, UNCHAINED, kinds, whole};
 use serde::{Deserialize, Serialize};
 
-/// The loads of a table.
+/// The loads for which tables have columns, as multiples of the planned number of keys.
 const LOADS: [f64; 4] = [1.0, 1.5, 2.0, 4.0];
-/// The number of steps of a curve: loads from 0 to 4 in steps of a twentieth.
+/// Number of steps of a curve, and load per step: loads from 0 to 4 in steps of a twentieth.
 const CURVE_STEPS: u32 = 80;
 const CURVE_STEP: f64 = 0.05;
 
@@ -42,7 +42,6 @@ pub struct Ask {
 /// A comparison of the kinds of filters. Its JSON is for scripts, so field names are stable.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// The requirements.
     pub ask: Ask,
     /// The counts of the sample, if one was given.
     pub sample: Option<Sample>,
@@ -52,7 +51,7 @@ pub struct Comparison {
     pub kinds: Vec<Row>,
 }
 
-/// Costs and guarantees of one kind. Sizes are for the whole topic unless stated otherwise. Rates have four digits.
+/// Costs and guarantees of one kind. Sizes are for the whole topic unless stated otherwise. Rates are rounded to four digits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     pub kind: String,
@@ -60,11 +59,11 @@ pub struct Row {
     pub memory_bytes: u64,
     /// Memory of one partition when a window has the planned keys, in bytes.
     pub partition_bytes: u64,
-    /// Memory of one partition once slices have adapted, which makes an aging filter an eighth larger.
+    /// Memory of one partition, in bytes, once slices have adapted to a stream with the planned keys. An aging filter is then an eighth
+    /// larger.
     pub steady_partition_bytes: u64,
-    /// Maximum memory of a pod that has all partitions, with one worker thread: these filters, the memory of each partition in
-    /// addition to its filter, and [`POD_BASE_BYTES`]. The fingerprints that kind `exact` holds until a checkpoint are not
-    /// included.
+    /// Maximum memory of a pod that has all partitions, with one worker thread, in bytes: the filters, the other memory of each partition,
+    /// and [`POD_BASE_BYTES`]. The fingerprints that kind `exact` holds until a checkpoint are not included.
     pub pod_bytes: u64,
     /// Disk space when a window has the planned keys, in bytes. 0 for kinds that are in memory.
     pub disk_bytes: u64,
@@ -76,11 +75,12 @@ pub struct Row {
     pub reads: String,
     /// Predictions at 1, 1.5, 2, and 4 times the planned keys.
     pub loads: Vec<Point>,
-    /// Predicted average rate over a window that has the planned keys, or `None` for kinds that are included for comparison.
+    /// Predicted average rate over a window that has the planned keys, or `None` for kinds that a topic cannot use, which are shown for
+    /// comparison.
     pub mean_rate: Option<f64>,
     /// True if an inserted key is seen for the whole window, without exception.
     pub remembers: bool,
-    /// Share of duplicates, one whole window after their key was inserted, that are reported as unseen.
+    /// Share of duplicates that are reported as unseen if they arrive one whole window after their key was inserted.
     pub forgets: f64,
     /// True if a key can be retracted.
     pub can_retract: bool,
@@ -90,7 +90,7 @@ pub struct Row {
     pub fits: Option<bool>,
     /// The smallest rate within the requested memory, or `None` if the kind does not fit at any rate.
     pub rate_within_memory: Option<f64>,
-    /// The line that configures the kind, if a topic can use it.
+    /// The configuration line for the kind, or `None` if a topic cannot use the kind.
     pub configuration: Option<String>,
     /// Predictions at loads from 0 to 4, in steps of a twentieth.
     pub curve: Vec<Point>,
@@ -116,15 +116,16 @@ pub enum Error {
     Candidate(String),
 }
 
-/// Maximum memory of a process with one worker thread, in addition to its filters: RocksDB's buffers and cache (128 MiB), records
-/// that librdkafka has read ahead (72) and has yet to send (256), a transaction (100), a checkpoint (16), and two rebuilds (144).
+/// Maximum memory of a process with one worker thread, in addition to its filters, in MiB: RocksDB's buffers and cache (128), records that
+/// librdkafka has read ahead (72) and has yet to send (256), a transaction (100), a checkpoint (16), and two rebuilds (144).
 pub const POD_BASE_BYTES: u64 = 716 << 20;
 
-/// Memory of a partition in addition to its state, mostly in librdkafka (docs/benchmarks/growth.md: 4 and 1,000 idle partitions).
+/// Memory of a partition in addition to its state, in bytes, mostly in librdkafka. Measured with 4 and with 1,000 idle partitions
+/// (docs/benchmarks/growth.md).
 const PARTITION_BYTES: u64 = 13_100;
 
-/// Memory of a partition's watched keys (`dedup::watched`): one in 64 keys, within bounds, in a half-full table with entries of
-/// 33 bytes.
+/// Memory of a partition's watched keys (`dedup::watched`), in bytes. One key in 64 is watched, within bounds. They are in a half-full
+/// table with entries of 33 bytes.
 fn watched_bytes(keys: u64) -> u64 {
     (keys / 64).clamp(1024, 16_384) * 66
 }
@@ -161,7 +162,7 @@ fn row(name: &str, make: &Make, ask: &Ask) -> Row {
     let disk_bytes = whole(kind.disk).saturating_mul(partitions);
     let fits = ask.memory_bytes.map(|bytes| memory_bytes <= bytes);
     let rate_within_memory = match ask.memory_bytes {
-        // The kind can reach any rate within this memory, so usually the requested rate.
+        // An elastic kind meets any rate with any memory, so it usually meets the requested rate.
         Some(bytes) if kind.elastic => {
             (memory_bytes <= bytes).then(|| rounded((kind.predict)(f64::INFINITY).rate.max(ask.false_positive_rate)))
         }
@@ -201,7 +202,7 @@ fn bits_per_key(ask: &Ask, bytes: u64) -> f64 {
     (bytes as f64 * 80.0 / ask.keys.max(1) as f64).round() / 10.0
 }
 
-/// Returns the smallest rate for which a kind takes at most `bytes` per partition.
+/// Returns the lowest rate at which a kind takes at most `bytes` per partition.
 fn reachable(make: &Make, ask: &Ask, bytes: u64) -> Option<f64> {
     let expected = |exponent: f64| (make(ask, 10_f64.powf(exponent)).predict)(1.0);
     // Sizing does not support rates below this range, and a filter with a higher rate is useless.
@@ -219,10 +220,10 @@ fn reachable(make: &Make, ask: &Ask, bytes: u64) -> Option<f64> {
     Some(rounded(expected(high).rate))
 }
 
-/// Rounds to four digits. None of the formulas here is more precise.
+/// Rounds to four significant digits. None of the formulas here is more precise.
 fn rounded(rate: f64) -> f64 {
     let digits = format!("{rate:.3e}").parse().unwrap_or(rate);
-    // A difference may be -0.
+    // A rate that is computed as a difference may be -0, which would be printed with its sign.
     if digits > 0.0 { digits } else { 0.0 }
 }
 

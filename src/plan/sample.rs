@@ -1,9 +1,9 @@
 //! Counts a recorded stream: distinct keys, duplicates, and keys in a window.
 //!
-//! Owns the count, by 128-bit fingerprints in memory. The count is exact as long as memory holds all keys. Beyond that, it is an
-//! estimate from a share of the keys, by adaptive sampling (Wegman; Flajolet, Computing 43, 1990): whenever memory is full, half
-//! of the keys are dropped by their fingerprints, from then on and retroactively. Must never use more memory than its limit,
-//! regardless of the input.
+//! Keys are counted by their 128-bit fingerprints, in memory. The count is exact as long as all keys fit into memory. With more keys, the
+//! count is an estimate by adaptive sampling (Wegman; Flajolet, Computing 43, 1990): whenever memory is full, half of the keys, selected
+//! by their fingerprints, are dropped, as if they had never occurred, and are ignored from then on. Must never use more memory than its
+//! limit, regardless of the input.
 
 use crate::config::{EarlierRules, Topic};
 use crate::filter::{Slice, Window};
@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::BufRead;
 use std::sync::Arc;
 
-/// Maximum number of keys in memory: the capacity of a table with 2^20 entries of 33 bytes each. An estimate uses at least half
-/// of that.
+/// Maximum number of keys in memory: the capacity of a hash table with 2^20 entries of 33 bytes each. An estimate is based on about half
+/// of that number or more.
 const KEYS_MAX: usize = 900_000;
 
 /// Options for reading a sample.
@@ -26,15 +26,15 @@ pub struct SampleOptions {
     pub format: Format,
     /// Location of the key.
     pub key: KeySpec,
-    /// Predicates that all hold for the records that are deduplicated. Only these count.
+    /// Conditions on a record. Only records for which all of them hold are deduplicated and counted.
     pub when: Vec<Predicate>,
-    /// The earlier rules of the input. Their records do not count.
+    /// Rules of the same input that come before this rule in the configuration. The records that they select are not counted.
     pub earlier: Vec<Topic>,
     pub formats: Formats,
     pub schemas: Arc<dyn Schemas>,
     /// Location of the time of the event, if it is not Kafka's timestamp.
     pub event_time: Option<EventTime>,
-    /// Location of the field that stands for Kafka's timestamp, for formats whose lines have none.
+    /// Location of the field that replaces Kafka's timestamp, for formats whose lines have no timestamp.
     pub time: Option<Field>,
     /// Window in which keys are counted.
     pub window: Option<Window>,
@@ -56,7 +56,7 @@ pub struct Sample {
     pub invalid: u64,
     /// Number of records that `when` does not select, or that an earlier rule of the input does. They are not part of any other count.
     pub passed: u64,
-    /// Number of records without a time. They get the time of the previous records.
+    /// Number of records without a time. They are counted at the time of the previous records.
     pub untimed: u64,
     /// Time between the first and the last record, in milliseconds, or `None` if no record has a time.
     pub span_ms: Option<u64>,
@@ -158,8 +158,8 @@ fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Resul
     Ok(sample)
 }
 
-/// The slice in which each key was last seen, and the number of such keys in each slice of a window. Only contains keys whose
-/// fingerprints start with `halvings` zero bits.
+/// The slice in which each key was last seen, and for each slice of a window, the number of keys that were last seen in it. Only contains
+/// keys whose fingerprints start with `halvings` zero bits.
 #[derive(Default)]
 struct Windows {
     window: Option<Window>,
@@ -173,7 +173,7 @@ struct Windows {
 }
 
 impl Windows {
-    /// Advances time to `time`, unless it is already later.
+    /// Advances time to `time`. An earlier time has no effect.
     fn advance(&mut self, time: Timestamp) {
         let known = self.time;
         if known.is_some_and(|known| time <= known) {
@@ -182,7 +182,7 @@ impl Windows {
         self.time = Some(time);
         let slice = self.window.and_then(|window| window.slice_at(time)).unwrap_or_default();
         if known.is_none() {
-            // Keys seen before any time was known belong to the first known time.
+            // Keys seen before any time was known belong to the slice of the first known time.
             self.slices = self.slices.values().map(|&keys| (slice, keys)).collect();
             self.last.values_mut().for_each(|last| *last = slice);
         } else if slice > self.slice {
@@ -233,8 +233,8 @@ impl Windows {
         if self.halvings == 0 { 0.0 } else { 1.0 / (counted.max(1) as f64).sqrt() }
     }
 
-    /// Ends the current slice, and updates the largest number of distinct keys per window. Each key counts in the slice in which it was last
-    /// seen, so it counts once.
+    /// Ends the current slice, and updates the largest number of distinct keys per window. A key counts only in the slice in which it was
+    /// last seen, so a window counts each key once.
     fn close(&mut self) {
         let slices = self.window.map_or(1, Window::slices);
         let oldest = self.slice.before(slices - 1);
@@ -243,7 +243,7 @@ impl Windows {
     }
 }
 
-/// True if a key is still counted after `halvings`.
+/// True if a key is still counted after the sampled share of keys was halved this many times.
 const fn is_counted(fingerprint: Fingerprint, halvings: u32) -> bool {
     fingerprint.high().leading_zeros() >= halvings
 }
@@ -325,7 +325,7 @@ mod tests {
             let lines: String = stream.iter().map(|(id, time)| format!("{{\"id\":{id},\"t\":{time}}}")).collect::<Vec<_>>().join("\n");
             counted(Format::Ndjson, Part::Field("/id".into()), Some("/t"), window, &lines)
         };
-        // Slices of 50: keys 1 2 | 3 | 1 4 5 | … | 6
+        // Slices of 50 ms have the keys 1 2 | 3 | 1 4 5 | … | 6.
         assert_eq!(sample(&[(1, 0), (2, 10), (3, 50), (1, 100), (4, 101), (5, 102), (6, 900)]).window_keys, Some(4));
         // Time does not go back: a late record belongs to the open slice.
         assert_eq!(sample(&[(1, 500), (2, 0), (3, 501)]).window_keys, Some(3));

@@ -39,7 +39,7 @@ fn a_plain_filter_takes_the_published_bits() {
 
 #[test]
 fn an_overfull_plain_filter_has_the_published_rate() {
-    // Filled t times, the rate is about (1 - 0.5^t)^k.
+    // With t times the planned keys, the rate is about (1 - 0.5^t)^k.
     let bloom = row(ask(10_000_000, 1e-4), "bloom");
     close(rate_at(&bloom, 2.0), 0.75_f64.powi(13), 0.15);
     close(rate_at(&bloom, 4.0), (1.0 - 0.5_f64.powi(4)).powi(13), 0.1);
@@ -118,7 +118,8 @@ fn planned_reads_match_the_filter() {
 
 #[test]
 fn an_absurdly_overfull_filter_is_wrong_nearly_always() {
-    // A few bits per key, then a quarter of that. The weights of the mixture would underflow.
+    // With few bits per key, and four times the planned keys, a block has very many keys. Without logarithms, their Poisson probabilities
+    // would be too small for a float.
     let unchained = row(ask(1_000_000, 0.9), "unchained");
     let rates: Vec<_> = unchained.curve.iter().map(|point| point.rate).collect();
     assert!(rates.windows(2).all(|pair| pair[0] <= pair[1] * 1.05), "{rates:?}");
@@ -146,12 +147,12 @@ fn a_cuckoo_filter_takes_the_known_bits_and_chains() {
 fn a_stable_filter_forgets_as_it_predicts() {
     let ask = Ask { memory_bytes: Some(60_000_000), ..ask(10_000_000, 1e-3) };
     let stable = row(ask, "stable");
-    // 60 MB are 57.2 MiB, and the line has whole MiB.
+    // 60 MB are 57.2 MiB. The configuration line rounds them down to whole MiB.
     let plan = StableSizing::new(57 << 20, 1e-3);
     assert_eq!((stable.memory_bytes, stable.k), (plan.bytes(), plan.layout.k));
     assert_eq!((stable.remembers, stable.forgets), (false, rounded(plan.unseen_after(10_000_000))));
     assert!(stable.forgets > 0.01 && stable.forgets < 0.9, "{}", stable.forgets);
-    // After as many keys as the filter remembers on average, its own load is 1.
+    // A plan's load counts planned keys, and the load of `predict` counts key lifetimes, so one is converted to the other.
     let lifetime = plan.lifetime() / 1e7;
     let at = stable.curve.iter().min_by(|a, b| (a.load - lifetime).abs().total_cmp(&(b.load - lifetime).abs())).unwrap();
     close(at.rate, plan.predict(at.load / lifetime).rate, 1e-3);
@@ -230,7 +231,7 @@ fn memory_is_turned_into_rates() {
     let report = bounded(30 << 20);
     let of = |kind: &str| report.kinds.iter().find(|row| row.kind == kind).unwrap();
     assert_eq!((of("aging").fits, of("bloom").fits, of("exact").fits), (Some(false), Some(true), Some(true)));
-    // A kind that is reported to fit does fit, and a much better rate would not.
+    // The filter fits into the memory at about the reported rate, but not at a lower rate.
     let reached = of("aging").rate_within_memory.unwrap();
     assert!(row(ask(10_000_000, reached * 1.05), "aging").memory_bytes <= 30 << 20);
     assert!(row(ask(10_000_000, reached * 0.95), "aging").memory_bytes > 30 << 20);
@@ -262,7 +263,7 @@ fn json_round_trips() {
     assert_eq!(json["kinds"][0]["loads"][2]["load"], 2.0);
     assert_eq!(json["kinds"][0]["curve"].as_array().unwrap().len(), 81);
     let mut back: Comparison = serde_json::from_str(&json.to_string()).unwrap();
-    // The parser may be off in the last bit of a float.
+    // The JSON parser may be off in the last bit of a float.
     for row in &mut back.kinds {
         row.rate_within_memory = row.rate_within_memory.map(rounded);
         row.forgets = rounded(row.forgets);

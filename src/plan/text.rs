@@ -149,7 +149,8 @@ fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Vec<Vec<Stri
     std::iter::once(head.iter().map(|&cell| cell.to_owned()).collect()).chain(rows).collect()
 }
 
-/// Formats rows as lines. The first column and text are left-aligned, and numbers are right-aligned.
+/// Formats rows as lines. The first column is left-aligned, and so is the last one if it has text. All other columns are numbers, and are
+/// right-aligned.
 pub(super) fn columns(rows: &[Vec<String>], ends_in_text: bool) -> String {
     let last = rows.first().map_or(0, Vec::len).saturating_sub(1);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
@@ -166,7 +167,7 @@ pub(super) fn columns(rows: &[Vec<String>], ends_in_text: bool) -> String {
     text
 }
 
-/// Multiplies a number of bytes by a factor.
+/// Formats a number of bytes, multiplied by a load.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 fn scaled(bytes: u64, load: f64) -> String {
     size(super::whole(bytes as f64 * load))

@@ -3,7 +3,7 @@
 use crate::kafka;
 use crate::record::Offset;
 
-/// Error of a redrive. Dead letters of earlier transactions stay redriven.
+/// Error of a redrive. Dead letters in transactions that were committed before the error stay redriven.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -14,7 +14,7 @@ pub enum Error {
     Kafka(#[from] kafka::Error),
 }
 
-/// A dead letter that the topic that it is written to rejects.
+/// A dead letter that a topic rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejected {
     /// Dead-letter topic.
@@ -23,7 +23,7 @@ pub struct Rejected {
     pub partition: i32,
     /// Offset of the dead letter.
     pub offset: Offset,
-    /// Topic that rejects it.
+    /// Topic that rejected the dead letter.
     pub target: String,
     /// Error message.
     pub error: String,
@@ -47,7 +47,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// An error of a capture.
+/// Converts an error from reading a dead-letter topic. A fatal error concerns only this topic.
 impl From<kafka::Error> for Failure {
     fn from(error: kafka::Error) -> Self {
         match error {

@@ -1,17 +1,18 @@
 //! Redrives dead letters: writes them back to the topics that they came from.
 //!
 //! The group `<group_id>-redrive` stores the position in each dead-letter topic. One transaction writes dead letters and commits the
-//! positions after them, so each dead letter is redriven once, through crashes and repeated commands. The transactional id has the same
-//! name, so that a redrive fences another one of the same group.
+//! positions after them, so each dead letter is redriven once, despite crashes and repeated commands. `<group_id>-redrive` is also the
+//! transactional id, so that a redrive fences an earlier redrive of the same group.
 //!
-//! A pass over a dead-letter topic that fails is repeated from the committed positions. Dead letters that their target rejects are then
-//! left where they are, and later redrives try them again.
+//! If topics reject dead letters during a pass over a dead-letter topic, the pass is repeated from the committed positions without the
+//! rejected dead letters. Later redrives try to write them again.
 //!
-//! This module must never write to a topic that is not in the configuration, or read a dead letter that was added after the start.
+//! Owns the order of these passes. Must never write to a topic that is not in the configuration, or read a dead letter that was added after
+//! the start.
 //!
 //! | file | content |
 //! |---|---|
-//! | `position` | the redriven dead letters of a partition |
+//! | `position` | the position in a partition, and the dead letters that were left out or rejected |
 //! | `target` | the topic and partition that a dead letter is written to |
 //! | `writer` | the transactions |
 //! | `error` | errors |
@@ -35,9 +36,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use target::{Origins, is_of_output, kind, names};
 use writer::Writer;
 
-/// Maximum bytes of a batch.
+/// Maximum size of a batch in bytes.
 const BATCH_BYTES: usize = 1_000_000;
-/// Batch size with one record per batch, for topics that accept only smaller batches.
+/// Maximum size of a batch in bytes with which each record gets its own batch, for topics that accept only smaller batches.
 const ONE_RECORD: usize = 1;
 /// Maximum number of rejected dead letters of a topic in one redrive.
 const REJECTED_MAX: usize = 100;
@@ -47,7 +48,7 @@ const REJECTED_MAX: usize = 100;
 pub struct Options {
     /// Inputs. Empty means all.
     pub inputs: Vec<String>,
-    /// Verdicts. Empty means those whose dead letters go to the input.
+    /// Verdicts. Empty means all verdicts whose dead letters go to the input.
     pub verdicts: Vec<Verdict>,
     pub limit: u64,
     /// True to write nothing.
@@ -59,12 +60,12 @@ pub struct Options {
 pub struct Redriven {
     /// Number of redriven dead letters by input, reason, and topic written to.
     pub counts: BTreeMap<(String, &'static str, String), u64>,
-    /// Kinds of dead letters that were not selected, now or earlier: inputs and reasons, separated by a slash.
+    /// Kinds of dead letters that this redrive or an earlier one did not select, in the form `<input>/<reason>`.
     pub left_out: BTreeSet<String>,
-    /// The same for dead letters whose topic is not in the configuration, or whose reason is not known. For kinds of earlier redrives, the
-    /// input may be `?` and the reason a hash.
+    /// Left-out kinds whose input is not in the configuration, or whose reason this version does not know. If an earlier redrive stored
+    /// only the hash of a kind, the form is `?/<hash>`.
     pub unknown: BTreeSet<String>,
-    /// Dead letters that were rejected.
+    /// Dead letters that a topic rejected.
     pub rejected: Vec<Rejected>,
     /// Selected topics that could not be used, with the reasons.
     pub unusable: BTreeMap<String, String>,
@@ -82,8 +83,8 @@ impl Redriven {
     }
 }
 
-/// Redrives the dead letters that exist at the start. Calls `progress` with the number of offsets that were read and of all offsets.
-/// Reports a topic that cannot be used, or a dead letter that is rejected, and continues with the others.
+/// Redrives the dead letters that exist at the start. Calls `progress` with the number of offsets read so far, and the number of all
+/// offsets. If a topic cannot be used, or if a dead letter is rejected, reports this and continues with the other topics and dead letters.
 ///
 /// # Errors
 /// Fails if the configuration has no dead-letter topic, a permission of the group is missing, another redrive starts, or the brokers fail.
@@ -129,7 +130,7 @@ pub fn redrive(config: &Config, options: &Options, waiting: &Waiting<'_>, progre
                 Failure::Topic(why) => redrive.leave_topic(&letters.name, why),
                 Failure::Rejected(rejected) => redrive.leave_rejected(rejected),
                 Failure::Batch => {
-                    // With one record per batch, brokers reject only the records that they would never accept.
+                    // With one record per batch, brokers reject only records that they would reject in any batch.
                     batch_bytes = ONE_RECORD;
                     true
                 }
@@ -161,7 +162,8 @@ struct Redrive<'a> {
     origins: Origins,
     /// The selected kinds and their hashes.
     kinds: BTreeSet<String>,
-    /// The kinds of the configuration and their hashes, with the same kind of the input.
+    /// Maps each kind that the configuration can have, and its hash, to the kind with the name of the input. A kind itself may have the
+    /// name of the repartition topic.
     names: BTreeMap<String, String>,
     /// The partitions and offsets of the dead letters of the current topic that were rejected.
     rejected: BTreeSet<(i32, Offset)>,
@@ -177,14 +179,15 @@ impl<'a> Redrive<'a> {
         Ok(Some(Writer::connect(self.config, self.view.outsider()?, batch_bytes, self.waiting.stop)?))
     }
 
-    /// Leaves out the dead letters of a topic, or those in a dead-letter topic. Returns false.
+    /// Leaves out the dead letters of an input, or all dead letters in a dead-letter topic. Returns false, because the pass is not
+    /// repeated.
     fn leave_topic(&mut self, topic: &str, why: String) -> bool {
         (self.waiting.report)(&format!("topic {topic:?} is left out: {why}"));
         self.redriven.unusable.insert(topic.to_owned(), why);
         false
     }
 
-    /// Leaves rejected dead letters where they are. Returns false if there are too many.
+    /// Leaves rejected dead letters where they are. Returns false if there are too many, which means that the pass is not repeated.
     fn leave_rejected(&mut self, rejected: Vec<Rejected>) -> bool {
         for rejected in rejected {
             let Rejected { topic, partition, offset, target, error } = &rejected;
@@ -224,7 +227,7 @@ impl<'a> Redrive<'a> {
         Ok(())
     }
 
-    /// Finds the dead-letter topics of usable topics, and where they end now.
+    /// Finds the dead-letter topics of the usable inputs, and the current end offset of each partition.
     fn find_letters(&mut self, selected: &[(&Topic, &str)]) -> Result<Vec<Letters>, Error> {
         let usable = selected.iter().filter(|(topic, _)| !self.redriven.unusable.contains_key(&topic.input));
         let (names, mut found) = (usable.map(|(_, name)| *name).collect::<BTreeSet<_>>(), Vec::new());
@@ -247,7 +250,7 @@ impl<'a> Redrive<'a> {
         Ok(found)
     }
 
-    /// Redrives the dead letters of a topic. Returns false if the redrive ends here.
+    /// Redrives the dead letters in one dead-letter topic. Returns false if the limit was reached or a signal ended the redrive.
     fn topic(&mut self, letters: &Letters, writer: &mut Option<Writer<'_>>, progress: &dyn Fn(u64, u64)) -> Result<bool, Failure> {
         let Letters { name, partitions, ends } = letters;
         let topic_id = self.view.topic_ids(&[name]).map_err(Error::from)?.remove(name);
@@ -304,7 +307,7 @@ impl<'a> Redrive<'a> {
         }
         redriven.is_interrupted = !is_whole && count < options.limit;
         if let Some(writer) = writer {
-            // Also without new dead letters, because brokers delete offsets that a group has not committed for a while.
+            // Commit even if no dead letter was written, because brokers delete offsets that a group has not committed for a while.
             commit(writer, &positions, &redriven)?;
         }
         self.redriven = redriven;

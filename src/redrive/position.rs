@@ -1,7 +1,7 @@
 //! The position of a redrive in a partition of a dead-letter topic.
 //!
-//! Owns what is known about redriven dead letters, and how the metadata of committed offsets stores it. A redrive may leave out some
-//! kinds of dead letters, which a later redrive can select. Must never count a dead letter as redriven if it was not.
+//! Owns the information about which dead letters were redriven, and its encoding in the metadata of committed offsets. A redrive may leave
+//! out some kinds of dead letters, which a later redrive can select. Must never count a dead letter as redriven if it was not.
 
 use crate::broker::{Committed, Note};
 use crate::record::Offset;
@@ -16,14 +16,15 @@ const HASH_BYTES: usize = 6;
 /// The name of the offsets of rejected dead letters in the metadata.
 const REJECTED: &str = "rejected";
 
-/// A position. A kind is the topic that dead letters name and their reason, such as `news.events/malformed`, or its [`hash`].
+/// The position in one partition. A kind of dead letters is represented by the topic that they name and their reason, such as
+/// `news.events/malformed`, or by the [`hash`] of this text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Position {
     /// The next offset to read. Below it, all dead letters were redriven, except those that were left out or rejected.
     pub(super) next: Offset,
     /// The offset of the first dead letter that was left out, for each kind with such letters.
     pub(super) left_out: BTreeMap<String, Offset>,
-    /// The offsets of dead letters that their target rejected, while later ones of their kind were redriven.
+    /// The offsets of dead letters that their target rejected, while later dead letters of the same kinds were redriven.
     rejected: BTreeSet<Offset>,
 }
 
@@ -42,7 +43,8 @@ impl Position {
         Self { next: *next, left_out: left_out.collect(), rejected: rejected.filter_map(|offset| offset.parse().ok()).collect() }
     }
 
-    /// Returns the metadata to commit with `next`, or `None` if it is too large. If necessary, hashes stand for the kinds.
+    /// Returns the metadata to commit with `next`. If the metadata is too large, replaces kinds with their hashes. Returns `None` if it is
+    /// still too large.
     pub(super) fn metadata(&self, topic_id: Option<&str>) -> Option<String> {
         [false, true].into_iter().map(|is_hashed| self.text(topic_id, is_hashed)).find(|text| text.len() <= METADATA_MAX)
     }
@@ -81,25 +83,25 @@ impl Position {
         self.left_out.get(kind).or_else(|| self.left_out.get(&hash(kind))).copied()
     }
 
-    /// Leaves out a dead letter that is due.
+    /// Records that a dead letter that is due is left out.
     pub(super) fn leave_out(&mut self, kind: &str, offset: Offset) {
         if !self.rejected.contains(&offset) && self.first(kind).is_none() {
             self.left_out.insert(kind.to_owned(), offset);
         }
     }
 
-    /// Remembers that the target rejects a dead letter that is due.
+    /// Records that the target rejects a dead letter that is due.
     pub(super) fn reject(&mut self, offset: Offset) {
         self.rejected.insert(offset);
     }
 
-    /// Redrives a dead letter that is due.
+    /// Records that a dead letter that is due is redriven.
     pub(super) fn redrive(&mut self, offset: Offset) {
         self.rejected.remove(&offset);
     }
 
-    /// Moves past an offset. All dead letters of the selected kinds were redriven or rejected up to and including it. A selected kind must
-    /// be selected by its hash, too.
+    /// Moves past an offset. The caller has redriven or rejected all dead letters of the selected kinds up to and including this offset.
+    /// `is_selected` must return true both for a selected kind and for its hash.
     pub(super) fn advance(&mut self, offset: Offset, is_selected: impl Fn(&str) -> bool) {
         self.next = self.next.max(offset + 1);
         let next = self.next;
@@ -117,7 +119,7 @@ pub(super) fn hash(kind: &str) -> String {
     format!("/{}", BASE64URL_NOPAD.encode(&xxh3_64(kind.as_bytes()).to_le_bytes()[..HASH_BYTES]))
 }
 
-/// True if the text stands for a kind. No topic has an empty name.
+/// True if the text is the hash of a kind. A kind itself never starts with a slash, because no topic has an empty name.
 pub(super) fn is_hash(kind: &str) -> bool {
     kind.starts_with('/')
 }
@@ -167,7 +169,7 @@ mod tests {
                 {
                     let metadata = position.text(Some("id"), (first + number) % 3 == 0);
                     position = Position::read(&Committed { offset: Some(position.next), metadata }, Some("id"));
-                    // The first redrives cannot write two of the dead letters.
+                    // In the first two redrives, the target rejects two of the dead letters.
                     let rejected: &[usize] = if number < 2 { &[1, 4] } else { &[] };
                     for at in redrive(&mut position, &log, end, selected, rejected) {
                         redriven[at] += 1;

@@ -8,14 +8,15 @@ use crate::record::Verdict;
 use crate::route::dead_letter;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// An input of the configuration, and where its dead letters go.
+/// An input of the configuration, and the topics that its dead letters can be written to.
 #[derive(Debug)]
 pub(super) struct Origin {
     pub(super) input: String,
     output: String,
-    /// True if the entries of the input have different outputs. Dead letters do not name their entry.
+    /// True if the input has several entries in the configuration, with different outputs. Dead letters do not name their entry, so their
+    /// output is unknown.
     has_outputs: bool,
-    /// Numbers of partitions: of the topic that dead letters name, of the input, and of the output.
+    /// Partition counts of the topic that dead letters name, the input, and the output.
     counts: [u32; 3],
     /// True if dead letters name the repartition topic of the input.
     is_internal: bool,
@@ -26,8 +27,8 @@ pub(super) struct Origin {
 pub(super) struct Origins(BTreeMap<String, Origin>);
 
 impl Origins {
-    /// Adds the origins of a topic's dead letters. `count` returns the number of partitions of a topic. Returns a topic that does not exist,
-    /// although dead letters with one of the verdicts are written to it.
+    /// Adds the origins of a topic's dead letters. `count` returns the number of partitions of a topic, or 0 if it does not exist. If dead
+    /// letters with one of `verdicts` would be written to a topic that does not exist, returns the name of that topic.
     pub(super) fn add<E>(
         &mut self,
         config: &Config,
@@ -35,7 +36,7 @@ impl Origins {
         verdicts: &[Verdict],
         mut count: impl FnMut(&str) -> Result<u32, E>,
     ) -> Result<Option<String>, E> {
-        // A shadow has neither an output nor dead letters.
+        // A shadow topic has neither an output nor dead letters.
         let Some(output) = &topic.output else { return Ok(None) };
         for (target, is_output) in [(&topic.input, false), (output, true)] {
             if verdicts.iter().any(|&verdict| is_of_output(verdict) == is_output) && count(target)? == 0 {
@@ -64,7 +65,7 @@ impl Origins {
         kinds.flat_map(|kind| [hash(&kind), kind]).collect()
     }
 
-    /// Returns the inputs whose dead letters do not show which output they belong to.
+    /// Returns the inputs with several outputs. Their dead letters do not show which output they belong to.
     pub(super) fn with_several_outputs(&self) -> BTreeSet<String> {
         self.0.values().filter(|origin| origin.has_outputs).map(|origin| origin.input.clone()).collect()
     }
@@ -76,15 +77,16 @@ impl Origins {
 }
 
 impl Origin {
-    /// Returns the topic and the partition, or no partition if the record key decides.
+    /// Returns the topic and the partition to write to. `None` means that the record key determines the partition.
     ///
-    /// Records that the worker would not emit if it read them again go to the output. All others go to the partition that they came from.
-    /// That is the only partition that is certainly right: producers may have any partitioner, and other records of the key are there.
+    /// Records that the worker would not emit if it read them again go to the output. All other records go back to the partition of the
+    /// input that they came from. Only this partition certainly has the other records with the key, because unseen does not know which
+    /// partitioner the producers use.
     pub(super) fn target(&self, verdict: Verdict, partition: i32) -> (&str, Option<i32>) {
         let &Self { ref input, ref output, counts: [own, of_input, of_output], is_internal, .. } = self;
         let exists = |count: u32| u32::try_from(partition).is_ok_and(|partition| partition < count);
         if is_of_output(verdict) {
-            // As the worker chooses it.
+            // The worker chooses the partition of an output in the same way.
             (output, Some(partition).filter(|_| of_output >= own && exists(of_output)))
         } else {
             (input, Some(partition).filter(|_| !is_internal && exists(of_input)))
@@ -92,8 +94,8 @@ impl Origin {
     }
 }
 
-/// True if dead letters with this verdict go to the output: the keys of rejected records count as seen, and late records would be late
-/// again.
+/// True if dead letters with this verdict go to the output. Through the input, they would not be emitted: the keys of records that a broker
+/// rejected count as seen, and late records would be late again.
 pub(super) const fn is_of_output(verdict: Verdict) -> bool {
     match verdict {
         Verdict::Invalid(reason) => reason.is_of_broker(),
@@ -101,12 +103,13 @@ pub(super) const fn is_of_output(verdict: Verdict) -> bool {
     }
 }
 
-/// Returns the name of a kind of dead letters: the topic that they name, and the name of their reason.
+/// Returns the name of a kind of dead letters: the topic that the dead letters name, and their reason.
 pub(super) fn kind(topic: &str, reason: &str) -> String {
     format!("{topic}/{reason}")
 }
 
-/// Returns all kinds of dead letters that the configuration can have, and their hashes, with the same kind of the input.
+/// Maps all kinds of dead letters that the configuration can have, and their hashes, to kinds with the name of the input. A kind itself may
+/// have the name of the repartition topic.
 pub(super) fn names(config: &Config) -> BTreeMap<String, String> {
     let topics = config.topics.iter().flat_map(|topic| named(config, topic).map(|(name, _)| (name, &topic.input)));
     let reasons = || dead_letter::verdicts().map(dead_letter::reason);
@@ -114,7 +117,8 @@ pub(super) fn names(config: &Config) -> BTreeMap<String, String> {
     kinds.flat_map(|(kind, of_input)| [(hash(&kind), of_input.clone()), (kind, of_input)]).collect()
 }
 
-/// Returns the topics that a topic's dead letters name. True for the repartition topic.
+/// Returns the topics that a topic's dead letters can name: the input and the repartition topic. The flag is true for the repartition
+/// topic.
 fn named(config: &Config, topic: &Topic) -> impl Iterator<Item = (String, bool)> {
     [(topic.input.clone(), false)].into_iter().chain(config.repartitioned(topic).map(|name| (name, true)))
 }

@@ -14,26 +14,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const RECORDS_MAX: usize = 1000;
-/// Maximum size of keys and values per transaction, plus one record.
+/// A transaction with at least this many bytes of keys and values is committed. The last record may exceed this size.
 const BYTES_MAX: usize = 16 << 20;
-/// The share of the transaction timeout after which a transaction is committed.
+/// A transaction is committed after the transaction timeout divided by this number.
 const TIMEOUT_SHARE: u32 = 4;
 
-/// A transactional producer.
+/// The transactional producer of a redrive.
 pub(super) struct Writer<'a> {
     config: &'a Config,
     stop: &'a dyn Fn() -> bool,
     sink: Sink<KafkaBroker>,
     outsider: GroupMetadata,
     timeout: Duration,
-    /// The position of each record of the open transaction.
+    /// The partition and offset of each dead letter in the open transaction.
     written: Vec<(i32, Offset)>,
     bytes: usize,
     /// The start of the open transaction.
     opened: Option<Instant>,
 }
 
-/// Removes the headers at some positions.
+/// Removes the headers at these positions.
 struct Without(Range<usize>);
 
 impl HeaderChanges for Without {
@@ -51,7 +51,7 @@ impl HeaderChanges for Without {
 }
 
 impl<'a> Writer<'a> {
-    /// Connects, fences another redrive of this group, and aborts its open transaction.
+    /// Connects a producer, which fences any earlier redrive of this group and aborts its open transaction.
     pub(super) fn connect(
         config: &'a Config,
         outsider: GroupMetadata,
@@ -79,13 +79,13 @@ impl<'a> Writer<'a> {
         sent.map_err(|failure| self.failure(message.topic(), failure))
     }
 
-    /// True if it is time to commit.
+    /// True if the open transaction is old or large enough to be committed.
     pub(super) fn is_due(&self) -> bool {
         let is_old = self.opened.is_some_and(|opened| opened.elapsed() >= self.timeout / TIMEOUT_SHARE);
         is_old || self.written.len() >= RECORDS_MAX || self.bytes >= BYTES_MAX
     }
 
-    /// Commits the written dead letters of a topic with these positions.
+    /// Commits the dead letters that were written, together with the positions after them. `topic` is the dead-letter topic.
     pub(super) fn commit(&mut self, topic: &str, positions: &[(TopicPartition, Offset, String)]) -> Result<(), Failure> {
         self.begin(topic)?;
         let committed = self.sink.wait_written().and_then(|()| self.sink.commit_as_outsider(positions, &self.outsider, || Ok(())));
@@ -93,13 +93,14 @@ impl<'a> Writer<'a> {
         (self.bytes, self.opened) = (0, None);
         self.written.clear();
         if self.sink.has_late_request() {
-            // The offsets of this transaction may still arrive, and would replace those of the next one.
+            // A copy of the offset commit may still arrive, and would replace the offsets of the next transaction. A new producer prevents
+            // this.
             self.sink = sink(self.config, self.sink.batch_bytes(), self.stop).map_err(Error::from)?;
         }
         Ok(())
     }
 
-    /// Aborts the open transaction. If this fails, the next redrive or the brokers abort it.
+    /// Aborts the open transaction. If the abort fails, the next redrive aborts the transaction, or the brokers after its timeout.
     pub(super) fn abort(&self) {
         if self.opened.is_some() {
             let _ = self.sink.abort();
@@ -140,7 +141,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Fences the previous producer, and aborts its open transaction.
+/// Connects a producer, which fences the previous producer and aborts its open transaction.
 fn sink(config: &Config, batch_bytes: usize, stop: &dyn Fn() -> bool) -> Result<Sink<KafkaBroker>, kafka::Error> {
     let broker = KafkaBroker::new(Arc::new(Stats::new(config)));
     Sink::connect(&broker, config, &config.kafka.group_id, 1, batch_bytes, stop)

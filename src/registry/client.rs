@@ -22,7 +22,7 @@ const REFERENCES_MAX: usize = 256;
 /// The maximum size of a schema, including its references.
 const SCHEMA_MAX: usize = 4 << 20;
 
-/// The largest schema id. Registries use Java's `int`, and their response to a larger id does not look like a registry's.
+/// The largest schema id. Registries use Java's `int`, and their response to a larger id does not look like a response of a registry.
 const ID_MAX: u32 = i32::MAX.cast_unsigned();
 
 /// A path that every registry answers.
@@ -61,7 +61,7 @@ pub(super) struct Client {
 /// The credentials for a registry.
 enum Login {
     None,
-    /// The value of a header.
+    /// The value of the `Authorization` header.
     Basic(String),
     /// A bearer token, and further headers.
     Bearer {
@@ -160,7 +160,7 @@ impl Client {
             if seen.len() > REFERENCES_MAX {
                 return Err(Failure::Unusable(format!("the schema has more than {REFERENCES_MAX} references")));
             }
-            // A referenced schema may be deleted, but records with it still exist.
+            // `deleted=true`, because records may still need a referenced schema that was deleted from the registry.
             let answer = self.ask(&format!("/subjects/{}/versions/{version}?deleted=true", escaped(&subject)));
             let answer = answer.map_err(|failure| match failure {
                 // The referencing schema exists, so its references exist, too. This user may lack the permission to read them.
@@ -176,8 +176,8 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a request to the address that answered last, then to the others. A schema is only missing if all addresses report this,
-    /// because one registry may lag behind another.
+    /// Sends a request to the address that answered last, and if necessary to the other addresses. A schema is missing only if all
+    /// addresses report it as missing, because one registry may lag behind another.
     fn ask(&self, path: &str) -> Result<Answer, Failure> {
         let (mut errors, mut missing) = (Vec::new(), Vec::new());
         for turn in 0..self.urls.len() {
@@ -227,8 +227,8 @@ impl Client {
         }
     }
 
-    /// Returns true if a registry answers at this address. Registries may answer requests for missing things with responses that do not
-    /// look like a registry's.
+    /// Returns true if a registry answers at this address. The response to another request may not show this, because some registries
+    /// answer requests for unsupported paths without a registry's error code.
     fn is_registry(&self, url: &str) -> bool {
         let answer = self.get(url, TYPES).ok().filter(|(status, _)| status.is_success());
         answer.is_some_and(|(_, body)| serde_json::from_slice::<Vec<String>>(&body).is_ok())
@@ -259,7 +259,7 @@ impl Client {
         }
         match response.body_mut().with_config().limit(ANSWER_MAX).read_to_vec() {
             Ok(body) => Ok((status, body)),
-            // Such a response is not a schema. A proxy may have sent it, so it does not prove anything about the schema.
+            // A response of this size is not a schema. It may be from a proxy, so it does not prove that the schema cannot be used.
             Err(ureq::Error::BodyExceedsLimit(_)) => Err(unavailable(format!("returned {status} and more than {ANSWER_MAX} bytes"))),
             Err(error) => Err(unavailable(format!("closed the connection during its response: {error}"))),
         }
@@ -382,7 +382,7 @@ mod tests {
         };
         let failure = client(&[has_no_route]).schema(guid).unwrap_err();
         assert!(matches!(failure, Failure::Missing(_)), "{failure:?}");
-        // A response from a proxy proves nothing. Neither does it for a numeric id.
+        // Without the response for `TYPES`, the 404 may be from a proxy. For a numeric id, a 404 without an error code proves nothing.
         let failure = client(&[|_| (404, "no such page".to_owned())]).schema(guid).unwrap_err();
         assert!(matches!(failure, Failure::Unavailable(_)), "{failure:?}");
         let failure = client(&[has_no_route]).schema(ID).unwrap_err();

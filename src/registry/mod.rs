@@ -1,4 +1,4 @@
-//! Schemas from a schema registry. They are fetched once and cached. Only the partitions that need a schema wait for it.
+//! Schemas from a schema registry. Each schema is fetched once and cached. Only partitions with records that need a schema wait for it.
 //!
 //! Owns the thread that sends requests, and the cached responses. Must never drop a request because the registry is down: the request is
 //! retried until it is answered. Must never treat a missing response as an answer.
@@ -14,12 +14,13 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The maximum number and the maximum memory of cached schemas. Beyond that, the oldest schema is dropped, and fetched again when it is
-/// needed.
+/// The maximum number of cached schemas, and the maximum size of their memory in bytes. Beyond either, the oldest schema is dropped, and
+/// fetched again when it is needed.
 const SCHEMAS_MAX: usize = 4096;
 const BYTES_MAX: usize = 256 << 20;
 
-/// The maximum number of cached missing schemas. They have their own limit, because records may contain any schema id.
+/// The maximum number of schema ids that are cached as missing. They have their own limit, so that random ids in records do not displace
+/// known schemas.
 const UNKNOWN_MAX: usize = 4096;
 
 /// The maximum number of pending requests. Records may contain any number of schema ids, and must not flood the registry.
@@ -30,11 +31,11 @@ const REQUESTS_MAX: usize = 1024;
 const MISSING_AFTER: Duration = Duration::from_secs(10);
 
 /// The replacement for [`MISSING_AFTER`] after records have waited for missing schemas for [`WAITED_MAX`] in total. If records are random
-/// bytes, every record contains a new schema id.
+/// bytes, every record contains a new schema id, and would wait for the full time.
 const MISSING_AFTER_LONG_WAIT: Duration = Duration::from_secs(1);
 
-/// The total time for which records may wait for schemas that turn out to be missing. It is restored at a tenth of the elapsed time, and
-/// completely when a schema appears that was missing at first.
+/// The total time for which records may wait for schemas that turn out to be missing. A tenth of the time that passes is subtracted from
+/// the time waited. If a schema appears that was missing at first, the time waited is reset to zero.
 const WAITED_MAX: Duration = Duration::from_secs(60);
 
 /// The number of missing schemas that are logged one by one. After that, a line is logged each time the number has doubled.
@@ -57,17 +58,17 @@ pub struct Registry {
 #[derive(Default)]
 struct Shared {
     cache: Mutex<Cache>,
-    /// Notified after a new request, a new response, and the end.
+    /// Notified after a new request, after a new response, and when the registry is dropped.
     news: Condvar,
 }
 
 #[derive(Default)]
 struct Cache {
     entries: HashMap<SchemaId, Entry>,
-    /// The cached schemas, oldest first, and their memory.
+    /// The ids of the cached schemas, oldest first, and the memory of the schemas in bytes.
     known: VecDeque<SchemaId>,
     bytes: usize,
-    /// The missing schemas, oldest first.
+    /// The ids that are cached as missing, oldest first.
     unknown: VecDeque<SchemaId>,
     /// The unanswered requests.
     requests: BTreeMap<SchemaId, Request>,
@@ -85,7 +86,7 @@ enum Entry {
     Unknown { why: Arc<str>, until: Instant },
 }
 
-/// A pending request for a schema. Each has its own retry time, so that a failing request does not delay others.
+/// A pending request for a schema. Each request has its own retry time, so that a failing request does not delay others.
 struct Request {
     due: Instant,
     backoff: Duration,
@@ -108,7 +109,7 @@ impl fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// Starts the thread. Sends no request yet.
+    /// Starts the thread that sends requests.
     ///
     /// # Errors
     /// Returns an error message if a configured file cannot be used.
@@ -117,7 +118,7 @@ impl Registry {
         let shared = Arc::new(Shared::default());
         let asking = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("schemas".to_owned());
-        // The thread ends on its own, so nobody waits for a registry that does not respond.
+        // Nobody joins the thread, so a registry that does not respond does not delay the end of the process.
         thread.spawn(move || asking.ask(&client)).map_err(|error| format!("cannot start a thread: {error}"))?;
         Ok(Self { shared })
     }
@@ -234,7 +235,8 @@ impl Cache {
         }
     }
 
-    /// Schedules a retry. If the schema is reported as `missing`, the error may later become the answer.
+    /// Schedules a retry. `missing` is true if the registry reported that the schema does not exist. If the registry reports this for long
+    /// enough, the report becomes the answer.
     fn retry_later(&mut self, id: SchemaId, error: String, missing: bool) {
         self.failures += 1;
         let is_logged = self.requests.values().filter(|request| request.error.is_some()).count() < LOGGED_MAX;
@@ -249,18 +251,18 @@ impl Cache {
         request.backoff = (request.backoff * 2).min(BACKOFF.1);
     }
 
-    /// Returns the time since which the registry has reported that a schema is missing.
+    /// Returns the time since which the registry has reported that a schema is missing, or `None` if it has not.
     fn missing_since(&self, id: SchemaId) -> Option<Instant> {
         self.requests.get(&id).and_then(|request| request.missing_since)
     }
 
-    /// Returns how much of [`WAITED_MAX`] is used: the time that records waited for missing schemas, minus a tenth of the time since the last
-    /// wait ended.
+    /// Returns how much of [`WAITED_MAX`] is used: the time that records waited for missing schemas, minus a tenth of the time since the
+    /// last wait ended.
     fn waited(&self) -> Duration {
         self.waited.saturating_sub(self.missing_at.map_or(Duration::ZERO, |at| at.elapsed() / 10))
     }
 
-    /// Returns the time for which the registry must report that a schema is missing.
+    /// Returns the time for which the registry must report that a schema is missing before the report is believed.
     fn missing_after(&self) -> Duration {
         if self.waited() < WAITED_MAX { MISSING_AFTER } else { MISSING_AFTER_LONG_WAIT }
     }
@@ -313,7 +315,7 @@ impl Cache {
         self.make_room();
     }
 
-    /// Drops the oldest entries beyond the limits. The last entry is kept even if it exceeds them.
+    /// Drops the oldest entries beyond the limits. The newest schema is kept even if it exceeds the memory limit on its own.
     fn make_room(&mut self) {
         while self.known.len() > SCHEMAS_MAX || self.bytes > BYTES_MAX && self.known.len() > 1 {
             let Some(oldest) = self.known.pop_front() else { break };

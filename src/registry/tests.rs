@@ -63,7 +63,7 @@ fn unavailable() -> Result<Schema, Failure> {
     Err(Failure::Unavailable("the registry is down".to_owned()))
 }
 
-/// Lets time pass.
+/// Moves the times in the cache into the past, as if this much time had passed.
 fn later(cache: &mut Cache, by: Duration) {
     cache.missing_at = cache.missing_at.and_then(|at| at.checked_sub(by));
     for request in cache.requests.values_mut() {
@@ -152,7 +152,7 @@ fn random_ids_stall_records_for_one_minute_only() {
     let mut cache = Cache::default();
     let total: Duration = (0..100).map(|id| wait_for_missing(&mut cache, id..id + 1)).sum();
     assert!((WAITED_MAX..4 * WAITED_MAX).contains(&total), "{total:?}");
-    // After a while, a new schema gets the full time again.
+    // After enough time, records wait for a new schema for the full time again.
     later(&mut cache, 20 * WAITED_MAX);
     assert!(wait_for_missing(&mut cache, 200..201) >= MISSING_AFTER);
 }

@@ -1,7 +1,7 @@
 //! A record as a line of JSON, as written by `unseen capture` and printed by `kcat -J`.
 //!
-//! Owns the names of the fields, for writing and for reading. Must never change a byte of a record. Bytes that are not text are
-//! written in base64. The fields, in the order in which they are written:
+//! Owns the names of the fields, for writing and for reading. Must never change a byte of a record. Bytes that are not UTF-8 are written in
+//! base64. The fields, in the order in which they are written:
 //!
 //! | field | content |
 //! |---|---|
@@ -12,8 +12,8 @@
 //! | `key`, `payload` | key and value as text, or null |
 //! | `key_base64`, `payload_base64` | the key or value in base64, if it is not UTF-8. `key` or `payload` is then left out |
 //!
-//! kcat (<https://github.com/edenhill/kcat>, `json.c`) does not use base64: it prints all bytes that JSON need not escape
-//! unchanged. The strings of a line may therefore be invalid UTF-8, and are read as bytes.
+//! kcat (<https://github.com/edenhill/kcat>, `json.c`) does not use base64. It escapes only the bytes that JSON requires to be escaped, and
+//! prints all others unchanged. The strings of a line may therefore be invalid UTF-8, and are read as bytes.
 
 use super::LineError;
 use super::recorded::{Header, Recorded};
@@ -34,7 +34,7 @@ pub struct Captured<'a> {
     pub partition: i32,
     /// Offset of the record.
     pub offset: Offset,
-    /// Time of the record, and its source.
+    /// Source of the record time, and the time in milliseconds since the epoch.
     pub time: Option<(TimestampType, Timestamp)>,
     /// Key of the record.
     pub key: Option<&'a [u8]>,
@@ -74,7 +74,7 @@ impl Captured<'_> {
     }
 }
 
-/// Returns bytes as text if they are UTF-8, or null.
+/// Converts bytes or null to text or null. Returns `None` if the bytes are not UTF-8.
 fn text(bytes: Option<&[u8]>) -> Option<Nullable<'_>> {
     bytes.map(std::str::from_utf8).transpose().ok().map(Nullable)
 }
@@ -135,7 +135,7 @@ struct Envelope<'a> {
     headers: Vec<Text<'a>>,
     #[serde(default)]
     headers_base64: Option<Vec<Option<String>>>,
-    // Null is valid, but missing is not: a line without these fields has a different format.
+    // These fields may be null, but must be present. A line without them is not in this format.
     #[serde(borrow, default, deserialize_with = "present")]
     key: Option<Text<'a>>,
     #[serde(default)]
@@ -203,7 +203,7 @@ type Bytes<'a> = Option<Cow<'a, [u8]>>;
 /// A JSON string or null, as bytes.
 struct Text<'a>(Bytes<'a>);
 
-/// Parses a field that is present, even if it is null.
+/// Returns `Some` if the field is present, even if it is null. By default, serde returns `None` for null.
 fn present<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Text<'a>>, D::Error> {
     Text::deserialize(deserializer).map(Some)
 }

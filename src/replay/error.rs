@@ -13,39 +13,39 @@ pub enum Error {
     /// There is no topic to replay.
     #[error("there is no topic to replay")]
     NoTopic,
-    /// The key needs something that the format does not have.
+    /// The key needs a part of the record that an ndjson line does not have.
     #[error("the topic's key needs {0}, which an ndjson line does not have; record with `unseen capture` and replay with --format capture")]
     Part(Part),
-    /// `when` or `retract` tests something that the format does not have.
+    /// `when` or `retract` tests a part of the record that an ndjson line does not have.
     #[error(
         "the topic's `{option}` tests {place}, which an ndjson line does not have; record with `unseen capture` and replay with --format capture"
     )]
     Predicate {
-        /// The option.
+        /// The option: `when` or `retract`.
         option: &'static str,
-        /// The place that it tests.
+        /// The part of the record that the option tests.
         place: String,
     },
-    /// The topic's records have their time in a header, which the format does not have.
+    /// The topic's records have their time in a header, and an ndjson line has no headers.
     #[error(
         "the topic's `time` is header `{0}`, which a line of ndjson does not have; record with `unseen capture` and replay with --format capture"
     )]
     TimeHeader(String),
-    /// Every record has the time of its event.
+    /// A time field was given, but the topic's `time` already names one.
     #[error("--time: the topic's `time` already names {0}; leave out --time")]
     EventTime(String),
-    /// The format has no partitions.
+    /// More than one partition was given, but an ndjson line has no partition.
     #[error(
         "--partitions: ndjson lines have no partition, so only 1 partition is supported; record with `unseen capture` and replay with --format capture"
     )]
     Partitions,
-    /// The values are in a format that a line cannot have.
+    /// The topic's values are not JSON.
     #[error("ndjson lines are JSON, but the topic's values are {0}; record with `unseen capture` and replay with --format capture")]
     Format(format::Format),
     /// The JSON pointer of the time is malformed.
     #[error("--time")]
     Time(#[from] PointerError),
-    /// Lines of a capture already have a time, which the live run uses.
+    /// A time field was given, but lines of a capture already have the record time.
     #[error("--time: lines of a capture already have the record time; remove --time")]
     SecondTime,
     /// A line is malformed.
@@ -53,7 +53,7 @@ pub enum Error {
     Line {
         /// Line number, starting at 1.
         line: u64,
-        /// Offset at which the line starts.
+        /// Number of bytes before the line.
         offset: u64,
         /// The error in the line.
         fault: LineError,
@@ -70,7 +70,7 @@ pub enum LineError {
     /// The line cannot be read.
     #[error("cannot read the line: {0}")]
     Read(#[from] io::Error),
-    /// The line is longer than any record.
+    /// The line is longer than this number of bytes.
     #[error("expected at most {0} bytes in a line, got more")]
     Long(u64),
     /// The whole input is compressed.
@@ -108,7 +108,7 @@ pub enum LineError {
         /// The reason, as an error message.
         why: String,
     },
-    /// The key cannot be evaluated.
+    /// The exact store failed to look up the key.
     #[error("{0}")]
     Verdict(filter::ExactError),
 }

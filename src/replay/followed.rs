@@ -1,6 +1,6 @@
 //! One key of a recorded stream: its records, and the verdict of each.
 //!
-//! Must never store what other keys did: the exact window is kept for this key alone.
+//! Must never store anything about other keys, so that memory does not depend on their number.
 
 use super::{Error, Format, LineError, Lines, Others, Recorded, Replay};
 use crate::filter::Slice;
@@ -8,12 +8,12 @@ use crate::key::{Fingerprint, NoKey, RecordSpec};
 use crate::record::{Offset, Record, Timestamp, Verdict};
 use std::io::BufRead;
 
-/// A record that was searched for.
+/// The record that [`Replay::find`] returns.
 #[derive(Clone, Debug)]
 pub struct RecordedKey {
-    /// The time that the window goes by, or Kafka's timestamp if the record has no key.
+    /// The time that the window uses, or Kafka's timestamp if the record has no key.
     pub time: Option<Timestamp>,
-    /// Fingerprint of the key, or the reason why the record has none.
+    /// Fingerprint of the key, or the reason why the record has no key.
     pub fingerprint: Result<Fingerprint, NoKey>,
     /// Parts of the key, empty if there is no key.
     pub texts: Vec<String>,
@@ -26,7 +26,7 @@ pub struct RecordedKey {
 /// A record with the key that is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FollowedRecord {
-    /// Offset of the record, if the line has it.
+    /// Offset of the record, if the line has one.
     pub offset: Option<Offset>,
     /// Fingerprint of the record.
     pub fingerprint: Fingerprint,
@@ -34,14 +34,14 @@ pub struct FollowedRecord {
     pub verdict: Verdict,
     /// True if the record was dropped although an exact window would not have dropped it.
     pub is_wrong: bool,
-    /// Slice of the partition at that time.
+    /// Slice of the partition after the record.
     pub slice: Option<Slice>,
-    /// Stream time at that time.
+    /// Stream time of the partition after the record.
     pub stream_time: Option<Timestamp>,
 }
 
 impl Replay<'_> {
-    /// Searches for the record at a location, without evaluating any record.
+    /// Finds the record at an offset of a partition. Does not evaluate records.
     ///
     /// # Errors
     /// Fails if a line is malformed.
@@ -89,9 +89,9 @@ impl Replay<'_> {
         Ok(Some(RecordedKey { time, fingerprint, texts, first_offset: None, rule: 0 }))
     }
 
-    /// Evaluates all records of `input`, except those of other topics, and calls back with the verdict of each record of the last rule
-    /// with this key in this partition, in order. The fingerprint of the key has no content. The exact window is kept for that key alone.
-    /// `max_timestamp` is as in [`Replay::run_and_list`]. Returns the slice of the partition at the end, and its stream time.
+    /// Evaluates all records of `input`, except those of other topics. Calls `take` for each record of the last rule that has the partition
+    /// and the key in `only`, in order. The fingerprint in `only` is without the content, as returned by `Emit::key_of`. The exact window
+    /// has only this key. See [`Replay::run_and_list`] for `max_timestamp`. Returns the final slice and stream time of the partition.
     ///
     /// # Errors
     /// Fails if a line is malformed.

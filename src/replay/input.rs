@@ -1,7 +1,7 @@
 //! Parses a line into a record, for each format.
 //!
-//! Owns the meaning of a recorded line. `envelope` owns the fields of one format. Must never change a byte of a line: the output
-//! line equals the input line.
+//! Owns how lines are read. `envelope` knows the fields of a capture. Must never change a byte of a line, because the lines of unseen
+//! records are written as they were read.
 
 use super::recorded::Recorded;
 use super::{LineError, envelope};
@@ -13,14 +13,14 @@ use std::borrow::Cow;
 use std::io::{BufRead, Read};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Maximum bytes per line. By default, brokers reject records of a tenth of that size.
+/// Maximum number of bytes per line. By default, brokers accept only records of up to about 1 MiB.
 const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// Format of a line in a recorded stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
-    /// A record's value, in any form. There is one partition, 0.
+    /// The value of a record. All records are in partition 0.
     #[default]
     Ndjson,
     /// A record in the format of `unseen capture` or `kcat -J`: a JSON object with partition, time, key, headers, and value.
@@ -28,7 +28,7 @@ pub enum Format {
     Kcat,
 }
 
-/// Reads lines of bounded length, and tracks its position.
+/// Reads lines of bounded length, and tracks the position in the input.
 pub(crate) struct Lines<R> {
     input: R,
     line: Vec<u8>,
@@ -41,7 +41,8 @@ impl<R: BufRead> Lines<R> {
         Self { input, line: Vec::new(), number: 0, offset: 0 }
     }
 
-    /// Returns the next nonempty line without its line end, which is `\n` or `\r\n`, or nothing for the last line.
+    /// Returns the next nonempty line without its line end (`\n` or `\r\n`). The last line may lack a line end. Returns `None` at the
+    /// end of the input.
     pub(crate) fn next_line(&mut self) -> Result<Option<&[u8]>, LineError> {
         loop {
             self.offset += self.line.len() as u64;
@@ -67,17 +68,17 @@ impl<R: BufRead> Lines<R> {
         Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
     }
 
-    /// Returns the line unchanged.
+    /// Returns the last line as it was read, with its line end.
     pub(crate) fn line(&self) -> &[u8] {
         &self.line
     }
 
-    /// Returns the line number, starting at 1.
+    /// Returns the number of the last line, starting at 1.
     pub(crate) const fn number(&self) -> u64 {
         self.number
     }
 
-    /// Returns the number of bytes before the line.
+    /// Returns the number of bytes before the last line.
     pub(crate) const fn offset(&self) -> u64 {
         self.offset
     }

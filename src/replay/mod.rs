@@ -1,8 +1,8 @@
 //! Runs a recorded stream through the same key and dedup code as the live run, without Kafka.
 //!
-//! Owns the format of a line and its processing: parse, evaluate, and write it byte for byte if it is unseen. Must never decide
-//! differently than the worker, and must never look at a clock: the caller provides the max timestamp. Key spaces that several
-//! topics share are not shared here, because one topic is replayed by itself.
+//! Owns what happens to a line: parse the record, judge it, and write the line byte for byte if the record is unseen. Must never decide
+//! differently than the worker, and must never look at a clock: the caller provides the max timestamp. A replay contains one topic, so it
+//! ignores other topics that share the topic's key space.
 
 mod envelope;
 mod error;
@@ -40,11 +40,11 @@ use truth::Truth;
 pub struct Options {
     /// Format of a line.
     pub format: Format,
-    /// JSON pointer to the field that stands for Kafka's timestamp, for formats whose lines have none.
+    /// JSON pointer to the field with the record time, for a format whose lines have no Kafka timestamp.
     pub time: Option<String>,
     /// Number of partitions of the topic, at least 1. The topic's capacity is divided among them.
     pub partitions: u32,
-    /// True to keep an exact window alongside the filter. It takes about 40 bytes per remembered key.
+    /// True to keep an exact window alongside the filter. The exact window takes about 40 bytes per remembered key.
     pub truth: bool,
 }
 
@@ -76,7 +76,7 @@ pub struct Replay<'t> {
     reader: Reader,
     formats: Formats,
     schemas: Arc<dyn Schemas>,
-    /// Location of the value to count by, if the format has it.
+    /// The topic's `count_by`, or `None` if lines of this format do not have that field or header.
     count_by: Option<&'t CountBy>,
     contents: ContentSample,
     compare: CompareContent,
@@ -85,12 +85,12 @@ pub struct Replay<'t> {
     counted: Summary,
     /// True if the last record was dropped although its key had not been seen.
     is_wrong: bool,
-    /// The only key, and its partition, for which the exact window is kept, or `None` to keep it for all keys.
+    /// The partition and the key that the exact window is limited to. `None` if the exact window has all keys.
     only: Option<(i32, Fingerprint)>,
-    /// The last record, if it has that key.
+    /// The last record, if its partition and key are those in `only`.
     followed: Option<FollowedRecord>,
     others: Others,
-    /// The next rule of the input, for records that this one does not select.
+    /// The next rule of the input, for records that this rule does not select.
     next: Option<Box<Self>>,
 }
 
@@ -145,7 +145,7 @@ impl<'t> Replay<'t> {
         }
         let partitions = options.partitions.max(1);
         let mut compare = topic.key_conflicts.clone().unwrap_or_default();
-        // A time field in the value differs in every duplicate.
+        // A duplicate usually has a different time than its original, which is not a conflict.
         compare.except.extend(options.time.clone());
         if let Some(EventTime { place: TimePlace::Field { pointer, .. }, .. }) = &topic.time {
             compare.except.push(pointer.clone());
@@ -159,7 +159,7 @@ impl<'t> Replay<'t> {
             partitions: (0..partitions).map(|_| None).collect(),
             scratch: Scratch::default(),
             reader: Reader::default(),
-            // An ndjson line has no frame.
+            // An ndjson line is plain JSON, without a frame that names a schema.
             formats: if options.format == Format::Ndjson { Formats::default() } else { topic.formats.clone() },
             schemas: Arc::new(NoSchemas),
             // An ndjson line has no headers.
@@ -177,14 +177,14 @@ impl<'t> Replay<'t> {
         })
     }
 
-    /// Makes a line that names another topic an error.
+    /// Makes the replay fail at a line that names another topic.
     #[must_use]
     pub fn reject_other_topics(self) -> Self {
         let next = self.next.map(|next| Box::new(next.reject_other_topics()));
         Self { others: Others::Reject, next, ..self }
     }
 
-    /// Sets the source of schemas. Without it, records that name a schema are invalid.
+    /// Sets the source of schemas. Without a source, records that name a schema are invalid.
     #[must_use]
     pub fn with_schemas(self, schemas: Arc<dyn Schemas>) -> Self {
         let next = self.next.map(|next| Box::new(next.with_schemas(Arc::clone(&schemas))));
@@ -199,11 +199,11 @@ impl<'t> Replay<'t> {
         self.run_and_list(input, output, io::sink(), max_timestamp)
     }
 
-    /// Reads `input` to its end and writes the lines of unseen records to `output`. The lines of records that were dropped
-    /// although their key had not been seen go to `wrong`. Nothing is written to `wrong` unless the truth was requested.
+    /// Reads `input` to its end and writes the lines of unseen records to `output`. The lines of records that were dropped although their
+    /// key had not been seen go to `wrong`. Nothing is written to `wrong` unless [`Options::truth`] is set.
     ///
-    /// `max_timestamp` returns the latest record time that moves the window, and is called for each record. It is the time at
-    /// which the record was read, if known, plus the topic's `max_future`, in milliseconds.
+    /// `max_timestamp` is called for each record, and returns the latest record time that moves the window, in milliseconds since the
+    /// epoch. In the live run, this is the time at which the worker read the record, plus the topic's `max_future`.
     ///
     /// # Errors
     /// Fails if a line is malformed, or `output` or `wrong` cannot be written.
@@ -231,7 +231,8 @@ impl<'t> Replay<'t> {
         }
     }
 
-    /// Evaluates a line by the next rule, which selects it or is the last one.
+    /// Evaluates a line with the next rule of the input. Returns true to emit the line. `max_timestamp` includes the `max_future` of this
+    /// rule, so the difference between both rules is added.
     fn line_of_next(&mut self, line: &[u8], max_timestamp: &dyn Fn() -> Timestamp) -> Result<bool, LineError> {
         let Some(next) = &mut self.next else { return Ok(true) };
         next.is_wrong = false;
@@ -243,7 +244,7 @@ impl<'t> Replay<'t> {
         Ok(is_emitted)
     }
 
-    /// Evaluates a line, and returns whether to emit it.
+    /// Evaluates a line. Returns true to emit it.
     fn line(&mut self, line: &[u8], max_timestamp: &dyn Fn() -> Timestamp) -> Result<bool, LineError> {
         let recorded = Recorded::parse(self.format, line, self.time.as_ref())?;
         if let Some(other) = recorded.topic.as_ref().filter(|other| **other != self.topic.input) {
@@ -278,7 +279,7 @@ impl<'t> Replay<'t> {
                     return self.without_key(*invalid);
                 }
             };
-        // If one key is followed, it is in the given partition.
+        // With `only`, the caller names the partition that the record was read from, so `repartition` does not apply.
         let number = match self.only {
             None if self.topic.repartition => {
                 let spec = RecordSpec { content: None, ..spec };
@@ -298,7 +299,7 @@ impl<'t> Replay<'t> {
         let verdict =
             if retracts { dedup.retract(fingerprint, time, max_timestamp) } else { dedup.judge(fingerprint, time, max_timestamp) };
         let verdict = verdict.map_err(LineError::Verdict)?;
-        // With `on_change`, a record with another content is not a duplicate.
+        // With `on_change`, a duplicate always has the content of its original, so there is nothing to compare.
         if self.only.is_none() && self.rules.emit == Emit::First {
             let key = PartitionKey { partition: number, fingerprint };
             let value = self.value_reader.open(self.formats.value(), record.value, headers.iter().copied(), &*self.schemas);
@@ -341,7 +342,7 @@ impl<'t> Replay<'t> {
         self.values.add(text.as_deref(), is_duplicate);
     }
 
-    /// Returns whether to emit a record without a key.
+    /// Counts a record without a key. Returns true to emit it.
     fn without_key(&mut self, invalid: Invalid) -> Result<bool, LineError> {
         if self.topic.verdict_without_key(invalid.reason) == Verdict::Tombstone {
             self.counted.tombstones += 1;

@@ -1,6 +1,6 @@
 //! A recorded record, independent of the format.
 //!
-//! Owns its fields. Must never know how a line is written: `input` and `envelope` do.
+//! Owns the fields of a record. Must never know the format of a line. `input` and `envelope` parse the formats.
 
 use crate::record::{Offset, Timestamp};
 use std::borrow::Cow;
@@ -11,7 +11,7 @@ pub(super) type Header<'a> = (Cow<'a, [u8]>, Option<Cow<'a, [u8]>>);
 /// A record as parsed from a line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Recorded<'a> {
-    /// Topic of the record, and its offset, if the line has them.
+    /// Topic of the record, if the line has one.
     pub(crate) topic: Option<Cow<'a, str>>,
     pub(crate) partition: i32,
     pub(crate) offset: Option<Offset>,

@@ -1,12 +1,12 @@
-//! A replay of an input with several rules: a record belongs to the first one that selects it.
+//! A replay of an input with several rules. A record belongs to the first rule that selects it.
 //!
-//! Must never evaluate a record.
+//! Owns the order of the rules, each of which has its own replay. Must never evaluate a record.
 
 use super::{Error, Options, Replay, Summary};
 use crate::config::Topic;
 
 impl<'t> Replay<'t> {
-    /// Creates a replay of an input with several rules, in order. A record that no rule selects passes through the last one.
+    /// Creates a replay of an input with several rules, in order. A record that no rule selects passes through the last rule.
     ///
     /// # Errors
     /// Fails if the format does not support the key or the options of a rule, or if there is no rule.

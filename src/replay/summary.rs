@@ -23,7 +23,7 @@ pub struct Summary {
     pub tombstones: u64,
     /// Records that `when` does not select, which are emitted.
     pub passed: u64,
-    /// Unseen records that the filter alone would have dropped.
+    /// Unseen records that the filter alone would have dropped, if the topic sets `confirm`.
     pub corrected: u64,
     /// Records without a key, by the label of the reason. `on_invalid` decided what happened to them.
     pub invalid: BTreeMap<&'static str, u64>,
@@ -47,9 +47,10 @@ pub struct Summary {
     pub memory: u64,
     /// Counts of the exact window, if it was requested.
     pub truth: Option<Counts>,
-    /// Counts by the values of `count_by`, most records first, and the rest at the end. Empty without `count_by`.
+    /// Counts per value of `count_by`, most records first. The last entry has no value and counts all other records. Empty without
+    /// `count_by`.
     pub values: Vec<(Option<String>, Counted)>,
-    /// For a sample of keys, duplicates compared with the record that they duplicate, except for fields that `key_conflicts` leaves out.
+    /// Result of comparing duplicates with their originals, for a sample of keys. Fields that `key_conflicts` leaves out are not compared.
     pub key_conflicts: Conflicts,
 }
 

@@ -148,7 +148,7 @@ fn a_recorded_stream_is_evaluated_by_event_times() {
     assert!(replay(&by_field(true), &with_time, b"").is_ok());
     let error = replay(&timed(TimePlace::Header("ts".into()), false), &options(Format::Ndjson), b"").unwrap_err().to_string();
     assert!(error.starts_with("the topic's `time` is header `ts`, which a line of ndjson does not have"), "{error}");
-    // A capture has headers, and Kafka's timestamps, which do not count.
+    // A capture has headers. Its Kafka timestamps are ignored, because `time` names a header.
     let captured = |ts: u64| {
         format!("{{\"partition\":0,\"ts\":{ts},\"headers\":[\"ts\",\"1700000000\"],\"key\":null,\"payload\":\"{{\\\"id\\\":1}}\"}}")
     };
@@ -238,7 +238,7 @@ fn records_and_duplicates_are_counted_by_a_value() {
     let by = |by| Topic { count_by: Some(by), ..by_id() };
     let lines = text((0..90).map(|number| format!("{{\"id\":{},\"tenant\":\"{}\"}}", number / 3, if number < 60 { "a" } else { "b" })));
     let (_, summary) = replay(&by(CountBy::Field(Field::new("/tenant").unwrap())), &options(Format::Ndjson), lines.as_bytes()).unwrap();
-    // Each value is listed from its sixteenth record on, and every third record is the first with its ID.
+    // A value gets its own count at its sixteenth record. Every third record is the first with its ID.
     let counted = |records, duplicates| Counted { records, duplicates };
     assert_eq!(summary.values, [(Some("a".to_owned()), counted(44, 30)), (Some("b".to_owned()), counted(14, 10)), (None, counted(32, 20))]);
     assert_eq!(replay(&by_id(), &options(Format::Ndjson), lines.as_bytes()).unwrap().1.values, []);
@@ -289,7 +289,7 @@ fn duplicates_are_compared_with_their_originals() {
     assert_eq!(conflicts(&["/at", "/version"], None), found(0, &[]));
 }
 
-/// Records of one partition do not affect another, and the frame around a value does not count.
+/// A duplicate is compared only within its partition, and without the frame (the schema id) in front of its value.
 #[test]
 fn duplicates_are_compared_within_a_partition_and_without_frames() {
     let line = |partition: u32, schema: u32, version: u32| {
@@ -324,7 +324,7 @@ fn the_exact_window_finds_false_positives() {
                 String::from_utf8([emitted, wrong].concat()).unwrap().lines().map(|line| line.parse().unwrap()).collect();
             both.sort_unstable();
             assert!(both.into_iter().eq(0..20_000), "each line is either emitted or listed as a false positive");
-            // By time, all keys are in one of five slices. By count, all five slices are full.
+            // In a window by time, only one of the five slices has keys. In a window by count, all five are full, so the rate is higher.
             assert!((0.015..=0.2).contains(&truth.rate()), "{window:?}: {truth:?}");
         }
     }

@@ -1,6 +1,6 @@
 //! An exact window alongside the filter, which detects errors of the filter.
 //!
-//! Stores the emitted keys in generations that rotate together with the filter's. Must never rely on the contents of the filter.
+//! Keeps each emitted key until the key's slice leaves the window. Must never rely on the contents of the filter.
 
 use crate::dedup::{Dedup, Emit, Rules};
 use crate::filter::Window;
@@ -35,18 +35,20 @@ impl Counts {
     }
 }
 
-/// The exact window of one partition. Its position is stream time, or the number of the last key inserted.
+/// The exact window of one partition. A position is a stream time in milliseconds, or in a window by count, the number of a key in order of
+/// insertion.
 #[derive(Debug)]
 pub(super) struct Truth {
     refresh: bool,
     emit: Emit,
-    /// True in a window by count.
+    /// True for a window by count.
     counted: bool,
     slice: i64,
     window: i64,
     /// Current position of the window, or `None` before the first time or key.
     position: Option<i64>,
-    /// Position at which each key was last emitted, or `None` before the first time was known, and the content of that record.
+    /// For each key, the position of its last emission or renewal, and the content of that record. The position is `None` if the partition
+    /// had no record time yet.
     emitted: HashMap<Fingerprint, (Option<i64>, u64)>,
     counts: Counts,
 }
@@ -74,10 +76,10 @@ impl Truth {
         self.counts
     }
 
-    /// Checks a verdict right after `dedup` returned it. Returns true if the drop was a false positive.
+    /// Checks a verdict right after `dedup` returned it. Returns true if the verdict is a false positive.
     pub(super) fn check(&mut self, fingerprint: Fingerprint, verdict: Verdict, dedup: &Dedup) -> bool {
         let after = self.position_of(dedup);
-        // An inserted key advances a count, but was evaluated before that.
+        // In a window by count, an inserted key advances the position, but only after its own verdict.
         let evaluated_at = if self.counted { self.position } else { after };
         self.advance(evaluated_at);
         let (key, content) = (self.emit.key_of(fingerprint), self.emit.content_of(fingerprint));
@@ -106,15 +108,15 @@ impl Truth {
         if !self.counted {
             return dedup.stream_time();
         }
-        // Every slice except the open one is full.
+        // Every slice before the open slice is full, so it has `slice` keys.
         let open = i64::try_from(dedup.open_keys()).unwrap_or(i64::MAX);
         Some(dedup.slice()?.0.saturating_mul(self.slice).saturating_add(open) - 1).filter(|&last| last >= 0)
     }
 
-    /// Advances the position, and forgets keys that are in no generation any more.
+    /// Advances the position, and removes keys whose slice has left the window.
     fn advance(&mut self, position: Option<i64>) {
         if self.position.is_none() && position.is_some() {
-            // Keys inserted before any time was known belong to the first known time.
+            // Keys that were emitted before the first record time count as emitted at that time.
             self.emitted.values_mut().for_each(|(at, _)| *at = position);
         }
         let turned = self.slice_of(position) != self.slice_of(self.position);
@@ -130,7 +132,7 @@ impl Truth {
         position.unwrap_or(0).div_euclid(self.slice)
     }
 
-    /// True if the exact generations still contain what was emitted at this position.
+    /// True if the slice of position `at` has not left the window.
     fn remembers(&self, at: Option<i64>) -> bool {
         self.slice_of(self.position).saturating_sub(self.slice_of(at)) <= self.window / self.slice
     }
@@ -147,7 +149,7 @@ mod tests {
     use crate::filter::{AgingSizing, Spec};
     use crate::record::Verdict::{Duplicate, Unseen};
 
-    /// Evaluates each key to advance `dedup`, and then passes a different verdict to the truth.
+    /// Judges each key to advance `dedup`, but checks the given verdict instead of the one that `dedup` returned.
     fn counted(window: Window, stream: &[(u128, i64, Verdict)]) -> Counts {
         let rules = Rules {
             window,
@@ -173,12 +175,12 @@ mod tests {
         assert_eq!(counted(window, &[(1, 0, Duplicate), (1, 0, Unseen)]), counts(2, 1, 0));
         assert_eq!(counted(window, &[(1, 0, Unseen), (1, 100, Unseen)]), counts(1, 0, 1));
         assert_eq!(counted(window, &[(1, 0, Unseen), (1, 200, Duplicate)]), counts(2, 1, 0));
-        // Within the last slice, either verdict is correct.
+        // After the window has ended, a key may still be remembered until its slice ends. Both verdicts are correct then.
         assert_eq!(counted(window, &[(1, 0, Unseen), (1, 199, Duplicate)]), counts(1, 0, 0));
         assert_eq!(counted(window, &[(1, 0, Unseen), (1, 199, Unseen)]), counts(1, 0, 0));
     }
 
-    /// If the exact store decides, there are no errors, regardless of what the filter counts.
+    /// With `confirm`, the exact store decides and counts the keys, so false positives of the filter cause no errors.
     #[test]
     fn a_confirmed_filter_has_no_errors() {
         let window = Window::keys(60, 4);

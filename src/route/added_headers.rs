@@ -16,7 +16,7 @@ pub struct AddedHeaders {
 }
 
 impl AddedHeaders {
-    /// Removes all headers.
+    /// Removes all headers, but keeps the memory of the buffer.
     #[inline]
     pub fn clear(&mut self) {
         self.names.clear();
@@ -30,8 +30,8 @@ impl AddedHeaders {
         self.names.push((name, self.values.len()));
     }
 
-    /// Adds a header with a numeric value. Much faster than [`Display`], which matters because every duplicate that is written
-    /// has such headers.
+    /// Adds a header with a numeric value. Formats the number much faster than [`Display`] does, which matters because every duplicate that
+    /// is written has such headers.
     pub fn push_number(&mut self, name: &'static CStr, value: i64) {
         self.push_text(name, itoa::Buffer::new().format(value));
     }
@@ -42,7 +42,8 @@ impl AddedHeaders {
         self.names.push((name, self.values.len()));
     }
 
-    /// Removes headers with these names from the record, regardless of who wrote them, so that no reader mistakes them for ours.
+    /// Marks headers with these names for removal from the record, regardless of who wrote them, so that no reader mistakes them for
+    /// headers of unseen.
     pub const fn replace(&mut self, names: &'static [&'static CStr]) {
         self.replaced = names;
     }

@@ -1,6 +1,6 @@
-//! The headers of dead letters, named like Kafka Connect's, so that its tools can read them.
+//! The headers of dead letters. They have the names that Kafka Connect uses, so that tools for Kafka Connect can read them.
 //!
-//! Owns how they are written and read. Must never take a dead letter of another program for one of unseen.
+//! Owns writing and reading these headers. Must never mistake a dead letter of another program for a dead letter of unseen.
 
 use super::added_headers::AddedHeaders;
 use crate::record::{Invalid, Offset, Reason, Timestamp, Verdict};
@@ -15,14 +15,15 @@ const CLASS: &CStr = c"__connect.errors.exception.class.name";
 const MESSAGE: &CStr = c"__connect.errors.exception.message";
 /// The headers of every dead letter, in order.
 const NAMES: [&CStr; 6] = [TOPIC, PARTITION, OFFSET, STAGE, CLASS, MESSAGE];
-/// Time of a dead letter that is written without its time, in milliseconds since the epoch. Follows the other headers.
+/// The time of the record, in milliseconds since the epoch. Dead letters have this header, after the others, if a broker refused the
+/// record. Such a dead letter is written without its time, because the time may be the reason for the refusal.
 const TIMESTAMP: &CStr = c"unseen-timestamp";
 
 const DEDUP: &str = "DEDUP";
-/// The start of the class name. The reason follows.
+/// The start of the value of [`CLASS`]. The reason follows.
 const CLASS_PREFIX: &str = "unseen.";
 
-/// Origin of a record.
+/// The position from which a record was read, and its time.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
     pub topic: &'a str,
@@ -48,7 +49,7 @@ pub struct DeadLetter<'h> {
     pub verdict: Option<Verdict>,
     /// The time of the record, if the dead letter itself has no time.
     pub time: Option<Timestamp>,
-    /// The positions of these headers.
+    /// The positions of the dead letter's headers among all headers of the record.
     pub positions: Range<usize>,
 }
 
@@ -90,8 +91,8 @@ const fn default_message(verdict: Verdict) -> &'static str {
     }
 }
 
-/// Reads the headers of a dead letter. If the record has been a dead letter several times, reads those that were added last. Returns `None`
-/// if unseen has not added any.
+/// Reads the headers of a dead letter. If the record has been a dead letter several times, reads the headers that were added last. Returns
+/// `None` if unseen has not added such headers.
 #[must_use]
 pub fn read<'h>(headers: &[Header<'h>]) -> Option<DeadLetter<'h>> {
     let text = |at: usize| std::str::from_utf8(headers[at].1?).ok();
@@ -148,7 +149,7 @@ mod tests {
 
     #[test]
     fn only_the_headers_that_were_added_last_are_read() {
-        // Kafka Connect adds headers of the same names in another stage, and tools add headers after ours.
+        // Kafka Connect adds headers with the same names but another stage, and tools add headers after those of unseen.
         let connect = [("__connect.errors.topic", Some("other")), ("__connect.errors.stage", Some("VALUE_CONVERTER"))];
         let once = written(&connect, Verdict::Late);
         let mut twice = written(&[], Verdict::Late);

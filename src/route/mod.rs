@@ -1,7 +1,7 @@
-//! Routing of evaluated records, and the headers that are added to them.
+//! Routing of records by their verdict, and the headers that are added to the records.
 //!
-//! Owns how a topic's options map a verdict to a route, and the headers that are added. Must never change a verdict, or know
-//! which partitions exist.
+//! Owns the mapping from a verdict to a route, which a topic's options determine, and the names and values of the headers. Must never
+//! change a verdict, or know which partitions exist.
 
 mod added_headers;
 pub mod dead_letter;
@@ -28,11 +28,11 @@ const EXPLANATION: &[&CStr] = &[VERDICT, SPACE, FILTER, SINCE, TOPIC, PARTITION,
 /// One of a topic's outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// `output`.
+    /// The topic in `output`.
     Output,
-    /// `on_duplicate = { topic }`.
+    /// The topic in `on_duplicate = { topic = … }`.
     Duplicates,
-    /// `on_invalid = { topic }`.
+    /// The topic in `on_invalid = { topic = … }`.
     DeadLetters,
 }
 
@@ -48,7 +48,7 @@ impl Destination {
     }
 }
 
-/// The handling of a record.
+/// The action for a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// Write the record to this output.
@@ -90,9 +90,9 @@ pub fn of(topic: &Topic, verdict: Verdict) -> Route {
 /// Amount of detail in the headers that explain a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// All headers. For a duplicate, contains the time since which its key has been seen, if known.
+    /// All headers. For a duplicate, contains the time since which its key has been seen, in milliseconds, if known.
     Full(Option<Timestamp>),
-    /// Only the mandatory headers, because the record would be too large with more.
+    /// Only the mandatory headers, because the record would be too large with all headers.
     Brief,
 }
 
@@ -106,8 +106,8 @@ pub fn explains(topic: &Topic, verdict: Verdict) -> bool {
     }
 }
 
-/// Adds the headers of a written record to `headers`. `invalid` explains an invalid verdict. `origin` is called only if a header
-/// needs it.
+/// Replaces the contents of `headers` with the headers to add to a written record. `invalid` explains an invalid verdict. `origin` is
+/// called only if a header needs the origin.
 #[inline]
 pub fn headers<'o>(
     topic: &Topic,
@@ -133,8 +133,8 @@ pub fn headers<'o>(
     }
 }
 
-/// Adds headers with the verdict and the location of the record. They replace headers of an earlier worker, or of any other
-/// producer.
+/// Adds headers with the verdict and the location of the record. Headers with the same names, from an earlier worker or any other producer,
+/// are removed from the record.
 fn explain(topic: &Topic, verdict: Verdict, since: Option<Timestamp>, origin: &Origin<'_>, headers: &mut AddedHeaders) {
     headers.replace(EXPLANATION);
     headers.push_text(VERDICT, verdict.label());

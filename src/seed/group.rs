@@ -1,6 +1,6 @@
 //! Checks that a group can be seeded, and seeds it in one transaction.
 //!
-//! Must never write if the group has left any members, offsets, or changelog records.
+//! Must never write if the group already has members, committed offsets, or changelog records.
 
 use super::error::Error;
 use super::keys::{Failure, Logged};
@@ -18,13 +18,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum bytes of a batch. A changelog record has half of that.
+/// Maximum number of bytes per batch. A full changelog record takes about half a batch.
 const BATCH_BYTES: usize = 1_000_000;
-/// Transaction timeout, plus one second per `KEYS_PER_SECOND` keys. If the process is killed, the open transaction blocks readers of the
-/// changelog until the timeout.
+/// Shortest transaction timeout. It grows by one second per `KEYS_PER_SECOND` keys. A longer timeout would hurt: if the process is killed,
+/// the open transaction blocks readers of the changelog until the timeout.
 const TIMEOUT_MIN: Duration = Duration::from_secs(60);
 const KEYS_PER_SECOND: u64 = 100_000;
-/// Default limit of the brokers (`transaction.max.timeout.ms`).
+/// Longest transaction timeout that brokers accept by default (`transaction.max.timeout.ms`).
 const TIMEOUT_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// A consumer group that has not processed records of the key space yet.
@@ -54,13 +54,13 @@ enum Role {
 /// Result of seeding a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seeded {
-    /// Number of keys in the changelog. A key in several partitions counts several times.
+    /// Number of keys in the changelog. A key in several partitions counts once per partition.
     pub keys: u64,
     /// Number of keys that were skipped because their window has ended.
     pub expired: u64,
     /// Number of keys that the filter will forget too early because it reaches its maximum memory.
     pub evicted: u64,
-    /// Time of the latest key.
+    /// Time of the latest key, in milliseconds since the epoch.
     pub stream_time: Option<Timestamp>,
 }
 
@@ -227,7 +227,7 @@ impl<'a> Group<'a> {
         };
         let seeded = self.write(&sink, seeds, begin, &not_written);
         if seeded.is_err() {
-            // If this fails too, the next seed or the brokers abort the transaction.
+            // If the abort fails, too, the next seed or the brokers abort the transaction.
             let _ = sink.abort();
         }
         seeded
@@ -297,7 +297,7 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Converts an error of the transaction.
+/// Converts an error of the transaction into one that states whether the keys were written.
 fn not_written(failure: SinkError) -> Error {
     match failure {
         SinkError::Exit(reason) => Error::Refused(reason),

@@ -13,9 +13,9 @@ use crate::record::Timestamp;
 #[derive(Clone, Copy, Debug)]
 struct Sighting {
     fingerprint: Fingerprint,
-    /// Milliseconds, or 0 for a count window.
+    /// Milliseconds since the epoch, or 0 for a count window.
     time: Timestamp,
-    /// Position in the file.
+    /// Position among the keys of the file, to order sightings with the same time.
     number: u32,
     is_retraction: bool,
 }
@@ -43,7 +43,7 @@ pub(super) enum Failure<E> {
 }
 
 impl Keys {
-    /// Adds a key. For the same key and time, the last line counts.
+    /// Adds a sighting. Only the latest sighting of a key counts. If two have the same time, the later line counts.
     pub(super) fn add(&mut self, fingerprint: Fingerprint, time: Option<Timestamp>, number: u32, is_retraction: bool) {
         self.0.push(Sighting { fingerprint, time: time.unwrap_or_default(), number, is_retraction });
     }
@@ -132,7 +132,7 @@ mod tests {
         Rules { window, filter, exact, refresh: false, late: Late::Emit, emit: Emit::First }
     }
 
-    /// Returns rules for every kind of filter. One kind forgets at random.
+    /// Returns rules for every kind of filter.
     fn kinds(window: Window) -> Vec<Rules> {
         let spec = |kind: Kind, keys, rate| kind.spec(window, &Demand { bytes: 1 << 20, ..Demand::new(keys, rate) });
         let alone = Kind::ALL.iter().map(|&kind| rules(window, spec(kind, 400, 1e-6), kind.is_on_disk()));

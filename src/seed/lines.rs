@@ -1,4 +1,4 @@
-//! Parses the lines of a file into keys, for each format. Keys are extracted with the worker's code, so they are the same.
+//! Parses the lines of a file into keys, for each format. Must extract keys with the worker's code, so that the keys match the worker's.
 
 use super::error::{Error, Fault};
 use super::placement::Place;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// A parsed line.
 #[derive(Debug)]
 pub(super) struct Line<'l> {
-    /// The keys of the line. A row of a table has several if its text has several interpretations.
+    /// The keys of the line. A row of a table has several keys if a text has several interpretations, such as a number and a string.
     pub(super) fingerprints: &'l [Fingerprint],
     pub(super) time: Option<Timestamp>,
     pub(super) place: Place<'l>,
@@ -43,7 +43,7 @@ pub struct Counts {
 /// Parser for the lines of a file.
 pub(super) struct LineReader<'t> {
     topic: &'t Topic,
-    /// The inputs of the key space. A capture of another topic does not have the partitions of the keys.
+    /// The inputs of the key space. A capture of another topic, such as the output, has partition numbers that do not apply to the inputs.
     inputs: Vec<&'t str>,
     options: &'t Options,
     time: Option<Field>,
@@ -131,7 +131,7 @@ impl<'t> LineReader<'t> {
         })
     }
 
-    /// Parses all lines, and calls `take` for each line with a key until it fails.
+    /// Parses all lines, and calls `take` for each line with a key, until `take` fails.
     pub(super) fn read(&mut self, input: impl BufRead, take: &mut Take<'_>) -> Result<(), Error> {
         if self.options.format == Format::Csv {
             return self.read_table(input, take);

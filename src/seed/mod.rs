@@ -1,7 +1,7 @@
-//! Seeds a new consumer group with the keys of a file, by writing them to the group's changelog.
+//! Seeds a new consumer group with the keys of a file, by writing the keys to the group's changelog.
 //!
-//! A state is a function of its changelog. If the changelog starts with the keys, every state that is built from it has seen them. One
-//! transaction writes all keys and the start offsets of the group, so a crash leaves all or nothing.
+//! Workers rebuild their state from the changelog. If the changelog starts with the keys, every rebuilt state has seen them. One
+//! transaction writes all keys and commits the start offsets of the group, so a crash leaves all or none of the keys.
 //!
 //! This module must never seed a group that has started, or emit records.
 //!
@@ -33,7 +33,7 @@ use placement::Placement;
 use std::io::BufRead;
 use std::sync::Arc;
 
-/// The earliest accepted time, in March 1973. A smaller number must be in seconds: this one, read as seconds, is the year 5138.
+/// The earliest accepted time, in March 1973. A smaller number is probably in seconds: 100,000,000,000 seconds is in the year 5138.
 const MILLIS_MIN: Timestamp = 100_000_000_000;
 
 /// Format of a line.
@@ -54,9 +54,9 @@ pub struct Options {
     pub format: Format,
     /// JSON pointer or column name of the time.
     pub time: Option<String>,
-    /// Time of lines without a time, in milliseconds.
+    /// Time of lines without a time, in milliseconds since the epoch.
     pub at: Option<Timestamp>,
-    /// Latest accepted time.
+    /// Latest accepted time, in milliseconds since the epoch.
     pub latest: Timestamp,
     /// JSON pointer or column name of the record key.
     pub record_key: Option<String>,
@@ -65,7 +65,7 @@ pub struct Options {
     pub every_partition: bool,
     /// True to skip lines without a key.
     pub skip_invalid: bool,
-    /// Maximum number of keys. A key in several partitions counts several times. Sorting takes 32 bytes per key.
+    /// Maximum number of keys. A key in several partitions counts once per partition. Sorting takes 32 bytes per key.
     pub max_keys: u64,
 }
 
@@ -145,7 +145,7 @@ impl<'t> Seeds<'t> {
         })
     }
 
-    /// Returns the number of keys so far. A key in several partitions counts several times.
+    /// Returns the number of keys so far. A key in several partitions counts once per partition.
     #[must_use]
     pub fn keys(&self) -> u64 {
         u64::from(self.number)
@@ -210,7 +210,7 @@ mod tests {
             let options = Options { skip_invalid, ..options(Format::Ndjson) };
             seed(&[ORDERS, rest], &options, lines, Arc::new(NoSchemas))
         };
-        // An order belongs to the first entry even if it has no key there.
+        // An order belongs to the first entry, even if it does not have that entry's key.
         let lines = "{\"type\":\"order\",\"id\":1,\"no\":1}\n{\"type\":\"order\",\"no\":2}\n{\"type\":\"view\",\"no\":3}\n";
         assert_eq!(seeded(false, lines), Ok((Counts { lines: 3, passed: 2, ..Counts::default() }, 1)));
         // The worker cannot tell which entry a malformed record belongs to.
@@ -250,7 +250,7 @@ mod tests {
         let captured = values
             .map(|value| serde_json::json!({ "topic": "in", "partition": 0, "offset": 0, "key": null, "payload": value }).to_string());
         assert_eq!(seeded(Format::Capture, &captured.join("\n")), (selected, 1));
-        // A table has only keys, one as a number and as a string.
+        // A table has only keys, so `when` does not apply. `1` and `2` each mean a number and a string, so there are five keys.
         assert_eq!(seeded(Format::Csv, "id\n1\n2\nn\n"), (Counts { lines: 3, ..Counts::default() }, 5));
     }
 }

@@ -8,7 +8,7 @@ use crate::config::{Partitioner, Topic};
 use crate::follower::routing::partition_of;
 use crate::key::{self, Fingerprint};
 
-/// The way to find the partition of a key.
+/// The settings that determine the partition of a key.
 #[derive(Debug)]
 pub(super) struct Placement {
     partitions: u32,
@@ -19,7 +19,7 @@ pub(super) struct Placement {
     is_everywhere: bool,
 }
 
-/// The place of a line's record in the input, as far as the line has it.
+/// The partition and the record key of a line, if the line has them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Place<'l> {
     /// The partition of the input that the record was read from.
@@ -34,13 +34,13 @@ impl Placement {
             partitions,
             is_repartitioned: topic.repartition,
             is_framed,
-            // Producers hash the framed bytes. The file does not have their frame.
+            // Producers hash the record key with its frame. The file has only the key, so its partition cannot be computed.
             partitioner: options.partitioner.filter(|_| !is_framed),
             is_everywhere: options.every_partition,
         }
     }
 
-    /// Returns the partition of a key, or none if the key goes into every partition.
+    /// Returns the partition of a key, or `None` if the key goes into every partition.
     pub(super) fn of(&self, fingerprint: Fingerprint, place: Place<'_>) -> Result<Option<u32>, Fault> {
         if self.is_repartitioned {
             return Ok(Some(key::partition(fingerprint, self.partitions)));

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::io::{self, Read};
 use std::rc::Rc;
 
-/// Maximum bytes of a row, except for read-ahead.
+/// Maximum number of bytes read for one row. Bytes that were read ahead with the previous row do not count.
 const ROW_BYTES_MAX: u64 = 1 << 20;
 
 /// Reader for the rows of a table.
@@ -112,8 +112,8 @@ impl Columns {
     }
 }
 
-/// Returns the name of a part's column. The slash at the start of a pointer may be missing. Alternatives have one column, named after
-/// the first.
+/// Returns the name of a part's column. The column may omit the slash at the start of a JSON pointer. A part with alternatives has one
+/// column, named after the first alternative.
 fn name(part: &Part) -> &str {
     match part {
         Part::RecordKey => "key",

@@ -1,7 +1,7 @@
 //! The commands of Redis clients.
 //!
-//! Owns the commands, and their errors in the format that clients expect. Must never answer 0 for an unknown key, or run a command from the
-//! body of an HTTP request.
+//! Owns the commands, and their errors in the format that clients expect. Must never answer 0 (not seen) if the answer is unknown, or run a
+//! command from the body of an HTTP request.
 
 use super::Server;
 use super::command::{Command, Refusal, space};
@@ -53,24 +53,25 @@ pub(super) fn run(session: &mut Session, server: &Server, command: Command<'_>, 
     now(session, server, command, pending, answers)
 }
 
-/// Runs the next command of an EXEC. Returns false if there is none.
+/// Runs the next command of an EXEC. Returns false if no command is left.
 pub(super) fn run_queued(session: &mut Session, server: &Server, pending: &mut Pending, answers: &mut Answers) -> bool {
     let Some((bytes, parts)) = session.executing.next() else { return false };
-    // A queued command never closes the connection.
+    // A queued command never closes the connection, because QUIT is not queued.
     now(session, server, Command { bytes: &bytes, parts: &parts }, pending, answers);
     true
 }
 
-/// True for the two words that start a line in almost every HTTP request and in no command. Redis also closes the connection on them.
+/// True if a line starts with `POST` or `Host:`. Almost every HTTP request has such a line, and no command does. Redis also closes the
+/// connection then.
 fn is_http(name: &[u8]) -> bool {
     let begins_with = |word: &str| name.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word.as_bytes()));
     (begins_with("POST") && name.len() == 4) || begins_with("HOST:")
 }
 
-/// Runs a command.
+/// Runs a command without queuing it.
 fn now(session: &mut Session, server: &Server, command: Command<'_>, pending: &mut Pending, answers: &mut Answers) -> Next {
     let Some(name) = command.get(0) else { return Next::Go };
-    // Most clients send names in upper case.
+    // Most clients send names in capitals, so the fast comparison comes first.
     let is = |word: &str| name == word.as_bytes() || name.eq_ignore_ascii_case(word.as_bytes());
     let form = match command.len() {
         3 if is("BF.EXISTS") || is("CF.EXISTS") => Some(Form::One),

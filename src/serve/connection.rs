@@ -22,9 +22,9 @@ use tokio::time::{Instant, timeout_at};
 
 /// The maximum number of bytes per read.
 const READ_BYTES: usize = 64 << 10;
-/// The number of answer bytes at which answers are sent.
+/// The number of answer bytes after which the answers are sent before more commands run.
 const ANSWER_BYTES: usize = 1 << 20;
-/// The number of pending writes at which no more commands are run.
+/// The number of pending writes after which the connection waits for the writes before more commands run.
 const WAITING_MAX: usize = 1 << 10;
 /// The time for which a client's commands run before other clients of the thread get a turn.
 const TURN: Duration = Duration::from_millis(1);
@@ -32,7 +32,7 @@ const TURN: Duration = Duration::from_millis(1);
 const TURN_COMMANDS: usize = 16;
 /// The buffer size that an idle connection keeps.
 const IDLE_BYTES: usize = 1 << 10;
-/// The timeout for sending the password, and for sending the rest of a command. Further bytes do not extend it.
+/// The timeout for sending the password, and for sending the rest of a command. Further bytes do not extend the timeout.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// The timeout for a client that does not read its answers.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -51,9 +51,9 @@ struct Connection {
     /// Bytes that were read but not processed: the start of a command.
     input: Vec<u8>,
     answers: Answers,
-    /// The run time of its commands since other clients had a turn.
+    /// The run time of this client's commands since other clients had a turn.
     busy: Duration,
-    /// The deadline for the password. `None` after the client has sent it.
+    /// The deadline for the password. `None` after the client has sent the password.
     password_due: Option<Instant>,
     /// The deadline for the rest of the command that starts in `input`.
     command_due: Option<Instant>,
@@ -148,7 +148,7 @@ impl Connection {
         let Some(deadline) = self.password_due.into_iter().chain(self.command_due).min() else {
             return self.read(stream, stop).await;
         };
-        // A timer alone would never end a client that always has more bytes ready.
+        // `timeout_at` polls the read before the timer, so a client that always has more bytes ready would never time out.
         if deadline <= Instant::now() {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -250,7 +250,7 @@ impl Connection {
             }
             rest = &rest[written..];
         }
-        // With TLS, some bytes may still be buffered, but usually none are.
+        // With TLS, some bytes may still be buffered. Usually, a flush sends them immediately, and no timer is needed.
         let flushed = poll_fn(|context| Poll::Ready(Pin::new(&mut *stream).poll_flush(context))).await;
         match flushed {
             Poll::Ready(done) => done?,

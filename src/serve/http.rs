@@ -47,8 +47,8 @@ const NO_NULL: &str = "a part is null; for a null field, use the string \"null\"
 /// The request body of `contains`.
 #[derive(Debug, Deserialize)]
 struct ContainsRequest<'q> {
-    /// The keys. Each is a list of the key's parts, or its only part. A part is a JSON value, or a string, which also matches the number
-    /// with the same text.
+    /// The keys. Each key is a list of its parts, or its only part. A part is a JSON value. A string also matches the number with the same
+    /// text.
     #[serde(borrow)]
     keys: Values<'q>,
 }
@@ -88,9 +88,9 @@ impl<'q> Visitor<'q> for ValuesVisitor {
 /// The response of `contains`.
 #[derive(Debug, Serialize, JsonSchema)]
 struct ContainsAnswer {
-    /// For each key, in order: true if it was seen.
+    /// For each key, in order: true if the key was seen.
     seen: Vec<bool>,
-    /// The time after which commits may be unknown, in milliseconds since the epoch.
+    /// The time up to which all commits are known, in milliseconds since the epoch.
     as_of_ms: Option<Timestamp>,
 }
 
@@ -170,7 +170,7 @@ async fn contains(State(server): State<Arc<Server>>, Path(space): Path<String>, 
     };
     // A lookup of many keys is slow, and this thread also accepts clients.
     let answer = tokio::task::spawn_blocking(move || {
-        // The lookup continues even if the client disconnects.
+        // The lookup continues even if the client disconnects, so the permit is held until the lookup ends.
         let _permit = permit;
         answer(&server, &space, &body)
     });
@@ -186,7 +186,7 @@ fn answer(server: &Server, space: &str, body: &[u8]) -> Response {
     seen.map_or_else(|(status, message)| problem(status, &message), |answer| json(StatusCode::OK, &answer))
 }
 
-/// Looks up the keys of a request in batches. If a key is wrong, the error message contains its index.
+/// Looks up the keys of a request in batches. If a key is invalid, the error message contains its index.
 fn look_up(space: &Space, body: &[u8]) -> Result<ContainsAnswer, (StatusCode, String)> {
     let expected = r#"expected {"keys": [...]}, where each key is a list of its parts, or its only part"#;
     let is_wrong = |message| (StatusCode::BAD_REQUEST, message);
@@ -255,7 +255,8 @@ fn bearer(authorization: &HeaderValue) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(password)
 }
 
-/// Rejects requests from web pages whose host name was pointed to this machine (DNS rebinding). Closes connections after the server stops.
+/// Rejects requests from web pages whose host name was pointed to this machine (DNS rebinding). Closes connections once the server is
+/// stopping.
 async fn local(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
     let mut response = if is_of_elsewhere(&request, server.http_listen) {
         let advice = "serve.http_listen is a loopback address; use the host name localhost, or set serve.http_listen to another address";
@@ -308,7 +309,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_is_read_up_to_the_first_key_over_the_limit() {
         let server = server();
-        // The rest is not valid JSON, and must not be reached.
+        // The end of the body is not valid JSON, and must not be reached.
         let keys = "1,".repeat(KEYS_MAX + 1);
         for body in [format!("{{\"keys\":[{keys}}}"), format!("{{\"keys\":[[{keys}1]]}}")] {
             let (status, answer) = ask(&server, body).await;

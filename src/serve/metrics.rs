@@ -1,6 +1,6 @@
 //! The server's Prometheus metrics.
 //!
-//! Owns the names of these metrics. A test compares them with the list in `docs/reference/metrics.md`.
+//! Owns the names of the metrics. A test compares them with the list in `docs/reference/metrics.md`.
 
 use super::Server;
 use super::stats::BUCKETS;

@@ -1,8 +1,7 @@
 //! Answers which keys were seen, over the Redis protocol and HTTP.
 //!
-//! Owns the connections of `unseen serve`, their threads, and their shutdown. Must never change dedup state: only the stream does, and a
-//! client's write is a record in the stream. Within `worker.shutdown_timeout`, must never end without answering a command that it has
-//! received.
+//! Owns the connections of `unseen serve`, their threads, and their shutdown. Must never change dedup state: a client's write only adds a
+//! record to the stream. During a shutdown, must answer every command that it has received, within `worker.shutdown_timeout`.
 //!
 //! Each thread has its own connections, and serves them in turns. All threads query the same [`Follower`].
 
@@ -153,11 +152,11 @@ impl Server {
         }
         let deadline = tokio::time::Instant::now() + self.shutdown_timeout;
         self.is_stopping.store(true, Ordering::Relaxed);
-        // Threads that get no more clients end with their last connection.
+        // A thread without a sender gets no more clients, and ends with its last connection.
         drop((redis, senders));
         let all_ended = async {
             ended.recv().await;
-            // Until here, probes could see that the server is stopping.
+            // HTTP stops last, so that probes can see that the server is stopping.
             drop(stop_http);
             if let Some(http) = http {
                 let _ = http.await;
@@ -185,7 +184,7 @@ impl Server {
         }
     }
 
-    /// Raises the limit of open files to its maximum, and logs a warning if that is too low.
+    /// Raises the limit of open files to its maximum, and logs a warning if the maximum is too low.
     fn raise_descriptors(&self) {
         use rustix::process::{Resource, getrlimit, setrlimit};
         let mut limit = getrlimit(Resource::Nofile);
@@ -233,7 +232,8 @@ impl Server {
             add(&self.stats.accepted, 1);
             if get(&self.stats.connections) >= self.max_connections as u64 {
                 add(&self.stats.rejected, 1);
-                // A client that expects TLS could not read this. Bypasses Tokio, which does not know yet that the socket is writable.
+                // A client that expects TLS could not read a plaintext error. The write bypasses Tokio, which does not know yet that the
+                // socket is writable.
                 if self.tls.is_none()
                     && let Ok(mut client) = client.into_std()
                 {
@@ -244,9 +244,9 @@ impl Server {
             add(&self.stats.connections, 1);
             // Send each answer as soon as it is complete.
             let _ = client.set_nodelay(true);
-            // Detects clients that have disappeared.
+            // TCP keepalive detects clients that have disappeared.
             let _ = rustix::net::sockopt::set_socket_keepalive(&client, true);
-            // If a thread could not start, it was logged, and the thread gets no clients.
+            // Sending fails only if the thread could not start, which is in the log. The client is then disconnected.
             if turns.next().is_none_or(|thread| thread.send(client).is_err()) {
                 self.stats.connections.fetch_sub(1, Ordering::Relaxed);
             }
@@ -260,7 +260,7 @@ fn cpus() -> usize {
 
 /// Serves the clients of one thread until no more arrive and the last connection has ended.
 async fn answer(server: Arc<Server>, mut clients: UnboundedReceiver<TcpStream>) {
-    // A channel per thread, so that connections of different threads share no lock.
+    // Each thread has its own channel, so that connections of different threads share no lock.
     let stop = watch::Sender::new(false);
     while let Some(client) = clients.recv().await {
         let (server, mut stopped) = (Arc::clone(&server), stop.subscribe());
@@ -274,7 +274,7 @@ async fn answer(server: Arc<Server>, mut clients: UnboundedReceiver<TcpStream>) 
         });
     }
     stop.send_replace(true);
-    // Every connection holds a receiver.
+    // Every connection holds a receiver, so this waits for all connections.
     stop.closed().await;
 }
 
@@ -285,7 +285,7 @@ async fn here(client: TcpStream, server: &Server, id: u64, stop: impl Future<Out
     let mut stop = pin!(stop);
     let client = tokio::select! {
         client = tls.accept(client) => client.inspect_err(|_| add(&server.stats.unencrypted, 1))?,
-        // The client has sent no command yet.
+        // The client has sent no command yet, so no command is left without an answer.
         () = stop.as_mut() => return Ok(()),
     };
     connection::serve(server, client, id, stop).await

@@ -1,7 +1,7 @@
 //! Key names of Redis commands: a key space, and parts of the key.
 //!
 //! `seen-news` is a space whose keys have one part. `seen-news:{42}` with the item `n7` is the key `[42, n7]`. `seen:{42}:{de}` with `n7`
-//! is `[42, de, n7]`. Must never confuse two names.
+//! is `[42, de, n7]`. Must never parse two different names into the same space and parts.
 
 /// A parsed name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub(super) struct Name<'n> {
     pub(super) space: &'n str,
     /// The text between the outermost braces, or `None` without braces.
     inner: Option<&'n [u8]>,
-    /// The number of parts in it.
+    /// The number of key parts in `inner`.
     count: usize,
 }
 
@@ -19,7 +19,7 @@ impl<'n> Name<'n> {
         Self { space, inner: None, count: 0 }
     }
 
-    /// Parses a name. Returns `None` if it is not UTF-8, or if the text after the space is not in braces.
+    /// Parses a name. Returns `None` if the space is not UTF-8, or if the text after the colon is not in braces.
     pub(super) fn parse(name: &'n [u8]) -> Option<Self> {
         let (space, rest) = match name.iter().position(|&byte| byte == b':') {
             Some(colon) => (&name[..colon], Some(&name[colon + 1..])),

@@ -1,6 +1,6 @@
 //! Lookups of consecutive commands, collected into one batch.
 //!
-//! Owns the order of their answers. Must never answer 0 for an unknown key.
+//! Owns the order of the answers. Must never answer 0 (not seen) if the answer is unknown.
 
 use super::Server;
 use super::command::{Command, Refusal, asked, refusal, space};
@@ -12,7 +12,7 @@ use crate::follower::{Answer, Query};
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     query: Query,
-    /// The index of their space.
+    /// The index of the key space of all pending lookups.
     space: usize,
     commands: Vec<(Form, usize)>,
 }

@@ -21,10 +21,10 @@ pub(super) struct ServeStats {
     pub(super) unencrypted: AtomicU64,
     pub(super) wrong_passwords: AtomicU64,
     pub(super) commands: AtomicU64,
-    /// Records written for clients, and records that could not be written.
+    /// Records written for clients. `unwritten` counts records that could not be written.
     pub(super) written: AtomicU64,
     pub(super) unwritten: AtomicU64,
-    /// The time to answer the commands of one read.
+    /// The time to answer all commands that arrived in one read.
     pub(super) answer_time: Histogram,
 }
 

@@ -79,7 +79,7 @@ async fn an_http_connection_is_closed_before_its_body_is_read() {
 #[tokio::test(start_paused = true)]
 async fn a_client_has_one_deadline_for_the_password() {
     let server = server("password = \"secret\"");
-    // Parts of a command, whole commands, and wrong passwords.
+    // No client can extend the deadline, whether it sends parts of a command, whole commands, or wrong passwords.
     for piece in ["X", "PING\r\n", "AUTH wrong\r\n", "\r\n"] {
         let (taken, answers) = drip(connect(&server), piece.as_bytes()).await.expect("the server closes the connection");
         assert!(taken <= READ_LIMIT, "{piece:?}: {taken:?}");
@@ -123,7 +123,7 @@ async fn items_too_large_for_an_output_topic_are_not_written() {
 
 #[tokio::test]
 async fn commands_of_a_transaction_are_limited_by_the_memory_that_they_take() {
-    // The shortest commands, and the shortest arguments.
+    // Short commands and short arguments take the most memory per byte that is sent.
     let (server, long) = (server(""), format!("PING{}\r\n", " x".repeat(1000)));
     for (command, most) in [("X\r\n", 8_000), (&long, 100)] {
         let client = connect(&server);
@@ -224,7 +224,7 @@ async fn http_accepts_the_same_passwords_as_redis() {
         http(status, format!("{head}\r\n{authorization}\r\nContent-Length: 12\r\n\r\n{{\"keys\":[1]}}").as_bytes()).await
     };
     for scheme in ["Bearer", "bearer", "BEARER"] {
-        // The password is correct, but the server knows no key.
+        // The password is correct, but the answer is unknown, because there are no brokers.
         let answer = ask(format!("Authorization: {scheme} {password}")).await;
         assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
     }

@@ -1,7 +1,7 @@
 //! Writes for clients: the record for a key, and the keys whose records are in flight.
 //!
 //! Must never change a state: the worker judges the record like any other input record. Must never write a record from which the worker
-//! cannot extract this key. With `on_invalid = "fail"`, a single such record stops every worker.
+//! cannot extract the requested key. With `on_invalid = "fail"`, a single such record stops every worker.
 
 use crate::config::{Config, KeySpace, Partitioner, Topic};
 use crate::filter::Window;
@@ -14,16 +14,17 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot::Receiver;
 
-/// The longest time for which a key counts as in flight. A worker may be stopped, or the key may have been retracted in the meantime.
+/// The longest time for which a key counts as in flight. After that, the key may still be unseen, because the worker is stopped, or the key
+/// may have been retracted.
 const IN_FLIGHT_MAX: Duration = Duration::from_secs(60);
-/// The maximum number of keys in flight. The oldest keys are dropped.
+/// The maximum number of keys in flight. If there are more, the oldest keys no longer count as in flight.
 const IN_FLIGHT_KEYS_MAX: usize = 1 << 20;
 
 /// Writes records for keys.
 #[derive(Debug)]
 pub(super) struct Writer {
     producer: InputWriter,
-    /// The input of each space, or the reason why it is read-only.
+    /// The input of each space, or the reason why the space is read-only.
     inputs: Vec<Result<Input, String>>,
     in_flight: Mutex<InFlight>,
 }
@@ -60,8 +61,8 @@ struct InFlight {
 #[derive(Debug)]
 pub(super) struct Write {
     item: Item,
-    /// The time at which this write put the key in flight. `None` if the key was already in flight, or if this write does not put it in
-    /// flight.
+    /// The time at which this write put the key in flight. `None` if the key was already in flight, or if the write never puts its key in
+    /// flight, because it is a retraction or the key is known.
     mark: Option<Instant>,
     /// True if another write of the same key is in flight.
     pub(super) is_in_flight: bool,
@@ -102,8 +103,8 @@ impl Writer {
             return Ok(Write { item, mark: None, is_in_flight: self.lock().end(item), written });
         }
         if is_known {
-            // Another write's mark stays. Otherwise, a client that looked the key up before the commit and writes it later would also be
-            // told that it was first.
+            // If another write has marked the key as in flight, the mark stays. Without the mark, a client that looked the key up before
+            // the commit, and writes the key later, would also be told that it was first.
             return Ok(Write { item, mark: None, is_in_flight: false, written: self.producer.write(record)? });
         }
         // The mark is set before the write, so that only one of two concurrent clients is told that it was first.
@@ -113,12 +114,12 @@ impl Writer {
         Ok(Write { item, mark, is_in_flight: mark.is_none(), written })
     }
 
-    /// Waits until the brokers have answered all writes, for at most `timeout`. If they have not, returns the number of unanswered writes.
+    /// Waits until the brokers have answered all writes, for at most `timeout`. After the timeout, returns the number of unanswered writes.
     pub(super) fn flush(&self, timeout: Duration) -> Result<(), i32> {
         self.producer.flush(timeout)
     }
 
-    /// Handles a failed write.
+    /// Takes the key of a failed write out of flight.
     pub(super) fn failed(&self, write: &Write) {
         self.lock().unmark(write.item, write.mark);
     }
@@ -129,7 +130,7 @@ impl Writer {
 }
 
 impl InFlight {
-    /// Puts a key in flight. Returns false if it already was.
+    /// Puts a key in flight. Returns false if the key was already in flight.
     fn begin(&mut self, item: Item, now: Instant, timeout: Duration) -> bool {
         while let Some(&(oldest, since)) = self.order.front()
             && (self.order.len() >= IN_FLIGHT_KEYS_MAX || now.duration_since(since) >= IN_FLIGHT_MAX)
@@ -147,28 +148,28 @@ impl InFlight {
         true
     }
 
-    /// Removes a key from flight if it has this mark.
+    /// Takes a key out of flight if `mark` belongs to the write that put it in flight.
     fn unmark(&mut self, item: Item, mark: Option<Instant>) {
         if mark.is_some() && self.since.get(&item).copied() == mark {
             self.since.remove(&item);
         }
     }
 
-    /// Removes a key from flight. Returns false if it was not in flight.
+    /// Takes a key out of flight. Returns false if the key was not in flight.
     fn end(&mut self, item: Item) -> bool {
         self.since.remove(&item).is_some()
     }
 }
 
-/// The reason for keys that do not determine the whole record.
+/// The error message for keys that do not determine the whole record.
 const NOT_MADE_OF_FIELDS: &str =
     "only keys that consist of the record key, the record value, and headers can be written, because they determine the whole record";
 
 impl Input {
-    /// Returns the first topic of a space that can be written to, or the reason why the first topic cannot.
+    /// Returns the first topic of a space that can be written to, or the reason why the first topic cannot be written to.
     fn of(config: &Config, space: &KeySpace<'_>, partitioner: Option<Partitioner>) -> Result<Self, String> {
         let input = |topic: &&Topic| match config.rules(&topic.input).nth(1) {
-            // Another one may select the record.
+            // Another entry of the input may select the record.
             Some(_) => Err(format!("{:?} has several entries; only topics with one entry can be written to", topic.input)),
             None => Self::new(topic, partitioner),
         };
@@ -202,19 +203,21 @@ impl Input {
             has_random_empty_key: !topic.repartition && partitioner == Some(Partitioner::Crc32),
             timeout: window.map_or(IN_FLIGHT_MAX, |window| window.min(IN_FLIGHT_MAX)),
         };
-        // Checks with sample texts if a record can represent a key of this topic. All texts differ.
+        // Build a record from sample texts, to check if a record can represent a key of this topic. The texts differ, so that no parts are
+        // confused.
         let texts: Vec<_> = (0..parts.len()).map(|number| number.to_string()).collect();
         input.record(&texts.iter().map(String::as_bytes).collect::<Vec<_>>(), false)?;
         Ok(input)
     }
 
-    /// Builds the record for a key, or the record that retracts it. Returns it with the fingerprint of the key.
+    /// Builds the record for a key, or the record that retracts the key. Also returns the fingerprint of the key.
     fn record<'r>(&'r self, texts: &[&'r [u8]], retracts: bool) -> Result<(Fingerprint, NewRecord<'r>), String> {
         let mut fingerprints = Vec::new();
         let found = self.topic.key.fingerprints_of_texts(texts.iter().copied(), &mut Scratch::default(), &mut fingerprints);
         found.map_err(|error| error.to_string())?;
         let fingerprint = *fingerprints.first().ok_or("no record has such a key")?;
-        // A different record key for each key, because a compacted topic keeps only the last record per record key.
+        // The record key for keys that do not include the record key. It differs for each key, because a compacted topic keeps only one
+        // record per record key.
         let stand_in = format!("{:032x}", fingerprint.0).into_bytes();
         let mut record = NewRecord { topic: &self.topic.input, key: stand_in.into(), value: b"", headers: Vec::new() };
         for (part, &text) in self.topic.key.parts().iter().zip(texts) {
@@ -253,7 +256,7 @@ impl Input {
     fn read_back(&self, record: &NewRecord<'_>) -> Result<(Fingerprint, bool), String> {
         let headers: Vec<_> = record.headers.iter().map(|&(name, value)| (name, Some(value))).collect();
         let read = Record { key: Some(&record.key), value: Some(record.value), headers: &headers };
-        // A key without fields needs no schema.
+        // The key has no fields, so no schema is needed to read it.
         let (mut reader, mut scratch) = (Reader::default(), Scratch::default());
         let why = match reader.read(self.topic.record_spec(), &read, None, &mut scratch, &NoSchemas) {
             Ok(keyed) => return Ok((keyed.fingerprint, keyed.retracts)),

@@ -1,7 +1,7 @@
 //! Commands that write.
 //!
-//! A write adds a record to the space's input topic if `serve.writes` is set. Otherwise, it is rejected. Must never change a state: only
-//! the stream decides which keys were seen.
+//! If `serve.writes` is set, a write command adds a record to the space's input topic. Otherwise, the command is rejected. Must never
+//! change a state: only the stream decides which keys were seen.
 
 use super::Server;
 use super::command::{Command, Refusal, asked, refusal, space};
@@ -31,9 +31,9 @@ const WRITES: [&str; 16] = [
     "UNLINK",
 ];
 
-/// The maximum number of items per command. The producer's queue has room for ten times as many.
+/// The maximum number of items per command. The producer's queue has room for ten times this number.
 const ITEMS_MAX: usize = 10_000;
-/// The maximum size of the parts of a written key. Every topic on the path of the record accepts such a record, unless its
+/// The maximum size of the parts of a written key, in bytes. Every topic on the path of the record accepts such a record, unless its
 /// `max.message.bytes` is far below the default of 1 MiB. If a topic rejected a record, every worker would stop.
 const ITEM_BYTES_MAX: usize = 32 << 10;
 
@@ -43,7 +43,7 @@ type Begun = Vec<(Answer, Result<Write, String>)>;
 /// An answer that waits for its writes.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// The position of the answer within the other answers, in bytes.
+    /// The position in the bytes of the other answers at which this answer must be inserted.
     at: usize,
     is_list: bool,
     retracts: bool,
@@ -135,7 +135,7 @@ fn read_only(reason: &str) -> Refusal {
     ("READONLY", format!("You can't write against a read only replica; {reason}"))
 }
 
-/// `BF.RESERVE space rate capacity …` and `CF.RESERVE space capacity …`: succeeds if the existing filter is at least as good.
+/// Handles `BF.RESERVE space rate capacity …` and `CF.RESERVE space capacity …`. Succeeds if the existing filter is at least as good.
 fn reserve(name: &str, space: &Space, command: Command<'_>, answers: &mut Answers) -> Result<(), Refusal> {
     command.has(if name == "BF.RESERVE" { 4..=usize::MAX } else { 3..=usize::MAX })?;
     let number = |at: usize| {

@@ -1,4 +1,4 @@
-//! The simulated cluster behind the broker traits.
+//! The broker traits that the worker uses, implemented for the simulated cluster.
 
 use super::client::{Asking, SimConsumer, SimEnds, SimProducer, SimReader, SimTail};
 use super::cluster::TopicOptions;
@@ -13,9 +13,9 @@ use crate::runtime;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// The largest batch that every output accepts (`kafka::client_config::BATCH_BYTES`).
+/// The maximum size of a produce batch, in bytes, unless an output allows less (`kafka::client_config::BATCH_BYTES`).
 const BATCH_BYTES: usize = 1_000_000;
-/// Bytes that a batch header takes from a broker's `max.message.bytes`.
+/// The bytes of a topic's `max.message.bytes` that are reserved for the batch header.
 const BATCH_OVERHEAD: usize = 512;
 
 impl Simulation {
@@ -25,7 +25,7 @@ impl Simulation {
         SimBroker(self.clone())
     }
 
-    /// Sends a request to any broker.
+    /// Sends a request to a broker that the client can reach.
     fn ask<T: Send + 'static>(
         &self,
         client: ClientId,
@@ -56,7 +56,7 @@ impl Simulation {
 }
 
 impl SimBroker {
-    /// Waits for an answer of any broker.
+    /// Asks brokers until one of them answers, `stop` returns `true`, or `connect_timeout` has passed.
     fn wait<T: Send + 'static>(
         &self,
         config: &Config,
@@ -184,8 +184,8 @@ fn problem(topic: &Topic, message: String) -> Problem {
     Problem { input: topic.input.clone(), message }
 }
 
-/// The internal topics with the topics that need them and their partition counts (`kafka::changelog::ensure`). An existing repartition topic
-/// keeps its partitions.
+/// Returns the internal topics, each with the configured topic that needs it and its partition count (`kafka::changelog::ensure`). An
+/// existing repartition topic keeps its partition count.
 fn internal<'c>(
     config: &'c Config,
     cluster: &Cluster,
@@ -212,7 +212,7 @@ fn internal<'c>(
     Ok(internal)
 }
 
-/// Records on their way to another partition keep their timestamps.
+/// The options of an internal topic. It accepts any timestamp, because records in a repartition topic keep their timestamps.
 fn changelog_options() -> TopicOptions {
     TopicOptions { after_max_ms: i64::MAX, ..TopicOptions::default() }
 }

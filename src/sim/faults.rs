@@ -76,7 +76,7 @@ pub enum RequestFault {
     Refused,
 }
 
-/// The faults of a simulation. Probabilities are per 10,000 requests. 0 disables a fault.
+/// The faults of a simulation. A `u32` is the probability of a fault, in parts per 10,000. 0 disables the fault.
 #[derive(Clone, Debug)]
 pub struct Faults {
     /// The request never reaches the broker.
@@ -87,12 +87,12 @@ pub struct Faults {
     pub late_request: u32,
     /// The requests that may arrive late. A late `EndTxn` or `TxnOffsetCommit` affects another transaction of the same epoch (KIP-890). A
     /// late `AddPartitionsToTxn` or `AddOffsetsToTxn` opens a transaction that ends only when it times out. A late `InitProducerId` fences
-    /// its own producer, and a late join disturbs the group (KAFKA-20985). A late `OffsetCommit` may reset a committed offset to an earlier
-    /// one, which no client can prevent. Late copies of other requests have no effect.
+    /// its own producer, and a late `JoinGroup` disturbs the group (KAFKA-20985). A late `OffsetCommit` may reset a committed offset to an
+    /// earlier one, which no client can prevent, so [`Faults::none`] does not list it. Late copies of other requests have no effect.
     pub late_apis: &'static [Api],
     /// The maximum delay of a late request.
     pub late_by: Duration,
-    /// The answer takes up to [`Faults::slow_by`].
+    /// The answer takes up to [`Faults::slow_by`] longer.
     pub slow_answer: u32,
     /// The maximum delay of a slow answer.
     pub slow_by: Duration,
@@ -100,7 +100,7 @@ pub struct Faults {
     pub retriable_error: u32,
     /// A fetch returns an error for a partition.
     pub fetch_error: u32,
-    /// The producer's queue is full.
+    /// A producer rejects a record because its queue is full.
     pub queue_full: u32,
     /// A producer that fences the open transaction of another producer is fenced itself, as happens to one of two producers that start at
     /// the same moment (`TransactionCoordinator.handleInitProducerId`).

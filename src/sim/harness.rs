@@ -1,4 +1,4 @@
-//! The test's access to a simulation: topics, records, offsets, outages, time.
+//! The methods with which a test controls a simulation: topics, records, offsets, outages, and time.
 
 use super::cluster::{CommittedOffset, FormerCoordinator, FormerLeader, Isolation, NewRecord, Producer, StoredRecord, TopicOptions};
 use super::faults::{Api, Faults, RequestFault};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Simulation {
-    /// Changes the world on behalf of a client call. `None` if the thread unwinds.
+    /// Changes the world on behalf of a client call. Returns `None` if the calling thread is unwinding.
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut World) -> T) -> Option<T> {
         let mut world = self.enter()?;
         let result = change(&mut world);
@@ -25,17 +25,17 @@ impl Simulation {
         self.with(change).expect("a test does not change a simulation while it panics")
     }
 
-    /// Starts a process. It ends when its main function and its other threads have ended.
+    /// Starts a process. The process ends when its main function and its other threads have ended.
     pub fn start<T: Send + 'static>(&self, name: &str, main: impl FnOnce() -> T + Send + 'static) -> Process<T> {
         Process::start(self, name, main)
     }
 
-    /// Advances virtual time.
+    /// Waits for a virtual time, while other threads run.
     pub fn sleep(&self, time: Duration) {
         crate::runtime::sleep(time);
     }
 
-    /// Checks `ready` every `interval`, up to `limit`. Returns the last result of `ready`.
+    /// Checks `ready` every `interval` until it returns `true`, for at most `limit` of virtual time. Returns the last result of `ready`.
     pub fn wait_for(&self, interval: Duration, limit: Duration, mut ready: impl FnMut() -> bool) -> bool {
         let deadline = self.deadline(limit);
         loop {
@@ -67,7 +67,7 @@ impl Simulation {
         self.lock().random.below(bound)
     }
 
-    /// Changes the faults.
+    /// Replaces the faults that the simulation injects.
     pub fn set_faults(&self, faults: Faults) {
         self.change(|world| {
             let had_outages = world.faults.outage_every.is_some();
@@ -78,24 +78,24 @@ impl Simulation {
         });
     }
 
-    /// Sets the fault of the next request of a kind.
+    /// Injects a fault into the next request of a kind.
     pub fn set_request_fault(&self, of: Api, fault: RequestFault) {
         self.change(|world| world.request_faults.push((of, fault)));
     }
 
-    /// The last events, one per line.
+    /// The last events of the trace, one per line.
     #[must_use]
     pub fn trace(&self, lines: usize) -> String {
         self.lock().render_trace(lines)
     }
 
-    /// The number of events, and a digest of all events.
+    /// The number of events, and a digest of all events, to compare two runs.
     #[must_use]
     pub fn digest(&self) -> (u64, u64) {
         self.lock().trace.digest()
     }
 
-    /// The number of client calls.
+    /// The number of client calls so far.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.lock().steps
@@ -112,7 +112,7 @@ impl Simulation {
         self.change(|world| world.cluster.delete_topic(name));
     }
 
-    /// Adds partitions to a topic.
+    /// Grows a topic to `count` partitions.
     pub fn add_partitions(&self, name: &str, count: u32) {
         self.change(|world| drop(world.cluster.add_partitions(name, count)));
     }
@@ -123,7 +123,7 @@ impl Simulation {
         self.lock().cluster.topics.get(name).map(|topic| topic.id.clone())
     }
 
-    /// Appends a record as a producer without transactions would, once there is a leader. Returns its offset unless the topic rejects it.
+    /// Appends a record without a transaction. Waits while there is no leader. Returns `None` if the topic rejects the record.
     #[expect(clippy::must_use_candidate, reason = "most tests do not need the offset")]
     #[expect(clippy::needless_pass_by_value, reason = "callers make the record for this call")]
     pub fn append(&self, to: &TopicPartition, record: NewRecord) -> Option<Offset> {
@@ -139,7 +139,7 @@ impl Simulation {
         }
     }
 
-    /// Appends records in a transaction of another producer, and leaves the transaction open. Returns the producer's id.
+    /// Appends records in a transaction of a new producer, and leaves the transaction open. Returns the producer's id.
     #[expect(clippy::must_use_candidate, reason = "a test may leave the transaction open for good")]
     pub fn open_transaction(&self, records: Vec<(TopicPartition, NewRecord)>) -> u64 {
         self.change(|world| {
@@ -149,7 +149,7 @@ impl Simulation {
                 batches.entry(to).or_default().push(record.store(now));
             }
             for (to, mut batch) in batches {
-                // Validation stamps the records. Its result does not matter for another producer's records.
+                // Called only because validation sets the timestamps. Records that the topic would reject are appended, too.
                 let _ = world.cluster.topics.get(&to.topic).map(|topic| topic.validate(to.partition, &mut batch, now));
                 let producer = Producer { pid, epoch: 0, sequence: 0, is_transactional: true };
                 if let Ok(partition) = world.cluster.partition_mut(&to) {
@@ -161,12 +161,12 @@ impl Simulation {
         })
     }
 
-    /// Ends a transaction of [`Simulation::open_transaction`] in a partition.
+    /// Writes the marker that ends a transaction of [`Simulation::open_transaction`] in one partition.
     pub fn end_transaction(&self, pid: u64, of: &TopicPartition, is_commit: bool) {
         self.change(|world| world.end_foreign_transaction(pid, of, is_commit));
     }
 
-    /// Ends a transaction of [`Simulation::open_transaction`] in a partition after a delay.
+    /// Writes the marker that ends a transaction of [`Simulation::open_transaction`] in one partition, after a delay.
     pub fn end_transaction_in(&self, time: Duration, pid: u64, of: &TopicPartition, is_commit: bool) {
         let of = of.clone();
         self.change(|world| world.after(micros(time), move |world| world.end_foreign_transaction(pid, &of, is_commit)));
@@ -177,7 +177,7 @@ impl Simulation {
         self.change(|world| world.cluster.transactions.expire_ids());
     }
 
-    /// The records that a reader sees.
+    /// The records that a reader with this isolation level receives.
     #[must_use]
     pub fn read(&self, of: &TopicPartition, isolation: Isolation) -> Vec<Arc<StoredRecord>> {
         let world = self.lock();
@@ -187,7 +187,7 @@ impl Simulation {
             .map_or_else(|_| Vec::new(), |partition| partition.log.read(partition.log.start, isolation, usize::MAX).records)
     }
 
-    /// The log start offset, the last stable offset, the high watermark, and the end of a log.
+    /// The log start offset, the last stable offset, the high watermark, and the log end offset of a partition.
     #[must_use]
     pub fn offsets(&self, of: &TopicPartition) -> Option<[Offset; 4]> {
         let world = self.lock();
@@ -217,7 +217,7 @@ impl Simulation {
         self.change(|world| world.truncate(of, offset));
     }
 
-    /// Elects another leader, whose high watermark is behind by `lag` records for a moment.
+    /// Elects another leader, whose high watermark lags by `lag` records for less than a second.
     pub fn elect(&self, of: &TopicPartition, lag: Offset) {
         self.change(|world| {
             let leader = (world.cluster.leader(of) + 1) % world.cluster.nodes.len();
@@ -225,8 +225,8 @@ impl Simulation {
         });
     }
 
-    /// Makes a former leader answer requests for the start and the end of a partition for a while, beginning after `from`. It answers with
-    /// the current values.
+    /// Makes a former leader answer requests for the start and the end of a partition. The former leader answers for `time`, beginning
+    /// after `from`, and always with the present start and end.
     pub fn answer_from_former_leader(&self, of: &TopicPartition, from: Duration, time: Duration) {
         self.change(|world| {
             let from = world.now + micros(from);
@@ -239,8 +239,8 @@ impl Simulation {
         });
     }
 
-    /// Moves all coordinators and partition leaders to other available brokers. For a moment, the high watermarks of the new leaders lag by
-    /// `lag` records.
+    /// Moves all coordinators to other available brokers, and elects another leader for each partition. For less than a second, the high
+    /// watermarks of the new leaders lag by `lag` records.
     pub fn move_all(&self, lag: Offset) {
         self.change(|world| {
             world.move_coordinators();
@@ -248,8 +248,8 @@ impl Simulation {
         });
     }
 
-    /// Makes a former coordinator answer requests for the group's committed offsets for a while, beginning after `from`. It answers with
-    /// the current offsets.
+    /// Makes a former coordinator answer requests for the group's committed offsets. The former coordinator answers for `time`, beginning
+    /// after `from`, and always with the present offsets.
     pub fn answer_from_former_coordinator(&self, group: &str, from: Duration, time: Duration) {
         self.change(|world| {
             let from = world.now + micros(from);
@@ -261,41 +261,41 @@ impl Simulation {
         });
     }
 
-    /// Takes the leader of a partition away for a while.
+    /// Leaves a partition without a leader for `time`.
     pub fn take_leader(&self, of: &TopicPartition, time: Duration) {
         self.change(|world| world.take_leader(of, micros(time)));
     }
 
-    /// Takes a broker down for a while.
+    /// Makes a broker unavailable for `time`.
     pub fn take_down(&self, node: usize, time: Duration) {
         self.change(|world| world.take_down(node, micros(time)));
     }
 
-    /// Takes all brokers down for a while.
+    /// Makes all brokers unavailable for `time`.
     pub fn take_all_down(&self, time: Duration) {
         self.change(|world| (0..world.cluster.nodes.len()).for_each(|node| world.take_down(node, micros(time))));
     }
 
-    /// Makes the followers of a partition lag for a while.
+    /// Makes the followers of a partition lag for `time`, so that its high watermark does not move.
     pub fn lag(&self, of: &TopicPartition, time: Duration) {
         self.change(|world| world.lag(of, micros(time)));
     }
 
-    /// The committed offset of a group and its metadata. Excludes offsets of open transactions.
+    /// The offset that a group has committed for a partition, and its metadata. Offsets in open transactions do not count.
     #[must_use]
     pub fn committed(&self, group: &str, of: &TopicPartition) -> Option<(Offset, String)> {
         let world = self.lock();
         world.cluster.groups.get(group)?.offsets.get(of).map(|committed| (committed.offset, committed.metadata.clone()))
     }
 
-    /// True if an open transaction, or one whose end is not known to the group's coordinator, contains offsets of the group.
+    /// True if the group has offsets in a transaction that is open, or whose marker has not yet reached the group's coordinator.
     #[must_use]
     pub fn has_pending_offsets(&self, group: &str) -> bool {
         let world = self.lock();
         world.cluster.groups.get(group).is_some_and(|group| group.pending_offsets.values().any(|offsets| !offsets.is_empty()))
     }
 
-    /// Overwrites a committed offset and keeps its metadata. `None` makes the offset expire.
+    /// Overwrites a committed offset and keeps its metadata. `None` deletes the offset, as if it had expired.
     pub fn set_committed(&self, group: &str, of: &TopicPartition, offset: Option<Offset>) {
         self.change(|world| {
             let offsets = &mut world.cluster.groups.entry(group.to_owned()).or_default().offsets;
@@ -314,7 +314,7 @@ impl Simulation {
         self.change(|world| drop(world.cluster.groups.remove(group)));
     }
 
-    /// The generation of a group and the number of its members.
+    /// The generation of a group and the number of its members. Both are 0 if the group does not exist.
     #[must_use]
     pub fn group(&self, name: &str) -> (i32, usize) {
         let world = self.lock();

@@ -1,8 +1,8 @@
 //! An in-memory Kafka cluster and a scheduler with virtual time, for tests of the worker without a broker.
 //!
 //! [`Simulation::run`] runs a test as the first simulated thread. The test starts [processes](Process), writes to the cluster, and injects
-//! faults. Everything that happens depends only on the seed: the same seed results in the same [trace](Simulation::trace). Requires the
-//! feature `faults`.
+//! faults. A run depends only on its seed, so two runs with the same seed have the same [trace](Simulation::trace). A real clock or
+//! unseeded randomness must never influence a run. The module is compiled only with the feature `faults`.
 
 mod broker;
 mod client;
@@ -36,27 +36,27 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use trace::{Event, Trace};
 
-/// Timeout of a call to a broker (`kafka::client_config::CALL_TIMEOUT`).
+/// The timeout of a call to a broker, as in `kafka::client_config::CALL_TIMEOUT`.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Simulation parameters.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The number of brokers.
+    /// The number of brokers. 0 counts as 1.
     pub brokers: usize,
     /// The brokers' wall clock at the start, in milliseconds since the epoch.
     pub epoch_ms: i64,
-    /// The probability, per 10,000 client calls, of switching to another thread.
+    /// The probability that a client call lets another thread run, in parts per 10,000.
     pub switch: u32,
     /// The maximum virtual time of a client call, in microseconds.
     pub call_micros: u64,
-    /// The minimum and maximum time that a request or an answer takes, in microseconds.
+    /// The minimum and maximum network latency of a request or an answer, in microseconds.
     pub latency: (u64, u64),
     /// The virtual time after which a simulation fails.
     pub time_limit: Duration,
-    /// The number of client calls after which a simulation fails.
+    /// The number of client calls after which a simulation fails, because a thread probably loops forever.
     pub step_limit: u64,
-    /// The injected defect (`fault::defect`). The simulation is expected to fail, so it does not print the reason.
+    /// The defect that is switched on, if any (`fault::defect`). A simulation with a defect is expected to fail, and prints no events.
     pub defect: Option<&'static str>,
 }
 
@@ -104,8 +104,8 @@ impl Simulation {
     /// Runs a test as the simulation's first thread. When the test returns or panics, all processes are killed.
     ///
     /// # Panics
-    /// Panics if the test panics, no thread can run, or the simulation takes too long. The message shows the threads and the last
-    /// events.
+    /// Panics if the test panics, if no thread can run, or if the simulation exceeds its time limit or step limit. The message shows the
+    /// threads and the last events.
     pub fn run<T>(seed: u64, options: Options, test: impl FnOnce(&Self) -> T) -> T {
         let simulation = Self(Arc::new(Shared {
             base: Instant::now(),
@@ -125,7 +125,7 @@ impl Simulation {
         simulation.shut_down();
         Self::uninstall();
         result.unwrap_or_else(|payload| {
-            // A simulation that cannot continue has already printed its events.
+            // If the simulation could not continue, the panic message already shows the events.
             let is_shown = simulation.lock().failed.is_some();
             let events = if is_shown {
                 String::new()
@@ -160,14 +160,15 @@ impl Simulation {
     }
 }
 
-/// A connection to the simulated cluster, for the worker.
+/// A connection to the simulated cluster. Implements `broker::Broker` for the worker.
 #[derive(Clone)]
 pub struct SimBroker(Simulation);
 
 /// Virtual microseconds since the start of the simulation.
 type Micros = u64;
 type ClientId = usize;
-/// An index into the signals. A signal grows whenever a waiting thread should check its condition. Each process and each client has one.
+/// An index into `World::signals`. A signal is a counter that grows when threads waiting for the signal should check their condition again.
+/// Every process and every client has signals of its own.
 type Signal = usize;
 
 type Action = Box<dyn FnOnce(&mut World) + Send>;
@@ -180,17 +181,17 @@ struct World {
     trace: Trace,
     options: Options,
     faults: Faults,
-    /// The faults of the next requests of a kind.
+    /// Faults to inject, each into the next request of its kind.
     request_faults: Vec<(Api, RequestFault)>,
 
     threads: Vec<Thread>,
     /// The threads that have not ended, in start order.
     live: Vec<usize>,
-    /// The running thread.
+    /// The index of the running thread.
     running: usize,
     steps: u64,
     signals: Vec<u64>,
-    /// The reason why the simulation cannot continue.
+    /// The reason why the simulation cannot continue, if it cannot.
     failed: Option<String>,
 
     processes: Vec<ProcessState>,
@@ -238,7 +239,7 @@ impl World {
         self.trace.push(Event { micros: self.now, thread: self.running, what, topic: None, numbers });
     }
 
-    /// Records an event of a partition.
+    /// Records an event of a partition in the trace.
     fn trace_on(&mut self, what: &'static str, of: &TopicPartition, number: impl TryInto<i64>) {
         let topic = self.cluster.topics.get(&of.topic).map(|topic| Arc::clone(&topic.name));
         let numbers = [i64::from(of.partition), number.try_into().unwrap_or(i64::MAX)];
@@ -265,13 +266,13 @@ impl World {
         self.clients.get(&client).map(Client::signal)
     }
 
-    /// Schedules an action.
+    /// Schedules an action to run after a delay.
     fn after(&mut self, delay: Micros, action: impl FnOnce(&mut Self) + Send + 'static) {
         self.event_number += 1;
         self.events.insert((self.now.saturating_add(delay), self.event_number), Box::new(action));
     }
 
-    /// The time of the next event.
+    /// The time of the next scheduled action, if any.
     fn next_event(&self) -> Option<Micros> {
         self.events.keys().next().map(|&(time, _)| time)
     }
@@ -287,7 +288,8 @@ impl World {
         }
     }
 
-    /// Runs an action in one of a client's background threads: never if the client is gone, and not before a stopped process continues.
+    /// Runs an action as a background thread of a client would. While the client's process is stopped, the action waits. If the client is
+    /// gone, the action is dropped.
     fn inside(&mut self, client: ClientId, action: impl FnOnce(&mut Self) + Send + 'static) {
         let Some(process) = self.clients.get(&client).map(Client::process) else { return };
         if self.processes[process].is_stopped {
@@ -297,18 +299,17 @@ impl World {
         }
     }
 
-    /// Schedules an action in one of a client's background threads.
+    /// Schedules an action for a background thread of a client.
     fn inside_after(&mut self, delay: Micros, client: ClientId, action: impl FnOnce(&mut Self) + Send + 'static) {
         self.after(delay, move |world| world.inside(client, action));
     }
 }
 
-/// Converts a duration to virtual time.
+/// Converts a duration to microseconds. Clamps long durations, so that sums of times do not overflow.
 fn micros(duration: Duration) -> Micros {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
 }
 
-/// Converts milliseconds to virtual time.
 const fn millis(count: u64) -> Micros {
     count * 1000
 }

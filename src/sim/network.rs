@@ -1,7 +1,7 @@
 //! Requests and answers, and their faults.
 //!
-//! The broker may serve a request that the client gave up. TCP loses nothing, but a client that loses its connection cannot know whether
-//! the broker had read the request (librdkafka's `rd_kafka_buf_handle_op` retries with `_TRANSPORT` or `_TIMED_OUT`).
+//! A broker may serve a request that the client has given up on, because a client that loses its connection cannot know whether the broker
+//! had read the request. librdkafka then repeats the request (`rd_kafka_buf_handle_op`, for `_TRANSPORT` and `_TIMED_OUT`).
 
 use super::faults::{Api, RequestFault};
 use super::{ClientId, Micros, World, micros, millis};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 pub(super) type NodeId = usize;
 
-/// The errors that clients distinguish.
+/// The broker errors that clients distinguish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Code {
     /// The connection broke. The broker may or may not have served the request.
@@ -95,20 +95,20 @@ const fn passing_error(api: Api) -> Code {
 }
 
 impl World {
-    /// The time that a message takes to or from a broker.
+    /// The time that a message to or from a broker takes.
     pub(super) fn latency(&mut self, node: NodeId) -> Micros {
         let (least, most) = self.options.latency;
         let slow = self.cluster.nodes[node].slow_until > self.now;
         self.random.between(least, most) * if slow { 200 } else { 1 }
     }
 
-    /// The time for which a client's process remains cut off from a broker.
+    /// The remaining time for which a client's process is cut off from a broker, if any.
     pub(super) fn cut_off_for(&self, client: ClientId, node: NodeId) -> Option<Micros> {
         let process = self.clients.get(&client)?.process();
         self.processes[process].cut_off.get(&node)?.checked_sub(self.now).filter(|&time| time > 0)
     }
 
-    /// The time after which a client gives up on an answer (`socket.timeout.ms`, `message.timeout.ms`).
+    /// The time for which a client waits for an answer (`message.timeout.ms` for records, otherwise `socket.timeout.ms`).
     fn answer_timeout(&mut self, client: ClientId, api: Api) -> Micros {
         let of_records = self.producer(client).map(|producer| producer.timeout).filter(|_| api == Api::Produce);
         of_records.unwrap_or_else(|| micros(TIMEOUT))
@@ -118,7 +118,8 @@ impl World {
         let to = self.latency(node);
         let back = self.latency(node);
         if let Some(time) = self.cut_off_for(client, node) {
-            // TCP retransmits the request at increasing intervals, even after the client has closed the connection.
+            // TCP retransmits the request at increasing intervals, even after the client has closed the connection. So the request may
+            // arrive later than the end of the outage.
             let served = time + self.random.below(time / 2 + 1) + to;
             let broken = self.answer_timeout(client, api);
             if served + back < broken {
@@ -243,7 +244,7 @@ impl Simulation {
             match answer {
                 None => return Err(last),
                 Some(Err(code)) if code.is_retriable() => {
-                    // `kafka::ffi::producer` detects the repetition.
+                    // The first copy of the request may still arrive. `kafka::ffi::producer` detects such retries, too.
                     if api == Api::TxnOffsetCommit
                         && matches!(code, Code::Transport | Code::TimedOut)
                         && let Some(producer) = world.producer(client)
@@ -256,7 +257,7 @@ impl Simulation {
             }
             let backoff = millis(world.random.between(20, 200));
             if world.now + backoff >= deadline {
-                // librdkafka's own timeout. The caller gets the last error.
+                // Like librdkafka, returns the last error only when the timeout has passed.
                 drop(self.block(world, Some(deadline), None));
                 return Err(last);
             }

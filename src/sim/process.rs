@@ -1,4 +1,4 @@
-//! Processes: groups of threads that are killed, stopped, and continued together. Each has its own wall clock.
+//! Processes: groups of threads that are killed, stopped, and continued together. Each process has its own wall clock.
 
 use super::Simulation;
 use super::network::NodeId;
@@ -19,20 +19,20 @@ pub(super) struct ProcessState {
     pub(super) deferred: Vec<Action>,
     /// The number of threads that have not ended.
     pub(super) live: usize,
-    /// The signal that changes whenever a thread of the process has run.
+    /// The signal that changes when a thread of the process makes a client call or ends.
     pub(super) signal: Signal,
     /// The signal that changes when all threads have ended.
     pub(super) ended_signal: Signal,
-    /// The brokers that the process cannot reach, each with the end of that state.
+    /// The brokers that the process cannot reach, and the time until which it cannot reach them.
     pub(super) cut_off: BTreeMap<NodeId, Micros>,
     /// The lead of the process's wall clock over the brokers' clock, in milliseconds.
     clock_ahead: i64,
-    /// The number of client calls until the process is killed.
+    /// The number of client calls until the process is killed, if a test has set one.
     kill_after: Option<u64>,
     arms: Vec<Arm>,
 }
 
-/// An effect at the `at`th pass of a fault point.
+/// An effect that occurs when the process passes a fault point for the `at`th time.
 struct Arm {
     point: &'static str,
     at: u32,
@@ -47,11 +47,11 @@ pub enum Effect {
     Kill,
     /// Stop the process for this time.
     Stop(Duration),
-    /// Make the step fail.
+    /// Make the step that contains the fault point fail.
     Fail,
     /// Delay the thread for this time, while other threads and the clients continue.
     Stall(Duration),
-    /// Elect other leaders for all partitions. For a moment, their high watermarks lag by this number of records.
+    /// Elect other leaders for all partitions. For less than a second, their high watermarks lag by this number of records.
     Elect(Offset),
 }
 
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// Counts a client call of a thread's process.
+    /// Counts a client call of a thread's process, and kills the process if a test has allowed no further call.
     pub(super) fn count_call(&mut self, thread: usize) {
         let process = self.threads[thread].process;
         if let Some(left) = &mut self.processes[process].kill_after {
@@ -120,7 +120,7 @@ impl World {
     }
 }
 
-/// The end of a process.
+/// The way in which a process has ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ended<T> {
     /// The main function returned this value.
@@ -175,7 +175,7 @@ impl<T: Send + 'static> Process<T> {
         self.id
     }
 
-    /// Kills the process like `kill -9`. Its disk remains.
+    /// Kills the process like `kill -9`. The files that it has written remain.
     pub fn kill(&self) {
         self.simulation.with(|world| world.kill(self.id));
     }
@@ -199,17 +199,17 @@ impl<T: Send + 'static> Process<T> {
         });
     }
 
-    /// Continues the process.
+    /// Continues a stopped process.
     pub fn resume(&self) {
         self.simulation.with(|world| world.resume(self.id));
     }
 
-    /// Arms a fault point: the effect occurs when the process passes it for the `at`th time from now.
+    /// Arms a fault point: the effect occurs when the process passes the point for the `at`th time from now.
     pub fn arm(&self, point: &'static str, at: u32, effect: Effect) {
         self.simulation.with(|world| world.processes[self.id].arms.push(Arm { point, at, passed: 0, effect }));
     }
 
-    /// Sets the lead of the process's wall clock over the brokers' clock.
+    /// Sets the lead of the process's wall clock over the brokers' clock, in milliseconds.
     pub fn set_clock_ahead(&self, millis: i64) {
         self.simulation.with(|world| world.processes[self.id].clock_ahead = millis);
     }
@@ -243,7 +243,7 @@ fn describe<T>(payload: &(dyn Any + Send)) -> Ended<T> {
 }
 
 impl Simulation {
-    /// Passes a fault point. Returns `true` if the step must fail.
+    /// Applies the effects that are armed at a fault point. Returns `true` if the step must fail.
     pub(super) fn pass(&self, name: &'static str) -> bool {
         let Some(mut world) = self.enter() else { return false };
         let process = world.current_process();
@@ -272,7 +272,7 @@ impl Simulation {
             world = self.block(world, stalled, None);
         }
         drop(world);
-        // A kill or a stop takes effect in the next call.
+        // A kill or a stop takes effect in `enter`.
         drop(self.enter());
         fails
     }

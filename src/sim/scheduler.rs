@@ -1,8 +1,8 @@
 //! Cooperative scheduling. Every simulated thread is an operating-system thread, and exactly one of them runs at a time.
 //!
-//! Every client call may switch threads. Most calls do not, so that a run is fast. A thread that waits yields. When no thread can run,
-//! virtual time jumps to the next event or deadline. The crate `shuttle` does not fit: it reruns closures that use only its own primitives,
-//! and cannot model virtual time, a killed process, or real `RocksDB` calls.
+//! Every client call may switch threads. Most calls do not, so that a run is fast. A thread yields when it waits. When no thread can run,
+//! virtual time jumps to the next event or deadline. We do not use the crate `shuttle`, because it runs only closures built on its own
+//! synchronization primitives, and cannot model virtual time, a killed process, or real `RocksDB` calls.
 
 use super::Simulation;
 use super::{Micros, Signal, World, micros};
@@ -18,7 +18,7 @@ pub(super) struct Killed;
 
 pub(super) type Guard<'s> = MutexGuard<'s, World>;
 
-/// The real time after which a thread without a client call counts as hung.
+/// The real time without a client call after which the running thread counts as hung.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 thread_local! {
@@ -44,7 +44,7 @@ pub(super) enum State {
     Ended,
 }
 
-/// Wakes a parked thread.
+/// Parks a thread until another thread gives it the turn.
 #[derive(Default)]
 struct Turn {
     given: Mutex<bool>,
@@ -71,7 +71,7 @@ impl Turn {
     }
 }
 
-/// The calling thread's number.
+/// The index of the calling thread in `World::threads`.
 fn current() -> usize {
     CURRENT.get().expect("this thread is not part of a simulation")
 }
@@ -96,13 +96,13 @@ impl World {
         self.threads[self.running].process
     }
 
-    /// Wakes all threads of a killed process, so that they unwind. They unwind without waiting for their turn.
+    /// Wakes all threads of a killed process, so that they unwind. These threads do not wait for their turn.
     pub(super) fn release(&self, process: usize) {
         let threads = self.live.iter().map(|&id| &self.threads[id]);
         threads.filter(|thread| thread.process == process && thread.state != State::Running).for_each(|thread| thread.turn.give());
     }
 
-    /// Notifies the process's other threads, which may wait for something that this thread did.
+    /// Notifies the other threads of the process, which may wait for something that this thread did.
     fn progress(&mut self, thread: usize) {
         let signal = self.processes[self.threads[thread].process].signal;
         self.notify(signal);
@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    /// Chooses a thread that can run.
+    /// Chooses a random thread that can run. If the simulation has failed, chooses the test's thread, which reports the failure.
     fn choose(&mut self) -> Option<usize> {
         if self.failed.is_some() {
             return Some(0);
@@ -132,7 +132,7 @@ impl World {
         self.live.iter().copied().filter(|&id| self.can_run(&self.threads[id])).nth(chosen)
     }
 
-    /// Advances time to the next event or deadline. Returns `false` if there is none.
+    /// Advances time to the next event or deadline. Returns `false` if there is none, or if the time limit is exceeded.
     fn advance(&mut self) -> bool {
         let deadlines = self.live.iter().filter_map(|&id| match &self.threads[id] {
             Thread { process, state: State::Waiting { deadline, .. }, .. } if !self.processes[*process].is_stopped => *deadline,
@@ -143,7 +143,7 @@ impl World {
         self.now <= micros(self.options.time_limit)
     }
 
-    /// Describes every thread.
+    /// Describes all live threads and the last events.
     pub(super) fn dump(&self) -> String {
         let mut text = format!("at {:.3} ms after {} calls\n", Duration::from_micros(self.now).as_secs_f64() * 1000.0, self.steps);
         for &id in &self.live {
@@ -181,8 +181,8 @@ impl Simulation {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a client call: virtual time advances a little, and another thread may run. `None` if the thread unwinds, in which case the
-    /// call must do nothing.
+    /// Starts a client call: virtual time advances a little, and another thread may run. Returns `None` if the calling thread is already
+    /// unwinding. The call must then do nothing.
     pub(super) fn enter(&self) -> Option<Guard<'_>> {
         if std::thread::panicking() {
             return None;
@@ -220,7 +220,7 @@ impl Simulation {
         world
     }
 
-    /// Waits until `ready` is true, and checks it whenever the signal changes or time advances.
+    /// Waits until `ready` returns `true`, and checks it again when the signal changes. Returns `false` if the deadline passes first.
     pub(super) fn wait_until<'s>(
         &'s self,
         mut world: Guard<'s>,
@@ -239,7 +239,7 @@ impl Simulation {
         }
     }
 
-    /// Makes the time visible to [`Simulation::now_micros`].
+    /// Makes the time visible to [`Simulation::now_micros`], which does not lock the world.
     fn publish(&self, world: &World) {
         self.clock.store(world.now, std::sync::atomic::Ordering::Release);
     }
@@ -256,7 +256,7 @@ impl Simulation {
         micros(instant.saturating_duration_since(self.base))
     }
 
-    /// Runs all actions that are due, and lets killed processes end. Unwinds if the calling thread's process was killed.
+    /// Runs all actions that are due, and waits until the threads of killed processes have ended. Unwinds the thread of a killed process.
     fn settle<'s>(&'s self, mut world: Guard<'s>, me: usize) -> Guard<'s> {
         world.run_due();
         while let Some(&process) = world.dying.first() {
@@ -265,7 +265,7 @@ impl Simulation {
             }
             if world.processes[process].live > 0 {
                 if world.threads[me].process == process {
-                    // The last thread of the process yields.
+                    // This thread has ended, but others of its process are still unwinding. The last of them passes the turn on.
                     return world;
                 }
                 world = self.ended.wait(world).unwrap_or_else(PoisonError::into_inner);
@@ -281,14 +281,14 @@ impl Simulation {
         world
     }
 
-    /// Runs all actions that are due, and lets killed processes end.
+    /// Runs all actions that are due, and waits until the threads of killed processes have ended.
     pub(super) fn settled<'s>(&'s self, world: Guard<'s>) -> Guard<'s> {
         let world = self.settle(world, current());
         self.publish(&world);
         world
     }
 
-    /// Chooses the next thread. `None` if the threads of the caller's killed process are still unwinding.
+    /// Chooses the next thread. Returns `None` if the caller's process was killed and still has threads that unwind.
     fn pick<'s>(&'s self, mut world: Guard<'s>, me: usize) -> (Guard<'s>, Option<usize>) {
         loop {
             world = self.settle(world, me);
@@ -336,7 +336,7 @@ impl Simulation {
     }
 
     /// Aborts the test process if no thread has made a client call since the last check. A thread must then be waiting in a way that the
-    /// scheduler cannot see, such as for a lock that a parked thread holds. Nothing can unwind it.
+    /// scheduler cannot see, such as for a lock that a parked thread holds. Such a thread cannot be unwound, so the test could not end.
     fn check_progress(&self, steps: &Cell<Option<u64>>) {
         let world = self.lock();
         if steps.replace(Some(world.steps)) == Some(world.steps) {
@@ -357,7 +357,7 @@ impl Simulation {
         runtime::install(None);
     }
 
-    /// Starts the first turn of a new thread.
+    /// Waits for the first turn of a new thread.
     pub(super) fn begin_thread(&self, id: usize) {
         self.install(id);
         let turn = Arc::clone(&self.lock().threads[id].turn);
@@ -368,7 +368,7 @@ impl Simulation {
         }
     }
 
-    /// Ends a thread, and yields.
+    /// Ends a thread, and passes the turn on.
     pub(super) fn end_thread(&self, id: usize) {
         let mut world = self.lock();
         if world.threads[id].state == State::Ended {
@@ -432,7 +432,7 @@ impl runtime::Scheduler for Simulation {
             if is_ready || deadline.is_some_and(|deadline| deadline <= world.now) {
                 return is_ready;
             }
-            // `block` would report progress, but an unsuccessful check is not progress that other threads wait for.
+            // This loop does not call `enter`, which would report progress to other threads. An unsuccessful check is not progress.
             let seen = world.signals[signal];
             world.threads[me].state = State::Waiting { deadline, signal: Some((signal, seen)) };
             world = self.hand_over(world, me);

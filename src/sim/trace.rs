@@ -1,4 +1,4 @@
-//! The trace of a simulation: cheap to record and easy to compare.
+//! The trace of a simulation: the last events of a run, and a digest to compare two runs.
 
 use super::random::mix;
 use std::collections::VecDeque;
@@ -9,13 +9,12 @@ use std::time::Duration;
 /// The number of events to keep for the rendered trace, which leaves out fetches and heartbeats. The digest covers all events.
 const KEPT: usize = 20_000;
 
-/// An event with its time and thread.
 #[derive(Clone, Debug)]
 pub(super) struct Event {
     pub(super) micros: u64,
     pub(super) thread: usize,
     pub(super) what: &'static str,
-    /// The topic of the event. The event's first number is then the partition.
+    /// The topic of the event, if any. If there is one, the first of `numbers` is the partition.
     pub(super) topic: Option<Arc<str>>,
     pub(super) numbers: [i64; 2],
 }
@@ -36,7 +35,7 @@ impl Trace {
         let name = bytes.fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte)));
         self.digest = words.iter().fold(self.digest ^ name, |digest, word| mix(digest.wrapping_add(*word)));
         self.count += 1;
-        // Frequent events with little information.
+        // Fetches and heartbeats are so frequent that they would push more useful events out.
         if matches!(what, "Fetch" | "Heartbeat") {
             return;
         }

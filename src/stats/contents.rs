@@ -1,4 +1,4 @@
-//! Contents of records, shared by several workers: a sample for counting key conflicts, and whether they have any part to compare.
+//! Contents of records, shared by several workers: a sample for counting key conflicts, and counts of records without any compared content.
 //!
 //! A worker must not hold the lock while it reads a record.
 
@@ -21,9 +21,10 @@ pub struct ComparedContents {
 }
 
 impl ComparedContents {
-    /// Adds contents. Returns the warning about them the first time that there is one.
+    /// Adds the counts of more records. Returns the warning if it applies for the first time.
     pub fn add(&self, ContentCounts { read, with_parts }: ContentCounts) -> Option<String> {
-        // Added first, so that another thread never finds too few.
+        // `with_parts` is added first. Otherwise, another thread could see records that were read, but none with parts, and warn for no
+        // reason.
         self.with_parts.fetch_add(with_parts, Ordering::SeqCst);
         let before = self.read.fetch_add(read, Ordering::SeqCst);
         self.warning().filter(|_| before < EMPTY_MAX)
@@ -88,7 +89,7 @@ impl SharedContents {
         Some((fields, number))
     }
 
-    /// See [`ContentSample::forget`].
+    /// Forgets the content of a key. See [`ContentSample::forget`].
     #[inline]
     pub fn forget(&self, key: PartitionKey) {
         if self.is_of(key) {
@@ -96,7 +97,7 @@ impl SharedContents {
         }
     }
 
-    /// See [`ContentSample::forget_partition`].
+    /// Forgets the contents of a partition. See [`ContentSample::forget_partition`].
     pub fn forget_partition(&self, partition: i32) {
         self.with(|sample| sample.forget_partition(partition));
     }

@@ -1,8 +1,7 @@
 //! Counters of the workers, and their status reports.
 //!
-//! Workers update the counters after every batch and publish a report every second. The statistics must not contain keys. They may
-//! grow only with the number of topics and partitions, apart from the few values of [`ValueCounts`] and one
-//! [`crate::content::ContentSample`] per topic.
+//! Workers update the counters after every batch and publish a report every second. The statistics must not contain keys. They may grow
+//! only with the number of topics and partitions, and within the bounds of [`ValueCounts`] and [`crate::content::ContentSample`].
 
 mod contents;
 mod times;
@@ -95,9 +94,9 @@ pub struct TopicCounts {
     pub warmed_up: AtomicU64,
     /// Counts of a sample by the value of `count_by`, if configured.
     pub values: Option<Mutex<ValueCounts>>,
-    /// Content of a sample to compare duplicates with, if `key_conflicts` is configured.
+    /// The content of a sample of keys, to compare duplicates with their originals. Only set if `key_conflicts` is configured.
     pub contents: Option<SharedContents>,
-    /// Contents that were read for `emit = "on_change"`.
+    /// Counts of the contents that were read for `emit = "on_change"`.
     pub compared: ComparedContents,
 }
 
@@ -270,7 +269,7 @@ impl Histogram {
         add(&self.nanos, u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Returns the count of each bucket, the last one without a bound, and the sum in seconds.
+    /// Returns the count of each bucket, and the sum of all durations in seconds. The last bucket has no bound.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a sum for display")]
     pub fn read(&self) -> (Vec<u64>, f64) {
@@ -291,7 +290,7 @@ impl Stats {
         Self {
             topics: topics(config)
                 .map(|(name, topic)| {
-                    // Values and conflicts are counted for inputs, not for repartition topics.
+                    // Repartition topics are left out, because their records are already counted as records of the input.
                     let is_counted = topic.count_by.is_some() && name == topic.input;
                     let keys = topic.filter.capacity;
                     let compare = topic.key_conflicts.clone().filter(|_| name == topic.input);
@@ -431,7 +430,7 @@ impl Tally {
         }
     }
 
-    /// Adds the counts to those of all workers, and resets them.
+    /// Adds the counts to the totals of all workers, and resets this tally to 0.
     pub fn report(&mut self, counts: &TopicCounts) {
         let tally = std::mem::take(self);
         add(&counts.unseen, tally.unseen);

@@ -114,8 +114,8 @@ pub struct TimesChange {
 }
 
 impl TimeWatch {
-    /// Compares the total counts with those of the last check. Returns true if the topic became suspect or stopped being suspect. It
-    /// stays suspect until less than a quarter of its records are beyond `max_future`.
+    /// Compares the total counts with those of the last check. Returns true if the topic became suspect or stopped being suspect. A suspect
+    /// topic stays suspect until less than a quarter of its recent records are beyond `max_future`.
     fn check(&mut self, total: RecentTimes, max_future: Duration, now: Timestamp) -> bool {
         let recent = RecentTimes { records: total.records - self.records, future: total.future.saturating_sub(self.future), ..total };
         if recent.records < RECORDS_MIN {
@@ -175,7 +175,7 @@ impl Stats {
         read.filter_map(|report| inputs.get(&report.partition.topic).copied()).collect()
     }
 
-    /// Returns the latest stream time of each space. The entries of an input have spaces, and may have event times, of their own.
+    /// Returns the latest stream time of each space. An input may have several entries, each with its own space and event time.
     fn stream_times<'c>(&self, config: &'c Config) -> BTreeMap<&'c str, Option<Timestamp>> {
         let (spaces, mut times) = (config.spaces(), BTreeMap::new());
         for report in self.lock().values().flat_map(|report| &report.states) {

@@ -90,7 +90,7 @@ pub struct RegistryStatus {
     pub known: u64,
     /// Number of requested schemas that have not arrived yet.
     pub awaited: u64,
-    /// Error of the last attempt; null if it succeeded.
+    /// Error of a request for a schema that is still missing; null if no such request has failed.
     pub trouble: Option<String>,
 }
 
@@ -147,7 +147,8 @@ pub struct SpaceStatus {
     pub false_positives: FalsePositives,
     /// Number of slices started.
     pub rotations: u64,
-    /// Stream time until the next slice starts, for the partition that is furthest ahead.
+    /// Stream time until the next slice starts, for the partition that is furthest ahead; null if unknown, or for a count
+    /// window.
     pub next_rotation_seconds: Option<f64>,
     /// False positives that an exact store corrected.
     pub corrected: u64,
@@ -181,7 +182,7 @@ pub struct ObservedRate {
     pub high: f64,
     /// Number of unseen keys in the sample.
     pub checked: u64,
-    /// Number of these keys whose records were dropped.
+    /// Number of unseen keys in the sample whose records were dropped.
     pub wrong: u64,
 }
 
@@ -280,7 +281,7 @@ pub struct Identity<'a> {
     pub started_ms: Timestamp,
     /// True if the process is shutting down.
     pub draining: bool,
-    /// Why the token for the login to the brokers could not be renewed.
+    /// The reason why the token for the login to the brokers could not be renewed, if the last renewal failed.
     pub login_trouble: Option<String>,
 }
 

@@ -92,7 +92,7 @@ pub(super) fn determine(
     let joined = reports.values().filter(|report| report.joined).count();
     let count = |state: InputState| inputs().filter(|input| input.state == state).count();
     let restoring = count(InputState::Rebuilding) + count(InputState::WarmingUp);
-    // Without a topic, there are no producers, and the process requests only lists of the topics.
+    // Without a topic, there are no producers, and the process contacts the brokers only to list the topics.
     let contact_timeout = CONTACT_TIMEOUT + if config.topics.is_empty() { config.topics_interval() } else { Duration::ZERO };
     let (state, reason) = if identity.draining {
         (State::Draining, "the process is shutting down and commits the records that it has read".to_owned())
@@ -101,7 +101,7 @@ pub(super) fn determine(
     } else if let Some(age) = contact.filter(|&age| age > contact_timeout) {
         (State::Disconnected, format!("no broker has answered for {} s; check the brokers, the network, and the log", age.as_secs()))
     } else if config.topics.is_empty() {
-        // There are no workers.
+        // Without a topic, there are no workers to wait for.
         match left_out.first() {
             Some(left_out) => (State::Connecting, format!("no topic is read: {left_out}")),
             None => return (State::Running, None),

@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Counts of one topic. If several entries of the configuration read it, the sums of their counts.
+/// Counts of one topic. If several entries of the configuration read the topic, their counts are added up.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct TopicStatus {
     /// The input topic.
@@ -50,7 +50,7 @@ pub struct ConflictStatus {
     pub compared: u64,
     /// Number of compared duplicates whose content differs from the original.
     pub conflicts: u64,
-    /// Minimum number of conflicts per field, by JSON pointer, for up to 64 fields.
+    /// Lower bound for the number of conflicts per field, by JSON pointer, for up to 64 fields.
     pub fields: BTreeMap<String, u64>,
 }
 
@@ -59,7 +59,7 @@ pub struct ConflictStatus {
 pub struct ValueStatus {
     /// The value, cut after 64 bytes; null for all other values and for records without a value.
     pub value: Option<String>,
-    /// Number of records since the value is listed.
+    /// Number of records since the value has been listed.
     pub records: u64,
     /// Number of duplicates among these records.
     pub duplicates: u64,
@@ -74,7 +74,7 @@ pub struct VerdictCounts {
     pub duplicate: u64,
     /// Records older than the window, unless `late = "emit"`.
     pub late: u64,
-    /// Records without a valid key, or that the output rejected.
+    /// Records without a valid key, and records that the output rejected.
     pub invalid: u64,
     /// Records that retracted their key.
     pub retracted: u64,

@@ -1,6 +1,6 @@
 //! The format of a test file.
 //!
-//! Owns the names of its fields, which docs/how-to/test.md lists. Must never evaluate a record.
+//! Owns the names of the fields, which docs/how-to/test.md lists. Must never evaluate a record.
 
 use crate::record::Timestamp;
 use crate::replay::{Format, parse_rfc3339};
@@ -18,11 +18,11 @@ pub const BEGIN: Timestamp = 1_767_268_800_000;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TestFile {
-    /// Tests, in the order in which they run. They are independent of each other.
+    /// Tests, in the order in which they run. The tests are independent of each other.
     pub tests: Vec<Test>,
 }
 
-/// A test: input records and their expected outcomes. It has either `records`, or a `file` with records.
+/// A test: input records and their expected outcomes. A test has either `records`, or a `file` with records.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Test {
@@ -153,7 +153,7 @@ pub const NOWHERE: &str = "none";
 pub const VERDICTS: [&str; 7] = ["unseen", "duplicate", "late", "invalid", "retracted", "tombstone", "passed"];
 
 impl TestFile {
-    /// Parses a file: TOML or YAML, converted to JSON.
+    /// Parses a test file. `tree` is the TOML or YAML of the file, converted to JSON.
     ///
     /// # Errors
     /// Returns a message with the location of the error.
@@ -261,7 +261,7 @@ impl TestRecord {
     }
 }
 
-/// Returns a text unchanged, and any other value as JSON.
+/// Returns the bytes of a key or value: a text unchanged, base64 decoded, and any other value as JSON.
 fn bytes(name: &str, value: Option<&Value>, base64: Option<&str>) -> Result<Option<Vec<u8>>, String> {
     match (value, base64) {
         (Some(_), Some(_)) => Err(format!("{name}_base64: expected {name} or {name}_base64, got both")),

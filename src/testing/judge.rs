@@ -1,6 +1,6 @@
 //! Evaluation of test records, one by one.
 //!
-//! Owns the states of all key spaces, which topics share as in a worker. Must never evaluate records out of order.
+//! Owns the states of all key spaces. As in a worker, topics of a space share its state. Must never evaluate records out of order.
 
 use super::{ActualOutcome, FAILS, TestRecord};
 use crate::config::Config;
@@ -17,13 +17,13 @@ pub(super) struct Judge<'c> {
     config: &'c Config,
     partitions: u32,
     states: BTreeMap<(SpaceId, i32), State>,
-    /// Readers, by topic.
+    /// The key readers, by topic.
     readers: Vec<Reader>,
     scratch: Scratch,
     schemas: Arc<dyn Schemas>,
-    /// Name of the repartition topic, by topic.
+    /// The names of the repartition topics, by topic. `None` for a topic without `repartition`.
     between: Vec<Option<String>>,
-    /// Offset of the next record, by topic and partition. Repartition topics have their own offsets.
+    /// The offset of the next record, by topic and partition. The `bool` is true for the repartition topic, which has its own offsets.
     offsets: BTreeMap<(usize, bool, i32), i64>,
 }
 
@@ -41,8 +41,8 @@ impl<'c> Judge<'c> {
         Self { config, partitions, states, readers, scratch: Scratch::default(), schemas, between, offsets }
     }
 
-    /// Evaluates the record at position `place` of a test, by the rules of the input of topic `number`. `time` is its Kafka timestamp. Without `read_at`, it is read
-    /// at its event time.
+    /// Evaluates the record at position `place` of a test. `number` is a topic of the record's input, whose rules apply. `time` is the
+    /// record's Kafka timestamp. Without `read_at`, the record is read at its event time.
     pub(super) fn record(
         &mut self,
         number: usize,
@@ -123,7 +123,7 @@ impl<'c> Judge<'c> {
     }
 }
 
-/// Returns the next offset of a partition.
+/// Returns the next offset of a partition, and advances it.
 fn next(offsets: &mut BTreeMap<(usize, bool, i32), i64>, of: (usize, bool, i32)) -> i64 {
     let next = offsets.entry(of).or_default();
     *next += 1;

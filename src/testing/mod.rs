@@ -31,7 +31,7 @@ pub struct Report {
     pub differences: Vec<Difference>,
     /// Number of further differences.
     pub left_out: u64,
-    /// Reason why the test could not run, or not to the end.
+    /// Reason why the test could not run, or why it stopped early.
     pub error: Option<String>,
 }
 
@@ -104,7 +104,7 @@ fn expand(config: &Config, test: &Test) -> Result<Config, String> {
     left_out.first().map_or(Ok(config), |left_out| Err(format!("topic: {left_out}")))
 }
 
-/// Returns the index of the topic with this name, or of the only topic. If it has several rules, returns the first one.
+/// Returns the index of the topic with this name, or of the only topic. If the topic has several rules, returns the index of the first one.
 fn topic(config: &Config, name: Option<&str>) -> Result<usize, String> {
     match (name, config.only_input()) {
         (None, _) if !config.patterns.is_empty() => {
@@ -175,7 +175,7 @@ fn replay(
     let time = recording.time.clone().filter(|_| !recording.is_untimed());
     let options = Options { format: recording.format, time, partitions: test.partitions, truth };
     let name = recording.path.display();
-    // The replay's error message names the option of its own command.
+    // The error message of a replay names the option of `unseen replay`. A test sets the same value in a field.
     let fault = |error: replay::Error| format!("file: {name}: {}", with_causes(&error).replace("--partitions", "`partitions` of the test"));
     let rules: Vec<_> = config.rules(&topic.input).map(|(_, topic)| topic).collect();
     let mut replay = Replay::of_rules(&rules, &options).map_err(fault)?.with_schemas(Arc::clone(schemas)).reject_other_topics();
@@ -232,7 +232,6 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Outcome of a record.
 struct ActualOutcome<'c> {
     verdict: &'static str,
     reason: Option<&'static str>,

@@ -51,7 +51,7 @@ fn expected_outcomes_pass() {
     let test = json!({ "name": "all verdicts", "topic": "news", "records": [
         { "value": { "id": "a" }, "expect": { "verdict": "unseen", "output": "news-unseen", "headers": { "unseen-verdict": "unseen" } } },
         { "value": { "id": "a" }, "expect": { "verdict": "duplicate", "output": "news-unseen", "headers": { "unseen-verdict": "duplicate", "no": null } } },
-        // The other topic of the space has also seen the key.
+        // The topic `news` of the same space has already seen the key.
         { "topic": "wire", "key": "a", "value": "x", "expect": { "verdict": "duplicate", "output": "none" } },
         { "value": { "id": "a" }, "headers": { "gone": "" }, "expect": { "verdict": "retracted", "output": "none" } },
         { "value": { "id": "a" }, "at": "+1m", "expect": "unseen" },
@@ -87,7 +87,6 @@ fn differences_are_shown_and_explained() {
     assert!(xml.contains("&quot;unseen&quot;"), "{xml}");
 }
 
-/// Changing a window fails a test whose records are at the window's edges.
 #[test]
 fn a_changed_window_or_key_fails() {
     let test = json!({ "name": "an hour", "topic": "news", "records": [
@@ -155,7 +154,7 @@ fn invalid_tests_are_reported_with_their_location() {
     assert!(xml.contains("failures=\"0\" errors=\"1\"") && xml.contains("<error message=\"records[0].topic: "), "{xml}");
 }
 
-/// Such a test would pass with any configuration.
+/// A recording without records or without times would pass with any configuration.
 #[test]
 fn a_stream_that_cannot_fail_is_an_error() {
     let config = config(&CONFIG.replace("retract = { header = \"gone\" }", ""));
@@ -185,7 +184,7 @@ fn a_stream_that_cannot_fail_is_an_error() {
     assert!(other.contains("line 2") && other.contains("the record belongs to topic \"wire\", not to \"news\""), "{other}");
 }
 
-/// The worker never gets past a record at which it stops.
+/// A worker that stops at a record never reaches the next one.
 #[test]
 fn records_after_a_fatal_record_are_an_error() {
     let config = config(&CONFIG.replace("on_invalid = { topic = \"news-invalid\" }", "").replace("late = \"dead_letter\"", ""));
@@ -208,7 +207,6 @@ fn records_are_repartitioned_by_key() {
     assert_eq!(report(&config, &test).differences, []);
 }
 
-/// The same applies to a recorded stream.
 #[test]
 fn a_recorded_stream_is_repartitioned_by_key() {
     let config =
@@ -321,7 +319,7 @@ fn a_row_that_is_deleted_and_inserted_again_is_emitted_again() {
             { "value": null, "expect": "tombstone" },
         ]),
     );
-    // Without a value, or with an unlisted value, a record is processed normally.
+    // A record without a value, or with a value that `one_of` does not list, retracts nothing.
     has_verdicts(
         "key = { record = \"key\" }\nretract = { field = \"/deleted\", one_of = [true, 1] }",
         &json!([
@@ -349,7 +347,7 @@ fn only_selected_records_are_deduplicated() {
             { "value": { "id": 3 }, "expect": "passed" },
             { "value": { "type": "order" }, "expect": "invalid" },
             { "value": "{", "expect": "invalid" },
-            // A null has no fields.
+            // A null value has no fields, so `when` does not select the record.
             { "value": null, "expect": "passed" },
         ]),
     );
@@ -386,7 +384,7 @@ fn late_and_future_records_are_judged_by_the_time_of_their_event() {
             time(json!("2026-01-01T12:00:00Z"), "a", "unseen"),
             time(json!(1_767_270_600), "b", "unseen"),
             time(json!(1_767_270_600_000_i64), "a", "duplicate"),
-            // Half an hour after b, a is forgotten at the latest.
+            // An hour and a half after its first record, key `a` has left the window.
             time(json!(1_767_274_200_000_000_i64), "c", "unseen"),
             time(json!("2026-01-01T14:30:00+01:00"), "a", "unseen"),
             time(json!("2026-01-01T12:00:00Z"), "d", "late"),
@@ -395,7 +393,7 @@ fn late_and_future_records_are_judged_by_the_time_of_their_event() {
             json!({ "key": "d", "expect": "invalid" }),
         ]),
     );
-    // Kafka's timestamps do not matter, unless a record has no other.
+    // Kafka's timestamp matters only if the record has no valid event time.
     has_verdicts(
         "key = { record = \"key\" }\ntime = { header = \"at\", unit = \"ms\", optional = true }",
         &json!([
@@ -404,7 +402,7 @@ fn late_and_future_records_are_judged_by_the_time_of_their_event() {
             { "key": "a", "headers": { "at": "now" }, "expect": "unseen" },
         ]),
     );
-    // By default, no record is from the future. If all are read at one time, some are, and they do not move the window.
+    // By default, each record is read at its own time. With `read_at`, `b` is from the future, and does not move the window.
     let text = "[kafka]\nbootstrap_servers = \"a\"\n[[topics]]\ninput = \"in\"\noutput = \"out\"\nwindow = \"1h\"\nfilter = { kind = \"exact\" }\nkey = { record = \"key\" }\ntime = { field = \"/ts\" }";
     for (read_at, last) in [(json!(null), "unseen"), (json!("2026-01-01T12:00:00Z"), "duplicate")] {
         let records = json!([
@@ -441,7 +439,6 @@ on_invalid = "drop"
 filter = { kind = "exact" }
 "#;
 
-/// Live, replayed, and tested verdicts are those of the first entry that selects a record.
 #[test]
 fn a_record_belongs_to_the_first_entry_that_selects_it() {
     let config = config(ENTRIES);
@@ -450,11 +447,11 @@ fn a_record_belongs_to_the_first_entry_that_selects_it() {
         { "value": { "type": "view", "id": 1, "user": 1 }, "expect": { "verdict": "unseen", "output": "others" } },
         { "value": { "type": "order", "id": 1, "user": 2 }, "expect": { "verdict": "duplicate", "output": "none" } },
         { "value": { "type": "view", "id": 2, "user": 1 }, "expect": "duplicate" },
-        // No entry selects it.
+        // No entry selects this record, so the last entry passes it through.
         { "value": { "type": "x", "id": 1 }, "expect": { "verdict": "passed", "output": "others" } },
         { "value": { "type": "order", "user": 1 }, "expect": { "verdict": "invalid", "output": "invalid-orders" } },
         { "value": { "type": "view", "id": 1 }, "expect": { "verdict": "invalid", "output": "none" } },
-        // The first entry cannot read the type.
+        // The first entry cannot read the type, so the record is invalid.
         { "value": "not JSON", "expect": { "verdict": "invalid", "output": "invalid-orders" } },
         { "at": "+10m", "value": { "type": "view", "id": 1, "user": 1 }, "expect": "unseen" },
         { "value": { "type": "order", "id": 1, "user": 1 }, "expect": "duplicate" },

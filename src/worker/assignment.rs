@@ -20,18 +20,18 @@ use std::time::{Duration, Instant};
 pub(super) struct Assignment {
     pub(super) inputs: BTreeMap<InputId, Input>,
     pub(super) states: BTreeMap<StateId, PartitionState>,
-    /// The claims on the checkpoints of the states.
+    /// The claims on the checkpoints of the states. Within the process, only the newest claim on a checkpoint can save it.
     pub(super) claims: BTreeMap<StateId, Claim>,
-    /// States whose checkpoint another worker of this process has claimed, although this worker has committed since.
+    /// States whose checkpoint another worker of this process has claimed, although a later commit has shown that this worker is the owner.
     pub(super) superseded: BTreeSet<StateId>,
     /// Partitions that wait for their states to be rebuilt.
     pub(super) pending_restores: BTreeMap<UnitId, PendingRestore>,
     pub(super) rebuilt: (Sender<Rebuilt>, Receiver<Rebuilt>),
     /// Partitions of topics that the group has not started to read.
     pub(super) unbegun: Vec<AssignedPartition>,
-    /// The time of the next check for a group that has started.
+    /// The time of the next check whether the group has started to read these topics.
     pub(super) unbegun_due: Instant,
-    /// The ends of all partitions at the time of the assignment, for topics whose partition 0 this worker owns.
+    /// The end offsets of all partitions at the time of the assignment, for topics in `unbegun` whose partition 0 this worker owns.
     pub(super) ends: BTreeMap<TopicPartition, Offset>,
     /// The group's starting offsets for partitions of all members, while this worker commits them.
     pub(super) beginnings: BTreeMap<TopicPartition, Offset>,
@@ -39,14 +39,14 @@ pub(super) struct Assignment {
     pub(super) any_warm_up: bool,
     /// True if a partition waits for a schema.
     pub(super) any_blocked_on_schema: bool,
-    /// True if new records wait for the next commit: the transaction is full, records of it were rejected, or a warm-up has too many
+    /// True if new records wait for the next commit: the transaction is full, some of its records were rejected, or a warm-up has too many
     /// unlogged keys.
     pub(super) holds_new_records: bool,
     /// The epoch of the checkpoint store that holds the states.
     pub(super) store_epoch: u64,
 }
 
-/// The inputs that use a state.
+/// Returns the assigned inputs that use a state.
 pub(super) fn inputs_of<'w>(topics: &'w Topics, inputs: &'w BTreeMap<InputId, Input>, state: StateId) -> impl Iterator<Item = &'w Input> {
     topics
         .of_space(state.space)
@@ -54,7 +54,6 @@ pub(super) fn inputs_of<'w>(topics: &'w Topics, inputs: &'w BTreeMap<InputId, In
 }
 
 impl Assignment {
-    /// Creates an empty assignment.
     pub(super) fn new(store_epoch: u64) -> Self {
         Self {
             inputs: BTreeMap::new(),
@@ -74,7 +73,7 @@ impl Assignment {
         }
     }
 
-    /// The partitions that are paused until their state is restored.
+    /// Returns the partitions that are paused until their state is restored.
     pub(super) fn paused(&self) -> impl Iterator<Item = &AssignedPartition> {
         self.pending_restores.values().flat_map(|waiting| &waiting.assigned).chain(&self.unbegun)
     }
@@ -90,7 +89,8 @@ impl Assignment {
         self.inputs.values().filter(|input| are(input)).map(|input| input.partition.clone()).collect()
     }
 
-    /// Returns the partitions that are restored together with any of these, because they share a state, directly or not.
+    /// Returns these partitions, and all others that must be restored with them because they share a state, directly or through other
+    /// inputs.
     pub(super) fn with_shared_state(&self, topics: &Topics, partitions: &[TopicPartition]) -> Vec<TopicPartition> {
         let units: BTreeSet<_> =
             self.inputs.iter().filter(|(_, input)| partitions.contains(&input.partition)).map(|(&id, _)| topics.unit_of(id)).collect();
@@ -98,8 +98,8 @@ impl Assignment {
         of_units.map(|(_, input)| input.partition.clone()).collect()
     }
 
-    /// True if records of the aborted transaction are missing from the open one. All of them must be committed in one transaction, so that
-    /// the changelog has them in the order of their verdicts, and the committed stream time matches them.
+    /// True if the open transaction still lacks records of the aborted one. All of these records must be committed in one transaction, so
+    /// that the changelog has them in the order in which they were judged, and the committed stream time matches them.
     pub(super) fn is_replaying(&self) -> bool {
         self.inputs.values().any(|input| !input.ends_worker && !input.replay_complete())
     }
@@ -109,7 +109,7 @@ impl Assignment {
         inputs_of(topics, &self.inputs, state).any(|input| input.warms_up(state))
     }
 
-    /// Returns the states with an input that is warming up, by the units in which they are restored.
+    /// Returns the units with an input that is warming up. A unit is a set of states that are restored together.
     pub(super) fn warming(&self, topics: &Topics) -> BTreeSet<UnitId> {
         let warming = self.inputs.iter().filter(|(_, input)| input.is_warm_up(input.position()));
         warming.map(|(&id, _)| topics.unit_of(id)).collect()
@@ -124,13 +124,13 @@ impl Assignment {
         })
     }
 
-    /// True if another topic of the same states is warming up.
+    /// True if another input of the same unit is warming up.
     pub(super) fn others_warm_up(&self, topics: &Topics, of: InputId) -> bool {
         let others = topics.inputs_of_unit(topics.unit_of(of)).filter(|&other| other != of);
         others.filter_map(|other| self.inputs.get(&other)).any(|input| input.is_warm_up(input.position()))
     }
 
-    /// Drops partitions that now belong to another member.
+    /// Drops partitions, and the states that no other input uses.
     pub(super) fn forget(&mut self, partitions: &[TopicPartition]) {
         self.inputs.retain(|_, input| !partitions.contains(&input.partition));
         self.pending_restores
@@ -150,9 +150,9 @@ impl Assignment {
         self.unbegun.clear();
     }
 
-    /// Returns the offsets to commit, with their metadata. Partitions that advanced come first. A partition that only writes a changelog
-    /// record commits its current offset again, because the broker checks the group membership of the worker only when offsets are
-    /// committed.
+    /// Returns the offsets to commit, with their metadata. Partitions that advanced come first, because [`Assignment::committed`] relies on
+    /// that order. A partition that only writes a changelog record commits its current offset again, because the broker checks the group
+    /// membership of the worker only when offsets are committed.
     pub(super) fn offsets(&self, topics: &Topics) -> Vec<(TopicPartition, Offset, String)> {
         let ahead = self.inputs.values().filter(|input| input.is_ahead()).map(|input| self.reached(topics, input));
         let announces = |input: &Input| self.states_of(input).any(|(_, state)| state.announced != Announced::Complete);
@@ -168,15 +168,15 @@ impl Assignment {
         ahead.chain(unmoved).chain(beginnings).collect()
     }
 
-    /// Returns the states of an input that are restored.
+    /// Returns those states of an input that are already restored.
     fn states_of(&self, input: &Input) -> impl Iterator<Item = (StateId, &PartitionState)> {
         input.states().filter_map(|id| Some((id, self.states.get(&id)?)))
     }
 
-    /// Returns the position of an input, with its metadata, to be committed.
+    /// Returns the position of an input as an offset to commit, with its metadata.
     fn reached(&self, topics: &Topics, input: &Input) -> (TopicPartition, Offset, String) {
-        // If some decided records are not in this transaction, stream time is left out. Otherwise the next owner would start with their
-        // stream time.
+        // Stream time also covers judged records that are not in this transaction yet. It is then left out, because the next owner must not
+        // start with a stream time that no committed record has reached.
         let is_whole = |state: StateId| inputs_of(topics, &self.inputs, state).all(Input::replay_complete);
         let times = self.states_of(input).map(|(id, state)| (id, state.dedup.stream_time().filter(|_| is_whole(id))));
         let id = log_id(&input.topic_incarnation).map(str::to_owned);
@@ -185,8 +185,8 @@ impl Assignment {
         (input.partition.clone(), input.position(), note.to_string())
     }
 
-    /// Returns the offsets to commit of the inputs whose uncommitted records were all forwarded. A record that was emitted may have failed
-    /// in the batch of a rejected one.
+    /// Returns the offsets to commit for inputs whose uncommitted records were all forwarded to a repartition topic. An input with other
+    /// uncommitted records is left out, because these records may have failed together with a rejected record of the same batch.
     pub(super) fn forwarded(&self, topics: &Topics) -> Vec<(TopicPartition, Offset, String)> {
         let is_forwarded = |input: &&Input| input.is_ahead() && topics[input.topic].forward.is_some() && input.verdicts().is_empty();
         self.inputs.values().filter(is_forwarded).map(|input| self.reached(topics, input)).collect()
@@ -199,7 +199,7 @@ impl Assignment {
         }
     }
 
-    /// Returns the committed offsets of partitions whose owner has not announced itself in the changelog.
+    /// Returns the committed offsets of the partitions for which this worker has not announced itself in the changelog yet.
     pub(super) fn unannounced(&self) -> Vec<(TopicPartition, Offset, String)> {
         let is_new = |input: &&Input| self.states_of(input).any(|(_, state)| matches!(state.announced, Announced::Nothing { .. }));
         let committed =

@@ -1,7 +1,7 @@
 //! The schedule of checkpoints.
 //!
 //! Owns the rule that a checkpoint contains the effects of exactly the records below its offsets. Must never take a checkpoint while any
-//! record past the committed offset has a verdict, or delete a record that a checkpoint lacks.
+//! record past the committed offset has a verdict, or trim a repartition topic past the offset in a checkpoint.
 
 use super::Worker;
 use super::assignment::{Assignment, inputs_of};
@@ -46,7 +46,7 @@ impl Schedule {
         ids
     }
 
-    /// Makes all states due at `until`.
+    /// Postpones the next checkpoint to `until`, unless it is due later than that.
     fn put_off(&mut self, until: Instant) {
         self.next = self.next.max(until);
     }
@@ -72,7 +72,8 @@ impl<B: Broker> Worker<B> {
         let mut due: Vec<_> = states.iter().filter(|(_, state)| state.is_urgent()).map(|(&id, _)| id).collect();
         let now = runtime::now();
         if self.schedule.is_due(now) {
-            // A checkpoint during a warm-up first logs all changes of the warm-up, so all states can be written.
+            // During a warm-up, the worker logs all pending changes before a scheduled checkpoint (`log_warm_up`), so all states can be
+            // written.
             let warms_up = inputs.values().any(|input| input.is_warm_up(input.position()));
             due.extend(self.schedule.take(states, now, self.shared.config.worker.checkpoint_interval, warms_up));
         }
@@ -101,8 +102,8 @@ impl<B: Broker> Worker<B> {
         saved.unwrap_or_default()
     }
 
-    /// Deletes records of repartition topics that a state has read. They are kept until the checkpoints of all states of the input contain
-    /// them: if a changelog is lost, its state reads them again.
+    /// Trims the repartition topics that a state reads. A record is kept until the checkpoints of all states of the input contain its
+    /// effect, because a state that loses its changelog reads the record again.
     fn trim_inputs(&mut self, id: StateId) {
         let Assignment { inputs, states, .. } = &mut self.assignment;
         for (rule, _) in self.topics.of_space(id.space) {
@@ -111,7 +112,8 @@ impl<B: Broker> Worker<B> {
             input.note_checkpoint(id);
             let before = if fault::defect("trimmed_before_checkpoint") { input.position() } else { input.checkpointed() };
             self.shared.rebuilder.trim(input.partition.clone(), log_id(&input.topic_incarnation).map(str::to_owned), before);
-            // A state that no record belongs to must not keep the records of the others.
+            // A state that gets no records must not prevent the trimming of records of other states. Its next checkpoint contains the new
+            // offset.
             for other in input.states().filter(|&other| other != id && before < input.position()) {
                 if let Some(state) = states.get_mut(&other) {
                     state.changed = true;

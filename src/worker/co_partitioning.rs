@@ -32,7 +32,8 @@ impl CrossPartitionKeys {
     /// Records that a key was emitted from a partition. Returns the key's previous partition if it differs.
     #[inline]
     pub(super) fn seen(&self, space: SpaceId, fingerprint: Fingerprint, emit: Emit, partition: i32) -> Option<i32> {
-        // The sample depends only on the low half, which is the key's.
+        // The low bits of a fingerprint belong to the key, even if its high half is a content hash. So a key is sampled regardless of its
+        // content.
         if !fingerprint.0.is_multiple_of(SAMPLE) {
             return None;
         }
@@ -51,7 +52,7 @@ impl CrossPartitionKeys {
     }
 }
 
-/// Counts a key that occurs in more than one partition, and logs the first one.
+/// Counts a sampled key that occurs in more than one partition. Logs the first such key of a space.
 #[inline]
 pub(super) fn watch(keys: &CrossPartitionKeys, stats: &Stats, topic: &InputTopic, fingerprint: Fingerprint, partition: i32) {
     let Some(other) = keys.seen(topic.space, fingerprint, topic.config.emit(), partition) else { return };

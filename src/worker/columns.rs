@@ -1,6 +1,6 @@
-//! Columns of the records that are judged in one batch.
+//! The records of a batch as columns: one vector per field, in the form that a filter takes.
 //!
-//! Must never hold more than a batch, or allocate per record.
+//! Owns the choice of records that can be judged in one batch. Must never hold more than one batch, or allocate per record.
 
 use super::key_reader::Keyed;
 use crate::broker::Record;
@@ -18,8 +18,8 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Takes consecutive records. Stops before the first record that has no timestamp, has a timestamp past `horizon`, has no key, or
-    /// retracts its key.
+    /// Takes records with consecutive offsets. Stops before the first record that has no timestamp, has a timestamp past `horizon`, has no
+    /// key, or retracts its key.
     pub(super) fn take(&mut self, messages: &[impl Record], keys: &[Keyed], horizon: Timestamp) {
         self.fingerprints.clear();
         self.times.clear();

@@ -1,7 +1,7 @@
 //! Ends transactions: commits them, aborts them, or resolves an unknown outcome.
 //!
-//! Owns the recovery from every failure. After an abort, each partition must be at its committed offset. Must never forget a verdict that
-//! is not committed.
+//! Owns the recovery from every failed transaction. After an abort, each partition must be at its committed offset. Must never forget a
+//! verdict that is not committed.
 
 use super::assignment::{Assignment, inputs_of};
 use super::input::Input;
@@ -48,7 +48,7 @@ impl<B: Broker> Worker<B> {
         self.commit_at_once(source)
     }
 
-    /// Logs the changes of a warm-up and the announcements of a new owner, if no other transaction has logged them in time.
+    /// Logs the changes of a warm-up, and the announcements of this worker as a new owner, if no other transaction has logged them in time.
     pub(super) fn log_warm_up(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let most = self.shared.most_unlogged();
         let states = &self.assignment.states;
@@ -61,7 +61,7 @@ impl<B: Broker> Worker<B> {
         self.commit_at_once(source)
     }
 
-    /// Commits a transaction without records.
+    /// Commits a transaction without outputs.
     pub(super) fn commit_at_once(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         match self.writer.begin() {
             Ok(()) => self.commit(source),
@@ -69,7 +69,8 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Returns the time until the open transaction must be committed. During a replay, returns the time until the replay is given up.
+    /// Returns the time until the open transaction must be committed, or `None` if no transaction is open. During a replay, returns the
+    /// time until the replay is given up.
     pub(super) fn commit_in(&self) -> Option<Duration> {
         let age = self.writer.age()?;
         let worker = &self.shared.config.worker;
@@ -99,7 +100,8 @@ impl<B: Broker> Worker<B> {
         let logged = flushed.and_then(|()| self.write_changelogs()).inspect(|()| fault::point("commit.logged"));
         let logged = logged.and_then(|()| self.writer.sink.flush_in_order());
         if logged.is_ok() && !self.writer.sink.transactional() {
-            // An abort does not undo these writes. If the offsets cannot be committed, the changes must not be logged again.
+            // Without transactions, an abort does not undo the changelog records. They count as logged even if the offsets cannot be
+            // committed, because they must not be logged again.
             let written = self.writer.sink.take_logged();
             self.logged(source, written);
         }
@@ -143,7 +145,7 @@ impl<B: Broker> Worker<B> {
         Ok(Flow::Continue)
     }
 
-    /// Replaces the producer if a delayed request could affect its next transaction.
+    /// Replaces the producer if a delayed request of the last transaction could affect the next one.
     fn fence_late_request(&mut self) -> Result<(), Error> {
         if !self.writer.sink.has_late_request() || fault::defect("late_request_not_fenced") {
             return Ok(());
@@ -152,10 +154,10 @@ impl<B: Broker> Worker<B> {
         self.writer.replace_sink(&self.shared, self.number, self.writer.sink.batch_bytes())
     }
 
-    /// Proves that this worker is still a member of the group before it announces itself as the owner of a partition. An announcement has a
-    /// higher epoch than any record in the changelog. A suspended member that was replaced, and that has since read its successor's
-    /// announcement, would outrank the successor. Without transactions, its changelog records would stay, but its offset commit is
-    /// rejected.
+    /// Without transactions, proves that this worker is still a member of the group before it announces itself as the owner of a partition.
+    /// The proof is a commit of the group's current offsets, which the brokers reject from other clients. An announcement has a higher
+    /// epoch than any earlier record in the changelog. So a member that was suspended and replaced, and then reads the announcement of its
+    /// successor, would outrank the successor. Nothing would undo its changelog records.
     fn prove_membership(&mut self, source: &B::Consumer) -> Result<(), SinkError> {
         if self.writer.sink.transactional() || fault::defect("membership_not_proved") {
             return Ok(());
@@ -172,8 +174,8 @@ impl<B: Broker> Worker<B> {
             state.logging.clear();
             let Some(changelog) = &topic.changelog else { continue };
             let inputs = || inputs_of(&self.topics, inputs, id);
-            // Also set in the last commit of a warm-up, which may write several records. The next commit announces that the state is
-            // complete.
+            // Also true in the last commit of a warm-up, because the state is complete only after all records of that commit. The next
+            // commit announces that the state is complete.
             let warms_up = inputs().any(|input| input.logs_warm_up(id));
             let announces = state.announced.is_behind(warms_up);
             let mut spans: Vec<_> = inputs().map(|input| input.unlogged(id)).filter(|span| announces || span.start < span.end).collect();
@@ -215,8 +217,8 @@ impl<B: Broker> Worker<B> {
         if !matches!(failure, SinkError::Refused(_) | SinkError::Exit(_)) {
             self.writer.failed();
         }
-        // After a rejected record, librdkafka's sequence numbers have a gap, and the next transaction would also abort. A new producer
-        // starts without a gap.
+        // A rejected record requires a new producer: it leaves a gap in librdkafka's sequence numbers, so the next transaction of the old
+        // producer would also abort.
         let batch_bytes = match failure {
             SinkError::Exit(reason) => return Err(Error::Exit(reason)),
             SinkError::Unknown(reason) => return self.resolve_in_doubt(source, &reason),
@@ -246,17 +248,18 @@ impl<B: Broker> Worker<B> {
         }
         self.rewind(source)?;
         if batch_bytes.is_some() && !self.writer.sink.transactional() && !fault::defect("new_records_join_rejected_ones") {
-            // The written copies of forwarded records wait until the records that are read again are committed. Otherwise, a copy that is
-            // rejected would abort this attempt, too, and the next attempt would add another copy.
+            // Without transactions, the abort has left copies of forwarded records in the repartition topic. These copies, like all new
+            // records, wait until the replayed records are committed. Otherwise, a rejected copy would abort the replay, too, and the next
+            // attempt would add another copy.
             self.assignment.holds_new_records = self.assignment.is_replaying() && self.writer.begin().is_ok();
         }
         self.back_off();
         Ok(())
     }
 
-    /// Commits the offsets of forwarded records after other records were rejected. Without transactions, an abort does not undo what was
-    /// written, so each attempt would add copies to the repartition topic. If copies are rejected, too, the attempts might never end.
-    /// Adds the records that are rejected meanwhile. Commits nothing if the repartition topic itself has rejected records.
+    /// Commits the offsets of forwarded records after other records were rejected. Without transactions, an abort does not undo writes, so
+    /// each attempt would add copies to the repartition topic. If copies are rejected, too, the attempts might never end. Adds the records
+    /// that this commit rejects to `refused`. Commits nothing if the repartition topic itself has rejected records.
     fn keep_forwarded(&mut self, source: &B::Consumer, refused: &mut Vec<Refused>) {
         if self.writer.sink.transactional() || fault::defect("forwarded_again") {
             return;
@@ -266,7 +269,7 @@ impl<B: Broker> Worker<B> {
         while !offsets.is_empty() && !refused.iter().any(is_forwarded) {
             match self.writer.sink.commit(&offsets, source, None) {
                 Ok(()) => return self.assignment.note_forwarded(offsets),
-                // Each attempt adds at least one rejected record, so the attempts end.
+                // Each attempt adds at least one rejected record, so the loop ends.
                 Err(SinkError::Refused(more)) if !more.is_empty() => refused.extend(more),
                 Err(_) => return,
             }
@@ -276,7 +279,7 @@ impl<B: Broker> Worker<B> {
     /// Changes the verdicts of records that their topics rejected. Returns false if the broker did not name the records. The caller then
     /// retries with smaller batches, down to one record per batch.
     fn isolate_rejected(&mut self, refused: Vec<Refused>) -> Result<bool, Error> {
-        // Each attempt leaves fewer rejected records, so these aborts do not count.
+        // Each attempt leaves fewer rejected records, so these aborts do not count as consecutive aborts.
         self.writer.aborts = 0;
         let mut culprits = refused.iter().filter(|refused| refused.is_certain).count();
         if culprits == 0 {
@@ -296,12 +299,12 @@ impl<B: Broker> Worker<B> {
             }
             let is_explained = verdict.is_some_and(|verdict| route::explains(&topic.config, verdict));
             if invalid.reason == Reason::Oversize && is_explained && input.verdicts().refused(offset).is_none() {
-                // The headers that explain the verdict may have made the record too large.
+                // The headers that explain the verdict may have made the record too large. The next attempt writes fewer headers.
                 input.shorten(offset, invalid);
                 continue;
             }
             match verdict {
-                // The topic may accept the record without its timestamp.
+                // The timestamp may be the reason for the rejection. The next attempt writes the record without a timestamp.
                 Some(Verdict::Invalid(Reason::Oversize)) if invalid.reason == Reason::Refused => {}
                 Some(Verdict::Invalid(reason)) if reason.is_of_broker() => {
                     return stop(&format!("the dead-letter topic {to:?} rejected the record, so change the settings of that topic"));
@@ -332,7 +335,7 @@ impl<B: Broker> Worker<B> {
         let why = if missing.is_empty() { format!("the last error was: {reason}") } else { missing.join("; ") };
         let reason = format!("the worker cannot commit: {aborts} consecutive transactions were aborted; {why}");
         tracing::error!("{reason}");
-        // If no record is ahead, the transaction was committing starting offsets.
+        // If no partition has uncommitted records, the transaction was committing starting offsets.
         let ahead = self.assignment.partitions(Input::is_ahead);
         let partitions = if ahead.is_empty() { self.assignment.partitions(|_| true) } else { ahead };
         self.reporter.blocked = Some(Blocked { reason, partitions });

@@ -45,7 +45,7 @@ pub enum Error {
     )]
     Truncated {
         partition: TopicPartition,
-        /// The end of its log.
+        /// The end offset of the log.
         end: Offset,
         /// The position up to which the group has read it.
         read: Offset,

@@ -28,8 +28,8 @@ impl<B: Broker> Worker<B> {
 
     /// Restarts fetching partitions from their positions. Paused partitions stay paused.
     ///
-    /// librdkafka does this by unassigning and assigning the partitions. If a rebalance is pending, librdkafka takes that call as the
-    /// answer to it. Another member may then own the revoked partitions before this one learns about it.
+    /// The restart unassigns and assigns the partitions. If a rebalance is pending, librdkafka takes these calls as the answer to the
+    /// rebalance. Another member may then own the revoked partitions before this worker handles the rebalance.
     pub(super) fn restart_fetching(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
         source.restart(partitions, &self.assignment.positions())?;
         self.has_unhandled_rebalance |= source.generation() != self.generation;

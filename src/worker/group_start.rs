@@ -10,11 +10,12 @@ use crate::runtime;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Time between two checks for a group that has started.
+/// The time between two checks whether the group has started.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 impl<B: Broker> Worker<B> {
-    /// Commits starting offsets for topics whose partition 0 this worker owns, and restores the partitions of topics that have started.
+    /// Commits starting offsets for topics whose partition 0 this worker owns. Restores the partitions of topics that have starting
+    /// offsets.
     pub(super) fn begin_topics(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let now = runtime::now();
         if self.assignment.unbegun.is_empty()

@@ -1,10 +1,10 @@
 //! Ids of inputs, states, and counters.
 //!
-//! The object with an id need not exist.
+//! An id is only a key: the worker may not own an input or a state with this id.
 
 use crate::record::{SpaceId, TopicId};
 
-/// The id of an input partition: the topic is the first rule of the input. Where a record is meant, the topic is the record's rule.
+/// The id of an input partition, whose topic is the first rule of the input. In an id for records, the topic is the rule of these records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct InputId {
     pub(super) topic: TopicId,
@@ -18,10 +18,11 @@ pub(super) struct StateId {
     pub(super) partition: i32,
 }
 
-/// The id of states that are restored together: a partition number of the key spaces that rules of the same inputs connect.
+/// The id of a unit: states with the same partition number that are restored together. The states of one input are in one unit, and so are
+/// the states of inputs that share a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct UnitId {
-    /// The first of these spaces.
+    /// The first key space of the unit.
     pub(super) first: SpaceId,
     pub(super) partition: i32,
 }

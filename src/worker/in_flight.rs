@@ -1,7 +1,7 @@
 //! The records written in the open transaction.
 //!
-//! Owns the origin of each record, which is needed if a broker rejects it. Must never hold more than a few bytes per record, because a
-//! transaction may have millions of records.
+//! Owns the origin of each record, which identifies the record if a broker rejects it. Must never hold more than a few bytes per record,
+//! because a transaction may have millions of records.
 
 use super::ids::InputId;
 use crate::record::{Offset, Timestamp};

@@ -17,7 +17,7 @@ use crate::record::{Invalid, Offset, Timestamp, TopicId, TopicPartition, Verdict
 use crate::runtime;
 use std::time::Instant;
 
-/// The delay before the status shows a partition as unreadable.
+/// The time in milliseconds for which fetches must fail before the status shows a partition as unreadable.
 const UNREADABLE_MS: Timestamp = 5_000;
 
 /// The progress of one input partition.
@@ -25,9 +25,9 @@ pub(super) struct Input {
     pub(super) partition: TopicPartition,
     /// The topic name and topic id that the offsets belong to.
     pub(super) topic_incarnation: String,
-    /// The topic as configured.
+    /// The topic, identified by its first rule.
     pub(super) topic: TopicId,
-    /// The states that the input uses, one per rule of the topic.
+    /// The progress in each state that the input uses, one per rule of the topic.
     states: Vec<StateProgress>,
     /// The offset at which the group started, if known.
     first: Option<Offset>,
@@ -284,7 +284,7 @@ impl Input {
         Span { topic: &self.topic_incarnation, start: logged.min(end), end }
     }
 
-    /// Passes over a record that arrived too early. It will be read again.
+    /// Passes over a record that must wait. The record will be read again.
     pub(super) fn pass_over(&mut self) {
         if self.wait == Wait::No {
             self.wait = Wait::PassedOver;
@@ -303,7 +303,7 @@ impl Input {
         }
     }
 
-    /// Returns the time of the first failed fetch, if fetching has been failing for a while.
+    /// Returns the time of the first failed fetch, if fetches have been failing for at least five seconds.
     pub(super) fn unreadable_since(&self) -> Option<Timestamp> {
         let (_, since) = self.failing.filter(|&(position, _)| position == self.position)?;
         Some(since).filter(|since| runtime::wall_clock().saturating_sub(*since) >= UNREADABLE_MS)
@@ -326,7 +326,7 @@ impl Input {
     /// Returns to the committed offset after the open transaction was aborted. The verdicts stay, because the records are read again.
     pub(super) fn rewind(&mut self) {
         if self.is_ahead() {
-            // The record that waits for a schema is read again, after other records.
+            // The record that waits for a schema will be read again, after earlier records.
             self.blocked_on_schema = None;
         }
         self.position = self.committed;
@@ -355,7 +355,7 @@ impl Input {
             return false;
         }
         if self.first == Some(self.position) {
-            // The input has still judged nothing.
+            // No record has been judged yet, so the group now starts at the new position.
             self.first = Some(to);
         }
         self.position = to;
@@ -416,7 +416,7 @@ mod tests {
 
     #[test]
     fn nothing_is_skipped_while_records_remain() {
-        // The warm-up ends at the position, or after it.
+        // The warm-up ends at the position, or three records later.
         for warm_until in [5, 8] {
             let input = || Input { warm_until, ..input(5) };
             let waiting = |wait| Input { wait, ..input() };
@@ -458,7 +458,7 @@ mod tests {
         assert_eq!(input.verdicts().recall(6), Recall::Decided(Verdict::Duplicate), "not committed yet");
     }
 
-    /// A state that has been restored to a later offset than another one of the input takes no record twice.
+    /// If a state was restored to a later offset than another state of the input, it gets no record twice.
     #[test]
     fn each_state_warms_up_from_its_own_offset() {
         let state = |space| StateId { space: SpaceId(space), partition: 0 };

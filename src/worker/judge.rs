@@ -5,9 +5,9 @@
 //! [`Topic::verdict_without_key`] decides about records without a key. A verdict changes later only if a broker rejects the record
 //! (`commit.rs`). Must never query the filter for a record that already has a verdict.
 //!
-//! Records that only need the filter are judged in batches. These records are judged one by one: a record that is read again, passes
-//! through, has no key, retracts its key, or ends a slice of the window. So are all records of a topic that writes its duplicates, and of a
-//! topic whose filter needs more than one call per key. [`RecordLoop::emit`] handles both kinds.
+//! Records that only need the filter are judged in batches. All other records are judged one by one: records that are read again, pass
+//! through, have no key, retract their key, or end a slice of the window. The same applies to all records of a topic that writes its
+//! duplicates, or whose filter needs more than one call per key. [`RecordLoop::emit`] writes and counts the records in both cases.
 
 use super::ids::StateId;
 use super::input::Input;
@@ -22,8 +22,8 @@ use crate::filter::ExactError;
 use crate::key::{KeyedRecord, NoKey};
 use crate::record::{Offset, Timestamp, Verdict};
 
-/// Decides or recalls the verdict of one record, in the state of its rule. `max_timestamp` is the latest timestamp to which a record may advance stream time, based
-/// on the local clock.
+/// Decides or recalls the verdict of one record, in the state of its rule. `max_timestamp` is the latest timestamp to which a record may
+/// advance stream time, based on the local clock.
 #[inline]
 pub(super) fn judge_one(
     topic: &Topic,

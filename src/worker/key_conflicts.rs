@@ -1,6 +1,8 @@
-//! Detection of duplicates whose content differs from the first record with the same key. The configured key may lack a field.
+//! Detection of duplicates whose content differs from the first record with the same key. Such a duplicate suggests that the configured key
+//! lacks a field.
 //!
-//! Owns the report about them. [`crate::content`] does the comparison. Must never change a verdict, or log the content of a record.
+//! Owns the report about such duplicates. [`crate::content`] does the comparison. Must never change a verdict, or log the content of a
+//! record.
 
 use super::Shared;
 use super::topics::{InputTopic, Topics};
@@ -21,7 +23,7 @@ pub(super) fn watch<B: Broker>(
 ) {
     let key = PartitionKey { partition: message.partition(), fingerprint };
     if matches!(verdict, Verdict::Unseen | Verdict::Retracted) {
-        // A later duplicate in another topic of the space is compared with this record, not with an earlier one of that topic.
+        // A later duplicate in another topic of the space must be compared with this record. So that topic forgets its own earlier record.
         for others in topic.compared_with.iter().filter_map(|others| shared.stats.topics[others.0].contents.as_ref()) {
             others.forget(key);
         }
@@ -43,7 +45,8 @@ pub(super) fn watch<B: Broker>(
     }
 }
 
-/// Forgets the content for partitions that are assigned or revoked, because other members may have emitted records in the meantime.
+/// Forgets the content of records in partitions that are assigned or revoked, because other members may have emitted later records in the
+/// meantime.
 pub(super) fn forget<B: Broker>(shared: &Shared<B>, topics: &Topics, partitions: &[TopicPartition]) {
     for partition in partitions {
         let rules = topics.find(&partition.topic).into_iter().flat_map(|topic| &topics[topic].of_input).map(|&rule| &topics[rule]);

@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::slice;
 use std::sync::Arc;
 
-/// Everything in a record that its verdict depends on.
+/// The parts of a record that its verdict depends on, or the reason why the record has no key.
 pub(super) type Keyed = Result<KeyedRecord, NoKey>;
 
 /// The keys of consecutive records.
@@ -30,7 +30,8 @@ impl Keys {
         self.rules.clear();
     }
 
-    /// Splits consecutive records of an input into runs of one rule, each with the rule as its topic.
+    /// Splits the records `numbers` of an input into runs of consecutive records that belong to the same rule. The id of a run has that
+    /// rule as its topic.
     pub(super) fn by_rule(&self, of: Option<InputId>, numbers: Range<usize>) -> impl Iterator<Item = (Option<InputId>, Range<usize>)> {
         let mut start = numbers.start;
         std::iter::from_fn(move || {
@@ -55,7 +56,7 @@ const DECODED_MAX: u64 = 32 << 20;
 
 pub(super) struct KeyReader {
     scratch: Scratch,
-    /// One per topic.
+    /// One reader per topic.
     readers: Vec<Reader>,
     schemas: Arc<dyn Schemas>,
     decoded_max: u64,
@@ -106,7 +107,7 @@ impl KeyReader {
         }
     }
 
-    /// Extracts the keys of records by the first rule that selects each. The last rule has those that none selects.
+    /// Extracts the key of each record by the first rule that selects the record. A record that no rule selects belongs to the last rule.
     fn take_by_rules(&mut self, topics: &Topics, rules: &[TopicId], messages: &[impl broker::Record], keys: &mut Keys) {
         for message in messages {
             for &rule in rules {
@@ -127,7 +128,7 @@ impl KeyReader {
         let spec = if fault::defect("conditions_ignored") { RecordSpec { when: &[], ..spec } } else { spec };
         let (reader, scratch, schemas) = (&mut self.readers[id.0], &mut self.scratch, &*self.schemas);
         let spec = if fault::defect("contents_ignored") { RecordSpec { content: None, ..spec } } else { spec };
-        // Records are forwarded by their keys.
+        // Records are forwarded by key. Their content is extracted when they are read from the repartition topic.
         let spec = RecordSpec { content: spec.content.filter(|_| topic.forward.is_none()), ..spec };
         let reads_headers = topic.config.reads_headers();
         // Checked once per run, so that options that a topic does not use have no cost per record.
@@ -140,7 +141,7 @@ impl KeyReader {
         }
     }
 
-    /// Returns the contents that were read since the last call, by topic.
+    /// Takes the number of record contents that were extracted since the last call, by topic.
     pub(super) fn take_content_counts(&mut self) -> impl Iterator<Item = (TopicId, ContentCounts)> {
         self.readers.iter_mut().enumerate().map(|(number, reader)| (TopicId(number), reader.take_content_counts()))
     }

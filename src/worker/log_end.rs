@@ -21,7 +21,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(600);
 /// The times of the next check and of the last log line.
 pub(super) struct LogEnds {
     next: Instant,
-    /// The earliest time of the next request for an open transaction.
+    /// The earliest time at which to ask a broker about open transactions again.
     ask_next: Instant,
     logged: Option<Instant>,
 }
@@ -49,7 +49,7 @@ impl<B: Broker> Worker<B> {
         Ok(flow)
     }
 
-    /// Skips the control records that the consumer has passed. Call this after all fetched records are processed.
+    /// Skips the control records that the consumer has passed since the last record. Call this after all fetched records are processed.
     pub(super) fn step_over_control_records(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let positions = source.positions(self.assignment.inputs.values().map(|input| &input.partition));
         let ends: Vec<_> = self.assignment.inputs.keys().copied().zip(positions).filter_map(|(id, end)| Some((id, end?))).collect();

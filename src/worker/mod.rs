@@ -63,7 +63,7 @@ use writer::TransactionWriter;
 /// The longest wait for records. The worker notices rebalances and stop requests within this time.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The time without an answer after which the status reports it.
+/// The time without an answer from the brokers after which the status shows that the worker is blocked.
 const BLOCKED_AFTER: Duration = Duration::from_secs(5);
 
 pub struct Worker<B: Broker> {
@@ -94,7 +94,8 @@ enum Flow {
 }
 
 impl<B: Broker> Worker<B> {
-    /// Connects worker `number` of this process, and ends the transaction that its predecessor left open. Does not join the group.
+    /// Connects worker `number` of this process, and ends the transaction that the previous producer with its transactional id left open.
+    /// Does not join the group.
     ///
     /// # Errors
     /// Returns an error if Kafka rejects the producer.
@@ -171,7 +172,8 @@ impl<B: Broker> Worker<B> {
             self.seek_errored(source)?;
             // After a rewind, the partitions are no longer at these ends.
             let ends = if let Flow::Continue = processed { std::mem::take(&mut ahead.batch.ends) } else { Vec::new() };
-            // This must happen before pauses are updated. A partition that is resumed has records left, even if its end was read.
+            // This must happen before pauses are updated. A partition that is resumed then still has to read the records that it passed
+            // over, even if its end was read.
             self.step_over_to(source, &ends)?;
             self.update_pauses(source)?;
             if ahead.batch.out_of_range {
@@ -194,7 +196,8 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Commits the open transaction if it is old enough. If the transaction still lacks records of an aborted one, gives up the replay.
+    /// Commits the open transaction if it is old enough. If the transaction still lacks records of the aborted transaction, gives up the
+    /// replay instead.
     fn commit_if_due<'s>(&mut self, source: &'s B::Consumer, ahead: &mut ReadAhead<'s, B>) -> Result<(), Error> {
         if self.commit_in().is_none_or(|due| !due.is_zero()) {
             return Ok(());

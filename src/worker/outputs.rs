@@ -1,6 +1,6 @@
 //! The output topics of an input.
 //!
-//! Owns the choice of the output partition. [`crate::route`] maps a verdict to one of the outputs.
+//! Owns the choice of the output partition. [`crate::route`] chooses the output by the verdict. Must never choose a different output.
 
 use crate::broker::{Cluster, Record, Target};
 use crate::config::Topic;
@@ -10,7 +10,7 @@ use crate::route::Destination;
 #[derive(Debug)]
 struct Output {
     topic: String,
-    /// True if records keep their partition number.
+    /// True if records keep their partition number, because the output has at least the same number of partitions as the input.
     same_partition: bool,
 }
 
@@ -48,7 +48,7 @@ impl Outputs {
     }
 }
 
-/// A repartition topic, which is partitioned by the key.
+/// A repartition topic, which is partitioned by the extracted key.
 pub(super) struct Forward {
     pub(super) topic: String,
     pub(super) partitions: u32,

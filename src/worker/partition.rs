@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// The load at which the worker warns that a filter is filling up.
+/// The load, as a fraction of a slice's capacity, at which the worker warns that a filter is filling up.
 const FILLING: f64 = 0.7;
 
 /// The number of unsaved fingerprints, about 50 MB, that triggers an early checkpoint.
@@ -30,8 +30,9 @@ struct Reported {
     slice: Option<Slice>,
 }
 
-/// The last announcement of this owner in the changelog. Servers need announcements because an earlier owner may have had another
-/// configuration, and because the changelog lacks keys during a warm-up.
+/// The last announcement of this owner in the changelog. An announcement is a record that shows the owner's settings, and whether the state
+/// is complete. Servers need announcements because an earlier owner may have had another configuration, and because the changelog lacks
+/// keys during a warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Announced {
     /// Nothing since this owner took over the partition.
@@ -58,24 +59,24 @@ pub(super) struct PartitionState {
     pub(super) dedup: Dedup,
     /// The base of the next incremental checkpoint.
     saved: Option<Saved>,
-    /// The offsets of the loaded state, by topic incarnation.
+    /// The offsets of the loaded state, by topic incarnation: the topic's name and id.
     pub(super) offsets: BTreeMap<String, Offset>,
-    /// The offsets that the group had reached when it wrote a changelog that does not continue from the state.
+    /// The input offsets that the group has reached according to the changelog. Set only if the changelog does not continue from the state.
     pub(super) group_offsets: BTreeMap<String, Offset>,
     /// Changes that are not in the changelog yet.
     pub(super) pending: PendingChanges,
     /// The part of the changelog that is applied to the state.
     pub(super) changelog: Progress,
-    /// The epoch of this owner's changelog records. It is higher than that of any earlier owner.
+    /// The epoch of this owner's changelog records, which is higher than the epoch of any earlier owner.
     pub(super) epoch: i64,
     pub(super) announced: Announced,
     /// The slices of the changelog records that the open transaction writes, in order.
     pub(super) logging: Vec<Option<Slice>>,
     /// The oldest slice when the changelog was last trimmed.
     pub(super) trimmed: Option<Slice>,
-    /// True if any record was judged since the last checkpoint.
+    /// True if the state or its offsets may have changed since the last checkpoint.
     pub(super) changed: bool,
-    /// True if one of the topics has no offset in a checkpoint yet.
+    /// True if one of the topics has no offset in a checkpoint yet. A checkpoint is then urgent.
     pub(super) is_new: bool,
     reported: Reported,
     /// The last estimate of the filter's error rate, with the number of keys and the slice it was computed for.
@@ -108,7 +109,7 @@ impl PartitionState {
         }
     }
 
-    /// Returns an empty state with the same changelog and epoch.
+    /// Returns an empty state with the same changelog topic and epoch.
     pub(super) fn emptied(&self, rules: Rules) -> Self {
         let mut changelog = self.changelog.clone();
         changelog.forget();
@@ -140,7 +141,8 @@ impl PartitionState {
         }
     }
 
-    /// Returns the offset of a topic incarnation in the loaded state. If the broker reports no topic ids, uses the topic name.
+    /// Returns the offset of a topic incarnation in the loaded state. If the state has no offset for the topic id, falls back to an offset
+    /// that was stored without an id.
     pub(super) fn offset(&self, log: &str) -> Option<Offset> {
         let of_topic = || self.offsets.keys().filter(|other| log_topic(other) == log_topic(log)).count();
         self.offsets.get(log).or_else(|| self.offsets.get(log_topic(log)).filter(|_| of_topic() == 1)).copied()
@@ -215,8 +217,8 @@ impl PartitionState {
         self.changed = true;
     }
 
-    /// Sets the epoch of a new owner that joined the group in this generation. The generation alone is not enough, because a deleted group
-    /// restarts at generation 1.
+    /// Sets the epoch of a new owner that joined the group in this generation. The epoch must be higher than all earlier ones, but the
+    /// generation may be lower, because a deleted group restarts at generation 1.
     pub(super) fn take_over(&mut self, generation: i32) {
         self.epoch = i64::from(generation).max(self.changelog.epoch.saturating_add(1));
     }

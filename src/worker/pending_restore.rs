@@ -1,6 +1,6 @@
 //! Assigned partitions whose states are not restored yet.
 //!
-//! Owns their offsets and the rebuilds of their states until they become inputs. Must never ask a broker.
+//! Owns the offsets of these partitions, and the rebuilds of their states, until the partitions become inputs. Must never ask a broker.
 
 use super::ids::{InputId, StateId};
 use super::partition::PartitionState;
@@ -16,7 +16,7 @@ use std::time::Instant;
 pub(super) struct AssignedPartition {
     pub(super) partition: TopicPartition,
     pub(super) topic: TopicId,
-    /// The name of the topic incarnation.
+    /// The name of the topic together with its id, if the brokers report ids.
     pub(super) topic_incarnation: String,
     pub(super) committed: Committed,
     pub(super) low: Offset,
@@ -64,7 +64,7 @@ impl AssignedPartition {
         log_id(&self.topic_incarnation).is_some()
     }
 
-    /// Returns the position to report while the partition waits.
+    /// Returns the position while the partition waits: the committed offset, or the nearest offset within the log.
     pub(super) fn paused_at(&self) -> Offset {
         self.committed.offset.map_or(self.low, |committed| committed.clamp(self.low, self.high.max(self.low)))
     }

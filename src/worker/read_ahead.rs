@@ -1,7 +1,7 @@
 //! Records that the worker reads while it waits for the brokers to commit.
 //!
-//! Owns a batch whose keys are extracted and whose records are not judged yet. Must never grow past its bounds. Must never be processed
-//! after its partitions were rewound, because its records are read again.
+//! Owns a batch of records that are not judged yet, but whose keys may already be extracted. Must never grow past its bounds. A batch must
+//! never be processed after its partitions were rewound, because its records are read again.
 
 use super::Flow;
 use super::ids::InputId;
@@ -118,8 +118,8 @@ impl<'s, B: Broker> ReadAhead<'s, B> {
     }
 }
 
-/// Extracts the keys of the records before index `end`, unless they are already extracted. Returns false if it stopped earlier, because
-/// decoding the values takes too long. The keys of at least one more record are then extracted.
+/// Extracts the keys of the records before index `end`, unless they are already extracted. Returns false if it has stopped earlier, because
+/// the limit for decoded bytes was reached. In that case, it has extracted at least one more key.
 pub(super) fn take_keys(
     topics: &Topics,
     reader: &mut KeyReader,
@@ -133,11 +133,11 @@ pub(super) fn take_keys(
         let end = numbers.end;
         match of {
             Some(of) => reader.take(topics, of.topic, &messages[numbers], keys, decoded_limit),
-            // Placeholders. These records are skipped.
+            // These records are skipped, so their keys are placeholders.
             None => keys.keyed.extend(numbers.map(|_| Ok(KeyedRecord { fingerprint: Fingerprint(0), retracts: false, time: None }))),
         }
         if topics.have_rules {
-            // The other inputs have a single rule.
+            // Records of inputs with a single rule have no entry yet.
             keys.rules.resize(keys.keyed.len(), of.unwrap_or_default().topic);
         }
         if keys.keyed.len() < end {

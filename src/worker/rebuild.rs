@@ -28,7 +28,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time between two log lines about one rebuild.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// An offset below which a topic-partition can be deleted.
+/// An offset below which the records of a topic-partition can be deleted.
 struct Trim {
     /// The id of the topic that the offset belongs to, if known. A recreated topic has a different id.
     topic_id: Option<String>,
@@ -171,7 +171,7 @@ fn serve<B: Broker>(context: &Context<B>, tasks: &Tasks) {
                     Ok(Some(state)) => Ok(state),
                     Err(error) => Err(error),
                 };
-                // Sending fails if the job was canceled.
+                // Sending fails if the worker has ended, which then does not need the state.
                 let _ = job.done.send(Rebuilt { id: job.id, cancellation: job.cancellation, state });
             }
             (Task::Rebuild(job), None) => {
@@ -203,7 +203,8 @@ fn trim_partition(reader: &impl ChangelogReader, partition: &TopicPartition, tri
 }
 
 /// Updates a job's state to the group's committed offsets. Returns `None` if the job must be retried after its pause, because the end of
-/// the changelog is unknown or could not be reached. If the process is stopping, returns an arbitrary state, which nobody uses.
+/// the changelog is unknown or could not be reached. If the job is canceled or the process is stopping, the returned state may be
+/// incomplete, and is not used.
 fn run<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &mut Job) -> Result<Option<PartitionState>, Error> {
     let _span = tracing::debug_span!("rebuild", partition = %job.partition).entered();
     if job.wait.is_none() {
@@ -241,14 +242,14 @@ fn read_all<B: Broker>(
     let mut cuts: Vec<Cut> = Vec::new();
     let mut from = match (kept, job.state.offsets.is_empty(), job.state.changelog.end) {
         (Some(log_end), false, _) => log_end,
-        // The checkpoint is older than this changelog.
+        // The checkpoint is older than this changelog: it has no offset in the changelog, or one past its end.
         (None, false, log_end) if log_end.is_none_or(|log_end| log_end > end) => {
             job.state.changelog.forget();
-            // The whole changelog is read, so the epoch of the checkpoint does not count.
+            // The whole changelog is read, so the highest epoch comes from its records, not from the checkpoint.
             job.state.changelog.epoch = 0;
             low
         }
-        // The changelog was trimmed past the offset of the checkpoint.
+        // There is no checkpoint, or the changelog was trimmed past the checkpoint's offset.
         _ => {
             job.state = PartitionState::new(job.rules);
             low
@@ -324,7 +325,7 @@ fn ends<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &m
         ),
         Err(error) => {
             tracing::warn!(changelog = %job.changelog, error = %error, "the brokers have not answered yet; retrying");
-            // librdkafka caches metadata, such as an outdated partition count, for up to fifteen minutes.
+            // librdkafka caches metadata, such as an outdated partition count, for up to fifteen minutes. A new client has no cache yet.
             if runtime::since(wait.since) > CONNECT_TIMEOUT
                 && runtime::since(connection.since) > CONNECT_TIMEOUT
                 && let Some(replacement) = Connection::new(context)
@@ -416,7 +417,7 @@ impl<B: Broker> Follow<'_, B> {
                 )));
             }
             Outcome::Gap => {
-                // The rest is read only to find the epoch of the last writer, and how far it read the input.
+                // The remaining records are read only to find the highest epoch, and the input offsets that the group has reached.
                 self.gap = true;
                 self.group_offsets = record.spans.iter().map(|span| (span.topic.to_owned(), span.end)).collect();
                 return Ok(true);

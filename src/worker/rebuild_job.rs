@@ -26,7 +26,7 @@ pub(super) const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// The pause after a failed read of the changelog.
 const FAILED_PAUSE: Duration = Duration::from_secs(5);
 
-/// The resources that the threads share with the workers.
+/// The resources that the rebuild threads share with the workers.
 #[derive(Clone)]
 pub(super) struct Context<B: Broker> {
     pub(super) broker: B,
@@ -36,7 +36,7 @@ pub(super) struct Context<B: Broker> {
     pub(super) stop: Arc<AtomicBool>,
 }
 
-/// A state to update to the group's committed offsets.
+/// A state to bring up to the group's committed offsets.
 pub(super) struct Job {
     pub(super) id: StateId,
     pub(super) claim: Claim,
@@ -44,7 +44,7 @@ pub(super) struct Job {
     pub(super) changelog: TopicPartition,
     /// The id of the changelog topic, if known.
     pub(super) topic_id: Option<String>,
-    /// The highest epoch in the checkpoint.
+    /// The epoch in the checkpoint.
     pub(super) epoch: i64,
     /// The state loaded from the checkpoint.
     pub(super) state: PartitionState,
@@ -60,7 +60,7 @@ pub(super) struct Job {
     pub(super) cancellation: Arc<Cancellation>,
     pub(super) done: Sender<Rebuilt>,
     pub(super) began: Instant,
-    /// Set while the job waits for the end of the changelog.
+    /// Set while the job waits for the brokers to return the end offset of the changelog.
     pub(super) wait: Option<Wait>,
     /// The delay before the next attempt.
     pub(super) pause: Duration,
@@ -87,8 +87,8 @@ impl Cancellation {
         *self.stage.lock().unwrap_or_else(PoisonError::into_inner) == Stage::Cancelled
     }
 
-    /// Cancels the job. If the job is writing a checkpoint, waits until the checkpoint is written. The partition may be assigned to this
-    /// process again, and only one thread may write its checkpoints.
+    /// Cancels the job. If the job is writing a checkpoint, waits until the checkpoint is written, because the partition may be assigned to
+    /// this process again, and only one thread may write its checkpoints.
     pub(super) fn cancel(&self) {
         runtime::wait(&self.stage, &self.changed, |stage| {
             // A thread that panics must not wait.
@@ -128,7 +128,7 @@ impl Drop for Saving<'_> {
     }
 }
 
-/// The start of a job's wait, and the time of the last log line about it.
+/// The start of a job's wait, and the time of the last log line about the wait.
 pub(super) struct Wait {
     pub(super) since: Instant,
     pub(super) reported: Instant,
@@ -149,7 +149,7 @@ impl Job {
     /// Goes back to the checkpoint, because the changelog could not be read to its end.
     pub(super) fn start_over<B: Broker>(&mut self, context: &Context<B>, reader: &B::ChangelogReader, ended: ReadEnd) -> Result<(), Error> {
         self.pause = if ended == ReadEnd::Failed { FAILED_PAUSE } else { PAUSE };
-        // The topic may have been recreated.
+        // The topic may have been recreated with a new id.
         if let Ok(id) = reader.topic_id(&self.changelog.topic) {
             self.topic_id = id;
         }
@@ -173,7 +173,7 @@ impl Job {
 /// The result of a job.
 pub(super) struct Rebuilt {
     pub(super) id: StateId,
-    /// Identifies the job, to distinguish it from a canceled one.
+    /// Identifies the job, because a canceled job may have had the same id.
     pub(super) cancellation: Arc<Cancellation>,
     pub(super) state: Result<PartitionState, Error>,
 }

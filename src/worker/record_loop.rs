@@ -1,6 +1,6 @@
 //! Writes and counts the records of one partition in a batch, according to their verdicts.
 //!
-//! Owns everything that these records share, so that it is looked up once per run. Must never allocate per record.
+//! Owns the data that these records share, so that it is looked up once per run of records. Must never allocate per record.
 
 use super::columns::Columns;
 use super::ids::InputId;
@@ -22,7 +22,8 @@ use crate::values::CountBy;
 use std::sync::PoisonError;
 
 /// True if the record at this offset is in the sample for `count_by`, which takes one record in 32. Extracting the value from every record
-/// would cost as much as extracting its key. The sample is chosen by a hash, because several producers may alternate.
+/// would cost as much as extracting its key. A hash of the offset chooses the sample. With every 32nd offset, one of several alternating
+/// producers might never be sampled.
 const fn is_counted_by_value(offset: Offset) -> bool {
     offset.cast_unsigned().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59 == 0
 }
@@ -66,7 +67,7 @@ pub(super) struct RecordLoop<'w, B: Broker> {
 pub(super) enum VerdictError {
     /// The schema of the record is not known yet.
     Awaits(SchemaId),
-    /// Records that already have a verdict were not read again. Holds the offset of the first one.
+    /// Records that already have a verdict were not read again. Holds the offset of the first such record.
     Gap(Offset),
     /// The filter returned an error.
     State(ExactError),
@@ -78,7 +79,8 @@ pub(super) enum Stop {
     Full,
     /// The record is processed, and the changes of the warm-up must be logged.
     Unlogged,
-    /// The record and those after it must wait, and are passed over: for the warm-up of another topic of the state, or for the next commit.
+    /// The record and all later ones are passed over. They must wait for the warm-up of another topic that shares the state, or for the
+    /// next commit.
     Waits,
     /// The record could not be written.
     Failed(SinkError),
@@ -147,7 +149,7 @@ impl<B: Broker> RecordLoop<'_, B> {
         let time = message.timestamp();
         let origin = || Origin { topic: message.topic(), partition: message.partition(), offset, time };
         route::headers(&topic.config, destination, verdict, invalid, detail, origin, self.headers);
-        // The dead-letter topic might also reject the timestamp. A header contains it.
+        // The dead-letter topic might also reject the timestamp. The timestamp is then only in a header.
         self.write(target, message, time.filter(|_| verdict != Verdict::Invalid(Reason::Refused)))?;
         self.tally.dead_letters += u64::from(destination == Destination::DeadLetters && !self.input.is_counted(offset));
         Ok(())
@@ -193,7 +195,6 @@ impl<B: Broker> RecordLoop<'_, B> {
         }
     }
 
-    /// Counts a record by its value.
     fn count_by(&mut self, by: &CountBy, message: &RecordOf<'_, B>, verdict: Verdict) {
         let topic = self.topic;
         let Some(values) = &self.shared.stats.topics[topic.counted.0].values else { return };
@@ -202,14 +203,14 @@ impl<B: Broker> RecordLoop<'_, B> {
         values.lock().unwrap_or_else(PoisonError::into_inner).add(text.as_deref(), verdict == Verdict::Duplicate);
     }
 
-    /// Writes a record with the added headers.
+    /// Writes a record with the headers that were last set in `self.headers`.
     #[inline]
     fn write(&mut self, target: Target<'_>, message: &RecordOf<'_, B>, time: Option<Timestamp>) -> Result<(), Stop> {
         let outgoing = Outgoing { target, message, time, headers: self.headers, origin: 0 };
         self.writer.write(self.of, outgoing).map_err(Stop::Failed)
     }
 
-    /// Adds processed records to the load of the transaction.
+    /// Adds processed records to the load of the transaction. Fails with [`Stop::Full`] if the transaction is then full.
     #[inline]
     fn add_to_transaction(&mut self, records: usize) -> Result<(), Stop> {
         if self.writer.add_to_transaction(records) { Err(Stop::Full) } else { Ok(()) }

@@ -51,7 +51,7 @@ impl<B: Broker> Worker<B> {
                 (flow, _) => Ok(flow),
             });
             if is_slow && matches!(judged, Ok(Flow::Continue)) {
-                // Without a poll, the group would take this member for dead.
+                // Decoding takes long here. Without a poll, the group would consider this member dead.
                 let mut polled = Batch::default();
                 judged = source.poll(&mut polled, 0, Duration::ZERO).map(|()| Flow::Continue).map_err(Error::from);
                 ahead.batch.out_of_range |= polled.out_of_range;
@@ -66,7 +66,7 @@ impl<B: Broker> Worker<B> {
             }
         }
         ahead.keys.clear();
-        // Done even if the worker ends, because records may have been committed before that.
+        // Counts are added even if the worker ends with an error, because some of the records may have been committed.
         self.reporter.count(&self.shared.stats);
         judged
     }
@@ -176,7 +176,7 @@ impl<B: Broker> Worker<B> {
     ) -> Result<Flow, Error> {
         let (partition, offset) = (TopicPartition { topic: message.topic().to_owned(), partition: message.partition() }, message.offset());
         match stop {
-            // Records that the transaction must repeat may come after new ones. The new ones wait.
+            // Records that the transaction must replay may come after new records, so new records wait.
             Stop::Full if self.assignment.is_replaying() && !fault::defect("full_transaction_not_held") => {
                 self.assignment.holds_new_records = true;
                 Ok(Flow::Continue)
@@ -187,8 +187,8 @@ impl<B: Broker> Worker<B> {
                 self.checkpoint(false);
                 Ok(flow)
             }
-            // Logging must wait for the replay. So must the warm-up, or its unlogged changes would grow without limit. The open transaction
-            // ensures that a replay that never completes is eventually given up.
+            // Logging must wait for the replay. The warm-up must wait, too, or its unlogged changes would grow without limit. The worker
+            // begins a transaction here, because a replay is given up when the open transaction is too old.
             Stop::Unlogged if self.assignment.is_replaying() => {
                 self.assignment.holds_new_records = true;
                 self.writer.begin().map_or_else(|failure| self.abort(source, failure).map(|()| Flow::Rewound), |()| Ok(Flow::Continue))
@@ -218,8 +218,8 @@ impl<B: Broker> Worker<B> {
                     (None, Err(NoKey::Invalid(invalid))) => Invalid::clone(invalid),
                     (None, _) => Invalid { reason, message: reason.label().to_owned() },
                 };
-                // The records before this one are valid, so the worker commits them before it ends. If the commit fails, the record is read
-                // again.
+                // The records before this record are valid, so the worker commits them before it ends. If the commit fails, this record is
+                // read again.
                 self.writer.ends_with.get_or_insert(Error::Invalid { partition, offset, invalid });
                 if self.assignment.is_replaying() { Ok(Flow::Continue) } else { self.commit(source) }
             }
@@ -273,12 +273,12 @@ impl<B: Broker> RecordLoop<'_, B> {
         if let Err(NoKey::Awaits(schema)) = keyed
             && self.topic.has_rules()
         {
-            // Another rule may select the record, so this rule's state must not decide about it.
+            // Until the schema is known, another rule may select the record. So this rule's state must not decide about the record.
             return Err(Stop::Undecided(VerdictError::Awaits(*schema)));
         }
         let Some(state) = self.state.as_deref_mut() else { return self.process_forwarded(message, keyed) };
         if !self.input.is_warm_up(offset) {
-            // The last offsets of the warm-up may hold no record.
+            // The last offsets of the warm-up may hold no record, so the first record after them ends the warm-up.
             self.input.skip_warm_up();
             if self.others_warm_up {
                 self.input.pass_over();
@@ -298,7 +298,8 @@ impl<B: Broker> RecordLoop<'_, B> {
             let is_much = state.pending.len() >= self.shared.most_unlogged();
             return if is_much { Err(Stop::Unlogged) } else { Ok(()) };
         }
-        // For a record that is written again, the filter may report the time of its own insertion.
+        // For a record that is written again after an abort, the filter may report the time at which this very record was inserted. So the
+        // time is left out.
         let is_new = self.input.replay_complete();
         let since = match keyed {
             Ok(record) if verdict == Verdict::Duplicate && is_new && route::explains(&self.topic.config, verdict) => {

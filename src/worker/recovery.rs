@@ -33,7 +33,8 @@ impl<B: Broker> Worker<B> {
         if lost.is_empty() { Ok(()) } else { self.restart(source, &lost) }
     }
 
-    /// Restores states whose checkpoint a former owner in this process has claimed. A commit has shown that this worker is the owner.
+    /// Restores states whose checkpoint a former owner in this process has claimed, because this worker can no longer save that checkpoint.
+    /// A commit has shown that this worker is the owner.
     pub(super) fn restart_superseded(&mut self, source: &B::Consumer) -> Result<(), Error> {
         let superseded = std::mem::take(&mut self.assignment.superseded);
         let partitions = self.assignment.partitions(|input| input.states().any(|id| superseded.contains(&id)));
@@ -55,7 +56,7 @@ impl<B: Broker> Worker<B> {
         if !outside.is_empty() {
             self.restart(source, &outside)?;
         }
-        // By now, the position at which librdkafka stopped may be inside the log again.
+        // The stopped partition may be among these, because its position may be inside the log again by now.
         if inside.is_empty() { Ok(()) } else { self.restart_fetching(source, &inside) }
     }
 
@@ -68,7 +69,7 @@ impl<B: Broker> Worker<B> {
         self.restart(source, &[partition]).map(|()| Flow::Rewound)
     }
 
-    /// Gives up a replay that was not completed in time. Restores the partitions whose records are missing, so that the others can
+    /// Gives up a replay that was not completed in time. Restores the partitions whose records are missing, so that other partitions can
     /// continue. Later transactions are smaller, so that they can be replayed in time.
     pub(super) fn give_up_replay(&mut self, source: &B::Consumer) -> Result<(), Error> {
         if let Some(Load { records, bytes }) = self.writer.repeated_too_slowly() {
@@ -85,10 +86,10 @@ impl<B: Broker> Worker<B> {
         self.restart(source, &missing)
     }
 
-    /// Shrinks transactions after the brokers did not accept the last ones before their timeout. Records with pending verdicts would have
-    /// to be committed in one transaction again. So their partitions are restored, and the records are judged again. A state that exists
-    /// only in this process is kept, and its records are replayed unchanged. Forwarded
-    /// records have no verdicts.
+    /// Shrinks transactions after the brokers did not accept the last ones before their timeout. Records that already have verdicts would
+    /// all have to be in one transaction again. So the worker restores their partitions, and judges the records again. A state that exists
+    /// only in this process cannot be restored, so its records are replayed unchanged. Forwarded records have no verdicts, so any
+    /// transaction can contain them.
     pub(super) fn shrink_transactions(&mut self, source: &B::Consumer) -> Result<(), Error> {
         if !std::mem::take(&mut self.writer.shrinks) {
             return Ok(());

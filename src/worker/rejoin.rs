@@ -4,14 +4,16 @@
 //! process may have committed past them.
 //!
 //! When another process joins with a member's static name (`group.instance.id`), the group fences that member, and its consumer becomes
-//! unusable. The group may also fence a member if there is no other process. librdkafka forgets the id of a member whose session has ended.
-//! Until the worker has answered the following rebalance, which may wait for a commit to the same broker, librdkafka sends heartbeats
-//! without an id. When the broker is back, it knows a different id for the name (librdkafka issue 3437). A join request that the client has
-//! given up, and that the broker processes after the next one, has the same effect (KAFKA-20985). librdkafka and Kafka's Java client both
-//! leave the recovery to the application.
+//! unusable. But the group may also fence a member if there is no such process, for two reasons.
 //!
-//! So the member rejoins: a new consumer takes the name back. If another process is alive, it does the same. A commit in between proves
-//! nothing, because both processes may get that far. Only repeated fencing shows that there is another process. All writes of either
+//! First, librdkafka forgets its member id when its session ends. Until the worker has answered the rebalance that follows, librdkafka
+//! sends heartbeats without an id. The answer may take long, because it may wait for a commit to the same broker. When the broker is back,
+//! it knows a different id for the name, and fences the member (librdkafka issue 3437). Second, the broker may process a join request that
+//! the client has given up after the client's next join request (KAFKA-20985). librdkafka and Kafka's Java client both leave the recovery
+//! to the application.
+//!
+//! So the member rejoins: a new consumer takes the name back. If there is another process, it also takes the name back. A commit in between
+//! proves nothing, because both processes may get that far. Only repeated fencing shows that there is another process. All writes of either
 //! process are safe, because the group accepts offsets only from the member that joined last, and producers with the same transactional id
 //! fence each other.
 

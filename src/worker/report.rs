@@ -48,7 +48,7 @@ pub(super) struct Blocked {
 pub(super) struct Reporter {
     /// True after the group has assigned partitions to this member, even if it assigned none.
     pub(super) joined: bool,
-    /// Set after the worker could not commit for a while.
+    /// Set after several consecutive aborts.
     pub(super) blocked: Option<Blocked>,
     pub(super) tallies: Tallies,
     next: Instant,
@@ -99,7 +99,7 @@ impl Reporter {
         self.next = runtime::now() + INTERVAL;
         let inputs = input_reports(topics, assignment, source);
         let kept = assignment.states.iter_mut().map(|(id, state)| state_report(id.space, topics.first_of(id.space), state));
-        // If a member has no partitions, its session may end without a rebalance.
+        // The generation shows whether the session is alive. If a member has no partitions, its session may end without a rebalance.
         let joined = self.joined && source.generation().is_some();
         let blocked = self.blocked.as_ref().map(|blocked| blocked.reason.clone());
         let stats = &shared.stats;
@@ -136,7 +136,7 @@ fn log_times(TimesChange { topic, warning }: &TimesChange) {
 }
 
 fn input_reports(topics: &Topics, assignment: &Assignment, source: &impl Consumer) -> Vec<InputReport> {
-    // The states of an input with several rules may differ.
+    // The states of an input with several rules may have different stream times.
     let stream_time = |input: &Input| input.states().filter_map(|id| assignment.states.get(&id)?.dedup.stream_time()).max();
     let read = assignment.inputs.values().map(|input: &Input| InputReport {
         partition: input.partition.clone(),

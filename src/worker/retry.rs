@@ -39,8 +39,8 @@ impl<B: Broker> Worker<B> {
                     if waited > BLOCKED_AFTER {
                         self.shared.stats.block(self.number, format!("waiting for the brokers: {error}"));
                     }
-                    // Brokers do not return offsets that are part of an open transaction. If the coordinator has lost a transaction, it
-                    // stays open.
+                    // Brokers do not return offsets while an open transaction contains them. If the coordinator has lost such a
+                    // transaction, the transaction stays open.
                     let advice = if waited > self.shared.config.worker.transaction_timeout * 2 {
                         "; if the brokers are healthy, find a hanging transaction with kafka-transactions.sh find-hanging --topic __consumer_offsets"
                     } else {
@@ -49,14 +49,14 @@ impl<B: Broker> Worker<B> {
                     tracing::warn!(error = %error, seconds = waited.as_secs(), "the brokers have not answered yet; retrying{advice}");
                 }
             }
-            // Some requests fail immediately.
+            // Some requests fail immediately, so the loop must wait before it repeats them.
             runtime::sleep(POLL_INTERVAL);
         }
     }
 
     /// Returns the start and end offsets of a partition's log. `read` is an offset up to which the group has read the partition. If the end
-    /// is below `read`, asks again until five seconds have passed `since`, because a leader that was suspended during a failover briefly
-    /// answers with outdated offsets.
+    /// is below `read`, asks again until five seconds have passed since the time `since`, because a leader that was suspended during a
+    /// failover briefly answers with outdated offsets.
     pub(super) fn watermarks(
         &self,
         source: &B::Consumer,

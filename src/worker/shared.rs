@@ -23,7 +23,8 @@ pub struct Shared<B: Broker> {
     /// The cluster metadata from the last time it was read.
     pub cluster: Arc<Cluster>,
     pub store: Arc<Store>,
-    /// The threads that rebuild states. The last owner waits for them, because none may use the store while the process exits.
+    /// The threads that rebuild states. Dropping the last clone waits for these threads, because none of them may use the store while the
+    /// process exits.
     pub rebuilder: Arc<Rebuilder>,
     pub stats: Arc<Stats>,
     /// The sample of keys, with the partitions in which they occurred.

@@ -1,6 +1,7 @@
 //! The offsets up to which a state, and its changelog, contain the records of an input.
 //!
-//! A topic with several rules has one state per rule. They may be restored to different offsets. Must never set the offsets of the input.
+//! A topic with several rules has one state per rule. The states may be restored to different offsets. Must never set the offsets of the
+//! input.
 
 use super::ids::StateId;
 use crate::fault;
@@ -22,14 +23,15 @@ pub(super) struct StateProgress {
 
 impl StateProgress {
     /// Creates the progress of a state that reads from `start`. Records from `start` up to `warm_until` are a warm-up. If `warm_until` is
-    /// less than `start`, the state ends there, and the records in between have expired.
+    /// less than `start`, the state ends at `warm_until`, and the records from there to `start` have expired.
     pub(super) fn new(
         state: StateId,
         (start, warm_until): (Offset, Offset),
         warm_up_max_timestamp: Option<Timestamp>,
         has_changelog: bool,
     ) -> Self {
-        // A changelog record starts where the state ends, or the next rebuild would miss the expired records in between.
+        // If records have expired, the first changelog record must start where the state ends. Otherwise, the next rebuild would find a
+        // gap.
         let logged = match has_changelog {
             true if fault::defect("expired_records_not_logged") => start,
             true => start.min(warm_until),

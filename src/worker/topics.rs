@@ -16,13 +16,13 @@ use std::ops::Index;
 
 /// An input topic, or one rule of it if it has several.
 pub(super) struct InputTopic {
-    /// The configuration, with the name of the topic that is actually read.
+    /// The configuration, with the name of the topic that is actually read: the input, or its repartition topic.
     pub(super) config: Topic,
     /// The key space. A topic whose records are forwarded has its own key space without a state.
     pub(super) space: SpaceId,
-    /// The rules of the same input, in order. Inputs have the id of the first one.
+    /// The rules of the same input, in order. The first rule also identifies the input.
     pub(super) of_input: Vec<TopicId>,
-    /// The first of the spaces that are restored together.
+    /// The unit of the key space, identified by its first space. The spaces of a unit are restored together.
     unit: SpaceId,
     pub(super) rules: Rules,
     /// The index of the record counters, which belong to the configured topic.
@@ -82,7 +82,7 @@ impl Topics {
             let space = config.space_of(topic).id;
             let repartitioned = config.repartitioned(topic);
             let is_internal = repartitioned.is_some();
-            // Only selected records are forwarded, so they are not tested again, except to find the rule.
+            // Only records that `when` selects are forwarded, so their conditions are not tested again, except to find the rule.
             let is_selected = is_internal && config.rules(&topic.input).nth(1).is_none();
             let when = if is_selected { Vec::new() } else { topic.when.clone() };
             let topic = Topic { input: repartitioned.unwrap_or_else(|| topic.input.clone()), when, ..topic.clone() };
@@ -143,7 +143,7 @@ impl Topics {
         self.all.iter().enumerate().map(|(number, topic)| (TopicId(number), topic))
     }
 
-    /// Iterates over the inputs: the first rule of each.
+    /// Iterates over the inputs, each with its first rule.
     pub(super) fn inputs(&self) -> impl Iterator<Item = (TopicId, &InputTopic)> {
         self.iter().filter(|(id, topic)| topic.of_input.first() == Some(id))
     }
@@ -160,12 +160,12 @@ impl Topics {
         rules.map(move |&rule| StateId { space: self[rule].space, partition: input.partition })
     }
 
-    /// Returns the id of the states that an input is restored with.
+    /// Returns the id of the unit that an input is restored with.
     pub(super) fn unit_of(&self, input: InputId) -> UnitId {
         UnitId { first: self[input.topic].unit, partition: input.partition }
     }
 
-    /// Returns the id of the states that a state is restored with.
+    /// Returns the id of the unit that a state is restored with.
     pub(super) fn unit_of_state(&self, state: StateId) -> UnitId {
         UnitId { first: self.first_of(state.space).unit, partition: state.partition }
     }
@@ -209,8 +209,8 @@ impl Topics {
     }
 }
 
-/// Groups spaces into units: those that an input has in common, and inputs that have a space in common. Repeats until no unit grows,
-/// because spaces and inputs can form a chain.
+/// Groups spaces into units. The spaces of an input are in one unit, and so are all spaces of inputs that share a space. Repeats until no
+/// unit grows, because spaces and inputs can form a chain.
 fn connect(topics: &mut [InputTopic]) {
     loop {
         let mut is_changed = false;

@@ -1,7 +1,7 @@
 //! The load of the open transaction, and its limit.
 //!
-//! Owns the limit: the configured one, or a smaller one if a transaction timed out before the brokers accepted all of it. The limit must
-//! never be smaller than one record, or stay small if the brokers accept more.
+//! Owns the limit: the configured limit, or a smaller one if a transaction timed out before the brokers accepted all of its records. The
+//! limit must never be smaller than one record, or stay small if the brokers accept more.
 
 use crate::fault;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// The number of key and value bytes at which a transaction is full, because unsent records take memory.
 const BYTES_MAX: usize = 64 << 20;
 
-/// The divisor of the limit after transactions that were too large, applied again after each further one.
+/// The divisor by which the limit shrinks after transactions that were too large. Each further such transaction applies the divisor again.
 const SHRINK_DIVISOR: usize = 8;
 
 /// The number of processed records, and the size in bytes of the written keys and values.
@@ -100,7 +100,7 @@ impl Limit {
         }
         self.too_large = load;
         let Load { records, bytes } = load.map(|count| (count / divisor).max(1));
-        // If only changelogs were written, the bytes are not the limit.
+        // If the transaction wrote only changelog records, which do not count as bytes, the byte limit stays.
         let bytes = if load.bytes == 0 { self.current.bytes } else { bytes };
         self.current = Load { records: records.min(self.current.records), bytes: bytes.min(self.current.bytes) };
         true

@@ -1,8 +1,8 @@
-//! Decide once, emit until committed.
+//! The verdicts of uncommitted records: decide once, emit until committed.
 //!
-//! Owns the verdicts of records that are not committed yet. A verdict is decided when its record is first read, and the filter changes at
-//! once. If the transaction aborts, the record is read again. The filter would then report it as a duplicate of itself, and the record
-//! would be lost. So verdicts are kept until the transaction with their records is committed.
+//! Owns the verdicts of records that are not committed yet. A verdict is decided when its record is first read, and the filter changes
+//! immediately. If the transaction aborts, the record is read again. The filter would then report it as a duplicate of itself, and the
+//! record would be lost. So this module must never forget a verdict before the transaction with its record is committed.
 
 use crate::record::{Invalid, Offset, Verdict};
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ pub(super) struct Verdicts {
     runs: Vec<VerdictRun>,
     /// The number of verdicts whose records are in the open transaction. It is less than the total only after an abort.
     in_transaction: usize,
-    /// The reasons why a broker rejected records.
+    /// The reasons why a broker rejected records, by offset.
     refused: BTreeMap<Offset, Invalid>,
 }
 
@@ -81,7 +81,7 @@ impl Verdicts {
         }
     }
 
-    /// Records that a broker rejected a record in its present form. Its verdict stays.
+    /// Notes that a broker rejected a record in its present form, so that the next attempt writes fewer headers. The verdict stays.
     pub(super) fn shorten(&mut self, offset: Offset, invalid: Invalid) {
         self.refused.insert(offset, invalid);
     }
@@ -92,7 +92,7 @@ impl Verdicts {
         self.refused.get(&offset)
     }
 
-    /// Returns the offset of the record with this verdict.
+    /// Returns the offset of the record whose verdict has this index.
     fn offset(&self, index: usize) -> Offset {
         // The first run always starts at index 0.
         self.runs[self.runs.partition_point(|run| run.first <= index) - 1].at(index)
@@ -156,7 +156,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Compares it with a plain list of pairs, with random gaps between records and random transaction ends.
+        /// Compares [`Verdicts`] with a plain list of offsets and verdicts, with random gaps between records and random transaction ends.
         #[test]
         fn it_behaves_like_a_list_of_pairs(steps in proptest::collection::vec((0_u8..8, 0_i64..4, 0_i64..40), 1..200)) {
             let (mut verdicts, mut list, mut in_transaction, mut next) = (Verdicts::default(), Vec::new(), 0, 10);

@@ -17,11 +17,12 @@ use std::time::{Duration, Instant};
 /// The maximum number of times that the producer is replaced without a commit in between.
 const REPLACEMENTS_MAX: u32 = 10;
 
-/// The maximum number of times that another producer may fence this one, and the time for which each fencing counts.
+/// The maximum number of times that another producer may fence this one before the worker ends, and the time for which each fencing counts.
 const FENCINGS_MAX: usize = 4;
 const FENCINGS_WINDOW: Duration = Duration::from_secs(600);
 
-/// The shortest and the longest wait between transactions that abort repeatedly. The worker must still send heartbeats.
+/// The shortest and the longest wait between transactions that abort repeatedly. The wait is limited, because the worker does not poll its
+/// consumer meanwhile.
 pub(super) const BACKOFF: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
@@ -41,7 +42,7 @@ pub(super) struct TransactionWriter<B: Broker> {
     limit: Limit,
     /// True if the brokers did not accept the last transactions in time. The next transactions must then be smaller.
     pub(super) shrinks: bool,
-    /// The durations of the last two commits. A single slow commit may have been an outage.
+    /// The durations of the last two commits. Only the shorter one counts, because a single slow commit may have been an outage.
     commits_took: [Duration; 2],
     replacements: u32,
     /// The times at which another producer fenced this one.
@@ -123,7 +124,7 @@ impl<B: Broker> TransactionWriter<B> {
         self.limit.room(self.transaction.as_ref().map_or_else(Load::default, |transaction| transaction.load))
     }
 
-    /// Records that the open transaction failed for a reason other than one of its records.
+    /// Records that the open transaction failed, and not because of a rejected record.
     pub(super) fn failed(&mut self) {
         if let Some(transaction) =
             self.transaction.as_ref().filter(|transaction| runtime::since(transaction.begun) >= self.delivery_timeout)
@@ -173,8 +174,8 @@ impl<B: Broker> TransactionWriter<B> {
     }
 
     /// Records that the producer was fenced. Brokers report the same error when they abort a transaction that was open for too long, for
-    /// example after an outage, and for late requests of that transaction. If repeated fencing affects other transactions, another process
-    /// has the same transactional id, and this worker ends.
+    /// example after an outage, and for late requests of that transaction. If other transactions are fenced repeatedly, another process has
+    /// the same transactional id, and this worker ends.
     pub(super) fn fenced(&mut self, reason: &str) -> Result<(), Error> {
         if self.limit.has_timed_out() || self.age().is_some_and(|age| age >= self.transaction_timeout) {
             return Ok(());

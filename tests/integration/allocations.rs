@@ -1,4 +1,4 @@
-//! Promise: a record allocates no memory. The worker allocates per batch, transaction, or checkpoint.
+//! Promise: processing a record allocates no memory. The worker allocates per batch, transaction, or checkpoint.
 
 #![allow(unsafe_code)]
 
@@ -79,7 +79,7 @@ fn processing_a_record_does_not_allocate() {
             (read >= records as u64).then(|| (read, ALLOCATIONS.load(Ordering::Relaxed)))
         })
     };
-    // By then, all buffers have reached their final size.
+    // After a third of the records, all buffers have reached their final size.
     let (before, allocated) = come_to(RECORDS / 3);
     let (after, allocated_after) = come_to(RECORDS - TRANSACTION);
     shared.stop.store(true, Ordering::Relaxed);
@@ -90,7 +90,7 @@ fn processing_a_record_does_not_allocate() {
 }
 
 fn shared(stream: &Stream) -> Shared<KafkaBroker> {
-    // As much as a worker processes between two transactions.
+    // With these settings, transactions end by their number of records, not by time.
     let overrides = [
         ("worker.max_transaction_records", TRANSACTION.to_string()),
         ("worker.transaction_timeout", "10m".to_owned()),

@@ -151,7 +151,7 @@ fn cold_start_after_a_manual_reset_treats_all_keys_as_unseen() {
     assert_eq!((keys.len(), out.len()), (200, 300), "keys from before the group were never emitted");
 }
 
-/// Times in seconds that are taken for milliseconds are within a day of the epoch.
+/// A producer that uses a wrong unit may write times near the epoch.
 #[test]
 fn cold_start_remembers_keys_with_times_near_the_epoch() {
     let topics = Topics::new("begin-epoch", "", "changelog = false", 1);
@@ -195,12 +195,12 @@ impl Gate {
     }
 }
 
-/// Two members find that the group has committed nothing. Before the slower one commits the start position, the faster one has already
-/// emitted newer records.
+/// Two members find that the group has committed nothing. Before the slower member commits the start position, the faster member has
+/// already emitted newer records.
 #[test]
 fn slow_member_does_not_reset_the_group_to_its_start_position() {
     let mut topics = Topics::new("begin-slow", "start = \"latest\"", "", 2);
-    // A longer session, so that stopped members stay in the group.
+    // With a longer session, stopped members stay in the group.
     topics.setup = topics.setup.properties("\"session.timeout.ms\" = \"45000\"");
     let setup = &topics.setup;
     let (fast, slow) = (["kafka.instance_id=a"], ["kafka.instance_id=b"]);

@@ -22,16 +22,16 @@ fn broker_kills_do_not_change_the_output() {
         broker.wait_until_back();
     }
     feed.join();
-    // A restarted broker forgets producers whose last record is more than a day old by its timestamp, as all of these are. Records of the
-    // feed that were in flight may then be in the input twice.
+    // A restarted broker forgets producers whose last record has a timestamp that is more than a day old, and all of these timestamps are.
+    // Records of the feed that were in flight may then be in the input twice.
     stream.expect_from_input();
     let log = stream.check(worker);
     assert!(log.contains("cannot reach a broker"), "the worker did not notice");
     stays_readable(&log);
 }
 
-/// The member's session ends while it waits for a stranger's transaction, and it cannot learn that because the brokers are down.
-/// Afterwards, the brokers take its heartbeats for those of another process with its name.
+/// The session of a static member ends while the member waits for another producer's transaction. The brokers are down, so the member does
+/// not learn about it. Afterward, the brokers treat its heartbeats as those of another process with the same name.
 #[test]
 fn a_static_member_rejoins_after_its_session_has_expired() {
     let mut broker = OwnBroker::start();
@@ -54,7 +54,7 @@ fn a_static_member_rejoins_after_its_session_has_expired() {
     worker.wait_for_log("the brokers have not answered yet", LIMIT);
     broker.kill();
     broker.wait_until_back();
-    // The brokers ignore these heartbeats, so they remove the member when its session ends.
+    // The brokers ignore the heartbeats of the worker, so they remove the member when its session ends.
     wait_until("the brokers have let the member go", LIMIT, || {
         let groups = member.fetch_group_list(Some(stream.setup.group()), PATIENCE).ok()?;
         groups.groups().first().is_some_and(|group| group.members().is_empty()).then_some(())
@@ -64,7 +64,7 @@ fn a_static_member_rejoins_after_its_session_has_expired() {
     stream.check(worker);
 }
 
-/// Checks that no warning is repeated within ten seconds, ignoring numbers in it.
+/// Checks that no warning is repeated within ten seconds. Ignores numbers in the text of the warning.
 fn stays_readable(log: &str) {
     let mut told: BTreeMap<String, f64> = BTreeMap::new();
     for line in log.lines().filter(|line| line.contains(" WARN unseen::kafka::")) {

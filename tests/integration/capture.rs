@@ -33,7 +33,7 @@ fn records() -> Vec<TestRecord> {
     records
 }
 
-/// Writes records in an aborted transaction, so that the log continues with offsets without a record.
+/// Writes records in an aborted transaction, so that the log ends with offsets that have no record.
 fn abort(input: &str) {
     let producer: BaseProducer = client(broker()).set("transactional.id", format!("{input}-producer")).create().expect("a producer");
     producer.init_transactions(PATIENCE).and_then(|()| producer.begin_transaction()).expect("a transaction");
@@ -202,7 +202,7 @@ fn init_proposes_a_key_from_the_topic_and_creates_the_output() {
     fs::write(&file, text).expect("a file");
     let (code, _, error) = unseen(["check", "--connect", "-c", file.to_str().expect("UTF-8")]);
     assert_eq!(code, Some(0), "{error}");
-    // The topics exist by now.
+    // The topics already exist, so the command creates none.
     let (code, _, error) = unseen(["init", &input, &output, "-b", broker(), "--create-topics", "--key", "/id"]);
     assert_eq!((code, &*error), (Some(0), ""));
 }

@@ -66,7 +66,7 @@ fn a_checkpoint_older_than_the_trimmed_changelog_is_replaced() {
     fs::rename(&state, &old).expect("it can be moved");
     let ends: Vec<_> = (0..4).map(|partition| log_end(&stream, partition)).collect();
     let mut worker = start(&stream, "a");
-    // In two steps, so that there are at least two transactions.
+    // Produces in two steps, so that there are at least two transactions.
     for (from, to) in [(RECORDS / 4, RECORDS / 2), (RECORDS / 2, 3 * RECORDS / 4)] {
         stream.produce(from..to);
         stream.wait_until_read(to, &mut worker);
@@ -184,7 +184,7 @@ fn changelog_that_is_recreated_under_a_worker_is_not_trimmed() {
     delete_topic(broker(), &sliced.changelog);
     make_topic(broker(), &sliced.changelog, 1);
     produce(broker(), &sliced.changelog, (0..1_000).map(|number| Sliced::record(number, 0)));
-    // The commits of these slices follow, so the changelog's offsets do not start over.
+    // The commits of the following slices come after these records, so their offsets are not at the start of the new changelog.
     sliced.read((4..9).flat_map(|slice| Sliced::fill(slice, 200)), &mut worker);
     let first = || first_offset(broker(), &sliced.changelog, 0);
     wait_until("a slice has expired", LIMIT, || {
@@ -360,7 +360,7 @@ fn added_partitions_are_read_and_logged() {
     assert_same(&total, &read_committed(broker(), &output, 4));
 }
 
-/// The worker does not retry an error that only an operator can fix, because the group would wait for it.
+/// The worker does not retry an error that only an operator can fix, because the group would wait for the worker.
 #[test]
 fn mismatched_partition_counts_stop_the_worker() {
     let (input, output) = (topic(broker(), "log-in", 2), topic(broker(), "log-out", 4));
@@ -399,7 +399,7 @@ fn changelog_that_could_lose_records_is_rejected() {
     refused(2, &[("retention.ms", "1000")], "has retention.ms=1000; set it to -1");
 }
 
-/// Records of a changelog as brokers and librdkafka return them with different compression settings.
+/// Rebuilds a state from changelogs that the worker and the brokers have compressed in different ways.
 #[test]
 fn compression_does_not_change_a_rebuilt_state() {
     for (compression, of_topic) in [("none", "producer"), ("gzip", "producer"), ("snappy", "lz4"), ("lz4", "uncompressed")] {

@@ -14,7 +14,7 @@ const HEAD: u64 = 21;
 /// another topic.
 const RESPONSE_HEADS: [u64; 2] = [66, 121];
 
-/// A segment on the disk of a broker, which sends it unchanged.
+/// A log segment on the disk of a broker. The broker sends the bytes of the segment unchanged.
 struct Segment(File);
 
 impl Segment {
@@ -57,7 +57,7 @@ fn waits_for_the_batch(shares_space: bool, corrupt: impl Fn(&Segment, [u64; 3]) 
     let broker = secure_broker().address();
     let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }\nspace = \"ids\"";
     let (input, output) = (topic(broker, "corrupt-in", 1), topic(broker, "corrupt-out", 1));
-    // The ends of partitions are reported before the corrupt batch is read again.
+    // With a short wait, the ends of partitions are reported before the corrupt batch is read again.
     let properties = "\"check.crcs\" = \"true\"\n\"fetch.wait.max.ms\" = 10";
     let mut setup = Setup::new(broker, "corrupt").properties(properties).topic(&input, &output, lines);
     if shares_space {
@@ -88,8 +88,9 @@ fn waits_for_the_batch(shares_space: bool, corrupt: impl Fn(&Segment, [u64; 3]) 
 
 /// Corrupts the first batch of a fetch response so that librdkafka delivers the records after the second one.
 ///
-/// After a wrong checksum, librdkafka continues before the end of the batch, because it takes a length for an offset in the response. There
-/// it finds a batch header with offsets in the past, and skips that batch. The batch extends to `second`.
+/// After a wrong checksum, librdkafka continues before the end of the batch, because it takes a length for an offset in the response. At
+/// that position, this function writes the header of a batch that extends to `second`. librdkafka skips that batch, because its offsets are
+/// in the past.
 fn skipped(segment: &Segment, [first, second]: [u64; 2]) -> (u64, Vec<u8>) {
     let heads = RESPONSE_HEADS.map(|response_head| first - HEAD - response_head);
     let start = heads[1];

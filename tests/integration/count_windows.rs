@@ -53,7 +53,7 @@ fn short_lived_workers_trim_the_changelog() {
             count += part;
             read(&setup, &input, &mut worker, count);
             if starts > 4 {
-                // The window has moved on by now. Trimming runs in the background.
+                // By now, the window has moved past some slices of the changelog. Trimming runs in the background.
                 worker.wait_for_log(" trimmed ", LIMIT);
             }
             worker.drain();

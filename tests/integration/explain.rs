@@ -209,7 +209,7 @@ fn retractions_renewals_and_windows_by_count_are_explained() {
     let said = explained(&setup, &["--key", "key-0"]);
     assert_eq!((&said["emissions"], &said["retractions"], &said["seen"]), (&2.into(), &1.into(), &true.into()), "{said:#}");
     assert_eq!(said["forgotten"]["at_slice"], 3, "{said:#}");
-    // Two slices of four keys, plus the open one: the key is in none of them. Its commit is not trimmed yet.
+    // The window consists of two slices of four keys and the open slice. The key is in none of them, but its commit is not trimmed yet.
     produce(broker(), &input, (4..24).map(|number| record(number, number)));
     read(&setup, &input, &mut worker, 24);
     produce(broker(), &input, [record(24, 0)]);
@@ -263,7 +263,7 @@ fn a_reset_group_is_explained_by_its_last_pass() {
     let mut worker = setup.start("a");
     read(&setup, &input, &mut worker, 300);
     worker.drain();
-    // Records from there on are emitted twice, and only the last time counts.
+    // Records from offset 200 on are emitted twice, and only the second emission counts.
     let out = came_out(&output);
     let (kept, again) = out.split_at(before);
     let all: Vec<_> = kept.iter().filter(|&&number| number < 200).chain(again).copied().collect();

@@ -18,7 +18,7 @@ const AGING: &str = "filter = { kind = \"aging\", capacity = \"2k\", false_posit
 const LARGE_CONFIRMED: &str = "filter = { kind = \"aging\", capacity = \"300M\", false_positive_rate = 1e-3, confirm = true }";
 const EXACT: &str = "filter = { kind = \"exact\" }";
 
-/// Steps of a transaction and a checkpoint, and the steps after a failed transaction. The failing step comes first.
+/// Steps of a transaction and a checkpoint. For a step after a failed transaction, the step that fails comes first.
 const TRANSACTION: &[&str] = &[
     "transaction.begun:3:kill",
     "transaction.send:40:kill",
@@ -88,7 +88,7 @@ impl Lives {
                 .worker("max_transaction_records = 100\ntransaction_timeout = \"2s\"")
                 .properties("\"session.timeout.ms\" = \"2000\"\n\"heartbeat.interval.ms\" = \"500\"\n\"fetch.wait.max.ms\" = \"20\"")
         });
-        // Static membership, so that the next process does not have to wait for the end of the previous session.
+        // With static membership, the next process does not have to wait for the end of the previous session.
         let instance = format!("kafka.instance_id={}", stream.setup.group());
         Self { stream, produced: 0, overrides: vec!["worker.checkpoint_interval=200ms".to_owned(), instance] }
     }
@@ -104,7 +104,7 @@ impl Lives {
         self.produced += PART;
     }
 
-    /// Runs a worker that dies at the last of the armed points. `provoke` makes it pass that point.
+    /// Runs a worker that dies at the last of the armed points. `provoke` makes the worker pass that point.
     fn dies(&mut self, faults: &str, provoke: impl FnOnce(&Self, &mut Worker)) {
         let mut worker = self.start(faults);
         self.feed();
@@ -112,14 +112,14 @@ impl Lives {
         died_at(worker, faults);
     }
 
-    /// Runs a worker per fault. Each worker dies at its fault point without a signal.
+    /// Runs a worker per fault. Each worker reaches its fault point by itself, and dies there.
     fn each_dies(&mut self, all: &[&str]) {
         for faults in all {
             self.dies(faults, |_, _| {});
         }
     }
 
-    /// Runs the last worker, which reads the rest.
+    /// Runs the last worker, which reads the remaining records.
     fn check(mut self) -> String {
         self.stream.produce(self.produced..);
         self.produced = self.stream.records.len();
@@ -141,11 +141,11 @@ fn kills_at_steps_of_transactions_and_checkpoints() {
     lives.check();
 }
 
-/// Even if transactions are full before their time, there are checkpoints, and not only at the end.
+/// Even if transactions are full before the commit interval ends, the worker takes checkpoints, and not only when it drains.
 #[test]
 fn full_transactions_do_not_prevent_checkpoints() {
     let mut lives = Lives::new("faults-full", 60, HOUR / 3, AGING);
-    // The number of commits is so large that two checkpoints are due well before half of them, on a machine of any speed.
+    // There are so many commits that two checkpoints are due well before half of the commits, on a machine of any speed.
     let overrides = ["worker.commit_interval=1s", "worker.max_transaction_records=100", "worker.checkpoint_interval=100ms"];
     lives.overrides.extend(overrides.map(str::to_owned));
     lives.stream.produce(..);
@@ -158,7 +158,7 @@ fn full_transactions_do_not_prevent_checkpoints() {
     lives.check();
 }
 
-/// Two static members that are restarted: partitions that one of them was giving up do not stay without an owner.
+/// Two static members restart. The partitions that one of them was giving up get an owner again.
 #[test]
 fn member_killed_during_a_revocation_leaves_no_partition_unowned() {
     let mut lives = Lives::new("faults-left", 2, 24 * HOUR, AGING);

@@ -15,7 +15,7 @@ fn check(setup: &Setup, overrides: &[&str]) -> (Option<i32>, Value) {
     (code, serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}{stderr}")))
 }
 
-/// The support of each feature.
+/// The support of each feature, by name: `yes`, `no`, or `untested`.
 fn features(report: &Value) -> BTreeMap<&str, &str> {
     let features = report["features"].as_array().expect("a list");
     features.iter().map(|feature| (feature["name"].as_str().expect("a name"), feature["supported"].as_str().expect("an answer"))).collect()
@@ -42,7 +42,7 @@ fn a_complete_cluster_passes_and_nothing_remains() {
     let found = features(&report);
     assert!(found.len() == 9 && found.values().all(|supported| *supported == "yes"), "{report}");
     assert_eq!((&report["ok"], messages(&report)), (&Value::Bool(true), String::new()), "{report}");
-    // The brokers delete a topic after they have answered.
+    // The brokers answer before they have deleted a topic.
     wait_until("no topic remains", PATIENCE, || topics_of(broker(), stream.setup.group()).is_empty().then_some(()));
     for partition in 0..4 {
         assert_eq!(committed_offset(broker(), stream.setup.group(), &stream.input, partition), None);
@@ -73,7 +73,7 @@ fn settings_of_outputs_that_reject_records_are_reported() {
     assert!(messages.contains(&format!("topics[0].output: topic {output:?} accepts at most 1000 bytes")), "{messages}");
 }
 
-/// Types of requests.
+/// Request types (the API keys of Kafka's protocol).
 const API_VERSIONS: i16 = 18;
 const METADATA: i16 = 3;
 const CREATE_TOPICS: i16 = 19;
@@ -137,7 +137,7 @@ fn missing_features_are_reported_with_the_options_that_avoid_them() {
     let (code, report) = check(&stream.setup, &["worker.delivery=at_least_once"]);
     assert_eq!((code, features(&report)["idempotent_producer"]), (Some(78), "no"), "{report}");
     assert!(messages(&report).contains("the brokers do not accept records of an idempotent producer: "), "{report}");
-    // Internal topics cannot be created: no feature is tried.
+    // If internal topics cannot be created, no feature is tried.
     without(CREATE_TOPICS, None);
     let (code, report) = check(&stream.setup, &[]);
     assert_eq!(code, Some(78), "{report}");
@@ -147,7 +147,7 @@ fn missing_features_are_reported_with_the_options_that_avoid_them() {
     assert!(messages(&report).contains("some features of the cluster were not tested: cannot create topic"), "{report}");
 }
 
-/// Gives a setting in a request to create topics a name that the broker does not know.
+/// Renames a setting in a `CreateTopics` request, so that the broker does not know it.
 fn spoil(mut request: Vec<u8>, setting: &str) -> Vec<u8> {
     if api(&request).0 == CREATE_TOPICS
         && let Some(at) = request.windows(setting.len()).position(|bytes| bytes == setting.as_bytes())
@@ -157,7 +157,7 @@ fn spoil(mut request: Vec<u8>, setting: &str) -> Vec<u8> {
     request
 }
 
-/// Amazon MSK Serverless, for example, does not allow to set the segment size.
+/// Amazon MSK Serverless, for example, does not allow clients to set the segment size.
 #[test]
 fn worker_runs_on_brokers_that_reject_optional_topic_settings() {
     let broker = OwnBroker::start();
@@ -187,12 +187,12 @@ fn worker_runs_on_brokers_that_reject_optional_topic_settings() {
     stream.produce(..);
     let log = stream.check(worker);
     assert_eq!(log.matches(left_out).count(), 1, "{log}");
-    // The topic remains, and is as good as any.
+    // The topic was created without the setting, and `check` accepts it.
     let (code, report) = check(&stream.setup, &[]);
     assert_eq!((code, messages(&report)), (Some(0), String::new()), "{report}");
 }
 
-/// The brokers create the topic, and their answer is lost. In the second run, they do not answer the deletion, either.
+/// The brokers create the topic, but the answer is lost. In the second run, the answer to the deletion is lost, too.
 #[test]
 fn topic_whose_creation_is_not_confirmed_is_deleted_or_named() {
     let broker = OwnBroker::start();
@@ -224,7 +224,7 @@ fn topic_whose_creation_is_not_confirmed_is_deleted_or_named() {
     }
 }
 
-/// As librdkafka's mock cluster does.
+/// librdkafka's mock cluster, for example, shows such records.
 #[test]
 fn brokers_that_show_records_of_aborted_transactions_are_reported() {
     let broker = OwnBroker::start();
@@ -232,7 +232,7 @@ fn brokers_that_show_records_of_aborted_transactions_are_reported() {
     let behind = front(broker.behind(), || {
         Box::new(|mut request, ask| {
             if api(&request).0 == END_TXN {
-                // Whether to commit is the last byte, except for tagged fields from version 3 on.
+                // The last byte determines whether to commit. From version 3 on, one more byte follows for tagged fields.
                 let at = request.len() - if api(&request).1 >= 3 { 2 } else { 1 };
                 request[at] = 1;
             }

@@ -34,7 +34,7 @@ fn string(text: &str) -> Vec<u8> {
     [long(i64::try_from(text.len()).expect("short")), text.as_bytes().to_vec()].concat()
 }
 
-/// The framed record of order `o-id` in a version.
+/// The framed value of order `o-id` in a schema version.
 fn order(id: usize, cents: i64, version: usize) -> Vec<u8> {
     let name = format!("o-{id}");
     let body = match version {
@@ -50,7 +50,7 @@ fn schema(version: usize, id: usize) -> Value {
     json!({ "subject": "orders-value", "version": version + 1, "id": id, "schema": VERSIONS[version] })
 }
 
-/// Orders, each twice on average. `version` chooses the version of each. For the oracle, the record key is the id.
+/// Orders, each twice on average. `version` chooses the schema version of each order. The record key is the id, because the oracle uses it.
 fn orders(count: usize, mut version: impl FnMut(usize, i32) -> usize) -> Vec<TestRecord> {
     let mut random = SplitMix(7);
     let record = |number: usize| {
@@ -212,8 +212,8 @@ fn flapping_registry_makes_no_record_invalid() {
     let stream = Stream::of(broker(), "formats-flaps", orders(2_000, |_, _| 0), WINDOW);
     stream.produce(..);
     let worker = start(&stream, "a", &settings(&registry));
-    // The registry reports unknown schemas, goes down for longer than the worker would wait to believe that, reports unknown schemas again,
-    // and then has the schemas.
+    // The registry reports unknown schemas, goes down for longer than the ten seconds after which the worker believes that answer, reports
+    // unknown schemas again, and then has the schemas.
     let asked = || registry.requests()["GET /schemas/ids/1"].as_u64().unwrap_or_default();
     let more = |than: u64| wait_until("it is asked again", LIMIT, || (asked() > than).then(asked));
     more(0);
@@ -375,8 +375,8 @@ fn records_of_many_unknown_schemas_wait_once() {
     assert_eq!(crate::harness::logged(&log, "invalid"), 100);
 }
 
-/// A new process does not know the schema, without which it cannot tell to which entry a record belongs. One entry has all keys, and the
-/// other one, whose key was changed, reads the input again.
+/// A new process does not know the schema yet, and cannot tell to which entry a record belongs. One entry has all keys. The key of the
+/// other entry was changed, so that entry reads the input again.
 #[test]
 fn a_warm_up_waits_for_the_schema_that_selects_the_entry() {
     let registry = registry();

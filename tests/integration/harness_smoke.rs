@@ -1,4 +1,4 @@
-//! Tests of the harness: it reads back what it writes, and it detects differences.
+//! Tests that the harness reads back what it writes, and that it detects differences.
 
 use crate::harness::{
     News, Oracle, TestRecord, assert_same, broker, by_partition, committed_offset, delete_records_before, difference, produce,
@@ -45,7 +45,7 @@ fn half_of_the_news_are_duplicates_and_the_oracle_forgets_keys() {
 #[test]
 fn the_oracle_keeps_a_key_for_the_window_and_a_slice() {
     let record = |timestamp| TestRecord { key: Some(b"a".to_vec()), timestamp, ..TestRecord::default() };
-    // Four slices of 10 s: emitted in the slice at 0 s, and forgotten with the slice at 50 s.
+    // With four slices of 10 s, a key that is emitted in the slice at 0 s is forgotten when the slice at 50 s begins.
     let oracle = Oracle::new(Duration::from_secs(40), 4);
     let records = [record(9_000), record(49_999), record(50_000), record(20_000)];
     assert_eq!(oracle.expected(&records, 1), [vec![record(9_000), record(50_000)]]);

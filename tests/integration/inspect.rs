@@ -1,5 +1,5 @@
 //! Promise: a state directory can be inspected while its worker runs, and merged with another one. The merged state has seen the keys of
-//! both.
+//! both states.
 
 use crate::harness::{News, Setup, Worker, broker, committed_offset, read_committed, topic, unseen, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};

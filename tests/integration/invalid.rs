@@ -1,5 +1,5 @@
-//! Promise: `on_invalid` determines what happens to a record without a key. Such a record is never taken for another one, and does not
-//! affect the order of valid records.
+//! Promise: `on_invalid` determines what happens to a record without a key. Such a record never counts as a duplicate, and does not affect
+//! the order of valid records.
 
 use crate::harness::{
     News, Oracle, SplitMix, TestRecord, assert_prefix, assert_same, broker, by_partition, committed_offset, logged, offset_of,
@@ -11,7 +11,7 @@ use std::time::Duration;
 const GOOD: usize = 10_000;
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
 
-/// Tombstones are among the records.
+/// The option for the tombstones among the records.
 const TOMBSTONES: &str = "topics[0].on_tombstone=invalid";
 
 /// Values without a key in `/user_id` and `/news_id`, each with the class and the message of its error.

@@ -1,4 +1,4 @@
-//! Tests of the real binary on a real Kafka. `harness` documents which broker they use.
+//! Tests of the real binary on a real Kafka. `harness` documents which broker the tests use.
 
 mod harness;
 mod harness_smoke;

@@ -45,7 +45,7 @@ fn offset_commits_are_split_until_the_coordinator_accepts_them() {
     // The first commit of any group creates the offsets topic.
     let first = topic(broker.address(), "first", 1);
     reset_offset(broker.address(), "first", &first, 0, 0);
-    // Enough for the group's own record, and for about twenty offsets.
+    // The limit is enough for the group's own record, and for about twenty offsets.
     alter_topic(broker.address(), "__consumer_offsets", "max.message.bytes", "3000");
     for delivery in ["exactly_once", "at_least_once"] {
         let log = commit_all(broker.address(), 64, 64, delivery, PATIENCE);
@@ -53,7 +53,7 @@ fn offset_commits_are_split_until_the_coordinator_accepts_them() {
     }
 }
 
-/// `cargo test --release --features faults --test integration -- --ignored --nocapture ten_thousand_partitions`
+/// To run this test: `cargo test --release --features faults --test integration -- --ignored --nocapture ten_thousand_partitions`
 #[test]
 #[ignore = "it creates 10,000 partitions, which takes minutes"]
 fn ten_thousand_partitions_of_one_worker_are_committed() {

@@ -40,7 +40,7 @@ fn the_wait_for_a_killed_members_session_is_explained() {
     stream.check(second);
 }
 
-/// A shared space changes the assignment strategy, which the group rejects next to the old one.
+/// A shared space changes the assignment strategy of a member. The group rejects a strategy that its other members do not use.
 #[test]
 fn a_member_with_another_assignment_strategy_is_explained() {
     let stream = Stream::remembered(broker(), "another-way", 1_000);
@@ -81,7 +81,7 @@ fn a_rolling_restart_of_static_members() {
 }
 
 /// Another consumer takes over a member's static name, and leaves. The member sees the same if a broker mistakes it for another process
-/// after an outage. It drops the records in progress, and reads them again.
+/// after an outage. The member drops the records in progress, and reads them again.
 #[test]
 fn a_fenced_static_member_rejoins() {
     let stream = Stream::new(broker(), "fenced", RECORDS);
@@ -99,7 +99,7 @@ fn a_fenced_static_member_rejoins() {
             let _ = other.poll(Duration::from_millis(100));
             (other.assignment().ok()?.count() == PARTITIONS).then_some(())
         });
-        // A static member does not leave the group.
+        // A static member does not leave the group when it stops.
         drop(other);
         worker.wait_for_log(&format!("rejoining, because this can also happen after an outage time={time}"), LIMIT);
     }
@@ -107,7 +107,7 @@ fn a_fenced_static_member_rejoins() {
     stream.check(worker);
 }
 
-/// Two running processes with the same static name take it from each other, but not forever.
+/// Two running processes with the same static name fence each other, but not forever.
 #[test]
 fn one_of_two_processes_with_one_name_stops() {
     let stream = Stream::new(broker(), "twins", RECORDS);

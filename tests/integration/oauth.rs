@@ -1,4 +1,4 @@
-//! Promise: a worker that logs in with a bearer token always has a valid one, loses nothing without one, and never shows it.
+//! Promise: a worker that logs in with a bearer token always has a valid token, loses no record without one, and never shows a token.
 
 use crate::harness::{
     KEY_ID, Msk, OwnBroker, PATIENCE, REGION, SCOPE, SUBJECT, SecureBroker, Setup, TokenProvider, front, secure_broker, unique, wait_until,
@@ -87,7 +87,7 @@ fn no_record_is_lost_without_a_token() {
     hold_nothing([("the log", log)], &secrets(&provider));
 }
 
-/// Replaces a file in the way that Kubernetes does.
+/// Replaces a file atomically, as Kubernetes does.
 fn replace(file: &Path, text: &str) {
     let new = file.with_extension("new");
     std::fs::write(&new, text).expect("a file");

@@ -11,7 +11,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// The address that a worker logs.
+/// The HTTP address that a worker logs.
 pub fn address(worker: &mut Worker) -> String {
     worker.wait_for_log("listening for http", LIMIT);
     let log = worker.log();
@@ -141,8 +141,8 @@ fn tenant(partition: i32) -> String {
     format!("tenant {partition}")
 }
 
-/// Each partition belongs to one tenant and has this number of keys twice, first all of them once. One record in 32 is counted, and a
-/// tenant is listed after its fourth counted record.
+/// Each partition belongs to one tenant, and has this number of keys twice: all keys once, and then all keys again. One record in 32 is
+/// counted, and a tenant is listed after its fourth counted record.
 fn are_counted_by_tenant(values: &Value, keys: u64) {
     let sampled = |offsets: std::ops::Range<u64>| {
         u64::try_from(offsets.filter(|offset| offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59 == 0).count()).expect("few")

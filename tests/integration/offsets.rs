@@ -59,7 +59,7 @@ fn records_that_expire_under_a_running_worker_are_reported() {
     worker.sigcont();
     let sentence = "records expired before they were read";
     worker.wait_for_log(sentence, LIMIT);
-    // Only the worker knows its position, because some of the deleted records may have been in flight.
+    // Only the log shows the position of the worker, because some of the deleted records may have been in flight.
     let log = worker.log();
     let line = log.lines().find(|line| line.contains(sentence)).expect("it was found");
     let (from, to) = (logged(line, "committed").cast_signed(), logged(line, "oldest").cast_signed());
@@ -96,11 +96,11 @@ fn a_group_without_offsets_resumes_from_its_checkpoint() {
     assert!(log.contains("the group has no committed offset; resuming from the offset in the checkpoint"), "{log}");
 }
 
-/// A record from the future does not identify a log, so it causes no duplicates.
+/// A record from the future must not make the worker treat the log as a different one. The worker would then emit keys again.
 #[test]
 fn records_from_the_future_do_not_affect_a_group_without_offsets() {
     let mut records = News { count: RECORDS, ..News::default() }.records();
-    // A year ahead of all other records, and of this machine's clock.
+    // The time is a year ahead of all other records, and of this machine's clock.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_millis();
     let ahead = i64::try_from(now).expect("a time") + 365 * 24 * 3_600_000;
     for record in records.iter_mut().take(HALF).skip(100).step_by(5_000) {

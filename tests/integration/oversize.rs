@@ -7,7 +7,7 @@ use crate::harness::{
 use crate::stream::{LIMIT, PARTITIONS, Stream};
 use std::time::Duration;
 
-/// Covers all records, so that a worker without a checkpoint rebuilds its state exactly.
+/// The window covers all records, so that a worker without a checkpoint rebuilds its state exactly.
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
 /// The limit of the output, which is about a hundred records of the feed.
 const LIMIT_BYTES: &str = "20000";
@@ -94,7 +94,7 @@ fn original(letter: &TestRecord) -> TestRecord {
 #[test]
 fn oversized_records_become_dead_letters() {
     let records = News { count: 100_000, ..News::default() }.records();
-    // Single records, pairs, and several in one transaction.
+    // Large records are alone, in pairs, and several in one transaction.
     let large = |number| number % 5_000 == 2_500 || number % 10_000 == 2_501 || (60_000..60_010).contains(&number);
     let case = Case::new("oversize", records, large);
     assert!(case.dead.iter().flatten().count() > 10, "too few large records to try anything");
@@ -104,8 +104,8 @@ fn oversized_records_become_dead_letters() {
     assert!(log.contains("is more than the output topic accepts"), "the log does not explain why");
 }
 
-/// Without transactions, the offsets of forwarded records are committed when other records are rejected. A record that the repartition
-/// topic itself rejects must not be among them.
+/// Without transactions, the offsets of forwarded records are committed when other records are rejected. The offset of a record that the
+/// repartition topic itself rejects must not be committed.
 #[test]
 fn record_too_large_for_the_repartition_topic_waits_for_a_larger_limit() {
     let [input, output] = ["forward-in", "forward-out"].map(|hint| topic_with(broker(), hint, 1, &[("max.message.bytes", "100000")]));
@@ -114,7 +114,7 @@ fn record_too_large_for_the_repartition_topic_waits_for_a_larger_limit() {
     make_topic_with(broker(), &repartition, 1, &[("max.message.bytes", LIMIT_BYTES), ("retention.ms", "-1")]);
     let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }\nrepartition = true";
     let setup = setup.topic(&input, &output, lines);
-    // Random bytes, which do not get smaller when they are compressed.
+    // Random bytes do not get smaller when they are compressed.
     let mut random = SplitMix(7);
     let record = |(id, bytes): (u8, usize)| TestRecord {
         key: Some(vec![b'0' + id]),
@@ -174,7 +174,7 @@ fn lowering_the_limit_of_an_output_loses_nothing() {
     assert_eq!(logged(&log, "invalid"), 0, "a record was blamed for its batch");
 }
 
-/// Inputs may share an output. The worker looks up the limit, and its batches respect it.
+/// Inputs may share an output. The worker looks up the limit of the output, and its batches respect that limit.
 #[test]
 fn batches_respect_the_limit_of_a_shared_output() {
     let stream = Stream::into(
@@ -193,7 +193,7 @@ fn batches_respect_the_limit_of_a_shared_output() {
     assert!(!log.contains("a topic rejected a batch"), "{log}");
 }
 
-/// The headers that explain a duplicate can make it too large. The worker then writes it with fewer headers, and does not stop.
+/// The headers that explain a duplicate can make it too large. The worker then writes the duplicate with fewer headers, and does not stop.
 #[test]
 fn a_duplicate_too_large_with_its_headers_is_written_without_them() {
     let [input, output] = ["oversize-again-in", "oversize-again-out"].map(|hint| topic(broker(), hint, 1));

@@ -1,4 +1,4 @@
-//! Promise: topics that match a pattern are found while the worker runs, each is deduplicated exactly once, and one that cannot be read
+//! Promise: topics that match a pattern are found while the worker runs, and each is deduplicated exactly once. A topic that cannot be read
 //! does not stop the others.
 
 use crate::harness::{
@@ -24,7 +24,7 @@ fn setup(base: &str) -> Setup {
     short_timeouts(setup)
 }
 
-/// Creates an input with this number of partitions and its output. The output comes first, so that the input is never left out.
+/// Creates an input and its output, with one partition each. The output comes first, so that the worker never leaves out the input.
 fn make(input: &str) {
     make_topic(broker(), &format!("{input}.unseen"), 1);
     make_topic(broker(), input, 1);

@@ -1,4 +1,4 @@
-//! Promise: `unseen dlq redrive` writes each dead letter back once, as the record that it was, through kills, repeated commands, and commands
+//! Promise: `unseen dlq redrive` writes each dead letter back once, as the original record, through kills, repeated commands, and commands
 //! at the same time.
 
 use crate::harness::{
@@ -35,7 +35,7 @@ impl Dead {
         Self { setup, input, output, letters }
     }
 
-    /// Writes the dead letters of these records for a reason. They are in the order of the records, and the input is empty.
+    /// Writes a dead letter for each of these records, in order. The input itself stays empty.
     fn bury(&self, records: &[TestRecord], reason: &str) {
         let letters =
             (0..).zip(records).map(|(offset, record)| record.dead_letter(&self.input, offset, &format!("unseen.{reason}"), "why"));
@@ -55,7 +55,7 @@ impl Dead {
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
     }
 
-    /// Redrives with problems, and returns the report and the errors.
+    /// Redrives while some dead letters cannot be written, and returns the report and the errors.
     fn redrive_in_part(&self, args: &[&str]) -> (Value, String) {
         let (code, out, error) = self.redrive_with(&[args, &["--json"]].concat(), "");
         assert_eq!(code, Some(1), "{out}{error}");
@@ -84,7 +84,7 @@ fn wait_until_stopped(redrive: &Worker) {
     });
 }
 
-/// Records without a key, with all that a record can have.
+/// Records with an invalid value, and with all kinds of record keys and headers.
 fn records(count: usize) -> Vec<TestRecord> {
     let header = |value: Option<&[u8]>| ("h".to_owned(), value.map(<[u8]>::to_vec));
     let record = |number: usize| TestRecord {
@@ -121,7 +121,7 @@ fn dead_letters_of_a_worker_are_redriven_once_and_unchanged() {
     assert_eq!(dead.input(), by_partition(twice.clone(), PARTITIONS));
     assert_eq!(dead.redrive(&[])["redriven"], 0);
 
-    // They fail again, and so can be redriven again.
+    // The worker rejects the redriven records again, so there are new dead letters to redrive.
     let mut worker = dead.setup.start("a");
     wait_for_output(broker(), &dead.letters, 2 * records.len(), PARTITIONS, LIMIT, &mut worker);
     worker.drain();
@@ -138,7 +138,7 @@ fn a_killed_redrive_continues() {
         let dead = Dead::new("redrive-killed");
         dead.bury(&records, "missing_key");
         assert_eq!(dead.redrive_with(&[], fault).0, None, "it was killed at {fault}");
-        // At most 1,000 per transaction.
+        // A transaction redrives at most 1,000 dead letters.
         let left = dead.redrive(&[])["redriven"].as_u64();
         let fewest = if fault.starts_with("outsider.committed") { 500 } else { 1500 };
         assert!(left.is_some_and(|left| left >= fewest && left < 2_500), "{fault}: {left:?}");
@@ -162,7 +162,7 @@ fn a_second_redrive_fences_the_first() {
     assert_eq!(dead.input(), by_partition(records, PARTITIONS));
 }
 
-/// A later redrive writes the dead letters that this one does not select. Records that the worker would not emit again go to the output.
+/// A later redrive writes the dead letters that an earlier one did not select. A record that the worker would not emit goes to the output.
 #[test]
 fn only_selected_dead_letters_are_redriven() {
     let (dead, records) = (Dead::new("redrive-some"), records(30));
@@ -191,14 +191,14 @@ fn only_selected_dead_letters_are_redriven() {
     assert_eq!(dead.input(), by_partition(records[..10].iter().cloned(), PARTITIONS));
     assert_eq!(check(&[], 0, &[], 0), unknown);
 
-    // The dead letters of a recreated topic are new.
+    // The dead letters of a recreated dead-letter topic are new.
     delete_topic(broker(), &dead.letters);
     make_topic(broker(), &dead.letters, 4);
     dead.bury(&records[..2], "malformed");
     check(&[], 2, &[], 0);
 }
 
-/// An entry of the configuration is removed for a while.
+/// The configuration lacks an entry at first.
 #[test]
 fn dead_letters_of_an_unknown_topic_are_redriven_when_it_is_configured() {
     let (dead, records) = (Dead::new("redrive-unknown"), records(20));
@@ -225,7 +225,7 @@ fn dead_letters_of_an_unknown_topic_are_redriven_when_it_is_configured() {
     assert_eq!(read_committed(broker(), &other, PARTITIONS), by_partition(records[..10].iter().cloned(), PARTITIONS));
 }
 
-/// The topic accepts no batch of the usual size, and then not every record.
+/// The output rejects batches of the usual size, and then also some single records.
 #[test]
 fn rejected_dead_letter_does_not_stop_the_others() {
     let output = topic_with(broker(), "redrive-small-out", 4, &[("max.message.bytes", "2000")]);
@@ -255,7 +255,7 @@ fn rejected_dead_letter_does_not_stop_the_others() {
         assert_eq!(rejected, [11, 12], "{report}");
         assert!(error.contains(&place(11)) && error.contains(&place(12)), "{error}");
     }
-    // Other kinds are not affected.
+    // A redrive that does not select the rejected dead letters succeeds.
     assert_eq!(dead.redrive(&["--reason", "malformed"])["redriven"], 0);
     alter_topic(broker(), &dead.output, "max.message.bytes", "5000");
     assert_eq!(dead.redrive_in_part(&all).0["redriven"], 1);

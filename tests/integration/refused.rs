@@ -1,5 +1,5 @@
-//! Promise: `on_invalid` determines what happens to a record that its topic permanently rejects, because of its time or a missing key. The
-//! other records in its batch are emitted once each.
+//! Promise: `on_invalid` determines what happens to a record that a topic permanently rejects, because of the record's time or a missing
+//! key. The other records in the batch are emitted once each.
 
 use crate::harness::{Group, Setup, TestRecord, Worker, broker, committed_offset, logged, produce, read_committed, topic_with, wait_until};
 use crate::stream::LIMIT;
@@ -106,7 +106,7 @@ impl Case {
         assert_eq!(output, self.good);
     }
 
-    /// Checks that the rejected records are dead letters, each with the reason and its time.
+    /// Checks that the rejected records are dead letters, each with the reason and the time of the record.
     fn check_letters(&self, dead_letters: &str) {
         assert_eq!(ids(dead_letters), self.bad);
         for letter in read_committed(broker(), dead_letters, 2).concat() {
@@ -135,7 +135,7 @@ fn ids(topic: &str) -> BTreeMap<i32, Vec<String>> {
     ids
 }
 
-/// Single records, several in a row, and the last record of a batch.
+/// True for single records, for several in a row, and for the last record of a batch.
 const fn mixed(number: usize) -> bool {
     matches!(number, 100 | 200..=205 | 207 | 399)
 }
@@ -206,7 +206,7 @@ fn records_are_forwarded_once_while_others_are_rejected() {
     assert_eq!(emitted, good);
 }
 
-/// Records without a key of their own are emitted before repartitioning, so the output can reject them there.
+/// Records without a key are not repartitioned, so the output can reject them.
 #[test]
 fn rejected_tombstone_is_dropped_before_repartitioning() {
     let mut case = Case::new(Refusal::NoKey, "exactly_once", "repartition = true\non_invalid = \"drop\"");
@@ -229,7 +229,7 @@ fn rejected_record_stops_the_worker_by_default() {
         let place = format!("offset 100: topic {:?} rejected the record: Compacted topic cannot accept message without key", case.output);
         assert!(log.contains(&place), "{log}");
         assert!(log.contains("fix the producer, and to continue, set on_invalid to \"drop\" or { topic = \"...\" }"), "{log}");
-        // Nothing is lost: with another setting, the worker continues from there.
+        // Nothing is lost: with another setting, the worker continues from the rejected record.
         let mut worker = case.setup.start_with("a", &["topics[0].on_invalid=drop"]);
         case.wait(&mut worker);
         worker.drain();
@@ -295,7 +295,7 @@ fn dead_letter_with_a_rejected_time_is_written_without_it() {
     assert_eq!(letters.iter().map(|letter| (letter.value.clone(), letter.timestamp)).collect::<Vec<_>>(), [(broken.value, -1)]);
 }
 
-/// An internal topic whose settings someone has changed.
+/// Someone has changed the settings of an internal topic.
 #[test]
 fn a_compacted_changelog_stops_the_worker() {
     let mut case = Case::new(Refusal::NoKey, "exactly_once", "");

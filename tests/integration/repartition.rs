@@ -11,7 +11,7 @@ use unseen::changelog::ChangelogRecord;
 const KEYS: u32 = 40_000;
 const RECORDS: u32 = 3 * KEYS;
 
-/// Each key three times, in different partitions.
+/// Records with each key three times, each time in another partition.
 fn records() -> Vec<TestRecord> {
     let record = |number: u32| TestRecord {
         partition: (number % KEYS + number / KEYS).rem_euclid(4).cast_signed(),
@@ -47,7 +47,7 @@ fn each_key_is_emitted_once_from_any_partition() {
     let setup = short_timeouts(setup(&input, &output, true));
     produce(broker(), &input, records());
     let out = || read_committed(broker(), &output, PARTITIONS).concat();
-    // The worker is killed, and its disk is lost, while records are in both hops.
+    // The worker is killed, and its disk is lost, while some records are still to be forwarded, and others wait in the repartition topic.
     for share in [8, 4, 2] {
         let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
         wait_until("a part of the keys is emitted", LIMIT, || {
@@ -108,7 +108,7 @@ fn adding_partitions_to_the_input_moves_no_key() {
     produce(broker(), &input, &rest);
     wait_until_read(&setup, &input, &mut workers[0]);
     wait_until("every key is emitted", LIMIT, || (out().len() >= KEYS as usize).then_some(()));
-    // Each key again, so that a member without its state would show.
+    // Produces each key again. A member that lacks its state would emit the keys again.
     produce(broker(), &input, &rest);
     wait_until("all is read again", LIMIT, || {
         let end = 2 * rest.iter().filter(|record| record.partition == 3).count();
@@ -116,7 +116,7 @@ fn adding_partitions_to_the_input_moves_no_key() {
     });
     let log: String = workers.into_iter().map(Worker::drain).collect();
     assert!(log.contains("partitions were added topic="), "{log}");
-    // A worker that starts when the input has more partitions than the repartition topic processes the records that are left there.
+    // If the input has more partitions than the repartition topic, a worker that starts still reads the repartition topic to its end.
     let between = format!("{}-{input}-repartition", setup.group());
     let mut worker = setup.start("a");
     for partition in 0..2 {

@@ -75,7 +75,7 @@ const HOUR: i64 = 3_600_000;
 /// 2025-01-01T00:00:00Z
 const START: i64 = 1_735_689_600_000;
 
-/// A stream with a record that is older than the window, the second of partition 0. It is not emitted.
+/// A stream whose second record is older than the window and is not emitted. Returns the stream and that record.
 fn with_a_late_record(hint: &str) -> (Stream, TestRecord) {
     let (late, on_time) = (record("late", START), [record("a", START + 3 * HOUR), record("b", START + 3 * HOUR)]);
     let records = vec![on_time[0].clone(), late.clone(), on_time[1].clone()];
@@ -97,7 +97,7 @@ fn late_records_become_dead_letters() {
 
 #[test]
 fn record_from_the_future_expires_no_keys() {
-    // Past the max timestamp, but not so far that the broker rejects it.
+    // The time is past the max timestamp, but not so far that the broker rejects the record.
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock past 1970").as_millis();
     let future = i64::try_from(now).expect("a clock before the end of time") + HOUR / 2;
     let records = vec![record("a", START), record("b", future), record("a", START + 1), record("b", START + 2), record("c", START + 3)];
@@ -111,12 +111,12 @@ fn record_from_the_future_expires_no_keys() {
 fn count_window_remembers_the_configured_number_of_keys() {
     const KEYS: usize = 1000;
     let mut stream = Stream::remembered(broker(), "count", RECORDS);
-    // Four slices with a quarter of the window each, and the open one.
+    // The window consists of four slices with a quarter of the keys each, and of the open slice.
     let mut states = vec![(HashMap::new(), 0_usize); PARTITIONS];
     let unseen = stream.records.iter().filter(|record| {
         let (emitted, count) = &mut states[usize::try_from(record.partition).expect("a partition")];
         let slice = |number: usize| number / (KEYS / 4);
-        // The key that finds the slice full opens the next one, so a lookup just before still sees the old slices.
+        // The first key after a full slice opens the next slice, so a lookup just before that still finds the old slices.
         let open = slice(count.saturating_sub(1));
         if emitted.get(&record.key).is_some_and(|&number| open - slice(number) <= 4) {
             return false;

@@ -7,7 +7,7 @@ use std::fs;
 
 const KEYS: i64 = 500;
 
-/// Records of two entries and some that no entry selects. Every second one repeats the previous one.
+/// Records of two entries, and records that no entry selects. Each entry has every key twice.
 fn records() -> Vec<TestRecord> {
     let record = |number: i64| TestRecord {
         key: Some((number / 6).to_string().into_bytes()),
@@ -55,7 +55,7 @@ fn entries_keep_their_keys_through_kills_and_a_lost_disk() {
             (committed_offset(broker(), setup.group(), &input, 0) == Some(end)).then_some(())
         });
         worker.kill9();
-        // Without its disk, the worker rebuilds the state of each entry from its own changelog.
+        // Without its disk, the worker rebuilds the state of each entry from the changelog of the entry.
         fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
         produce(broker(), &input, second);
         let mut worker = setup.start("a");
@@ -76,7 +76,7 @@ fn entries_keep_their_keys_through_kills_and_a_lost_disk() {
             assert_eq!(code, Some(0), "{error}");
             assert!(said.contains("duplicate"), "{said}");
         } else {
-            // Records that pass through overtake the others.
+            // Records that pass through overtake the others, so the order is compared only within each type.
             for kind in [b"a", b"b", b"c"] {
                 assert_same(&[of_type(kind, &all)], &[of_type(kind, emitted)]);
             }

@@ -19,7 +19,7 @@ pub fn listener(broker: &SecureBroker, protocol: &str) -> (String, BTreeMap<Stri
 #[derive(Clone, Copy)]
 struct Way<'a> {
     protocol: &'a str,
-    /// Empty with `ssl`.
+    /// The SASL mechanism, or an empty text with `ssl`.
     mechanism: &'a str,
     /// Properties that replace those of scripts/kafka. By default, the password is `${file:...}`.
     instead: &'a [(&'a str, &'a str)],
@@ -167,7 +167,7 @@ fn a_wrong_password_is_reported() {
 #[test]
 fn an_unknown_ca_is_reported() {
     let broker = secure_broker();
-    // A certificate that does not sign others.
+    // This certificate does not belong to a CA.
     let other = format!("kafka.properties.ssl.ca.location={}", broker.file("client.pem").display());
     kept_out(
         &SCRAM.stream("ca", 1),
@@ -204,7 +204,7 @@ fn wrong_protocol_is_reported() {
     let ca = format!("kafka.properties.ssl.ca.location={}", secure_broker().file("ca.pem").display());
     for listened in ["sasl_ssl", "sasl_plaintext"] {
         let with_login = Way { protocol: listened, ..SCRAM }.stream("protocol", 1);
-        // A login that the protocol would not use is rejected earlier.
+        // A stream without a login, because a login that the protocol does not use is rejected earlier.
         let without = SSL.stream("protocol", 1);
         let there = format!("kafka.bootstrap_servers={}", listener(secure_broker(), listened).0);
         for spoken in ["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] {
@@ -234,7 +234,7 @@ fn missing_permission_is_reported() {
         assert!(log.contains(sentence), "`run` does not report {sentence:?}:\n{log}");
     }
 
-    // With the changelog, this user could not create its topic.
+    // With a changelog, the user could not create the topic of the changelog.
     let stream = SCRAM.stream("topics", 1_000);
     allow(&stream, SCRAM.user(), Some(Need::Topics));
     let (code, _, stderr) = stream.setup.check_with("a", &["state.changelog=false"]);
@@ -289,7 +289,7 @@ fn a_redrive_needs_only_the_documented_permissions() {
         let letter = stream.records[0].dead_letter(&stream.input, 0, "unseen.malformed", "why");
         produce(&stream.broker, &letters, [letter]);
         let config = stream.setup.write_config("a").display().to_string();
-        // The broker applies permissions a moment later.
+        // The broker applies changed permissions a moment later.
         wait_until("the redrive ends as expected", PATIENCE, || {
             let (code, out, error) = unseen(["dlq", "redrive", "-c", &config]);
             eprintln!("{code:?}: {out}{error}");
@@ -335,7 +335,7 @@ fn shows_nothing(stream: &Stream, secrets: &[String]) {
     assert_eq!(code, Some(0), "{stderr}");
     let worker = stream.setup.start_with("a", &TELL_ALL);
     let log = stream.check(worker);
-    // Otherwise the log would contain too little to prove anything.
+    // Without librdkafka's debug output, the log would contain too little to prove anything.
     assert!(
         log.contains(".password = [redacted]") && log.contains("Broker SSL certificate verified"),
         "the log lacks librdkafka's debug output"

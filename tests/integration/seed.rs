@@ -109,7 +109,7 @@ fn seeded_keys_are_not_emitted() {
         stream.produce(..LIVE / 3);
         stream.wait_until_read(LIVE / 3, &mut worker);
         refused(seeded.seed(""), "has members");
-        // A duplicate names its original.
+        // The explanation of a duplicate names the seed.
         let is_known =
             |record: &&TestRecord| !stream.expected.concat().contains(record) && seeded.seeds.iter().any(|seed| seed.key == record.key);
         let repeat = stream.records[..LIVE / 3].iter().find(is_known).expect("there are repeats of seeds");
@@ -131,7 +131,7 @@ fn seeded_keys_are_not_emitted() {
     }
 }
 
-/// A seed that is killed before its commit leaves nothing behind, and after it everything.
+/// A seed that is killed before its commit leaves nothing behind. A seed that is killed after its commit is complete.
 #[test]
 fn seed_is_written_completely_or_not_at_all() {
     for fault in SEEDING {
@@ -237,7 +237,7 @@ fn a_table_seeds_partitions_by_key() {
     let lines = "space = \"ids\"\nkey = { field = \"/id\" }\nwindow = \"1h\"\nrepartition = true\n".to_owned() + AGING;
     let rows = Rows::new("seed-table", 1, 4, &lines, "");
     produce(broker(), &rows.inputs[0], (0..220).map(|number| record(number, (number % 4) as i32)).collect::<Vec<_>>().iter());
-    // The other tool has processed ids up to 180. The repartition topic receives the records from there on.
+    // The other tool has processed ids up to 180, which are 45 records per partition. The repartition topic receives the later records.
     let other = rows.setup.group().to_owned() + "-other";
     let args = ["--format", "csv", "--offsets-of", &other];
     refused(rows.seed(&table(0..190), &args), "has not committed an offset for ");
@@ -263,12 +263,12 @@ fn topics_of_a_space_start_together_and_at_their_ends() {
     let lines = "space = \"ids\"\nkey = { field = \"/id\" }\nwindow = \"1h\"\n".to_owned() + EXACT;
     let rows = Rows::new("seed-latest", 2, 4, &lines, "start = \"latest\"");
     let of = |range: std::ops::Range<i64>| range.map(|number| record(number, (number % 4) as i32)).collect::<Vec<_>>();
-    // Written before the seed, so these records are not read.
+    // These records are written before the seed, so the group does not read them.
     produce(broker(), &rows.inputs[1], of(500..600).iter());
     refused(rows.seed(&table(0..100), &["--format", "csv"]), "line 2: the partition of the key is unknown");
     let (code, _, error) = rows.seed(&table(0..100), &["--format", "csv", "--every-partition"]);
     assert_eq!(code, Some(0), "{error}");
-    // Written between the seed and the start of the group, so these records are read.
+    // These records are written between the seed and the start of the group, so the group reads them.
     produce(broker(), &rows.inputs[1], of(0..150).iter());
     assert_eq!(rows.come_out(1, 50), (100..150).map(|number| format!("k{number:03}")).collect::<Vec<_>>());
     assert_eq!(rows.come_out(0, 0), [""; 0]);

@@ -78,7 +78,7 @@ fn answers_match_the_committed_stream() {
     worker.drain();
 }
 
-/// The brokers become unavailable and return. Meanwhile, the server observes its limit on the age of answers.
+/// The brokers become unavailable and return. Meanwhile, a server does not exceed its limit on the age of answers.
 #[test]
 fn server_reports_unavailable_brokers_and_resumes() {
     let mut own = OwnBroker::start();
@@ -98,7 +98,7 @@ fn server_reports_unavailable_brokers_and_resumes() {
         Reply::Integer(_) => None,
         other => panic!("no answer: {other:?}"),
     });
-    // The other server answers with its last known state.
+    // The server without such a limit answers with its last known state.
     assert_eq!(answers(&stream, patient), stream.oracle.seen(&stream.records[..RECORDS / 20], PARTITIONS));
     own.wait_until_back();
     let mut worker = stream.setup.start("a");
@@ -173,7 +173,7 @@ fn misbehaving_clients_do_not_delay_others() {
     let Reply::Array(answers) = &replies[4] else { panic!("no list: {replies:?}") };
     assert_eq!(answers[..2], [Reply::Integer(0), Reply::Array(vec![Reply::Integer(0), Reply::Integer(0)])]);
     assert!(matches!(&answers[2], Reply::Error(text) if text.starts_with("ERR unknown command")));
-    // A transaction with many commands is executed. One with too many bytes is not, not even in part.
+    // A transaction with many commands is executed. Of a transaction with too many bytes, no command is executed.
     for (item, count, begin) in [("x".to_owned(), 2000, None), ("x".repeat(10_000), 200, Some("EXECABORT"))] {
         let mut pipeline = vec![vec!["MULTI".to_owned()]];
         pipeline.extend((0..count).map(|_| ["BF.EXISTS", "news:{1}", &item].map(str::to_owned).to_vec()));
@@ -191,7 +191,7 @@ fn misbehaving_clients_do_not_delay_others() {
     garbage.send(b"*1\r\n:7\r\n");
     assert!(matches!(garbage.reply(), Reply::Error(text) if text.starts_with("ERR Protocol error")));
     assert!(garbage.is_closed());
-    // Half a command, and nothing else.
+    // These clients send half a command, and nothing else.
     let mut halves: Vec<_> = (0..20).map(|_| Asker::connect(&address)).collect();
     for half in &mut halves {
         half.send(b"*3\r\n$9\r\nBF.EX");
@@ -236,7 +236,7 @@ fn wait_until_fresh_with(address: &str) {
     });
 }
 
-/// A server that extracts keys in another way than the worker reports that, and does not answer "unseen".
+/// A server that extracts keys differently than the worker reports the difference, and does not answer "unseen".
 #[test]
 fn a_server_with_another_configuration_does_not_answer() {
     let stream = Stream::new(broker(), "other", 1000);
@@ -255,7 +255,7 @@ fn a_server_with_another_configuration_does_not_answer() {
     }
 }
 
-/// Another hash results in other fingerprints, so the worker reads the input again and logs it in parts.
+/// Another hash results in other fingerprints, so the worker reads the input again, and logs the fingerprints in parts.
 #[test]
 fn a_server_does_not_answer_before_a_warm_up_is_complete() {
     let stream = Stream::remembered(broker(), "warm-up", RECORDS / 10)
@@ -263,7 +263,7 @@ fn a_server_does_not_answer_before_a_warm_up_is_complete() {
     let count = stream.records.len();
     stream.begin(count);
     let hash = "topics.0.hash={ siphash = \"00112233445566778899aabbccddeeff\" }";
-    // Every partition has logged some parts by then, and one of them not all.
+    // At this point, every partition has logged some parts, and one partition has not logged all parts.
     let mut worker = stream.setup.start_armed("a", &[hash], &format!("warm_up.record:{}:hang", count - 100));
     worker.wait_for_log("fault point reached", LIMIT);
     let (server, address, status) = stream.setup.serve("s", &[hash]);

@@ -37,7 +37,7 @@ fn words(command: &[&str]) -> Vec<String> {
     command.iter().map(|&word| word.to_owned()).collect()
 }
 
-/// Repeats a command until its reply is a number.
+/// Sends a command whose reply must be a number.
 fn number(asker: &mut Asker, command: &[&str]) -> i64 {
     match asker.ask(command) {
         Reply::Integer(number) => number,
@@ -269,7 +269,7 @@ fn keys_are_found_after_partitions_are_added() {
         let items = items(&format!("after-{}", written.len()));
         let replies = asker.ask_all(&[command("BF.MADD", &items)]);
         if matches!(&replies[..], [Reply::Error(why)] if why.starts_with("LOADING")) {
-            // The new owner has not yet announced in the changelog that it owns the new partitions. Nothing was written.
+            // The owner of the new partitions has not written to their changelog yet. Nothing was written to the input.
             return None;
         }
         assert_eq!(replies, [all(1)]);

@@ -104,13 +104,13 @@ fn a_warm_up_can_end_without_a_record() {
     assert_eq!(total, KEYS);
 }
 
-/// Commits are logged in the order of their verdicts, with a stream time that includes nothing else. Therefore, the restored state equals
-/// the lost one, even if one topic retracts keys of the other and commits fail.
+/// Commits are logged in the order of their verdicts, with a stream time that covers only committed records. Therefore, the restored state
+/// equals the lost state, even if one topic retracts keys of the other and commits fail.
 #[test]
 fn aborted_transactions_keep_the_order_of_both_topics() {
     let keeps_order = |setup: Setup| setup.worker("commit_interval = \"20ms\"\nmax_transaction_records = 500");
     let two = Two::with("shared-order", "retract = { header = \"retract\" }", keeps_order);
-    // Two and a half windows with few keys.
+    // The records span two and a half windows, with few keys.
     let record = |number: i64| TestRecord {
         key: Some((number % 97).to_string().into_bytes()),
         timestamp: 1_700_000_000_000 + number * 10_000,

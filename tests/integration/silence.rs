@@ -43,7 +43,7 @@ fn an_unresponsive_broker_is_reported() {
     assert!(lost["reason"].as_str().is_some_and(|reason| reason.starts_with("0 of 1 workers have joined the group")), "{lost}");
     wait_until_not_ready(&address, "no broker has answered for ");
     assert_eq!(metric(&address, "unseen_state{state=\"disconnected\"}").to_bits(), 1.0_f64.to_bits());
-    // A restart would not help.
+    // The worker counts as live, because a restart would not help.
     assert_eq!(ask(&address, "/livez").0, 200);
     broker.resume();
     wait_until("it is ready again", LIMIT, || (ask(&address, "/readyz").0 == 200).then_some(()));
@@ -68,7 +68,7 @@ fn a_hung_thread_is_reported() {
     stream.check(stream.setup.start("b"));
 }
 
-/// No later commit shows that the partition with the aborted records belongs to another member now.
+/// The partition with the aborted records moves to another member, and no later commit shows the move.
 #[test]
 fn member_is_ready_again_after_its_blocked_partition_has_moved() {
     let (input, output) = (topic(broker(), "moved", 2), topic(broker(), "moved-out", 2));

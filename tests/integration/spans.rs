@@ -27,7 +27,7 @@ fn collector() -> (String, Arc<Mutex<Vec<u8>>>) {
                     if length == 0 {
                         return;
                     }
-                    // Lossy text may be longer than the bytes, but never shorter.
+                    // The lossily decoded text may be longer than the bytes, but never shorter.
                     if let (Some(_), Some(wanted)) = (body, wanted)
                         && request.windows(4).position(|end| end == b"\r\n\r\n").is_some_and(|head| request.len() >= head + 4 + wanted)
                     {
@@ -76,7 +76,7 @@ fn unreachable() -> (TcpListener, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(300)).ok();
-    // Fills its backlog.
+    // Fills the backlog of the listener.
     let waiting: Vec<_> = std::iter::from_fn(connect).take(100_000).collect();
     assert!(connect().is_none(), "the listener takes connections without end");
     (listener, waiting)
@@ -97,6 +97,6 @@ fn unreachable_collector_does_not_delay_the_worker() {
     let mut worker = setup.start("a");
     wait_for_output(broker(), &output, 100, PARTITIONS, LIMIT, &mut worker);
     worker.sigterm();
-    // The system itself would try to connect for two minutes.
+    // Without a limit, the system would try to connect for two minutes.
     assert!(worker.wait(Duration::from_secs(30)).success(), "it ended badly");
 }

@@ -19,7 +19,7 @@ fn half_read(hint: &str) -> Stream {
 }
 
 fn half_read_of(stream: Stream) -> Stream {
-    // Without a changelog, which would repair everything (see `changelog`).
+    // There is no changelog, because it would repair everything (see `changelog`).
     let stream = stream.with(|setup| setup.state("changelog = false"));
     stream.begin(BEFORE);
     stream.produce(BEFORE..);

@@ -1,4 +1,4 @@
-//! Records, half of which are duplicates, and their exact output. Most tests start from these.
+//! Records, half of which are duplicates, and their exact output. Most tests start from these records.
 
 use crate::harness::{
     Feed, News, Oracle, Setup, TestRecord, Worker, assert_same, committed_offset, produce, read_committed, topic, wait_for_output,
@@ -8,7 +8,7 @@ use std::slice::SliceIndex;
 use std::time::Duration;
 
 pub const PARTITIONS: usize = 4;
-/// Long enough for all disturbances on a slow machine.
+/// The timeout of all waits, long enough for all disturbances on a slow machine.
 pub const LIMIT: Duration = Duration::from_secs(240);
 
 /// Properties with which a group soon notices a killed member.
@@ -46,7 +46,7 @@ impl Stream {
         Self::of(broker, hint, News { count, ..News::default() }.records(), Duration::from_secs(24 * 3600))
     }
 
-    /// A stream of these records, whose record keys are their keys.
+    /// A stream of these records. The record key of each record must be the key by which the worker deduplicates.
     pub fn of(broker: &str, hint: &str, records: Vec<TestRecord>, window: Duration) -> Self {
         let output = topic(broker, &format!("{hint}-out"), 4);
         Self::into(broker, hint, output, records, window)
@@ -70,7 +70,7 @@ impl Stream {
         Self { broker: broker.to_owned(), input, output, records, expected, oracle, setup }
     }
 
-    /// The configuration lines of the topic, except for its names.
+    /// The configuration lines of the topic, except for its input and output.
     pub fn lines(window: Duration, filter: &str) -> String {
         let key = "key = [{ field = \"/user_id\" }, { field = \"/news_id\" }]";
         format!("space = \"news\"\n{key}\nwindow = \"{}s\"\n{filter}", window.as_secs())

@@ -21,7 +21,7 @@ fn record_times_are_kept() {
         let times = [NONE, 1, 1_000, NONE, 1_700_000_000_000, 1_699_999_999_999, NONE, -2, -86_400_000];
         let mut records: Vec<_> = (0..).zip(times).map(record).collect();
         produce(broker(), &input, &records);
-        // Times before the epoch are not valid. Kafka's own clients do not write them.
+        // Times before the epoch are invalid, so such records are emitted without a time. Kafka's own clients do not write such times.
         for record in &mut records {
             record.timestamp = record.timestamp.max(NONE);
         }
@@ -86,7 +86,7 @@ fn keys_without_a_time_survive_a_lost_disk() {
         });
     };
     read(&mut worker, 100);
-    // The first record with a time. The changelog is trimmed by it.
+    // These are the first records with a time, which allows the worker to trim the changelog.
     let timed: Vec<_> = (100..200).map(|number| record(number, 1_700_000_000_000)).collect();
     produce(broker(), &input, &timed);
     read(&mut worker, 200);

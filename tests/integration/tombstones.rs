@@ -1,5 +1,5 @@
-//! Promise: a tombstone does not stop a worker whose key needs the value. `on_tombstone` determines what happens to it, and valid records
-//! keep their order.
+//! Promise: a tombstone does not stop a worker whose key needs the value. `on_tombstone` determines what happens to tombstones, and valid
+//! records keep their order.
 
 use crate::harness::{News, TestRecord, broker, committed_offset, logged, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};

@@ -6,7 +6,7 @@ use crate::stream::{LIMIT, PARTITIONS, SHORT_SESSION, Stream};
 const RECORDS: usize = 100_000;
 
 /// The process is stopped for longer than its transaction timeout, but not for longer than its session timeout. It keeps its partitions,
-/// and the broker aborts its transaction. Even if this happens repeatedly, the worker does not conclude that a twin is running.
+/// and the broker aborts its transaction. Even if this happens repeatedly, the worker does not conclude that another process has its name.
 #[test]
 fn worker_frozen_past_its_transaction_timeout_does_not_change_the_output() {
     let stream = Stream::new(broker(), "stopped", RECORDS)
@@ -75,8 +75,8 @@ fn one_of_two_processes_with_a_copied_state_directory_stops() {
     stream.check(other);
 }
 
-/// The keys of a warm-up are logged without any output. A process that was frozen in a warm-up, and wakes after another one owns the
-/// partitions, must not write its part to the changelog after the other's.
+/// The keys of a warm-up are logged without any output. A process that was frozen in a warm-up, and wakes up after another process owns the
+/// partitions, must not write to the changelog after the new owner.
 #[test]
 fn a_worker_frozen_in_a_warm_up_cannot_write_to_the_changelog() {
     for delivery in ["exactly_once", "at_least_once"] {
@@ -126,7 +126,7 @@ fn delayed_end_of_a_transaction_does_not_end_the_next_one() {
         ..TestRecord::default()
     };
     let servers = format!("kafka.bootstrap_servers={}", own.way().address());
-    // The first commit is that of the start position. The third never ends.
+    // The first commit is the commit of the start position. The third commit never ends.
     let mut worker = setup.start_armed("a", &[&servers], "commit.begin:3:hang");
     let wait_until_read = |end| {
         wait_until("all is read", LIMIT, || (committed_offset(broker, setup.group(), &input, 0) == Some(end)).then_some(()));

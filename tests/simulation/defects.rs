@@ -1,5 +1,5 @@
-//! Promise: within a stated number of seeds, the simulation detects each defect of this list. The worker once had these defects, or must
-//! never have them.
+//! Promise: within a stated number of seeds, the simulation detects each defect of the list `DEFECTS`. The worker once had these defects,
+//! or must never have them.
 //!
 //! A defect is a branch in the worker, `fault::defect("name")`, that only a simulation can take.
 
@@ -75,7 +75,7 @@ fn expect_panics() {
 }
 
 impl Defect {
-    /// Runs plans until one fails with the defect and is exact without it. Returns a row of a table, or an error if there is none.
+    /// Runs plans until one of them fails with the defect and passes without it. Returns a row of the table, or an error if no plan does.
     fn notice(&self) -> Result<String, String> {
         let (Self { name, does, seeds }, began) = (self, Instant::now());
         let is_noticed = |&seed: &u64| {
@@ -88,7 +88,7 @@ impl Defect {
     }
 }
 
-/// Looks for these defects on all cores. Prints a table, and panics if any defect is not noticed.
+/// Looks for these defects on all cores. Prints a table, and panics if a defect is not detected.
 fn notice_all(defects: &[&Defect]) {
     expect_panics();
     let (next, rows) = (AtomicUsize::new(0), Mutex::new(Vec::new()));

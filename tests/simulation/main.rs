@@ -2,8 +2,8 @@
 //!
 //! The real worker runs against the simulated cluster of `unseen::sim`. A plan is drawn from a seed (`plan`), carried out in virtual time
 //! (`stage`), and judged by the same model as on a real broker (`truth`). A failing plan is shrunk and printed. `UNSEEN_SIM_PLAN=FILE` runs
-//! it again, and `UNSEEN_SIM_SEED=N` runs one seed. Plans also fail if the worker has one of the defects in `defects`. `plans` has plans
-//! that are not drawn.
+//! it again, and `UNSEEN_SIM_SEED=N` runs one seed. Plans also fail if the worker has one of the defects in `defects`. The module `plans`
+//! contains plans that are not random.
 
 mod defects;
 mod harness;
@@ -29,20 +29,19 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-// As in the worker.
+// The worker uses the same allocator.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// The number of failed plans after which the test stops.
 const FAILURES_MAX: usize = 30;
 
-/// Keys of a partition in a window by count that rotates.
+/// The length of a window by count that is shorter than the stream, in keys per partition.
 const ROTATING_KEYS: i64 = 20;
 
 /// The number of faults per plan.
 const FAULTS: usize = 10;
 
-/// The outcome of a plan.
 enum Outcome {
     Exact { kills: u64 },
     Failed(String),
@@ -131,7 +130,7 @@ fn every_plan_is_exact() {
     run_seeds(&(0..100).collect::<Vec<_>>(), &|seed| Plan::draw(seed, FAULTS), None);
 }
 
-/// Offsets and changelog records of all partitions, which do not fit into one request.
+/// The offsets and changelog records of all partitions do not fit into one request.
 #[test]
 fn one_worker_reads_and_commits_two_thousand_partitions() {
     let has = |plan: &Plan, choices: &[&str]| choices.iter().all(|choice| plan.options.has(choice));

@@ -33,7 +33,7 @@ pub struct Plan {
     /// True if the changelog has an aborted transaction before the group starts, as left by a killed `unseen seed`.
     #[serde(default)]
     pub aborted_seed: bool,
-    /// A server that follows the changelog.
+    /// The filter of the server that follows the changelog, or `None` for a plan without a server.
     #[serde(default)]
     pub server: Option<ServerFilter>,
     /// True if requests and answers are lost, late, or rejected.
@@ -41,7 +41,7 @@ pub struct Plan {
     /// The time that brokers need for each record of a transaction.
     #[serde(default)]
     pub record_ms: u64,
-    /// The partitions of every topic.
+    /// The number of partitions of every topic.
     #[serde(default = "Plan::few")]
     pub partitions: i32,
     /// `max.poll.interval.ms`; `None` for the default.
@@ -53,7 +53,7 @@ pub struct Plan {
     /// The lead of each process's wall clock over the brokers' clock at its first start, in milliseconds.
     #[serde(default)]
     pub clocks_ms: [i64; MEMBERS],
-    /// True if a pattern matches the input, and other topics that appear later.
+    /// True if the input is configured by a pattern, which also matches topics that appear later.
     #[serde(default)]
     pub pattern: bool,
     #[serde(skip)]
@@ -63,9 +63,9 @@ pub struct Plan {
 /// The filter of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ServerFilter {
-    /// The worker's filter if a server can have it, or else a cuckoo filter.
+    /// The worker's filter if a server can use it, otherwise a cuckoo filter.
     Worker,
-    /// An aging filter if nothing is retracted, or else a cuckoo filter.
+    /// An aging filter if nothing is retracted, otherwise a cuckoo filter.
     Aging,
     Cuckoo,
 }
@@ -75,7 +75,7 @@ pub enum ServerFilter {
 pub struct Step {
     /// The number of records that are appended before the step.
     pub at: usize,
-    /// The virtual time after that.
+    /// The virtual time between these records and the step.
     pub delay_ms: u64,
     /// The index of the affected process among the running ones.
     pub who: usize,
@@ -90,7 +90,7 @@ pub enum Fault {
     KillAfter(u64),
     /// `kill -9` at the n-th pass of a fault point.
     KillAt(String, u32),
-    /// A step of a transaction or a checkpoint fails.
+    /// A step of a transaction or a checkpoint fails at the n-th pass of its fault point.
     FailAt(String, u32),
     /// The process is frozen for a while.
     Stop {
@@ -109,7 +109,7 @@ pub enum Fault {
         killed: bool,
     },
     Roll,
-    /// A second process with the same names and a copy of the disk.
+    /// A second process runs with the name of the first and a copy of its disk.
     Twin {
         killed: bool,
     },
@@ -122,7 +122,7 @@ pub enum Fault {
         entry: usize,
         killed: bool,
     },
-    /// The process stops, and its disk returns to its state at the last such step.
+    /// The process stops, and its disk is replaced by the copy that the previous step of this kind made.
     OldDisk,
     FullDisk {
         ms: u64,
@@ -138,15 +138,15 @@ pub enum Fault {
     Outage {
         ms: u64,
     },
-    /// A partition of the input gets another leader that lags for a moment.
+    /// A partition of the input gets another leader, whose high watermark lags for a moment.
     Elect {
         partition: i32,
         lag: i64,
     },
-    /// A process stops. Its partitions are restored while former leaders of the input answer, which were frozen.
+    /// A process stops. While its partitions are restored, former leaders of the input, which were frozen, answer with outdated offsets.
     FormerLeader,
-    /// A process stops. Its partitions are restored while a frozen former group coordinator answers. Random plans do not contain this
-    /// fault.
+    /// A process stops. While its partitions are restored, a former group coordinator, which was frozen, answers with outdated offsets.
+    /// Random plans do not contain this fault.
     FormerCoordinator,
     /// All processes stop, and the input is deleted and recreated.
     RecreateInput,
@@ -174,12 +174,12 @@ pub enum Fault {
     LateEnd {
         ms: u64,
     },
-    /// `kill -9`, and a restart, with the checkpoints of the group's start if there is no changelog. When the new process has restored its
-    /// partitions, all partitions get other leaders, which for a moment know only some of the committed records.
+    /// `kill -9`, and a restart. Without a changelog, the process restarts with its checkpoints from the start of the group. When the
+    /// process has restored its partitions, all partitions get other leaders, which know only some of the committed records for a moment.
     ElectAfterRestore {
         lag: i64,
     },
-    /// The wall clock of a process steps.
+    /// The wall clock of a process jumps by this time.
     StepClock {
         ms: i64,
     },
@@ -217,7 +217,7 @@ pub enum Fault {
     MoveAll {
         lag: i64,
     },
-    /// A topic without records appears, which a pattern of the configuration matches.
+    /// An empty topic appears that the pattern of the configuration matches.
     NewTopic,
 }
 
@@ -230,7 +230,7 @@ impl Plan {
         4
     }
 
-    /// The plan of a seed.
+    /// The plan of a seed, with this number of faults.
     pub fn draw(seed: u64, faults: usize) -> Self {
         let mut random = SplitMix(seed ^ 0x5eed);
         let options = Options::of_seed(seed);
@@ -249,7 +249,7 @@ impl Plan {
             network: random.below(2) == 0,
             record_ms: 0,
             partitions: Self::few(),
-            // Longer than a worker doubts that a log was truncated.
+            // Longer than the five seconds after which a worker accepts that a log was truncated.
             max_poll_ms: (random.below(4) == 0).then_some(8_000),
             append_time: false,
             clocks_ms: [0; MEMBERS],
@@ -276,17 +276,18 @@ impl Plan {
             plan.steps.retain(|step| step.fault != Fault::DeleteRepartitionTopic);
         }
         if plan.steps.iter().any(|step| step.fault.changes_conditions()) && !table::promise(plan.rows()).exact {
-            // Records that are read again may be judged by another condition.
+            // If the output need not be exact, records may be read again and judged by the new condition.
             plan.steps.retain(|step| !step.fault.changes_conditions());
         }
         if plan.steps.iter().any(|step| matches!(step.fault, Fault::LoseOffsets | Fault::ResetOffset { .. })) {
-            // The metadata of the offsets shows which entries have read the records, and where a group with `start = "latest"` began.
+            // Drops changes that need the metadata of the group's offsets: it shows which entries have read the records, and where a group
+            // with `start = "latest"` began.
             let is_latest = plan.options.has("start = \"latest\"");
             let needs_it = |fault: &Fault| *fault == Fault::Change(Change::Rules) || is_latest && *fault == Fault::Change(Change::Emit);
             plan.steps.retain(|step| !needs_it(&step.fault));
         }
         if plan.has(&Fault::Change(Change::When)) {
-            // Records that are evaluated again by the other rule are selected by the present condition.
+            // A change of `emit` makes all records be evaluated again, and the present condition would select among them.
             plan.steps.retain(|step| step.fault != Fault::Change(Change::Emit));
         }
         plan.begin_kills = (plan.options.has("state.changelog = true") && random.below(3) == 0)
@@ -296,30 +297,30 @@ impl Plan {
         if random.below(4) == 0 {
             plan.clocks_ms = std::array::from_fn(|_| pick(&mut random, &[0, -10_000_000, -60_000, 500, 60_000, 10_000_000]));
         }
-        // Without a changelog entry, some records with verdicts must be written in one transaction.
+        // Brokers are slow only if there is a changelog. Without one, some decided records must be written in one transaction.
         let is_atomic = plan.options.has("delivery = \"exactly_once\"") && plan.options.has("state.changelog = true");
         if is_atomic && plan.transaction_records > 300 && random.below(8) == 0 {
-            // Each entry of an input writes its own announcements, and each rejected record makes a transaction start again.
+            // Each entry of an input writes its own first changelog records, and each rejected record restarts the transaction.
             let most = if plan.options.has(RULES) && plan.options.has("records that the output refuses") { 20 } else { 50 };
             plan.record_ms = pick(&mut random, &[20, 50]).min(most);
-            // Several workers announce themselves at the same time. Brokers that need longer than the timeout for that would never accept
-            // any of them.
+            // Several workers write their first changelog records at the same time. If brokers need longer than the timeout for these
+            // records, no transaction can be committed.
             plan.transaction_ms = 2_000;
         }
         if random.below(20) == 0 {
             plan.partitions = pick(&mut random, &[50, 100]);
-            // A transaction over all partitions takes up to some seconds. Restoring the partitions takes longer, and the worker does not
+            // A transaction over all partitions takes up to a few seconds. Restoring the partitions takes longer, and the worker does not
             // poll meanwhile.
             (plan.transaction_ms, plan.max_poll_ms) = (10_000, None);
         }
-        // A server would spend most of the time on queries for that number of keys and partitions. If the changelog is deleted, the server
-        // does not learn what it forgot.
+        // With many partitions, a server would spend most of the time on queries. If the changelog is deleted, a server does not notice
+        // which keys it has lost.
         let may_serve = plan.options.has("state.changelog = true") && plan.partitions == Self::few() && !plan.has(&Fault::DeleteChangelog);
         plan.server = server.filter(|_| may_serve && !plan.options.has(ON_CHANGE));
-        // A process whose clock is behind sees the brokers' times as times from the future.
+        // A process whose clock is behind considers the brokers' timestamps to be in the future.
         let has_brokers_clock =
             plan.clocks_ms == [0; MEMBERS] && !plan.steps.iter().any(|step| matches!(step.fault, Fault::StepClock { .. }));
-        // The brokers' times are far from the event times, so keys would expire when the time changes.
+        // The brokers' timestamps are far from the event times, so keys would expire when `time` changes.
         let keeps_time = !plan.has(&Fault::Change(Change::Time));
         plan.append_time = has_brokers_clock && random.below(6) == 0 && keeps_time;
         // A separate generator, so that existing seeds keep their plans.
@@ -337,10 +338,11 @@ impl Plan {
         ["start = \"latest\"", "instance_id", "a space that topics share"].iter().all(|option| !self.options.has(option))
     }
 
-    /// The plan with a pattern, and some topics that appear.
+    /// Adds a pattern to the plan, and steps at which topics appear.
     pub fn with_pattern(mut self, random: &mut SplitMix) -> Self {
         self.pattern = true;
-        // A filter of its own is for one space, and each topic that appears has its own space.
+        // A filter that is configured for the server belongs to one space, and each new topic has its own space. For that space, the server
+        // needs the worker's filter.
         self.server = self.server.filter(|_| self.servers_can_have_the_workers_filter() && !self.options.has(RULES));
         let step = |_| {
             let delay_ms = pick(random, &[0, 5, 50, 400]);
@@ -351,7 +353,7 @@ impl Plan {
         self
     }
 
-    /// True if a server can have the filter of each configuration of the workers.
+    /// True if a server can use the filter of the workers, before and after each change of the configuration.
     fn servers_can_have_the_workers_filter(&self) -> bool {
         let mut memory = self.options.memory(self.capacity);
         let can_have = |memory: &Memory| memory.rate_of_follower(self.options.has("retract")).is_some();
@@ -363,9 +365,9 @@ impl Plan {
             })
     }
 
-    /// The plan with this number of additional steps that kill a process anywhere.
+    /// Adds steps that kill a process at any time.
     pub fn with_kills(mut self, kills: usize) -> Self {
-        // Slow brokers would still write what killed processes have sent.
+        // Slow brokers would continue to write the records of killed processes.
         self.record_ms = if kills > 0 { 0 } else { self.record_ms };
         let mut random = SplitMix(self.seed ^ 0xdead);
         let kill = |_| {
@@ -402,7 +404,7 @@ impl Plan {
     /// The matching rows of docs/contributing/promises.md.
     pub fn rows(&self) -> Vec<&str> {
         let has = |choice| self.options.has(choice);
-        // Checkpoints have the keys of a deleted changelog, and the input has the keys that they lack.
+        // After the changelog is deleted, its keys are only in checkpoints and in the input. So the promises without a changelog apply.
         let lacks_changelog = has("state.changelog = false") || self.has(&Fault::DeleteChangelog);
         let faults = self.steps.iter().filter_map(|step| {
             Some(match step.fault {
@@ -425,7 +427,7 @@ impl Plan {
                 {
                     "the state directory is lost or harmed, without a changelog"
                 }
-                // Keys that were emitted since are emitted again, as with a group that has lost its offsets.
+                // Keys that were emitted after the new offset are emitted again, as with a group that has lost its offsets.
                 Fault::ResetOffset { .. } => "the group's offsets are lost, without a changelog",
                 Fault::LoseOffsets if has("repartition = true") => "the group's offsets are lost, with repartition",
                 Fault::LoseOffsets if lacks_changelog => "the group's offsets are lost, without a changelog",
@@ -460,7 +462,7 @@ pub const FAILING: [&str; 9] = [
 ];
 
 impl Fault {
-    /// True if the committed offsets do not tell which records the group has read so far.
+    /// True if the committed offsets do not show which records the group has read so far.
     pub const fn changes_the_input(&self) -> bool {
         matches!(
             self,
@@ -476,7 +478,7 @@ impl Fault {
         )
     }
 
-    /// True if other records are deduplicated, or by another entry.
+    /// True if the fault changes which records are deduplicated, or which entry deduplicates them.
     const fn changes_conditions(&self) -> bool {
         matches!(self, Self::Change(Change::When | Change::Rules))
     }
@@ -489,13 +491,13 @@ impl Fault {
         let is_spared = has_changelog || by_keys && !has("cold_start = \"fail\"");
         let may_change = |change| match change {
             Change::Size => plan.options.filter().keeps_window(),
-            // Only one kind has contents.
+            // Only one kind of filter supports `emit = "on_change"`.
             Change::Kind => has_changelog && has("refresh = false") && plan.options.filter().keeps_window() && !has(ON_CHANGE),
             Change::Stable => has_changelog && by_keys,
             Change::Slices | Change::Window | Change::Time => has_changelog && !plan.options.rotates(),
-            // Each record is judged by the condition with which it was first read.
+            // Each record is judged by the condition with which it was first read, so the order must be known.
             Change::When | Change::Rules => has_changelog && plan.options.is_ordered(),
-            // All records that were read are evaluated again, by the new rule.
+            // All records that were read are evaluated again, with the new `emit`.
             Change::Emit => has_changelog && has(ON_CHANGE) && has("cold_start = \"rebuild\"") && !plan.options.rotates(),
         };
         loop {

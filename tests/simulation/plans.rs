@@ -1,7 +1,7 @@
 //! Promise: in the situations after which these tests are named, the output is as docs/contributing/promises.md promises.
 //!
-//! Drawn plans reach most of these situations sooner or later. These plans reach them in every run. Most have an `instance_id`: without
-//! one, the group would wait until the session of a killed process ends, and by then the stream would have ended, too.
+//! Random plans reach most of these situations, but only with some seeds. The plans below reach them in every run. Most have an
+//! `instance_id`: without one, the group would wait until the session of a killed process ends, and the stream would end before that.
 
 use crate::options::{Change, DIMENSIONS, ENCODED, EVENT_TIMES, FILTERS, Filter, ON_CHANGE, RULES, WHEN};
 use crate::plan::{FAILING, Fault, Plan, ServerFilter, Step};
@@ -47,7 +47,7 @@ fn step(at: usize, fault: Fault) -> Step {
     Step { at, delay_ms: 50, who: 0, fault }
 }
 
-/// A fault right after the previous step, before a process that was started there has done anything.
+/// A fault right after the previous step, before a process that this step started has done anything.
 fn at_once(at: usize, fault: Fault) -> Step {
     Step { delay_ms: 0, ..step(at, fault) }
 }
@@ -68,7 +68,7 @@ fn check(plan: &Plan) -> u64 {
     }
 }
 
-/// Carries out a plan that was kept because it failed once. With the defect that was found, it must fail.
+/// Carries out a plan that was kept because it once failed. With the defect that caused the failure, the plan must still fail.
 fn check_kept(defect: &'static str, plan: &str) {
     let plan = Plan::parse(plan).expect("a plan");
     check(&plan);
@@ -179,14 +179,14 @@ fn worker_is_killed_at_every_point_of_a_revocation() {
 /// A topic appears that a pattern matches. The process is killed while it ends its work with the old topics, or starts with the new one.
 #[test]
 fn worker_is_killed_at_every_point_of_a_start_with_a_new_topic() {
-    // The process finds the topic before the stream ends.
+    // A harmless fault that delays the end of the stream until the process has found the topic.
     let found = || Step { delay_ms: 3_000, ..step(100, Fault::Elect { partition: 0, lag: 0 }) };
     let with_topic = |kill| Plan { pattern: true, ..plan(&[], [step(40, kill), step(60, Fault::NewTopic), found()]) };
     kill_at_each(DRAINING, &[1], with_topic);
     kill_at_each(STARTING, &[1], with_topic);
 }
 
-/// Members that know different topics for a while, in each of two protocols.
+/// For a while, the members of the group know different topics.
 #[test]
 fn members_start_with_new_topics_at_different_times() {
     for options in [&[][..], &["workers = 2"], &["repartition = true", COVERS_ALL]] {
@@ -215,7 +215,7 @@ fn steps_of_transactions_and_checkpoints_fail() {
     }
 }
 
-/// After an abort, the worker reads decided records together with many new ones. It writes the decided ones first.
+/// After an abort, the worker reads decided records together with many new ones. It must write the decided records first.
 #[test]
 fn decided_records_are_emitted_before_new_ones_after_an_abort() {
     let steps = [
@@ -243,7 +243,7 @@ fn state_survives_configuration_changes() {
     }
 }
 
-/// Event times differ from Kafka's timestamps by up to half a window, in several units, and some records have none.
+/// Event times differ from Kafka's timestamps by up to half a window, in several units, and some records have no event time.
 #[test]
 fn keys_expire_by_event_time_through_kills_and_a_lost_disk() {
     let odd = "records that are late, from the future, or without a time";
@@ -264,7 +264,7 @@ fn window_that_covers_all_records_survives_a_change_of_its_times() {
     check(&plan(&[STATIC, COVERS_ALL, NO_COLD_START, EVENT_TIMES], steps));
 }
 
-/// By a header or a field, whether the record has a key or not.
+/// A header or a field selects the records to deduplicate. Some records have no key.
 #[test]
 fn records_pass_through_in_order_through_kills_and_a_lost_disk() {
     let of = |more: &[&str]| {
@@ -297,7 +297,7 @@ fn changed_condition_applies_to_later_records() {
     check(&plan(&[STATIC, COVERS_ALL, NO_COLD_START, WHEN, EVENT_TIMES], [steps().to_vec(), vec![lost]].concat()));
 }
 
-/// On, on, off, on becomes on, off, on, even if the worker that emits the third has only the changelog.
+/// The contents on, on, off, on are emitted as on, off, on, even if the worker that emits the third record has only the changelog.
 #[test]
 fn changed_contents_are_emitted_through_kills_and_lost_disks() {
     let of = |more: &[&str]| {
@@ -369,7 +369,7 @@ fn group_that_lost_its_offsets_does_not_start_over() {
     check(&plan(&[STATIC, COVERS_ALL, "start = \"latest\"", "workers = 2"], steps));
 }
 
-/// Records from before the group's start were never emitted, so a cold start must not take them for seen.
+/// Records from before the group's start were never emitted, so a cold start must not count them as seen.
 #[test]
 fn cold_start_ignores_records_from_before_the_group() {
     let steps = [step(60, Fault::LoseDisk { killed: false })];
@@ -427,7 +427,7 @@ fn static_members_restart_one_by_one() {
     check(&plan(&[STATIC], steps));
 }
 
-/// A new leader that does not know the committed end yet reports the end of its partition too early. Drawn plans seldom have a warm-up at
+/// A new leader that does not know the committed end yet reports the end of its partition too early. Random plans seldom have a warm-up at
 /// that moment, so this test also checks that the simulation detects a worker that believes the leader.
 #[test]
 fn an_early_end_of_a_partition_does_not_end_its_warm_up() {
@@ -437,8 +437,8 @@ fn an_early_end_of_a_partition_does_not_end_its_warm_up() {
     assert!(matches!(run(&plan, Some("early_end_ends_warm_up")), Outcome::Failed(_)), "the simulation does not notice the defect");
 }
 
-/// A copy of an `EndTxn` request that arrives during the next transaction would commit a part of it (KIP-890). Drawn plans seldom have
-/// one open at that moment.
+/// A copy of an `EndTxn` request that arrives during the next transaction would commit a part of it (KIP-890). Random plans seldom have a
+/// transaction open at that moment.
 #[test]
 fn a_late_end_of_a_transaction_is_fenced() {
     let options = [STATIC, COVERS_ALL, "kind = \"exact\"", "on_invalid = \"drop\""];
@@ -448,12 +448,12 @@ fn a_late_end_of_a_transaction_is_fenced() {
     assert!(matches!(run(&plan, Some("late_request_not_fenced")), Outcome::Failed(_)), "the simulation does not notice the defect");
 }
 
-/// A member is frozen while it is assigned partitions. It wakes when another member owns them, and reads that member's announcement in the
-/// changelog. Without proof of its own membership, it would outrank the new owner, and servers would skip the new owner's records.
+/// A member is frozen while it is assigned partitions. When it wakes up, another member owns them and has written to their changelog.
+/// Without proof of its own membership, the frozen member would claim a later epoch, and servers would skip the new owner's records.
 #[test]
 fn replaced_member_does_not_outrank_its_successor() {
     let stop = Fault::StopAt { point: "assign.committed".to_owned(), count: 1, ms: 3_500 };
-    // The other records arrive after that.
+    // The other records arrive after the frozen member has woken up.
     let pause = Step { delay_ms: 3_200, ..step(120, Fault::StepClock { ms: 0 }) };
     let steps = [step(60, Fault::Kill), at_once(60, stop), step(62, Fault::Join), pause];
     let mut plan = plan(&[STATIC, COVERS_ALL, "delivery = \"at_least_once\"", "kind = \"exact\""], steps);
@@ -462,8 +462,8 @@ fn replaced_member_does_not_outrank_its_successor() {
     assert!(matches!(run(&plan, Some("membership_not_proved")), Outcome::Failed(_)), "the simulation does not notice the defect");
 }
 
-/// Another member takes over a truncated partition, and has to warm it up from an old checkpoint. Until it has done so, its state is behind
-/// the group's stream time. It must not commit the older time, because the next warm-up would stop there and forget too little.
+/// Another member takes over a truncated partition, and has to warm it up from an old checkpoint. Until the warm-up ends, the member's
+/// state is behind the group's stream time. The member must not commit its older time, because the next warm-up would stop there too early.
 #[test]
 fn a_truncated_partition_keeps_the_stream_time_of_the_group() {
     let options =
@@ -481,7 +481,7 @@ fn a_truncated_partition_keeps_the_stream_time_of_the_group() {
     assert!((0..4).map(with_defect).fold(false, |any, noticed| any | noticed), "the simulation does not notice the defect");
 }
 
-/// The second reset is within a commit that the group wrote after the first one.
+/// The second reset leads into a commit that the group wrote after the first reset.
 #[test]
 fn offsets_that_are_reset_twice_lose_no_key() {
     for partition in 0..4 {
@@ -504,8 +504,8 @@ fn worker_that_polls_too_seldom_loses_its_partitions() {
     }
 }
 
-/// Each set of brokers that a process cannot reach. With some of them, it is a member that cannot read or commit all of its partitions.
-/// With others, it reads but is no longer a member.
+/// Tests each set of brokers that a process may be unable to reach. With some sets, the process remains a member that cannot read or commit
+/// all of its partitions. With others, it reads but is no longer a member.
 #[test]
 fn a_worker_is_cut_off_from_some_brokers() {
     for bits in 1..8 {
@@ -551,21 +551,21 @@ fn lost_offsets_are_found_in_a_changelog_that_starts_after_the_checkpoint() {
     check_kept("gap_forgets_group_offsets", include_str!("seeds/lost_offsets_after_a_trim.txt"));
 }
 
-/// Records expire while the group is stopped. A process that is killed before its next checkpoint has logged where the state continues.
+/// Records expire while the group is stopped. A process that is killed before its next checkpoint has logged where to continue reading.
 #[test]
 fn a_kill_after_records_expired_forgets_no_key() {
     check_kept("expired_records_not_logged", include_str!("seeds/killed_after_expiry.txt"));
 }
 
-/// The changelog is deleted, and its first records are from a member with an older checkpoint, which warmed up. A member whose checkpoint is
-/// between them must keep it, because it has keys from before the changelog.
+/// The changelog is deleted. The first records of the new changelog are from a member that warmed up from an old checkpoint. A member with
+/// a newer checkpoint must keep it, because it has keys from before the new changelog.
 #[test]
 fn a_warm_up_in_a_recreated_changelog_is_not_a_reset() {
     check_kept("warm_up_taken_for_reset", include_str!("seeds/recreated_changelog.txt"));
 }
 
 /// The changelog of one entry is deleted after the disk was full. The repartition topic must still have the records that the entry's
-/// checkpoint lacks, although the other entry has a later checkpoint.
+/// checkpoint lacks, although the other entry of the input has a later checkpoint.
 #[test]
 fn a_lost_changelog_is_replaced_by_records_that_were_not_trimmed() {
     check_kept("trimmed_before_checkpoint", include_str!("seeds/changelog_lost_after_a_trim.txt"));
@@ -584,14 +584,14 @@ fn a_former_owner_does_not_replace_a_checkpoint() {
     check_kept("claims_ignored", include_str!("seeds/superseded_checkpoint.txt"));
 }
 
-/// librdkafka takes a rebalance for handled before the worker has seen it.
+/// librdkafka considers a rebalance handled before the worker has seen it.
 #[test]
 fn nothing_is_committed_before_a_rebalance_is_handled() {
     check_kept("unhandled_rebalance_ignored", include_str!("seeds/unhandled_rebalance.txt"));
 }
 
-/// A worker restarts fetching while a revocation is queued. librdkafka takes the calls for answers to it, so that the worker's own answers
-/// arrive while other rebalances await theirs.
+/// A worker restarts fetching while a revocation is queued. librdkafka takes these calls as the answer to the revocation. The worker's own
+/// answer then arrives while the next rebalance awaits its answer.
 #[test]
 fn late_answers_to_rebalances_leave_no_partition_unread() {
     check(&Plan::parse(include_str!("seeds/late_answers.txt")).expect("a plan"));
@@ -602,7 +602,7 @@ fn rejected_records_are_not_forwarded_forever() {
     check_kept("forwarded_again", include_str!("seeds/forwarded_and_rejected.txt"));
 }
 
-/// Records that pass through leave before repartitioning, so the offsets of forwarded records next to them cannot be committed early.
+/// Records that pass through are not repartitioned. The offsets of forwarded records next to them must not be committed early.
 #[test]
 fn copies_of_forwarded_records_wait_until_rejected_ones_are_committed() {
     check_kept("new_records_join_rejected_ones", include_str!("seeds/forwarded_next_to_passing.txt"));
@@ -610,7 +610,7 @@ fn copies_of_forwarded_records_wait_until_rejected_ones_are_committed() {
     check(&Plan::parse(include_str!("seeds/rejected_copies_in_one_batch.txt")).expect("a plan"));
 }
 
-/// Each entry has a window, a state, and a changelog of its own.
+/// Each entry of an input has its own window, state, and changelog.
 #[test]
 fn entries_of_one_input_survive_kills_and_a_lost_disk() {
     let of = |more: &[&str]| {
@@ -635,7 +635,7 @@ fn entries_of_one_input_survive_kills_and_a_lost_disk() {
     }
 }
 
-/// A new entry starts without keys, and one that returns has those that it had. No record counts as seen that belonged to another entry.
+/// A new entry starts without keys, and an entry that returns has its former keys. Records of another entry do not count as seen.
 #[test]
 fn entries_of_one_input_are_removed_and_added() {
     let change = |at| step(at, Fault::Change(Change::Rules));

@@ -1,6 +1,6 @@
 //! Connects a producer and initializes its transactions.
 //!
-//! Owns the number of retries if another producer interferes. Must never write anything.
+//! Owns the retries if another producer interferes. Must never write a record.
 
 use super::error::duplicate_producer;
 use super::offsets::REQUEST_BYTES_MAX;
@@ -10,17 +10,17 @@ use crate::config::Config;
 use crate::fault;
 use std::cell::{Cell, RefCell};
 
-/// The batch size below which each record gets its own batch.
+/// The batch size in bytes below which each record gets its own batch.
 const ONE_RECORD_BYTES: usize = 512;
 
-/// The number of times that another producer with the same transactional id may interfere.
+/// The number of times that another producer with the same transactional id may interfere before connecting fails.
 const FENCED_MAX: u32 = 4;
 
 impl<B: Broker> Sink<B> {
-    /// Creates a producer that can begin transactions. Aborts the open transaction of its predecessor.
+    /// Creates a producer that can begin transactions. Aborts the open transaction of the previous producer with this transactional id.
     ///
-    /// `partitions` is the number of input partitions. `batch_bytes` is the maximum size of a batch. If it is so small that few records
-    /// fit, every record gets its own batch.
+    /// `partitions` is the number of input partitions. `batch_bytes` is the maximum size of a batch. If few records fit into such a batch,
+    /// every record gets its own batch.
     ///
     /// # Errors
     /// Returns an error if librdkafka rejects the configuration, the brokers deny access, or `stop` returns true while waiting.
@@ -39,7 +39,7 @@ impl<B: Broker> Sink<B> {
                 Ok(()) => return Ok(sink),
                 Err(_) if stop() => return Err(Error::Stopped),
                 // If two producers start at the same time, brokers may report either of them as fenced. librdkafka cannot recover from this
-                // error.
+                // error, so the next attempt needs a new producer.
                 Err(error) if error.code == ErrorCode::Fenced && fenced < FENCED_MAX => {
                     fenced += 1;
                     tracing::warn!(error = %error, transactional_id, attempt = fenced, "another producer with this transactional id interfered; retrying with a new producer");
@@ -64,7 +64,7 @@ impl<B: Broker> Sink<B> {
         Ok(Self { producer, delivery, patience, one_record_per_batch, batch_bytes, group, offset_request_bytes, failures, names_records })
     }
 
-    /// Waits until the coordinator has ended the transaction of the predecessor.
+    /// Waits until the transaction coordinator has ended the open transaction of the previous producer.
     fn init(&self, transactional_id: &str, stop: &dyn Fn() -> bool) -> Result<(), ClientError> {
         fault::step("connect.begin").map_err(ClientError::fenced)?;
         if !self.transactional() {
@@ -72,7 +72,7 @@ impl<B: Broker> Sink<B> {
         }
         loop {
             match self.producer.init_transactions(CALL_TIMEOUT) {
-                // While a broker ends the transaction of a predecessor, it returns "concurrent transactions".
+                // While the coordinator ends the previous producer's transaction, it returns the retriable error "concurrent transactions".
                 Err(error) if error.is_retriable && !stop() => {
                     throttle::report(&format!("{transactional_id} {error}"), |left_out| {
                         tracing::warn!(error = %error, transactional_id, left_out, "waiting for the transaction coordinator");

@@ -1,6 +1,6 @@
 //! The reaction to a failure of the producer.
 //!
-//! Owns the decision, but not its execution. Must never treat a permanent failure as temporary.
+//! Owns the choice of the reaction, which the worker carries out. Must never treat a permanent failure as temporary.
 
 use super::Refused;
 use crate::broker::{ClientError, ErrorCode};
@@ -11,11 +11,11 @@ use crate::broker::{ClientError, ErrorCode};
 pub enum SinkError {
     /// Abort the transaction, and write its records again.
     Abort(String),
-    /// Like `Abort`, but these records are the cause: their topics will never accept them.
+    /// Like `Abort`, but the cause is known: topics have rejected these records, and would reject them again.
     Refused(Vec<Refused>),
     /// It is unknown whether the transaction was committed. Create a new sink, and let the group's committed offsets decide.
     Unknown(String),
-    /// Like `Unknown`: another producer with this transactional id has started, or the coordinator has aborted the transaction.
+    /// Like `Unknown`. Another producer with this transactional id has started, or the coordinator has aborted the transaction.
     Fenced(String),
     /// Stop, because a retry would also fail.
     Exit(String),
@@ -39,7 +39,7 @@ pub(super) fn not_allowed(message: &str) -> SinkError {
     SinkError::Exit(format!("the brokers deny writing {message}; give this user Write on that topic"))
 }
 
-/// Returns the reaction to an error of the producer that a retry cannot fix.
+/// Returns the reaction to an error that a retry of the same call cannot fix.
 pub(super) fn next(error: &ClientError) -> SinkError {
     if let Some(right) = error.missing_permission {
         return SinkError::Exit(format!("the brokers deny access: {error}; give this user {right}"));
@@ -50,6 +50,6 @@ pub(super) fn next(error: &ClientError) -> SinkError {
     if error.code == ErrorCode::OffsetMetadataTooLarge {
         return SinkError::Exit(format!("{error}; set offset.metadata.max.bytes on the brokers to at least 256 (the default is 4096)"));
     }
-    // Any other error is a timeout, or an error that librdkafka cannot recover from.
+    // Without `requires_abort`, the error is a timeout, or librdkafka cannot recover from it. The outcome is then unknown.
     if error.requires_abort { SinkError::Abort(error.to_string()) } else { SinkError::Unknown(error.to_string()) }
 }

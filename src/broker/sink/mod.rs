@@ -43,14 +43,14 @@ const LINGER_WAIT: Duration = Duration::from_millis(2);
 /// The time to wait for room in a full queue before a record is tried again.
 const QUEUE_FULL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A record to write. The key and the value belong to an input record.
+/// A record to write, with the key and the value of an input record.
 pub struct Outgoing<'a, R, H = AddedHeaders> {
     /// The topic and partition to write to.
     pub target: Target<'a>,
-    /// The record. Its key and value are written unchanged.
+    /// The input record. Its key and value are written unchanged.
     pub message: &'a R,
     pub time: Option<Timestamp>,
-    /// The changes to its headers.
+    /// The changes to the headers of the input record.
     pub headers: &'a H,
     /// The number that identifies the record in failures.
     pub origin: usize,
@@ -111,15 +111,17 @@ impl<B: Broker> Sink<B> {
         self.names_records.get()
     }
 
-    /// Copies what `previous` has learned about the brokers.
+    /// Copies two facts about the brokers from the `previous` sink: whether they name rejected records, and the request size that they
+    /// accept.
     pub fn learn_from(&self, previous: &Self) {
         self.names_records.set(self.names_records() || previous.names_records());
         self.offset_request_bytes.set(previous.offset_request_bytes.get());
     }
 
-    /// True if a request to commit offsets or to end a transaction was never answered. librdkafka has sent it again, but the first copy may
-    /// still arrive, and affect the next transaction of this producer. Only another producer has a different epoch. Brokers distinguish
-    /// transactions of the same epoch only for clients with transactions V2 (KIP-890), which librdkafka does not support.
+    /// True if a request to commit offsets or to end a transaction was never answered. librdkafka has sent the request again, but the first
+    /// copy may still arrive. It could then affect the next transaction of this producer, because all transactions of a producer have the
+    /// same epoch. Only a new producer gets a new epoch. Transactions V2 (KIP-890) change the epoch with each transaction, but librdkafka
+    /// does not support them.
     #[must_use]
     pub fn has_late_request(&self) -> bool {
         self.producer.has_late_request()
@@ -132,7 +134,7 @@ impl<B: Broker> Sink<B> {
     pub fn begin(&self) -> Result<(), SinkError> {
         self.producer.take_failures();
         self.failures.borrow_mut().clear();
-        // Drops the offsets of changelog records that were aborted.
+        // The offsets of aborted changelog records are not needed.
         self.take_logged();
         fault::step("transaction.begin").map_err(SinkError::Unknown)?;
         if self.transactional() { self.producer.begin_transaction().map_err(|error| next(&error)) } else { Ok(()) }
@@ -157,8 +159,8 @@ impl<B: Broker> Sink<B> {
         })
     }
 
-    /// Without transactions, waits until all sent records are written. Outputs are written before the changelog, and the changelog before
-    /// the offsets. After a crash, none of them may be ahead of an earlier one.
+    /// Without transactions, waits until all sent records are written. The worker calls this after it has sent the outputs, and again after
+    /// the changelog records. So after a crash, the changelog is never ahead of the outputs, and the offsets are never ahead of either.
     ///
     /// # Errors
     /// Returns the [`SinkError`] that states how to react.
@@ -186,7 +188,7 @@ impl<B: Broker> Sink<B> {
         })
     }
 
-    /// Takes the offsets of the changelog records written since the last call. They are valid if the transaction is committed.
+    /// Takes the offsets of the changelog records written since the last call. The offsets are valid only if the transaction is committed.
     pub fn take_logged(&self) -> BTreeMap<TopicPartition, Vec<Offset>> {
         self.producer.take_written()
     }
@@ -214,7 +216,7 @@ impl<B: Broker> Sink<B> {
                 if runtime::since(*waited.get_or_insert_with(runtime::now)) > self.patience {
                     return Err(SinkError::Abort(format!("the send queue stayed full for {:?}", self.patience)));
                 }
-                // Sends lingering records.
+                // A flush also sends lingering records, which makes room in the queue.
                 let _ = self.producer.flush(QUEUE_FULL_INTERVAL);
                 return Ok(());
             }
@@ -280,7 +282,7 @@ impl<B: Broker> Sink<B> {
         }
     }
 
-    /// Returns the reason why the open transaction has failed. librdkafka reports it when asked to begin another transaction.
+    /// Returns the reason why the open transaction has failed. librdkafka reports the reason when it is asked to begin another transaction.
     fn why_failed(&self) -> SinkError {
         match self.producer.begin_transaction().as_ref().map_err(next) {
             Err(failure @ (SinkError::Abort(_) | SinkError::Exit(_))) => failure,
@@ -288,12 +290,13 @@ impl<B: Broker> Sink<B> {
         }
     }
 
-    /// If rejected records made the transaction fail, adds the broker's messages about them.
+    /// If rejected records made the transaction fail, replaces the failure with one that contains the broker's messages about these
+    /// records.
     fn explain(&self, failure: SinkError) -> SinkError {
         if !matches!(failure, SinkError::Abort(_) | SinkError::Exit(_)) {
             return failure;
         }
-        // The call that reports a failed transaction does not contain the reason, but the delivery reports do.
+        // The error of the failed call does not contain the reason, but the delivery reports do.
         self.take_reports();
         self.collect_failures();
         let failures = self.failures.take();
@@ -322,7 +325,7 @@ impl<B: Broker> Sink<B> {
         let refused = refused.into_iter().filter_map(|(failed, invalid)| {
             let WrittenFrom::Read(origin) = WrittenFrom::of(failed.tag) else { return None };
             let is_certain = match invalid.reason {
-                // A record larger than a batch was alone in its batch.
+                // A record of at least the maximum batch size was alone in its batch, so the record itself is too large.
                 Reason::Oversize => failed.bytes >= self.batch_bytes,
                 _ => is_named && !failed.reason.is_empty(),
             };
@@ -349,10 +352,10 @@ impl<B: Broker> Sink<B> {
         }
     }
 
-    /// Commits the open transaction with these offset requests. A warm-up commits without any.
+    /// Adds the offsets in `requests` to the open transaction, and commits the transaction.
     fn commit_transaction(&self, requests: &[&[OffsetToCommit]], group: Option<MembershipOf<B>>) -> Result<(), SinkError> {
         fault::step("commit.begin").map_err(SinkError::Abort)?;
-        // librdkafka sends lingering records while we wait for the offset commits.
+        // Makes librdkafka send lingering records now, while this thread waits for the offset commits.
         let _ = self.producer.flush(LINGER_WAIT);
         let group = group.ok_or_else(|| SinkError::Abort("the consumer has left its group".to_owned()))?;
         self.send_offsets(requests, &group)?;
@@ -380,7 +383,7 @@ impl<B: Broker> Sink<B> {
         })
     }
 
-    /// Repeats a call until it succeeds, as long as it can be retried and the transaction has not timed out.
+    /// Repeats a call until it succeeds, fails permanently, or has been retried for two transaction timeouts.
     fn attempt(&self, call: impl Fn() -> Result<(), ClientError>) -> Result<(), ClientError> {
         Self::attempt_for(self.patience, call)
     }
@@ -423,8 +426,8 @@ impl<B: Broker> Sink<B> {
         }
     }
 
-    /// Aborts the sent records. The producer must not be used after that. If the brokers do not respond soon, they abort the transaction
-    /// after its timeout.
+    /// Aborts the open transaction, after which the producer must not be used. If the brokers do not respond within ten seconds, they abort
+    /// the transaction themselves when it times out.
     pub fn leave(&self) {
         if self.transactional()
             && let Err(failure) = self.abort_transaction(CALL_TIMEOUT)
@@ -440,13 +443,13 @@ impl<B: Broker> Sink<B> {
         Self::attempt_for(patience, abort).map_err(|error| next(&error))
     }
 
-    /// Takes the delivery reports that are available now or in a moment.
+    /// Takes the delivery reports that are available or arrive within 50 ms.
     fn take_reports(&self) {
-        // The next call finds out if records are still in flight.
+        // The result is not needed, because the next flush shows whether records are still in flight.
         let _ = self.producer.flush(FLUSH_INTERVAL);
     }
 
-    /// Collects new delivery failures. Returns true if there are any, new or old.
+    /// Collects new delivery failures. Returns true if any delivery of this transaction has failed.
     fn collect_failures(&self) -> bool {
         let new = self.producer.take_failures();
         if new.iter().any(|failed| failed.code == ErrorCode::OtherRecord) {
@@ -458,7 +461,7 @@ impl<B: Broker> Sink<B> {
     }
 }
 
-/// True for records that only failed because other records failed.
+/// True for records that failed only because other records failed.
 const fn is_given_up(code: ErrorCode) -> bool {
     matches!(code, ErrorCode::PurgedQueue | ErrorCode::PurgedInFlight | ErrorCode::OtherRecord)
 }

@@ -1,7 +1,7 @@
 //! Offset commits, split into requests that the group coordinator can store.
 //!
-//! The coordinator writes all offsets of a request as one record batch, and rejects the request if the batch exceeds `max.message.bytes` of
-//! `__consumer_offsets` (1 MiB by default). Must never create an empty request.
+//! Owns the size of these requests. The coordinator writes all offsets of a request as one record batch, and rejects the request if the
+//! batch exceeds `max.message.bytes` of `__consumer_offsets` (1 MiB by default). Must never create an empty request.
 
 use super::error::next;
 use super::{CALL_TIMEOUT, Sink, SinkError};
@@ -12,10 +12,10 @@ use crate::record::{Offset, TopicPartition};
 /// A partition, its offset to commit, and the metadata of that offset.
 pub(super) type OffsetToCommit = (TopicPartition, Offset, String);
 
-/// The initial limit for the estimated size of a request: a quarter of the default of `__consumer_offsets`.
+/// The initial limit for the estimated size of a request in bytes: a quarter of the default `max.message.bytes` of `__consumer_offsets`.
 pub(super) const REQUEST_BYTES_MAX: usize = 256 << 10;
 
-/// The size of a stored offset in addition to its group, topic, and metadata: the record's own fields, rounded up.
+/// The estimated size in bytes of a stored offset, without its group, topic, and metadata.
 const OFFSET_BYTES: usize = 80;
 
 /// The factor by which requests shrink when the coordinator rejects one as too large.

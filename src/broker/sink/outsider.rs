@@ -1,6 +1,6 @@
-//! A commit by a client that is not a member of the group.
+//! A commit of group offsets by a client that is not a member of the group, such as `unseen seed`.
 //!
-//! Must never commit while the group has members. Only the caller's check prevents that.
+//! Owns the order of the steps. Must never commit while the group has members. Only the check that the caller passes can ensure this.
 
 use super::error::next;
 use super::{CALL_TIMEOUT, OffsetToCommit, Sink, SinkError};
@@ -14,7 +14,7 @@ impl<B: Broker> Sink<B> {
     /// Returns the [`SinkError`] that states how to react.
     pub fn wait_written(&self) -> Result<(), SinkError> {
         self.flush().map_err(|failure| match self.explain(failure) {
-            // If the user may not write to a topic, all records fail together, and only the transaction has the reason.
+            // If the user may not write to a topic, all records fail together, and only the error of the transaction contains the reason.
             SinkError::Abort(reason) => match self.why_failed() {
                 denied @ SinkError::Exit(_) => denied,
                 _ => SinkError::Abort(reason),
@@ -23,9 +23,9 @@ impl<B: Broker> Sink<B> {
         })
     }
 
-    /// Commits the [written](Self::wait_written) records together with offsets of a group. `check` is called after the offsets were added
-    /// to the transaction. A member that joins later does not get offsets before the transaction has ended. So `check` sees every member
-    /// that could have read earlier offsets.
+    /// Commits the [written](Self::wait_written) records together with offsets of a group. Calls `check` after the offsets were added to
+    /// the transaction. From then until the transaction has ended, the brokers return no committed offsets of these partitions. So `check`
+    /// sees every member that could have read earlier offsets.
     ///
     /// # Errors
     /// Returns the [`SinkError`] that states how to react.

@@ -1,23 +1,23 @@
 //! Records that brokers reject, with the reasons.
 //!
-//! Owns the messages. Must never decide how to handle such a record.
+//! Owns the error messages. Must never decide how to handle a rejected record.
 
 use crate::broker::{DeliveryFailure, ErrorCode};
 use crate::record::{Invalid, Reason};
 
-/// A record that its topic rejects.
+/// A record that its topic has rejected.
 #[derive(Debug)]
 pub struct Refused {
     /// The value given to [`Outgoing::origin`](super::Outgoing::origin).
     pub origin: usize,
-    /// The topic that rejects it.
+    /// The topic that has rejected the record.
     pub topic: String,
     pub invalid: Invalid,
     /// False if another record of the same batch may be the cause. This record may then be accepted in a batch of its own.
     pub is_certain: bool,
 }
 
-/// Returns the error message for a record.
+/// Returns the error message for a record that was not written.
 pub(super) fn message(DeliveryFailure { topic, error, .. }: &DeliveryFailure) -> String {
     format!("to {topic}: {error}")
 }

@@ -1,10 +1,10 @@
-//! An in-memory disk for simulations. It survives the simulated process. Tests can fill, damage, copy, and delete it.
+//! An in-memory disk for simulations. The disk survives the simulated process. Tests can fill, damage, copy, and delete it.
 
 use super::{DatabaseError, Entry};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A change of a draft, applied in order.
+/// A change in a draft. The changes of a draft are applied in order.
 #[derive(Debug)]
 pub(in crate::checkpoint) enum Change {
     Put(Vec<u8>, Vec<u8>),
@@ -24,7 +24,7 @@ struct Directory {
     disk: u64,
     checkpoints: Option<(u64, Entries)>,
     instance: Option<String>,
-    /// The number of directories created so far, which is also the number of the next one.
+    /// The number of `checkpoints` directories created so far, which is also the number of the newest directory.
     created: u64,
     is_full: bool,
 }
@@ -51,7 +51,7 @@ impl MemoryDisk {
         self.lock().is_full = is_full;
     }
 
-    /// Deletes everything, even while a process uses it.
+    /// Deletes everything on the disk, even while a process uses the disk.
     pub fn delete(&self) {
         let mut directory = self.lock();
         (directory.checkpoints, directory.instance) = (None, None);
@@ -70,8 +70,8 @@ impl MemoryDisk {
         Self(Arc::new(Mutex::new(copy)))
     }
 
-    /// Damages the value of entry `number` modulo the number of entries. Like RocksDB, the database detects it by a checksum. Returns false
-    /// if there is no entry.
+    /// Damages the value of entry `number` modulo the number of entries. Like RocksDB, the database detects the damage by a checksum.
+    /// Returns false if there is no entry.
     #[must_use]
     pub fn damage(&self, number: usize) -> bool {
         let directory = self.lock();
@@ -106,7 +106,7 @@ impl MemoryDisk {
         self.lock().checkpoints.as_ref().map(|(number, _)| *number)
     }
 
-    /// Moves the checkpoints aside. Returns false if they are already gone.
+    /// Removes the checkpoints, as a quarantine does. Returns false if they are already gone.
     pub(in crate::checkpoint) fn move_aside(&self) -> bool {
         self.lock().checkpoints.take().is_some()
     }

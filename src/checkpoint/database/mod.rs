@@ -56,7 +56,7 @@ impl Database {
         }
     }
 
-    /// Returns the content of a stored fingerprint, if there is one.
+    /// Looks up a stored fingerprint. Returns its content, 0 if contents are not stored, or `None` if the fingerprint is not stored.
     pub(super) fn content(&self, key: &[u8]) -> Result<Option<u64>, DatabaseError> {
         let invalid = || DatabaseError { message: "Corruption: a fingerprint has an invalid content".to_owned(), is_corruption: true };
         match self {
@@ -90,7 +90,7 @@ impl Database {
         }
     }
 
-    /// Writes a draft atomically. Returns the number of bytes.
+    /// Writes a draft atomically. Returns the number of bytes written.
     pub(super) fn write(&self, draft: Draft<'_>) -> Result<u64, DatabaseError> {
         match (self, draft) {
             (Self::RocksDb(db), draft) => Ok(draft.write(db)?),
@@ -101,8 +101,8 @@ impl Database {
         }
     }
 
-    /// Deletes the files that lie completely within these ranges. First syncs earlier writes. Otherwise, a power failure could undo a
-    /// write, but not the deletion of the files that the undone write had replaced.
+    /// Deletes the files that lie completely within these ranges. First syncs earlier writes, because a power failure could otherwise undo
+    /// the write that made these files obsolete, but not their deletion.
     pub(super) fn drop_files(&self, ranges: &[&(Vec<u8>, Vec<u8>)]) -> Result<(), DatabaseError> {
         match self {
             Self::RocksDb(_) if ranges.is_empty() => Ok(()),

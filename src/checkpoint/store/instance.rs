@@ -27,7 +27,7 @@ impl Store {
         let io = |error| Error::Io { dir: self.dir.clone(), error };
         match fs::read(&path) {
             Ok(id) if id.len() == 16 && id.iter().all(u8::is_ascii_hexdigit) => return Ok(String::from_utf8_lossy(&id).into_owned()),
-            // The same as on a new disk: brokers abort the open transaction of the previous id after its timeout.
+            // A new id is safe, as on a new disk: when the open transaction of the previous id times out, brokers abort it.
             Ok(_) => tracing::error!(file = %path.display(), "the instance id of this state directory is damaged; creating a new one"),
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
             Err(_) => {}
@@ -40,7 +40,7 @@ impl Store {
     }
 
     pub(super) fn write_instance_id(&self, id: &str) -> Result<(), Error> {
-        // The file is written under another name and renamed, because a torn file would contain a different id after a crash.
+        // The file is written under another name and then renamed, because a crash could otherwise leave an incomplete id.
         let draft = self.dir.join("instance.new");
         let written = fs::write(&draft, id).and_then(|()| fs::rename(&draft, self.dir.join("instance")));
         written.map_err(|error| Error::Io { dir: self.dir.clone(), error })

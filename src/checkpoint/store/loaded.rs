@@ -19,7 +19,7 @@ pub enum Loaded {
     /// The checkpoint can be used.
     Usable {
         state: Box<Dedup>,
-        /// The next offset of each input topic.
+        /// The next offset of each input, by [`crate::record::log_name`].
         offsets: BTreeMap<String, Offset>,
         /// The part of the changelog that the state contains.
         changelog: Progress,

@@ -1,4 +1,7 @@
 //! The RocksDB store of a state directory.
+//!
+//! Owns the open database, and moves it aside if it is corrupt. The empty database that replaces a corrupt one must never answer lookups
+//! for states that the corrupt one contained.
 
 mod claim;
 mod instance;
@@ -33,9 +36,9 @@ const FORMAT: &str = "7";
 const FORMAT_WITHOUT_TOPIC_ID: &str = "6";
 const FORMAT_KEY: &[u8] = b"format";
 
-/// The size from which a checkpoint is assembled in files instead of memory.
+/// The maximum size, in bytes, of a checkpoint that is assembled in memory. Larger checkpoints are assembled in files.
 const BATCH_BYTES: u64 = 8 << 20;
-/// The size of a changed fingerprint in a batch, including the id of its partition.
+/// The estimated size in bytes of a changed fingerprint in a batch, including the id of its partition.
 const CHANGE_BYTES: u64 = 64;
 
 /// The checkpoints of all partitions of this process, shared by its workers.
@@ -60,13 +63,14 @@ struct Opened {
     db: Option<Database>,
     /// True if a write has failed. The database can still be read, but must be reopened before the next write.
     failed: bool,
-    /// The number of times that everything stored was lost.
+    /// The number of quarantines. Each quarantine replaces the database with an empty one.
     epoch: u64,
     /// The device and inode of the open directory, to detect that another directory has taken its path.
     place: Option<(u64, u64)>,
 }
 
-/// Proof that a partition's state was stored, and in which epoch of the store. The next checkpoint then only has to write the changes.
+/// Proof that a partition's state was stored in a certain epoch of the store (the number of quarantines). As long as the epoch is the same,
+/// the next checkpoint only has to write the changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saved {
     epoch: u64,
@@ -118,7 +122,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens the directory read-only. This also works while a worker uses it, but later writes are not visible.
+    /// Opens the directory read-only. This also works while a worker uses the directory, but later writes of the worker are not visible.
     ///
     /// # Errors
     /// Returns an error if the directory contains no state, or cannot be read.
@@ -182,7 +186,7 @@ impl Store {
         self.with_format(db)
     }
 
-    /// Checks the format of a database, and writes it to a new one.
+    /// Checks the format of a database. If the database is new or has the older format, writes the current format version.
     fn with_format(&self, db: Database) -> Result<Database, Error> {
         if !self.check_format(&db)? {
             db.put(FORMAT_KEY, FORMAT.as_bytes()).map_err(|error| self.error(&error))?;
@@ -190,7 +194,7 @@ impl Store {
         Ok(db)
     }
 
-    /// Checks that the format can be read. Returns false if the current format must be written before anything else.
+    /// Checks that the format can be read. Returns false if the current format version must be written before anything else.
     fn check_format(&self, db: &Database) -> Result<bool, Error> {
         match db.get(FORMAT_KEY).map_err(|error| self.error(&error))? {
             None => Ok(false),
@@ -206,7 +210,7 @@ impl Store {
     fn error(&self, error: &DatabaseError) -> Error {
         let message = error.message.clone();
         let dir = self.dir.clone();
-        // RocksDB reports a held lock, a missing or truncated file, and a rejected write only in the message.
+        // RocksDB has no separate error kinds for a held lock and a missing file, so only the message shows them.
         if message.contains("lock") && message.contains("Resource temporarily unavailable") || message.contains("No locks available") {
             Error::InUse(dir)
         } else if error.is_corruption || message.contains("No such file or directory") {
@@ -285,8 +289,8 @@ impl Store {
         self.opened().epoch == saved.epoch
     }
 
-    /// Returns the content of an entry if it was stored in the generation by the checkpoint that `saved` proves, or by a later one. If the
-    /// stored fingerprints are corrupt, quarantines the store, because nothing else would detect it.
+    /// Looks up a fingerprint in a stored generation. Returns its content, or `None` if the checkpoint of `saved` and later checkpoints
+    /// have not stored it. If stored fingerprints are corrupt, quarantines the store, because only lookups detect that.
     ///
     /// # Errors
     /// Returns an error if the fingerprint cannot be read, or if the store was quarantined since `saved`.
@@ -328,7 +332,7 @@ impl Store {
         Ok(())
     }
 
-    /// Calls `take` for each fingerprint of a generation, including the content.
+    /// Calls `take` for each fingerprint of a generation. The content of the key, if stored, is part of the fingerprint.
     ///
     /// # Errors
     /// Returns an error if a fingerprint cannot be read, or `take` fails.
@@ -350,7 +354,8 @@ impl Store {
         Ok(())
     }
 
-    /// Reopens the database if necessary for reading or writing. After a failed write, RocksDB rejects all writes until it is reopened.
+    /// Reopens the database if necessary for reading or writing: after a failed write, RocksDB rejects all writes until the database is
+    /// reopened.
     fn reopen(&self, to_write: bool) -> Result<(), Error> {
         let is_open = |open: &Opened| open.db.is_some() && !(to_write && open.failed);
         if is_open(&self.opened()) {
@@ -360,7 +365,7 @@ impl Store {
         if is_open(&open) {
             return Ok(());
         }
-        // Opening for writing needs free disk space, opening for reading does not. So the stored state can be read even if the disk is
+        // Opening for writing needs free disk space, but opening for reading does not. So keep a read-only database, in case the disk is
         // full.
         let readable = open.db.as_ref().and_then(|_| self.open_to_read_again());
         open.db = None;
@@ -374,7 +379,7 @@ impl Store {
         Ok(())
     }
 
-    /// Reopens the existing database for reading.
+    /// Opens the existing database a second time, for reading only.
     fn open_to_read_again(&self) -> Option<Database> {
         #[cfg(feature = "faults")]
         if let Some(disk) = &self.memory {
@@ -410,7 +415,7 @@ impl Store {
         Ok(all_metadata)
     }
 
-    /// Loads the stored state of a partition, if there is one with these settings. Its offsets are not checked.
+    /// Loads the stored state of a partition, if there is one with these settings. The caller must check whether its offsets can be used.
     ///
     /// # Errors
     /// Returns an error if the state is corrupt or cannot be read.

@@ -19,9 +19,9 @@ use std::sync::atomic::Ordering;
 type Ranges = Vec<(Vec<u8>, Vec<u8>)>;
 
 impl Store {
-    /// Stores a partition's state as of the offsets in `metadata`: only the changes since `saved` if possible, otherwise everything.
+    /// Stores a partition's state as of the offsets in `metadata`. Writes only the changes since `saved` if possible, or else everything.
     ///
-    /// Returns the proof for the next call, and the number of bytes written.
+    /// Returns `saved` for the next call, and the number of bytes written.
     ///
     /// # Errors
     /// Returns [`Error::Superseded`] if there is a newer claim. In all cases, nothing was written, and the previous checkpoint is
@@ -38,7 +38,7 @@ impl Store {
         self.reopen(true)?;
         let open = self.opened();
         let Some(db) = &open.db else { return Err(Error::InUse(self.dir.clone())) };
-        // RocksDB would continue to write to deleted files.
+        // If the directory was deleted or replaced, RocksDB would continue to write to the deleted files.
         if self.place() != open.place {
             return Err(Error::Corrupt { dir: self.dir.clone(), what: "it was deleted or replaced while in use".to_owned() });
         }
@@ -82,7 +82,7 @@ impl Store {
         fault::step("checkpoint.written").map_err(store_error)?;
         state.mark_clean();
         fault::point("checkpoint.clean");
-        // After a full checkpoint, the new files lie in the same ranges, and must not be deleted with the old ones.
+        // After a full checkpoint, the new files lie in the same ranges, and must not be deleted with the old files.
         if is_added {
             drop_files(db, &gone_pages.iter().chain(&gone_fingerprints).collect::<Vec<_>>());
         }
@@ -95,7 +95,7 @@ impl Store {
         Ok(self.metadata(db, id)?.map(|stored| expired(id, &stored.state, now)).unwrap_or_default())
     }
 
-    /// Returns the ranges of all pages and fingerprints of a partition, for a full checkpoint.
+    /// Prepares a full checkpoint: marks all pages as changed, and returns the ranges of all stored pages and fingerprints.
     fn replaced(&self, id: &PartitionId, state: &mut Dedup) -> Result<(Ranges, Ranges), Error> {
         if state.exact().is_some_and(Exact::is_stored) {
             return Err(Error::Lost { dir: self.dir.clone(), id: id.clone() });
@@ -104,7 +104,7 @@ impl Store {
         Ok((vec![all_pages(id)], vec![all_fingerprints(id)]))
     }
 
-    /// Creates a draft for a checkpoint of this many bytes.
+    /// Creates a draft for a checkpoint of about this size in bytes.
     fn draft<'a>(&self, bytes: u64, options: &'a rocksdb::Options) -> Result<Draft<'a>, Error> {
         #[cfg(feature = "faults")]
         if self.memory.is_some() {
@@ -119,7 +119,8 @@ impl Store {
     }
 }
 
-/// Frees the disk space of ranges immediately. The rest of the ranges is already deleted logically, and is freed by compaction.
+/// Deletes the files that contain only entries of deleted ranges, to free disk space immediately. RocksDB frees the space of all other
+/// deleted entries by compaction.
 fn drop_files(db: &Database, ranges: &[&(Vec<u8>, Vec<u8>)]) {
     if let Err(error) = db.drop_files(ranges) {
         tracing::debug!(error = error.message, "cannot free the disk space of expired state; compaction will free it");
@@ -128,7 +129,7 @@ fn drop_files(db: &Database, ranges: &[&(Vec<u8>, Vec<u8>)]) {
 
 /// Returns the ranges of pages and fingerprints that are in the stored state but not in the present one.
 fn expired(id: &PartitionId, stored: &DedupMetadata, now: &DedupMetadata) -> (Ranges, Ranges) {
-    // Compared by number only, because the slice of keys from before the first timestamp may change.
+    // Compare generations by their number only: keys that arrive before the first timestamp are in a generation whose slice may change.
     let (parts, generations) = (now.parts(), now.generations().map(|(generation, _)| generation).collect::<Vec<_>>());
     let is_kept = |part: &Part| parts.iter().any(|kept| (kept.slice, kept.layer) == (part.slice, part.layer));
     let gone = stored.parts().into_iter().filter(|part| !is_kept(part));

@@ -159,7 +159,7 @@ impl Feed {
         while until.is_none_or(|until| Instant::now() < until) {
             let totals = stats.totals();
             if totals.records > 0 {
-                // Joining the group takes a while, so the time starts with the first record.
+                // Joining the group takes a while, so the time starts when the worker has processed its first record.
                 until.get_or_insert_with(|| Instant::now() + self.length);
             }
             let unread = written
@@ -185,7 +185,8 @@ impl Feed {
         Ok(truth)
     }
 
-    /// Returns a new ID or an earlier one. Half of the duplicates follow soon, as retries do. The others repeat any earlier record.
+    /// Returns a new ID or an earlier ID. Half of the duplicates repeat one of the last 1,000 IDs, as retries do. The others repeat any
+    /// earlier ID.
     fn next_id(&mut self) -> u64 {
         self.random = self.random.wrapping_add(1);
         let random = mix(self.random);

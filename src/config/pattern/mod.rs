@@ -1,7 +1,7 @@
 //! Topics by pattern: which topics of a cluster an entry reads.
 //!
-//! Owns which names a pattern may match. Must never match a topic that the worker may write to, because its records would be read again
-//! forever.
+//! Owns the rules for which names a pattern may match. Must never match a topic that the worker may write to, because the worker would
+//! read its own output again, forever.
 
 use super::error::Diagnostics;
 use super::inputs::{self, PLACEHOLDER};
@@ -15,21 +15,22 @@ use std::time::Duration;
 
 /// The maximum number of topics that match the patterns of a configuration.
 pub const MATCHED_MAX: usize = 1000;
-/// The property that sets how often the worker lists the topics. librdkafka has the same meaning for it.
+/// The property that sets how often the worker lists the topics of the cluster. For librdkafka, it is the time between two refreshes of
+/// the metadata.
 const INTERVAL_PROPERTY: &str = "topic.metadata.refresh.interval.ms";
-/// Time between two lists of the topics, unless the property is set.
+/// Time between two listings of the topics, unless the property is set.
 const INTERVAL: Duration = Duration::from_secs(30);
-/// The shortest time between two lists.
+/// The shortest time between two listings of the topics.
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// The maximum size of a compiled pattern in bytes.
 const COMPILED_MAX: usize = 1 << 20;
 
-/// The input of an entry that reads all topics with a matching name.
+/// An entry of `[[topics]]` that reads all topics with a matching name.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     text: String,
     regex: Regex,
-    /// The entry. In its names, the placeholder stands for the name of a topic.
+    /// The settings of the entry, with the placeholder `{input}` in its names.
     topic: Topic,
 }
 
@@ -54,7 +55,7 @@ pub(super) fn compile(text: &str, path: &str, diagnostics: &mut Diagnostics) -> 
         diagnostics.add(&format!("{path}.pattern"), "must not be empty");
         return None;
     }
-    // Topic names are ASCII.
+    // Topic names are ASCII, so classes such as `\w` need not match other letters.
     let build = |text: &str| RegexBuilder::new(text).unicode(false).size_limit(COMPILED_MAX).build();
     // The text is first compiled on its own, so that a parenthesis in it cannot close the group.
     let compiled = build(text).and_then(|_| build(&format!(r"\A(?:{text})\z")));
@@ -92,7 +93,7 @@ impl Pattern {
         Self { text, regex, topic }
     }
 
-    /// Returns the entry. In its names, `{input}` stands for the name of a topic.
+    /// Returns the settings of the entry. In its names, `{input}` stands for the name of a topic.
     #[must_use]
     pub const fn entry(&self) -> &Topic {
         &self.topic
@@ -104,12 +105,12 @@ impl Pattern {
         &self.text
     }
 
-    /// Returns the topic for a name. The name need not match.
+    /// Returns the topic of the entry for an input with this name. The name need not match the pattern.
     pub(super) fn topic(&self, name: &str) -> Topic {
         inputs::topic(&self.topic, name)
     }
 
-    /// Returns the topic with this space, if a matching topic can have it.
+    /// Returns the topic with this space, if a topic that matches the pattern can have the space.
     pub(super) fn topic_of_space(&self, space: &str) -> Option<Topic> {
         let (prefix, suffix) = around(&self.topic.space)?;
         let name = space.strip_prefix(prefix)?.strip_suffix(suffix)?;
@@ -117,13 +118,13 @@ impl Pattern {
     }
 }
 
-/// Splits a name into the parts before the first placeholder and after the last one.
+/// Splits a name into the part before the first placeholder and the part after the last placeholder.
 fn around(template: &str) -> Option<(&str, &str)> {
     let (prefix, rest) = template.split_once(PLACEHOLDER)?;
     Some((prefix, rest.rsplit_once(PLACEHOLDER).map_or(rest, |(_, suffix)| suffix)))
 }
 
-/// True if `name` may be the template with some input.
+/// True if `template` may become `name` for some input. Compares only the parts outside of the placeholders.
 fn can_be(template: &str, name: &str) -> bool {
     around(template).map_or(template == name, |(prefix, suffix)| {
         name.len() > prefix.len() + suffix.len() && name.starts_with(prefix) && name.ends_with(suffix)
@@ -137,13 +138,13 @@ impl Config {
         self.patterns.iter().any(|pattern| pattern.topic.entry == topic.entry)
     }
 
-    /// Returns the names of topics whose entry would have this space if they existed.
+    /// Returns the names of the matching topics that would have this space if they existed.
     #[must_use]
     pub fn inputs_of_space(&self, space: &str) -> BTreeSet<String> {
         self.patterns.iter().filter_map(|pattern| pattern.topic_of_space(space)).map(|topic| topic.input).collect()
     }
 
-    /// Returns the time between two lists of the topics.
+    /// Returns the time between two listings of the topics.
     #[must_use]
     pub fn topics_interval(&self) -> Duration {
         let set = self.kafka.properties.get(INTERVAL_PROPERTY).and_then(|millis| millis.parse().ok());
@@ -157,7 +158,8 @@ impl Config {
     }
 
     /// Returns the configuration with the topics of `names` that match its patterns, and the matching topics that cannot be read. If
-    /// several patterns match a topic, their entries are its rules, up to the first entry that takes all records.
+    /// several patterns match a topic, their entries are its rules, up to the first entry without `when`, which takes all remaining
+    /// records.
     ///
     /// # Errors
     /// Returns an error message if the patterns match more than [`MATCHED_MAX`] topics.
@@ -203,7 +205,7 @@ impl Config {
             || entries().flat_map(Topic::outputs).any(|(_, template)| can_be(template, name))
     }
 
-    /// True for a changelog or a repartition topic of this group, and for the topic of `unseen check --connect`.
+    /// True for a changelog or a repartition topic of this group, and for the temporary topic of `unseen check --connect`.
     fn is_internal(&self, name: &str) -> bool {
         let is_hex = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         let of_check = |rest: &str| rest.strip_prefix("check-")?.split_once('-').filter(|(time, id)| is_hex(time) && is_hex(id)).map(drop);

@@ -13,7 +13,7 @@ fn entry(input: &str, lines: &str) -> String {
     format!("[[topics]]\ninput = {input}\nkey = {{ record = \"key\" }}\nwindow = \"24h\"\nfilter = {{ capacity = \"10M\" }}\n{lines}\n")
 }
 
-/// The inputs and outputs of the topics that match, and the reasons why others are left out.
+/// Returns the inputs and outputs of the topics that match, and the reasons why other topics are left out.
 fn expanded(config: &Config, names: &[&str]) -> (Vec<String>, Vec<String>) {
     let (config, left_out) = config.expand(names.iter().copied()).unwrap();
     let topics = config.topics.iter().map(|topic| format!("{}>{}", topic.input, topic.output.as_deref().unwrap_or("-")));
@@ -27,9 +27,9 @@ fn a_pattern_matches_whole_names() {
     assert_eq!(expanded(&config, &["orders.eu", "orders.", "ab", "b"]).0, ["b>b.x", "orders.>orders..x"]);
     let (expanded, _) = config.expand(["b"]).unwrap();
     assert_eq!(expanded.topics[0].space, "ids-b");
-    // Expanding again starts from the named topics.
+    // A second expansion replaces the topics that matched in the first expansion.
     assert_eq!(super::super::Config::expand(&expanded, ["orders."]).unwrap().0.topics.len(), 1);
-    // A name is ASCII, and so are the classes.
+    // Topic names are ASCII, so `\d` and `\w` match only ASCII.
     assert_eq!(self::expanded(&with("a\\d\\w.", "", "").unwrap(), &["a1bc", "a1b", "abbb"]).0, ["a1bc>-"]);
 }
 
@@ -76,7 +76,7 @@ fn the_patterns_that_match_a_topic_are_its_entries() {
     let second = entry("{ pattern = \".*\" }", "output = \"{input}.two\"");
     let third = entry("{ pattern = \".*\" }", "output = \"{input}.three\"\nspace = \"three-{input}\"");
     let config = with("a.*", lines, &(second + &third)).unwrap();
-    // The second entry takes all records that the first one leaves, so the third one has none.
+    // The second entry takes all records that the first entry leaves, so the third entry has none.
     assert_eq!(expanded(&config, &["b", "ab"]).0, ["ab>ab.one", "ab>ab.two", "b>b.two"]);
     let lines = lines.replace("one-", "");
     let config = with("a.*", &lines, &entry("{ pattern = \".*\" }", "output = \"{input}.two\"")).unwrap();

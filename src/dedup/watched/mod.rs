@@ -1,9 +1,8 @@
-//! The measured error rate of a filter.
+//! Measures the error rate of a filter.
 //!
-//! Owns a fixed sample of keys, selected by their fingerprints: those that were emitted and are not forgotten yet. They are
-//! stored exactly, alongside the filter, which contains all keys. A sampled key that is dropped and is not among them is a false
-//! positive. Because the sample is selected by fingerprint, every member, restart, and replay watches the same keys. Must never
-//! change a verdict.
+//! Owns the watched keys: a sample of the keys that were emitted and are not forgotten yet, stored exactly. Fingerprints determine which
+//! keys belong to the sample, so every group member, restart, and replay watches the same keys. If a key that belongs to the sample is
+//! dropped, but is not among the watched keys, the drop is a false positive. Must never change a verdict.
 
 use crate::filter::Slice;
 use crate::key::Fingerprint;
@@ -14,18 +13,19 @@ use std::collections::{BTreeMap, HashMap};
 const KEYS_MIN: u64 = 1 << 10;
 /// Maximum number of watched keys of a filter at capacity, about 24 bytes each.
 const KEYS_MAX: u64 = 1 << 14;
-/// For large filters, one key in `SHARE` is watched.
+/// For large filters, one key in `SHARE` belongs to the sample.
 const SHARE: u64 = 64;
-/// The factor by which the number of watched keys of an overfull filter may exceed the planned number before the share is halved.
+/// If a filter is overfull, the number of watched keys may exceed the planned number by this factor. Above that, the sampled share of keys
+/// is halved.
 const OVERFULL: u64 = 4;
-/// If fewer than one in `SPARSE` of the allowed keys are watched, the share is doubled again.
+/// If the number of watched keys is less than one in `SPARSE` of the maximum, a share that was halved is doubled again.
 const SPARSE: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct WatchedKey {
-    /// The clock when the key was emitted, or first dropped wrongly, or `None` before any time was known.
+    /// The filter's expiry clock when the key was emitted, or first dropped wrongly, or `None` before any time was known.
     clock: Option<Slice>,
-    /// True if the key was dropped without having been emitted. It is counted once.
+    /// True if the key was dropped without having been emitted. The key is stored so that it is counted only once.
     wrong: bool,
 }
 
@@ -33,9 +33,9 @@ struct WatchedKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Observed {
-    /// Watched keys that had not been seen.
+    /// Number of watched keys that had not been seen when they were looked up.
     pub checked: u64,
-    /// Unseen watched keys that were reported as seen, and dropped.
+    /// Number of these keys that the filter reported as seen, so that their records were dropped.
     pub wrong: u64,
 }
 
@@ -72,14 +72,15 @@ impl Observed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "StoredWatchedKeys", into = "StoredWatchedKeys")]
 pub struct WatchedKeys {
-    /// One key in 2^`halvings` is counted.
+    /// One key in 2^`halvings` counts towards the measured rate.
     halvings: u32,
     /// The minimum to which `halvings` may return after a burst.
     least: u32,
-    /// The clock since which twice the share is watched. The larger share counts once all keys that were emitted earlier have expired.
+    /// While the share is being doubled: the clock since which twice the share is watched. The additional keys count only after all keys
+    /// that were emitted before that clock have expired, because the sample lacks some of those.
     doubled: Option<Slice>,
     keys_max: u64,
-    /// The number of clock ticks after which a key is forgotten.
+    /// Number of ticks of the expiry clock after which a key is forgotten.
     lifetime: u32,
     clock: Option<Slice>,
     keys: HashMap<u64, WatchedKey>,
@@ -87,8 +88,8 @@ pub struct WatchedKeys {
 }
 
 impl WatchedKeys {
-    /// Creates an empty sample for a filter that remembers `keys` keys at a time, each until the clock is `lifetime` past the key's own
-    /// clock.
+    /// Creates an empty sample for a filter that remembers `keys` keys at a time, and forgets a key when more than `lifetime` ticks of the
+    /// expiry clock have passed since its insertion.
     pub(super) fn new(keys: u64, lifetime: u32) -> Self {
         let keys_max = (keys / SHARE).clamp(KEYS_MIN, KEYS_MAX);
         let halvings = (0..63).find(|&halvings| keys >> halvings <= keys_max).unwrap_or(63);
@@ -96,8 +97,9 @@ impl WatchedKeys {
         Self { halvings, least: halvings, doubled: None, keys_max, lifetime, clock: None, keys, observed }
     }
 
-    /// Returns the name of a key if it is watched. Halving the share keeps a subset of the watched keys, and the selection uses
-    /// different fingerprint bits than the filters.
+    /// Returns the name of a key, a hash of its fingerprint, if the key belongs to the sample. The key belongs to the sample if its name
+    /// has enough leading zeros, so halving the share keeps a subset of the keys. The name mixes the bits of the fingerprint, so the
+    /// selection does not depend on the bits that a filter uses.
     fn name(&self, fingerprint: Fingerprint) -> Option<u64> {
         let name = (fingerprint.low() ^ fingerprint.high().rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (name.leading_zeros() >= self.halvings - u32::from(self.doubled.is_some())).then_some(name)
@@ -128,7 +130,7 @@ impl WatchedKeys {
         }
     }
 
-    // Few keys are watched, so the filter's clock is only requested for watched keys.
+    // The methods below get the clock as a function, because few keys are watched, and only they need the clock.
 
     /// Records that a key was dropped.
     pub(super) fn dropped(&mut self, fingerprint: Fingerprint, clock: impl FnOnce() -> Option<Slice>) {
@@ -144,7 +146,7 @@ impl WatchedKeys {
     pub(super) fn emitted(&mut self, fingerprint: Fingerprint, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.advance(clock());
-        // If the sample has the key, the filter forgot it early.
+        // If the sample has the key as emitted, the filter forgot it early, so this lookup was not one of an unseen key.
         if self.counts(name) && self.keys.get(&name).is_none_or(|watched| watched.wrong) {
             self.count(0);
         }
@@ -160,8 +162,8 @@ impl WatchedKeys {
         }
     }
 
-    /// Records that an emitted key is inserted again or renewed. Ignores the renewal of a key that was dropped wrongly. If the sample lacks a
-    /// renewed key, the key was emitted, but the changelog was trimmed up to its renewal.
+    /// Records that an emitted key is inserted again or renewed. Ignores the renewal of a key that was dropped wrongly. A renewed key that
+    /// the sample lacks was emitted before the start of a trimmed changelog, and is watched from now on.
     pub(super) fn inserted_again(&mut self, fingerprint: Fingerprint, renew: bool, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.advance(clock());
@@ -185,7 +187,7 @@ impl WatchedKeys {
         }
     }
 
-    /// Reduces the share, and forgets keys outside of it.
+    /// Reduces the share, and forgets keys outside of the smaller share.
     fn halve_to(&mut self, halvings: u32) {
         (self.halvings, self.doubled) = (halvings, None);
         self.keys.retain(|name, _| name.leading_zeros() >= halvings);
@@ -195,7 +197,7 @@ impl WatchedKeys {
         self.observed.entry(self.clock.unwrap_or_default()).or_default().add(Observed { checked: 1, wrong });
     }
 
-    /// Returns the observations as far back as keys are remembered, given the current clock.
+    /// Returns the sum of the observations since the oldest clock whose keys are still remembered. `clock` is the current clock.
     #[must_use]
     pub fn observed(&self, clock: Option<Slice>) -> Observed {
         let mut all = Observed::default();
@@ -204,12 +206,12 @@ impl WatchedKeys {
         all
     }
 
-    /// Returns the number of clock ticks after which a watched key is forgotten.
+    /// Returns the number of ticks of the expiry clock after which a watched key is forgotten.
     pub(super) const fn lifetime(&self) -> u32 {
         self.lifetime
     }
 
-    /// Merges another sample.
+    /// Merges the sample of another state.
     pub(super) fn union(&mut self, other: &Self) {
         self.halve_to(self.halvings.max(other.halvings));
         self.advance(self.clock.max(other.clock));
@@ -225,7 +227,7 @@ impl WatchedKeys {
     }
 }
 
-/// The stored form of watched keys: names in hexadecimal, 16 digits each, by clock.
+/// The stored form of watched keys. For each clock, the names of its keys are one text, with 16 hexadecimal digits per name.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredWatchedKeys {

@@ -95,7 +95,7 @@ fn the_observed_interval_contains_the_true_rate() {
             assert_eq!(low > 0.05, overfill > 1, "{observed:?}");
             (low..=high).contains(&truth)
         });
-        // With 95 % intervals, fewer are very unlikely.
+        // With 95 % intervals, fewer than 51 of 60 are very unlikely.
         let covered = covered.count();
         assert!(covered >= 51, "{covered} of {rounds} intervals hold the true rate of {filter:?}");
     }

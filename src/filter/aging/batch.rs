@@ -1,4 +1,4 @@
-//! Precomputed work for a batch of keys. Must never change an answer.
+//! Precomputes lookups for a batch of keys. Must never change an answer.
 
 #![expect(clippy::inline_always, reason = "SIMD code must be inlined into the function with the target feature")]
 
@@ -6,17 +6,18 @@ use crate::filter::bloom::{Bloom, BloomLayout, Mask};
 use crate::key::Fingerprint;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Maximum number of keys per batch: their results, and the cache lines that they need next, stay in the L1 cache.
+/// Maximum number of keys per batch. The results of more keys, and the cache lines that they need next, would not fit into the L1 cache.
 pub(super) const BATCH_MAX: usize = 64;
 
-/// Keys that the caller will ask for soon. Checking one layer for all keys takes a fraction of the time of checking all layers
-/// for one key. The caller may ask for keys in any order. Lookups in batch order are the fastest.
+/// Keys that the caller will look up soon. Checking one layer for all keys takes a fraction of the time of checking all layers for one
+/// key. The caller may look up the keys in any order. Lookups in batch order are the fastest.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     entries: Vec<Entry>,
-    /// Version of the layers at the time of [`work`].
+    /// Version of the layers for which [`work`] computed the results.
     version: u64,
-    /// The index at which the search for a key starts: after the key that was found last. A hint, which concurrent readers may change.
+    /// Index of the entry after the one that was found last, where the search for a key starts. Only a hint, because concurrent readers
+    /// may change it.
     next: AtomicUsize,
 }
 
@@ -24,7 +25,7 @@ pub(super) struct Batch {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     key: Fingerprint,
-    /// True if one of the sealed layers contains the key.
+    /// True if a layer other than the open one contains the key.
     pub(super) seen: bool,
     /// The key's bits in the open layer.
     pub(super) mask: Mask,
@@ -77,7 +78,8 @@ impl Batch {
         })
     }
 
-    /// Finds a key that is not next in the batch: the key that was found last, or one at any other position.
+    /// Finds a key that is not next in the batch. Starts with the entry that was found last, because a lookup of a key is often followed
+    /// by its insertion.
     #[inline(never)]
     fn search(&self, fingerprint: Fingerprint, at: usize) -> Option<&Entry> {
         let (before, after) = self.entries.split_at_checked(at.saturating_sub(1))?;
@@ -88,11 +90,11 @@ impl Batch {
     }
 }
 
-/// Looks up all keys in the sealed layers, and computes their masks for the last layer if it `is_open`. The results are valid
-/// until a layer is added or removed.
+/// Looks up all keys in all layers except the open one, and computes their masks for the open layer. The last layer is open if `is_open`
+/// is true. The results are valid until a layer is added or removed.
 ///
-/// While one layer is checked, the cache loads the lines of the next layer, so that the CPU waits for memory only if memory
-/// bandwidth is exhausted.
+/// While one layer is checked, the cache loads the lines of the next layer, so that the CPU waits for memory only if memory bandwidth is
+/// exhausted.
 #[inline(always)]
 pub(super) fn work<'a>(entries: &mut [Entry], layers: impl Iterator<Item = &'a Bloom>, is_open: bool) {
     let mut computed: Option<BloomLayout> = None;

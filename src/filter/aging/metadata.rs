@@ -1,4 +1,4 @@
-//! The stored form of an aging filter, without its bits. Must never allocate more memory than its numbers justify.
+//! The stored form of an aging filter, without its bits. Must never let a wrong number allocate more memory than the other numbers allow.
 
 use super::Layer;
 use crate::filter::bloom::{BLOCK_BITS, Bloom, BloomLayout};
@@ -7,7 +7,7 @@ use crate::filter::sizing::{BITS_PER_KEY_MAX, K_MAX, shape_rate};
 use crate::filter::{Part, Slice, SliceUsage, Usage};
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of blocks in a stored layer, 256 GiB: more than one partition can have.
+/// Maximum number of blocks in a stored layer. They take 256 GiB, more than any filter needs.
 const BLOCKS_MAX: u64 = 1 << 32;
 
 /// Maximum number of blocks that contain bits of one key.
@@ -17,7 +17,7 @@ const BLOCKS_PER_KEY_MAX: u64 = 2;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
-    /// Number of the current slice.
+    /// Number of the current slice, or `None` before any time is known.
     pub slice: Option<Slice>,
     /// Generations, oldest first.
     pub generations: Vec<GenerationMetadata>,
@@ -98,8 +98,8 @@ pub struct LayerMetadata {
 }
 
 impl LayerMetadata {
-    /// Returns the empty layer, or `None` if no filter has such a layer. Sizing gives a key 1 to 512 bits, so blocks, capacity, and keys
-    /// limit each other. One wrong number therefore cannot allocate more memory than the others allow.
+    /// Returns the empty layer, or `None` if no filter can have such a layer. Sizing gives each key 1 to 512 bits, so `blocks` and
+    /// `capacity` limit each other. One wrong number therefore cannot allocate more memory than the other number allows.
     pub(super) fn layer(&self) -> Option<Layer> {
         let sane = (1..=BLOCKS_MAX).contains(&self.blocks)
             && (1..=BLOCKS_PER_KEY_MAX.min(self.blocks)).contains(&u64::from(self.blocks_per_key))

@@ -1,9 +1,9 @@
 //! A queue of generations: the filter that forgets by dropping its oldest generation.
 //!
-//! A window is divided into `slices`. The filter keeps `slices + 1` generations, one Bloom filter each, so a key stays seen for
-//! at least `window` and at most `window * (1 + 1/slices)`. With one slice, this is the classic pair of a young and an old filter
-//! (Yoon: "Aging Bloom Filter with Two Active Buffers", 2010). Only the newest generation, the open one, ever changes. Error
-//! direction: the same as a Bloom filter's.
+//! A window is divided into `slices`. The filter keeps `slices + 1` generations, each with its own Bloom filters, so a key stays seen for
+//! at least `window` and at most `window * (1 + 1/slices)`. With one slice, this is the classic pair of a young and an old filter (Yoon:
+//! "Aging Bloom Filter with Two Active Buffers", 2010). Only the newest generation, the open one, ever changes. The filter may report an
+//! absent key as seen, but must never forget a key within its window, unless the configuration allows that at `max_memory`.
 
 mod batch;
 mod metadata;
@@ -21,7 +21,7 @@ use crate::record::Timestamp;
 use batch::{BATCH_MAX, Batch, Entry};
 use std::any::Any;
 
-/// Maximum number of keys in a lookup that uses the smaller stack buffer.
+/// Maximum number of keys in a lookup that uses the smaller of two stack buffers.
 const FEW: usize = 16;
 
 /// One filter of a generation: the first filter, or a filter that was chained to it because the slice was overfull.
@@ -50,7 +50,7 @@ impl Generation {
         self.layers.last().is_none_or(|layer| layer.keys >= layer.capacity)
     }
 
-    /// Number of keys that the generation holds before it chains.
+    /// Planned number of keys. If there are more, the generation chains another layer.
     fn capacity(&self) -> u64 {
         self.layers.first().map_or(1, |layer| layer.capacity)
     }
@@ -78,16 +78,16 @@ pub struct Aging {
     sizing: Sizing,
     /// Number of the current slice, or `None` before the first time is known.
     slice: Option<Slice>,
-    /// Generations, oldest first. The last is open if its slice is the current one.
+    /// Generations, oldest first. If the last one belongs to the current slice, it is open: keys are inserted into it.
     generations: Vec<Generation>,
-    /// True if the current slice cannot get another layer. Cached until memory is freed.
+    /// True if `max_memory` allows no further layer in the current slice. Reset when the next slice starts.
     saturated: bool,
-    /// Number of keys forgotten early, to make room.
+    /// Number of keys that were forgotten early because of `max_memory`.
     evicted: u64,
-    /// Capacity with which to open the current slice, if a changelog sets it.
+    /// Capacity that the current slice must have when it opens, if a changelog sets it.
     replay_info: Option<u64>,
-    /// The number of times that a layer was added, removed, or filled other than by inserting keys. Starts at 1, because version 0 means
-    /// that nothing was precomputed.
+    /// Version of the layers: rises when a layer is added, removed, or filled other than by inserting keys. Starts at 1, because version 0
+    /// means that nothing was precomputed.
     version: u64,
     /// Number of keys that can be inserted before a layer is added or removed. 0 until it is computed.
     room: u64,
@@ -112,7 +112,7 @@ impl Aging {
         }
     }
 
-    /// Number of the current slice. Before any time is known, it is 0, and [`Aging::rotate`] corrects it later.
+    /// Number of the current slice. Before any time is known, this is 0, and [`Aging::rotate`] later renumbers the generation.
     fn current(&self) -> Slice {
         self.slice.unwrap_or_default()
     }
@@ -122,7 +122,7 @@ impl Aging {
         self.generations.last().filter(|newest| newest.slice == self.current())
     }
 
-    /// The last layer, which is the only one that changes, if it exists.
+    /// The newest layer of the open generation. No other layer changes.
     fn last(&self) -> Option<&Layer> {
         self.open().and_then(|open| open.layers.last())
     }
@@ -156,7 +156,7 @@ impl Aging {
     #[inline(never)]
     fn check_then_insert(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
         if self.batch.find(fingerprint, self.version).is_none() {
-            // The precomputed bits then serve both calls.
+            // The lookup and the insertion below then share the precomputed bits.
             self.prefetch(&[fingerprint]);
         }
         let there = self.contains(fingerprint);
@@ -166,7 +166,6 @@ impl Aging {
         Ok(there)
     }
 
-    /// Number of keys in the open generation.
     fn open_keys(&self) -> u64 {
         self.open().map_or(0, Generation::keys)
     }
@@ -174,8 +173,8 @@ impl Aging {
     /// Opens the generation of `slice`, and drops generations that have left the window.
     fn rotate(&mut self, slice: Slice) {
         if self.slice.is_none() {
-            // Keys inserted before any time was known belong to the first known time. Pages are stored by slice, so their stored
-            // copies now have the wrong name.
+            // Keys inserted before any time was known belong to the slice of the first known time. Pages are stored by slice, so their
+            // stored copies now have the wrong id.
             self.generations.iter_mut().for_each(|generation| generation.slice = slice);
             self.mark_stale();
         }
@@ -193,7 +192,8 @@ impl Aging {
         self.room = 0;
     }
 
-    /// Ensures that the last layer of the current generation accepts keys, even if it is full, and computes how many it accepts.
+    /// Ensures that the newest layer accepts keys, and computes how many. If `max_memory` allows no further layer, the newest layer
+    /// accepts any number of keys, even if it is full.
     fn find_room(&mut self) -> Result<(), CapacityError> {
         let slice_keys = match self.window {
             Window::Time { .. } => u64::MAX,
@@ -210,7 +210,7 @@ impl Aging {
         Ok(())
     }
 
-    /// Opens the current generation, or chains a layer to it, if it may have another one.
+    /// Opens a generation for the current slice. If it is already open, chains another layer to it, unless `max_memory` forbids that.
     fn make_room(&mut self) -> Result<(), CapacityError> {
         self.layers_change();
         if self.open().is_none() {
@@ -226,7 +226,7 @@ impl Aging {
         while !self.fits(size.1.bytes()) {
             match self.sizing.growth.at_max {
                 AtMaxMemory::Stop => return Err(CapacityError::MaxMemory),
-                // Generations are evicted only if that makes enough room.
+                // Forget generations early only if that makes enough room.
                 AtMaxMemory::EvictOldest if self.generations.len() > 1 && self.fits_alone(size.1.bytes()) => self.evict(),
                 AtMaxMemory::EvictOldest | AtMaxMemory::Saturate => {
                     self.saturated = true;
@@ -241,8 +241,8 @@ impl Aging {
         Ok(())
     }
 
-    /// Capacity and layout of the first layer of a generation that is about to open: based on the previous generations, or
-    /// limited by the available memory.
+    /// Capacity and layout of the first layer of a generation that is about to open. They follow from the number of keys in the previous
+    /// generations, unless that would exceed `max_memory`.
     fn first_size(&self) -> (u64, BloomLayout) {
         let held = self.generations.iter().map(Generation::keys);
         let capacity = match self.window {
@@ -255,8 +255,8 @@ impl Aging {
         if capacity <= self.sizing.capacity || self.fits(sizing.layout.bytes()) { sizing.size(0) } else { self.sizing.size(0) }
     }
 
-    /// True if the open generation, or the one about to open, may take this many more bytes. Unless the oldest generations are
-    /// evicted, there must be room for every other generation at its planned size, because the next generation will replace it.
+    /// True if `max_memory` allows the generation that is open, or about to open, to take this many more bytes. Unless the oldest
+    /// generations may be evicted, each other generation keeps room for its planned size, because a later generation will need that room.
     fn fits(&self, bytes: u64) -> bool {
         let Some(most) = self.sizing.growth.max_bytes else { return true };
         let first = self.sizing.layout.bytes();
@@ -270,7 +270,7 @@ impl Aging {
         reserved.saturating_add(open.max(first)) <= most
     }
 
-    /// True if the bytes would fit if there were no other generations.
+    /// True if `max_memory` would allow these bytes without any other generation.
     fn fits_alone(&self, bytes: u64) -> bool {
         let open = self.open().map_or(0, Generation::bytes).saturating_add(bytes);
         self.sizing.growth.max_bytes.is_none_or(|most| open <= most)
@@ -294,8 +294,8 @@ impl Aging {
         self.generations.iter_mut().flat_map(|generation| &mut generation.layers)
     }
 
-    /// Creates the filter that metadata describes, with its bits still clear. [`Filter::read_page`] fills them in. Sizes may
-    /// differ from `sizing`, which applies to future layers, but must be plausible.
+    /// Creates the filter that metadata describes, with its bits still clear. [`Filter::read_page`] fills them in. The stored layers may
+    /// have other sizes than `sizing`, which applies only to new layers, but their sizes must be possible.
     ///
     /// # Errors
     /// Returns [`MetadataError`] if the metadata does not belong to a filter with this window.
@@ -362,7 +362,7 @@ impl Filter for Aging {
     fn check_and_insert(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
         let found = if self.room > 0 { self.batch.find(fingerprint, self.version) } else { None };
         let Some(entry) = found else { return self.check_then_insert(fingerprint) };
-        // `find_room` ensured that there is a layer.
+        // `room` is not 0, so `find_room` has ensured that there is a layer.
         let layer = self.generations.last_mut().and_then(|open| open.layers.last_mut()).filter(|_| !entry.seen);
         let Some(layer) = layer else { return Ok(true) };
         let there = layer.bloom.insert(fingerprint, &entry.mask);
@@ -378,7 +378,7 @@ impl Filter for Aging {
             return check_and_insert_one_by_one(self, fingerprints, seen);
         };
         let first = seen.len();
-        // `find_room` ensured that there is a layer for all of them.
+        // `room` is sufficient for all of these keys, so `find_room` has ensured that there is a layer for them.
         seen.extend(
             entries.iter().zip(fingerprints).map(|(entry, &fingerprint)| entry.seen || layer.bloom.insert(fingerprint, &entry.mask)),
         );

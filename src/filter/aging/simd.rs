@@ -7,7 +7,7 @@
 use super::batch::{self, Entry};
 use crate::filter::bloom::Bloom;
 
-/// Runs [`batch::work`], compiled for AVX2 if the CPU supports it.
+/// Runs [`batch::work`]. If the CPU supports AVX2, runs a copy of that function that is compiled for AVX2.
 pub(super) fn work<'a>(entries: &mut [Entry], layers: impl Iterator<Item = &'a Bloom>, is_open: bool) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {

@@ -6,10 +6,10 @@ use crate::filter::kind::{self, Demand};
 use crate::filter::sizing::{CHAIN_SHARE, layout_for, mean_between, rate_per_generation, shape_rate};
 use crate::filter::{Filter, Growth, MetadataError, Prediction, Window};
 
-/// Sizes, computed once for all partitions that share a configuration.
+/// The size of an aging filter, computed once for all partitions that share a configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sizing {
-    /// Number of keys that a generation holds before it chains.
+    /// Number of keys that a generation holds before it chains another layer.
     pub capacity: u64,
     /// Maximum rate of one generation, including chained layers.
     pub rate: f64,
@@ -40,14 +40,14 @@ impl Sizing {
         self.layout.bytes() * u64::from(window.slices() + 1)
     }
 
-    /// Predicts the rate and memory when each generation holds `load` times its capacity, including chained layers: the moment at
-    /// which the false-positive rate is highest.
+    /// Predicts the rate and memory, including chained layers, when each generation holds `load` times its capacity. The false-positive
+    /// rate is then at its highest.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     pub fn predict(&self, window: Window, load: f64) -> Prediction {
         let mut keys = self.capacity as f64 * load.max(0.0);
         let (mut right, mut bytes) = (1.0, 0);
-        // Layers double in size, so these hold any number of keys.
+        // Chained layers double in size, so 64 layers hold any number of keys.
         for index in 0..64 {
             let (capacity, layout) = self.size(index);
             right *= 1.0 - shape_rate(layout, keys.min(capacity as f64));
@@ -60,14 +60,14 @@ impl Sizing {
         Self::all(window, right, bytes)
     }
 
-    /// Predicts the rate and memory without chaining: each generation's first layer takes all of `load` times its capacity.
+    /// Predicts the rate and memory without chaining, when the first layer of each generation holds all of `load` times its capacity.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     pub fn rate_unchained(&self, window: Window, load: f64) -> Prediction {
         Self::all(window, 1.0 - shape_rate(self.layout, self.capacity as f64 * load), self.layout.bytes())
     }
 
-    /// The sizing once each of the previous slices had the planned keys.
+    /// Returns the sizing of a slice if each of the previous slices had the planned number of keys.
     fn steady(&self, window: Window) -> Self {
         let Window::Time { slices, .. } = window else { return *self };
         let held = std::iter::repeat_n(self.capacity, slices as usize);
@@ -76,7 +76,7 @@ impl Sizing {
         if self.growth.max_bytes.is_none_or(|most| grown.bytes(window) <= most) { grown } else { *self }
     }
 
-    /// The sizing for slices of another capacity.
+    /// Returns the sizing for slices of a different capacity.
     pub(super) fn resized(&self, capacity: u64) -> Self {
         if capacity == self.capacity {
             return *self;
@@ -84,19 +84,19 @@ impl Sizing {
         Self { capacity, layout: layout_for(capacity, self.rate * (1.0 - CHAIN_SHARE)), ..*self }
     }
 
-    /// Predicts all generations from one: `right` is the probability that one generation answers correctly, and `bytes` is its
-    /// memory.
+    /// Extends the prediction for one generation to all of them. `right` is the probability that a generation does not report an absent
+    /// key as seen, and `bytes` is the memory of one generation.
     fn all(window: Window, right: f64, bytes: u64) -> Prediction {
         let generations = window.slices() + 1;
-        // 1 - right^generations, without cancellation.
+        // 1 - right^generations, without loss of precision at small rates.
         let rate = -(right.ln() * f64::from(generations)).exp_m1();
         Prediction { rate, bytes: bytes * u64::from(generations) }
     }
 
-    /// Capacity and layout of layer `index` of a generation. The first layer has all of the rate except the share reserved for
-    /// chaining. The chained layers have a half, a quarter, an eighth, and so on, of that share, so that their sum stays below
-    /// it. Each has twice the capacity of the previous layer, so that there are few layers (Almeida et al.: "Scalable Bloom
-    /// Filters", 2007).
+    /// Returns the capacity and layout of layer `index` of a generation. The first layer may use all of the rate except [`CHAIN_SHARE`].
+    /// The chained layers may use a half, a quarter, an eighth, and so on, of that share, so that their sum stays below it. The first
+    /// chained layer has half the capacity of the first layer, and each further layer has twice the capacity of the previous one, so that
+    /// there are few layers (Almeida et al.: "Scalable Bloom Filters", 2007).
     pub(super) fn size(&self, index: usize) -> (u64, BloomLayout) {
         let depth = u32::try_from(index).unwrap_or(u32::MAX).min(40);
         if depth == 0 {
@@ -144,13 +144,14 @@ impl kind::Sizing for Sizing {
         self.predict(window, load)
     }
 
-    /// The slices of the window are full, and the open slice is filling. With `adapt`, slices are larger than that, if they may be.
+    /// Average of the rate while the open slice fills up, with the planned number of keys in all other slices. With `adapt`, slices have
+    /// room for more keys than planned, if `max_memory` allows that.
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     fn mean_rate(&self, window: Window) -> f64 {
         let (keys, layout) = (self.capacity as f64, self.steady(window).layout);
         let closed = (-shape_rate(layout, keys)).ln_1p();
         let open = (-mean_between(0.0, keys, |keys| shape_rate(layout, keys))).ln_1p();
-        // 1 - closed^slices * open, without cancellation.
+        // 1 - closed^slices * open, without loss of precision at small rates.
         -(closed * f64::from(window.slices()) + open).exp_m1()
     }
 

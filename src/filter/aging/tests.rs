@@ -28,9 +28,9 @@ fn absent_keys_seen(slices: u32, capacity: u64, rate: f64, overfull: u64, asked:
         .sum()
 }
 
-/// Checks a measured rate. If the true rate were above the target, more than `most` would be found. A filter exactly at the
-/// target exceeds `most` with a probability of one in a thousand (normal approximation of the binomial, one-sided 99.9 %). The
-/// keys are fixed, so the test always gives the same result.
+/// Checks that a measured rate is not above the target. By chance, a filter exactly at the target exceeds `most` with a probability of one
+/// in a thousand (normal approximation of the binomial distribution, one-sided 99.9 %). The keys are fixed, so the test always gives the
+/// same result.
 fn assert_rate(what: &str, found: u64, asked: u64, target: f64) {
     let expected = asked as f64 * target;
     let most = expected + 3.09 * (expected * (1.0 - target)).sqrt();
@@ -81,7 +81,7 @@ fn a_far_too_small_filter_forgets_nothing() {
 
 #[test]
 fn memory_matches_the_documentation() {
-    // Bits per key of the guaranteed window, with four slices.
+    // Bits per key of the window, with four slices. The keys of the open slice are not counted.
     for (rate, most) in [(1e-2, 17.5), (1e-3, 25.0), (1e-4, 34.0), (1e-6, 45.0)] {
         let window = Window::time(86_400_000, 4);
         let bits = Sizing::new(window, 10_000_000, rate).bytes(window) as f64 * 8.0 / 1e7;
@@ -131,7 +131,7 @@ fn load_is_the_load_of_the_open_generation() {
 
 #[test]
 fn small_rates_are_met_with_two_blocks_per_key() {
-    // At the target, false positives are too rare to count. Four times overfull without chaining, they are not.
+    // A filter at the target has too few false positives to count. A filter without chaining that is four times overfull has enough.
     let window = Window::Time { slice_ms: 1, slices: 4 };
     let sizing = Sizing::new(window, 40_000, 1e-6);
     assert_eq!(sizing.layout.blocks_per_key, 2);
@@ -161,7 +161,7 @@ fn measured_rates_match_predictions() {
             println!("{rate:.0e}, {quarters}/4 full: {:.3e}, predicted {:.3e}", found / asked as f64, prediction.rate);
             let most = expected * 1.1 + 3.09 * expected.sqrt();
             assert!(found <= most, "{quarters}/4 full: {found} false positives of {asked}, expected {expected:.0}");
-            // The sum of the layers' rates is an upper bound. The prediction is the exact value.
+            // The prediction is not only an upper bound, so the measured rate must not be far below it either.
             let least = expected * 0.9 - 3.09 * expected.sqrt();
             assert!(found >= least, "{quarters}/4 full: only {found} false positives of {asked}, expected {expected:.0}");
         }
@@ -187,12 +187,12 @@ fn predictions_keep_the_target_and_grow_with_the_load() {
 
 // ---- Batched lookups. ----
 
-/// Plays keys by number, some of them repeatedly, in batches, and returns which were seen. Each key is inserted unless it is
-/// seen. A `HashMap` checks that each key within the window is seen.
+/// Looks up keys by number in batches, some of them repeatedly, and inserts each key that is not seen. Returns the answers and the filter.
+/// `ahead` is called before each batch. A `HashMap` checks that each key within the window is seen.
 fn play(rate: f64, count: u64, ahead: impl Fn(&mut Aging, &[Fingerprint])) -> (Vec<bool>, Aging) {
     const SLICES: u32 = 3;
     let window = Window::Time { slice_ms: 100, slices: SLICES };
-    // Far too small, so that lookups read layers of several shapes.
+    // The filter is far too small, so that lookups read chained layers of several shapes.
     let mut filter = Aging::new(window, Sizing::new(window, 500, rate));
     let mut last_seen = std::collections::HashMap::new();
     let mut seen = Vec::new();
@@ -203,7 +203,7 @@ fn play(rate: f64, count: u64, ahead: impl Fn(&mut Aging, &[Fingerprint])) -> (V
         let keys: Vec<Fingerprint> = batch.iter().map(|&number| key(6, number)).collect();
         ahead(&mut filter, &keys);
         for (at, &key) in keys.iter().enumerate() {
-            // Alternate between both ways of checking and inserting.
+            // Alternate between one call and separate calls for checking and inserting.
             let together = at % 3 > 0;
             let there = if together { filter.check_and_insert(key).unwrap() } else { filter.contains(key) };
             let within = last_seen.get(&key).is_some_and(|&last| time - last < 100 * i64::from(SLICES));
@@ -225,7 +225,7 @@ fn play(rate: f64, count: u64, ahead: impl Fn(&mut Aging, &[Fingerprint])) -> (V
 fn prefetching_does_not_change_answers() {
     let ways: [fn(&mut Aging, &[Fingerprint]); 5] = [
         |filter, keys| filter.prefetch(keys),
-        // Too many keys, too few, in a different order, and different keys.
+        // Batches with too many keys, with too few, in a different order, and with different keys.
         |filter, keys| filter.prefetch(&keys.repeat(3)),
         |filter, keys| filter.prefetch(&keys[..keys.len() / 2]),
         |filter, keys| filter.prefetch(&keys.iter().rev().copied().collect::<Vec<_>>()),
@@ -496,8 +496,7 @@ fn a_saturated_filter_is_restored_unchanged() {
     assert!(dirty(&filter) == dirty(&other));
 }
 
-/// A slice with many keys in a window with few: the oldest generations are evicted, as few as necessary, and their memory is
-/// reused.
+/// One slice has more keys than the others. As few of the oldest generations as necessary are evicted, and their memory is reused.
 #[test]
 fn evicted_keys_free_memory() {
     let sizing = Sizing::new(plan_window(), 20_000, 1e-3);
@@ -510,7 +509,7 @@ fn evicted_keys_free_memory() {
     assert!((0..12_000).all(|number| filter.contains(key(3, number))) && (0..10_000).all(|number| filter.contains(key(2, number))));
 }
 
-/// Small slices followed by a burst: the filter reserves memory for the slices that follow.
+/// A burst after small slices must leave enough memory for the slices that follow.
 #[test]
 fn a_burst_after_small_slices_stays_within_the_maximum() {
     let sizing = Sizing::new(plan_window(), 20_000, 1e-3);

@@ -1,14 +1,14 @@
 //! A cuckoo filter with a generation tag in each slot: the filter that can delete keys.
 //!
-//! One table holds the keys of all slices, and a key's slot stores the slice into which the key was inserted. Compared with a
-//! queue of generations, it is smaller at low rates, needs two cache misses per lookup regardless of the number of slices, and
-//! supports [`Filter::remove`]. But a rotation is one pass over the table (a few nanoseconds per slot), and the changes of
-//! rotations and of single keys are spread over all pages, so every checkpoint stores most pages. Error direction: the same as a
-//! Bloom filter's, as long as only inserted keys are removed. Removing an absent key may remove a different key.
+//! One table holds the keys of all slices. A slot has a fingerprint, and a tag for the slice into which the key was inserted. Compared
+//! with the queue of Bloom filters in [`super::aging`], a cuckoo filter is smaller at low rates, needs two cache misses per lookup
+//! regardless of the number of slices, and supports [`Filter::remove`]. But a rotation is one pass over the table (a few nanoseconds per
+//! slot), and changes are spread over all pages, so every checkpoint stores most pages. The filter may report an absent key as seen, but
+//! must never report an inserted key as unseen within its window, as long as only inserted keys are removed. Removing an absent key may
+//! remove a different key.
 //!
-//! Guarantee of the tags: there are `slices + 1` tags, one per generation. Before a slice starts, the pass removes every key
-//! whose tag is about to be reused, no matter how far time has jumped. Every tag therefore always stands for one slice of the
-//! window.
+//! There are `slices + 1` tags, one per generation. Before a slice starts, a pass over the table removes every key whose tag is about to
+//! be reused, no matter how far time has jumped. A tag therefore always stands for exactly one slice of the window.
 
 mod sizing;
 mod table;
@@ -29,21 +29,21 @@ const SLOTS: usize = 4;
 /// Number of keys whose cache misses overlap in a batched lookup.
 const BATCH: usize = 32;
 type TableLayout = table::TableLayout<SLOTS>;
-/// Maximum memory of all tables together, 256 GiB: more than one partition can have.
+/// Maximum memory of all tables together, in bytes: 256 GiB, more than any filter needs.
 const BYTES_MAX: u64 = 1 << 38;
 /// Maximum number of tables ever created for one partition.
 const NAMES_MAX: u64 = 1 << 48;
 
-/// One table of the chain.
+/// One table of the filter. When a table is full, the filter chains another one.
 #[derive(Debug)]
 struct Layer {
-    /// Name under which its pages are stored. Every layer of a filter has a different name, including past layers.
+    /// Number under which the pages of the layer are stored. A filter never reuses a name, not even that of a dropped layer.
     name: u64,
-    /// Position in the sizing's chain.
+    /// Position in the chain, starting at 0. It determines the layout; see [`Sizing::layout`].
     depth: u32,
-    /// True if the layer has a different sizing, and accepts no more keys.
+    /// True if the layer was created for a different sizing. It then accepts no more keys.
     retired: bool,
-    /// Number of filled slots at which it accepts no more keys: its capacity, or less if an insertion failed before.
+    /// Number of filled slots at which the layer accepts no more keys: its capacity, or less if an insertion has failed.
     limit: u64,
     table: Table<SLOTS>,
 }
@@ -79,7 +79,7 @@ impl Cuckoo {
         Self { window, sizing, slice: window.first_slice(), tag: 0, open_keys: 0, names: 0, layers: Vec::new() }
     }
 
-    /// Number of generations at a time.
+    /// Number of different tags: one for each generation that can exist at the same time.
     fn tags(&self) -> u64 {
         u64::from(self.window.slices()) + 1
     }
@@ -92,13 +92,13 @@ impl Cuckoo {
         })
     }
 
-    /// Returns the copy of a key that expires first. This is the copy to renew: a key that shares it is then remembered longer
-    /// than necessary, never shorter.
+    /// Returns the oldest copy of a key, which expires first. This is the copy to renew. If it belongs to a different key with the same
+    /// fingerprint, that key is remembered longer than necessary, never shorter.
     fn oldest(&self, fingerprint: Fingerprint) -> Option<Copy> {
         self.copies(fingerprint).max_by_key(|copy| copy.age)
     }
 
-    /// True if there are so many copies of a key that no other is inserted: two full buckets of it.
+    /// True if no further copy of a key is inserted, because it has eight copies, or fills its buckets in one of the layers.
     fn is_saturated(&self, fingerprint: Fingerprint) -> bool {
         let full = |layer: &Layer| {
             let place = layer.table.place(fingerprint);
@@ -110,7 +110,7 @@ impl Cuckoo {
     /// Inserts a key into the first layer that has room, or into a new layer.
     fn store(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError> {
         if let Some(oldest) = self.oldest(fingerprint).filter(|_| self.is_saturated(fingerprint)) {
-            // The key has enough copies, but it must stay for a window from now on.
+            // The key has enough copies, but it must be remembered for a whole window from now on.
             self.renew(&oldest);
             return Ok(());
         }
@@ -119,11 +119,11 @@ impl Cuckoo {
             if layer.table.insert(layer.table.place(fingerprint), tag) {
                 return Ok(());
             }
-            // The next insertion would most likely fail as well, after many moves.
+            // Another insertion into this layer would most likely fail as well, after moving many fingerprints.
             layer.limit = layer.table.used();
         }
         let mut layer = self.next_layer()?;
-        // An empty table has room.
+        // This insertion cannot fail, because the table is empty.
         layer.table.insert(layer.table.place(fingerprint), tag);
         self.layers.push(layer);
         self.names += 1;
@@ -136,7 +136,7 @@ impl Cuckoo {
         }
     }
 
-    /// Returns the first layer of the sizing's chain that does not exist yet.
+    /// Creates the first layer of the chain that does not exist yet.
     fn next_layer(&self) -> Result<Layer, CapacityError> {
         let taken = |depth: &u32| self.layers.iter().any(|layer| layer.depth == *depth && !layer.retired);
         let depth = (0..u32::MAX).find(|depth| !taken(depth)).ok_or(CapacityError::Memory)?;
@@ -165,7 +165,8 @@ impl Cuckoo {
     /// Starts a slice, and removes keys that have left the window. Empty layers are dropped, except the first, which would be
     /// needed again immediately.
     fn rotate(&mut self, slice: Slice) {
-        // Keys inserted before any time was known belong to the first known time. Their tag now stands for that slice.
+        // Keys inserted before any time was known belong to the slice of the first known time. Their tag stands for that slice from now
+        // on.
         let passed = self.slice.map_or(0, |current| slice.abs_diff(current));
         self.slice = Some(slice);
         if passed == 0 {
@@ -180,14 +181,14 @@ impl Cuckoo {
         self.open_keys = 0;
     }
 
-    /// Creates the filter that metadata describes, with its slots still empty. [`Filter::read_page`] fills them in. Tables with a
-    /// different sizing accept no more keys, and are dropped when their keys have expired.
+    /// Creates the filter that metadata describes, with its slots still empty. [`Filter::read_page`] fills them in. Tables that were
+    /// created for a different sizing accept no more keys, and are dropped when their keys have expired.
     ///
     /// # Errors
     /// Returns [`MetadataError`] if the metadata does not belong to a filter with this window.
     pub fn from_metadata(window: Window, sizing: Sizing, metadata: &Metadata) -> Result<Self, MetadataError> {
         let mut filter = Self { slice: metadata.slice, tag: metadata.tag, ..Self::new(window, sizing) };
-        // In a window by time, nothing has rotated before the first time is known.
+        // The current slice may be unknown only in a window by time. Nothing has rotated then, so the tag must be 0.
         let known = metadata.slice.is_some() || (window.length_ms().is_some() && metadata.tag == 0);
         let counted = !matches!(window, Window::Keys { slice_keys, .. } if metadata.open_keys > slice_keys);
         if !known || !counted || metadata.slices != window.slices() || metadata.tag >= filter.tags() {
@@ -247,8 +248,8 @@ impl Filter for Cuckoo {
         self.layers.iter().any(|layer| layer.table.contains(layer.table.place(fingerprint)))
     }
 
-    /// A key has one copy per insertion, but at most eight (two full buckets; four, if both buckets are the same). The next insertion
-    /// renews the oldest copy instead, and [`Filter::remove`] does not account for it.
+    /// Each insertion adds a copy of the key, up to eight copies: two full buckets. If both buckets are the same, there are at most four
+    /// copies. A further insertion only renews the oldest copy, so [`Filter::remove`] cannot undo it separately.
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError> {
         self.make_way();
         self.store(fingerprint)?;
@@ -261,8 +262,9 @@ impl Filter for Cuckoo {
         if copy.age == 0 {
             return Ok(false);
         }
-        // Renew now, and again if a slice starts with this key, so that the copy does not expire during this call. The copy stays
-        // in its slot, but its layer may move up.
+        // If the current slice is full, this renewal starts the next slice. Renew the copy before that, so that it does not expire, and
+        // again after that, with the new tag. The copy stays in its slot, but the index of its layer may change, so find the layer by its
+        // name.
         self.renew(&copy);
         let name = self.layers[copy.layer].name;
         self.make_way();
@@ -274,16 +276,17 @@ impl Filter for Cuckoo {
         Ok(true)
     }
 
-    /// Removes one copy of a key, as if it were the oldest copy. **For a key that was never inserted, this may remove a copy of a
-    /// different key**, with the probability of a false positive, and that other key is then forgotten within its window. To
-    /// prevent this, first ask an exact store whether the key was inserted.
+    /// Removes one copy of a key, and leaves the other copies as if the oldest copy had been removed. **For a key that was never inserted,
+    /// this may remove a copy of a different key**, with the probability of a false positive, and the different key is then forgotten
+    /// within its window. To prevent this, first ask an exact store whether the key was inserted.
     fn remove(&mut self, fingerprint: Fingerprint) -> bool {
-        // The longer a fingerprint is, the less likely it belongs to another key. Tables further down the chain have longer
-        // fingerprints.
+        // Remove the copy with the longest fingerprint, because it is the least likely to belong to a different key. Tables further down
+        // the chain have longer fingerprints.
         let bits = |copy: &Copy| self.layers[copy.layer].table.layout().fingerprint_bits;
         let (copy, oldest) = (self.copies(fingerprint).max_by_key(|copy| (bits(copy), copy.age)), self.oldest(fingerprint));
         if let (Some(copy), Some(oldest)) = (&copy, &oldest) {
-            // The remaining copies stay as long as if the oldest had been removed.
+            // The oldest copy gets the age of the removed copy, so the remaining copies have the same ages as if the oldest copy had been
+            // removed.
             let tag = (self.tag + self.tags() - copy.age) % self.tags();
             self.layers[oldest.layer].table.tag(oldest.slot, tag);
             self.layers[copy.layer].table.clear(copy.slot);
@@ -306,7 +309,8 @@ impl Filter for Cuckoo {
 
     fn resume(&mut self, slice: Slice, _replay_info: Option<u64>) {
         let Window::Keys { slice_keys, .. } = self.window else { return };
-        // A full slice ends with its next key. If that key is to be renewed, it must not expire first.
+        // If the current slice is full, the next key starts the next slice. Do not start it here, because that key may be a renewal, and
+        // must not expire before it is renewed.
         let ends = self.open_keys >= slice_keys;
         if self.slice.is_none_or(|current| slice > current && slice.abs_diff(current) > u64::from(ends)) {
             self.rotate(slice);
@@ -322,7 +326,7 @@ impl Filter for Cuckoo {
         Some(self.slice?.before(u32::try_from(youngest).ok()?))
     }
 
-    /// The load covers all slices together.
+    /// The load is that of all slices together, because they share the tables.
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     fn usage(&self) -> Usage {
         let keys = self.layers.iter().fold(0_u64, |sum, layer| sum.saturating_add(layer.table.used()));
@@ -376,9 +380,9 @@ impl Filter for Cuckoo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
-    /// Number of the current slice.
+    /// Number of the current slice, or `None` before any time is known.
     pub slice: Option<Slice>,
-    /// Slices per window. The meaning of a tag depends on it.
+    /// Slices per window. There is one tag more than slices, so the meaning of a tag depends on this number.
     pub slices: u32,
     /// Tag of the current slice.
     pub tag: u64,
@@ -420,17 +424,17 @@ impl kind::Metadata for Metadata {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerMetadata {
-    /// Name under which its pages are stored.
+    /// Name of the layer, under which its pages are stored.
     pub name: u64,
-    /// Position in the chain.
+    /// Position of the layer in the chain, starting at 0.
     pub depth: u32,
     /// Number of buckets of four slots.
     pub buckets: u64,
     /// Bits per fingerprint.
     pub fingerprint_bits: u32,
-    /// Planned number of keys. It follows from the buckets, so that one wrong number cannot allocate more memory.
+    /// Planned number of keys. Follows from `buckets`. Stored so that a wrong number is noticed before memory is allocated.
     pub capacity: u64,
-    /// Number of keys at which no more are inserted.
+    /// Number of keys at which the layer accepts no more keys.
     pub limit: u64,
     /// Number of keys in the layer.
     pub keys: u64,
@@ -439,7 +443,7 @@ pub struct LayerMetadata {
 }
 
 impl LayerMetadata {
-    /// Returns the layout, or `None` if no layer has it.
+    /// Returns the layout, or `None` if no layer can have it.
     fn layout(&self, tags: u64) -> Option<TableLayout> {
         let layout = TableLayout { buckets: self.buckets, fingerprint_bits: self.fingerprint_bits, tags };
         let sane = (1..=BYTES_MAX).contains(&self.buckets)

@@ -11,18 +11,19 @@ const CHAIN_SHARE: f64 = 1.0 / 32.0;
 /// Depth at which chained tables stop growing.
 const DEPTH_MAX: u32 = 40;
 
-/// Sizes, computed once for all partitions that share a configuration.
+/// The size of a cuckoo filter, computed once for all partitions that share a configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sizing {
-    /// Number of keys, over all generations, that the first table holds before it chains.
+    /// Number of keys, over all generations, that the first table holds before another one is chained.
     pub capacity: u64,
     /// Maximum rate of the filter, including chained tables.
     pub rate: f64,
 }
 
 impl Sizing {
-    /// Sizes a filter whose window holds `keys`, with a rate of at most `rate` in (0, 1). There is room for one slice more than
-    /// the window has, at a load of 0.95. Rates below 2^(3 - 57 + t), where t is the number of tag bits, cannot be reached.
+    /// Sizes a filter whose window holds `keys`, with a rate of at most `rate` in (0, 1). The filter has room for one slice more than the
+    /// window, because the open slice fills up before the oldest one expires, and uses at most 95 % of its slots. Rates below
+    /// `2^(3 - 57 + t)`, where t is the number of tag bits, cannot be reached.
     #[must_use]
     pub fn new(window: Window, keys: u64, rate: f64) -> Self {
         let slices = u64::from(window.slices());
@@ -30,10 +31,11 @@ impl Sizing {
         Self { capacity: u64::try_from(capacity).unwrap_or(u64::MAX), rate }
     }
 
-    /// Layout of the table at a depth of the chain. The first table has all of the rate except a share. The rate that it leaves
-    /// over (fingerprints are whole bits) is divided among the chained tables: a half, a quarter, an eighth, and so on, so that
-    /// their sum stays below it. The first chained table has half the capacity, and each further table has twice the capacity of
-    /// the previous one, so that there are few tables (Almeida et al.: "Scalable Bloom Filters", 2007).
+    /// Returns the layout of the table at a depth of the chain. The first table, at depth 0, may use all of the rate except
+    /// [`CHAIN_SHARE`]. It uses less, because fingerprints have a whole number of bits. The first chained table may use half of the unused
+    /// rate, the next a quarter, and so on, so that all tables together stay below the rate. The first chained table has half the capacity
+    /// of the first table, and each further table has twice the capacity of the previous one, so that there are few tables (Almeida et
+    /// al.: "Scalable Bloom Filters", 2007).
     pub(super) fn layout(&self, window: Window, depth: u32) -> TableLayout {
         let tags = u64::from(window.slices()) + 1;
         let first = narrowest(self.capacity, self.rate * (1.0 - CHAIN_SHARE), tags);
@@ -47,8 +49,8 @@ impl Sizing {
         narrowest(capacity, left * 0.5_f64.powi(depth.cast_signed()), tags)
     }
 
-    /// Predicts the rate and memory after `load` times the capacity was inserted, within the window and the open slice together.
-    /// All tables are full except the last, which holds the remaining keys. The rate never exceeds the sizing's rate.
+    /// Predicts the rate and memory when the window and the open slice together have `load` times `capacity` keys. All tables are then
+    /// full except the last, which holds the remaining keys. The rate never exceeds the rate of the sizing.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     pub fn predict(&self, window: Window, load: f64) -> Prediction {
@@ -98,12 +100,12 @@ impl kind::Sizing for Sizing {
         self.layout(window, 0).bytes()
     }
 
-    /// The filter's capacity includes the open slice, so the load is the same for both.
+    /// `load` needs no conversion, because the open slice, which is part of the filter's capacity, grows with it like the window.
     fn predicted(&self, window: Window, _keys: u64, load: f64) -> Prediction {
         self.predict(window, load)
     }
 
-    /// The keys of the window are present, and the keys of the open slice are being added.
+    /// Average of the rate while the open slice fills up, with all keys of the window present.
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     fn mean_rate(&self, window: Window) -> f64 {
         let (most, slices) = (self.capacity as f64, f64::from(window.slices()));
@@ -111,7 +113,7 @@ impl kind::Sizing for Sizing {
         mean_between(most * slices / (slices + 1.0), most, |keys| layout.rate(keys))
     }
 
-    /// A key has two buckets.
+    /// A lookup reads all slots of the key's two buckets.
     fn reads(&self, _window: Window) -> (u32, String) {
         let slots = 2 * SLOTS;
         (u32::try_from(slots).unwrap_or(u32::MAX), format!("2 buckets, {slots} slots"))

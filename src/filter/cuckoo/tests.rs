@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 const FOUR: Window = Window::Time { slice_ms: 1, slices: 4 };
 
-/// A filter with this number of keys, spread over all of its slices.
+/// Returns a filter with this number of keys, spread over all of its slices.
 fn filled(window: Window, sizing: Sizing, keys: u64, family: u64) -> Cuckoo {
     let mut filter = Cuckoo::new(window, sizing);
     for number in 0..keys {
@@ -25,7 +25,7 @@ fn filled(window: Window, sizing: Sizing, keys: u64, family: u64) -> Cuckoo {
 
 #[test]
 fn memory_matches_the_documentation() {
-    // Bits per key of the guaranteed window, with four slices.
+    // Bits per key of the window, with four slices. The keys of the open slice are not counted.
     for (rate, least, most) in [(1e-2, 15.0, 18.5), (1e-3, 19.0, 22.0), (1e-4, 24.0, 27.0), (1e-6, 31.0, 34.5), (1e-9, 44.0, 49.0)] {
         let sizing = Sizing::new(FOUR, 10_000_000, rate);
         let bits = sizing.bytes(FOUR) as f64 * 8.0 / 1e7;
@@ -51,7 +51,7 @@ fn measured_rates_match_predictions() {
             let got = found.sum::<f64>() / asked as f64;
             println!("cuckoo {rate:.0e}, load {load}: measured {got:.3e}, predicted {:.3e}, {} bytes", expected.rate, expected.bytes);
             assert!(expected.rate <= rate, "the sizing's rate holds, chained or not");
-            // Statistical error of the count, at a probability of one in a thousand.
+            // Statistical error of the count, which is exceeded with a probability of one in a thousand.
             let noise = 3.09 * (expected.rate / asked as f64).sqrt();
             assert!(got <= expected.rate * 1.03 + noise && got >= expected.rate * 0.97 - noise, "{rate:.0e} at {load}: {got:.3e}");
         }
@@ -78,7 +78,7 @@ fn a_window_by_count_keeps_its_keys() {
         assert!((0..number.saturating_sub(49)).all(|number| !filter.contains(key(0, number))));
         assert!(filter.layers.len() <= 2, "expired keys free slots; such a small table may chain another one");
     }
-    // A renewed key counts as inserted, unless it is already in this slice.
+    // A renewed key counts as inserted, unless it is already in the current slice.
     let open = filter.usage().open_keys;
     filter.refresh(key(0, 999)).unwrap();
     assert_eq!(filter.usage().open_keys, open);
@@ -142,7 +142,7 @@ fn a_key_has_at_most_eight_copies() {
     assert_eq!((filter.usage().keys, filter.usage().open_keys), (8, 9));
     assert!((0..8).all(|_| filter.remove(key(0, 1))));
     assert!(!filter.contains(key(0, 1)) && !filter.remove(key(0, 1)));
-    // A ninth copy is not stored, but the key is still remembered from then on.
+    // A ninth copy is not stored, but the key is remembered for a whole window from then on.
     (0..8).for_each(|_| filter.insert(key(0, 2)).unwrap());
     filter.advance(3);
     filter.insert(key(0, 2)).unwrap();
@@ -152,7 +152,7 @@ fn a_key_has_at_most_eight_copies() {
 
 #[test]
 fn copies_do_not_chain_tables() {
-    // One bucket, two buckets, a few buckets.
+    // Tables with one bucket, two buckets, and a few buckets.
     for keys in [1, 4, 10, 100] {
         let mut filter = Cuckoo::new(FOUR, Sizing::new(FOUR, keys, 1e-6));
         (0..1_000).for_each(|_| filter.insert(key(0, 1)).unwrap());
@@ -196,8 +196,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// For each key, the slices into which it was inserted and from which it was not deleted. A filter stores some of a key's copies:
-/// at least those of a model that keeps the four newest, and none that are missing from a model that keeps all.
+/// An exact model: for each key, the slices of its copies, of which it keeps at most `most`. The filter must remember every key that a
+/// model with four copies per key remembers, and must not remember a key that a model with all copies has forgotten.
 struct Model {
     most: usize,
     slices: i64,
@@ -291,7 +291,7 @@ fn bytes(filter: &Cuckoo) -> Vec<&[u8]> {
     filter.layers.iter().map(|layer| layer.table.buffer.bytes()).collect()
 }
 
-/// Pages on disk, by name, updated the way a store does it.
+/// Stored pages by id, updated as by a checkpoint.
 #[derive(Default)]
 struct Store(BTreeMap<PageId, Vec<u8>>);
 
@@ -325,7 +325,7 @@ fn restored_state_is_bit_for_bit_identical_while_tables_change() {
     let (mut filter, mut store, mut most) = (Cuckoo::new(FOUR, sizing), Store::default(), 0);
     for slice in 0..16_u64 {
         filter.advance(slice.cast_signed());
-        // Far too many keys in two slices, few in the others.
+        // In two of eight slices, there are far more keys than planned, and in the others few.
         let keys = if slice % 8 < 2 { 120_000 } else { 3_000 };
         (0..keys).for_each(|number| filter.insert(key(slice, number)).unwrap());
         most = most.max(filter.layers.len());
@@ -398,7 +398,7 @@ fn impossible_metadata_is_rejected() {
         |metadata| metadata.names = 1,
         |metadata| metadata.names = u64::MAX,
         |metadata| {
-            // Each size is possible, but not all of them together.
+            // Each layer has a possible size, but together they exceed the maximum memory.
             let buckets = 1_u64 << 35;
             let capacity = 4 * buckets - (4 * buckets).div_ceil(20);
             let layer = LayerMetadata { buckets, capacity, ..metadata.layers[0].clone() };
@@ -448,7 +448,7 @@ fn pages_may_contain_any_bytes_of_the_right_length() {
 fn metadata_of_damaged_pages_is_accepted() {
     let sizing = Sizing::new(FOUR, 1_000, 1e-3);
     let mut filter = filled(FOUR, sizing, 1_000, 0);
-    // Bits in every slot, and the current tag.
+    // This pattern puts fingerprints with a valid tag into more slots than the planned capacity.
     let bytes = vec![0b1000_1100; bytes(&filter)[0].len()];
     filter.read_page(PageId { slice: Slice::FIRST, layer: 0, page: 0 }, &bytes).unwrap();
     filter.advance(filter.slice().unwrap().0 + 1);

@@ -1,13 +1,13 @@
-//! The exact store: fingerprints themselves, without errors.
+//! The exact store: the fingerprints themselves, without false positives.
 //!
-//! Owns which fingerprints belong to which generation. Fingerprints inserted since the last checkpoint are in memory. An
-//! [`Archive`] holds the others. A whole generation is forgotten at once, so nothing ever has to search for expired fingerprints.
-//! The store is a kind of its own, and confirms what another kind reports as seen. Must never report a key as seen that was not
-//! inserted, or report a key as unseen that was inserted within the window (up to a collision of two 128-bit hashes).
+//! This module owns which fingerprints belong to which generation. Fingerprints inserted since the last checkpoint are in memory, and all
+//! others are in an [`Archive`]. A generation is forgotten as a whole, so nothing has to search for expired fingerprints. An exact store
+//! is used alone (kind `exact`), or confirms the keys that a filter reports as seen. It must never report a key as seen that was not
+//! inserted, or a key as unseen that was inserted within the window. The only exception is a collision of two 128-bit hashes.
 //!
-//! A store of contents keeps the last content of each key. The low half of a fingerprint identifies the entry of its key, and the high half
-//! is the content ([`Fingerprint::with_content`]). An insertion replaces the content. Only the newest generation that has the entry counts,
-//! so nothing has to be deleted from older ones.
+//! A store with contents (`emit = "on_change"`) also keeps the last content of each key. The low half of a fingerprint identifies the
+//! entry of its key, and the high half is the content ([`Fingerprint::with_content`]). An insertion replaces the content. If several
+//! generations have an entry, only the newest of them counts, so old entries need not be deleted.
 
 use super::{CapacityError, MergeError, MetadataError, Slice, Window};
 use crate::key::Fingerprint;
@@ -16,23 +16,24 @@ use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
-/// Maximum number of fingerprints that may wait for a checkpoint, about 50 bytes each. If more are waiting, the disk has been
-/// failing for a long time, and memory is not the place to keep them.
+/// Maximum number of changes that wait in memory for a checkpoint, at about 50 bytes each. If there are more, checkpoints have failed for
+/// a long time, and the store reports an error instead of filling the memory.
 const UNSAVED_MAX: u64 = 1 << 24;
 
-/// Number of a generation: counted up from 0, never reused by this partition.
+/// Id of a generation. Ids start at 0, and a partition never reuses an id.
 pub type GenerationId = u64;
 
-/// Storage for the fingerprints of earlier checkpoints.
+/// Storage of the fingerprints that earlier checkpoints have written.
 pub trait Archive: fmt::Debug + Send + Sync {
-    /// Returns the content of an entry that was stored in a generation and not deleted since. Without contents, it is 0.
+    /// Returns the content of an entry that is stored in a generation, or `None` if the generation does not have the entry. The content is
+    /// 0 in a store without contents.
     ///
     /// # Errors
     /// Returns an error if the archive cannot be read.
     fn content(&self, generation: GenerationId, entry: Fingerprint) -> Result<Option<u64>, ArchiveError>;
 }
 
-/// An archive that cannot be read. Its contents have to be restored.
+/// Error of an archive that cannot be read, with the reason. The state of the partition has to be restored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot read the stored fingerprints: {0}")]
 pub struct ArchiveError(pub String);
@@ -49,7 +50,7 @@ pub enum ExactError {
     Archive(#[from] ArchiveError),
 }
 
-/// The archive of an exact store that was never written to disk.
+/// An empty archive, for an exact store that was never written to disk.
 #[derive(Debug)]
 struct Nothing;
 
@@ -62,9 +63,9 @@ impl Archive for Nothing {
 /// Change of an entry since the last checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Inserted, with this content. Without contents, it is 0.
+    /// The entry was inserted with this content, which is 0 in a store without contents.
     Put(u64),
-    /// Deleted.
+    /// The entry was deleted.
     Delete,
 }
 
@@ -80,14 +81,14 @@ struct Generation {
     changes: HashMap<Fingerprint, Change>,
 }
 
-/// Fingerprints, by generation.
+/// The exact store of one partition.
 #[derive(Debug)]
 pub struct Exact {
     window: Window,
-    /// The bits of a fingerprint that identify its entry. The others are its content.
+    /// Mask of the fingerprint bits that identify an entry. The other bits are the content.
     entry_bits: u128,
     slice: Option<Slice>,
-    /// Generations, oldest first. The last is open if its slice is the current one.
+    /// Generations, oldest first. If the last one belongs to the current slice, it is open: keys are inserted into it.
     generations: VecDeque<Generation>,
     next_id: GenerationId,
     unsaved: u64,
@@ -95,26 +96,26 @@ pub struct Exact {
 }
 
 impl Exact {
-    /// Creates an empty store, in memory only.
+    /// Creates an empty store without contents. It is in memory only until an archive is attached.
     #[must_use]
     pub fn new(window: Window) -> Self {
         let (slice, generations) = (window.first_slice(), VecDeque::new());
         Self { window, entry_bits: u128::MAX, slice, generations, next_id: 0, unsaved: 0, archive: Box::new(Nothing) }
     }
 
-    /// Makes an empty store one of contents.
+    /// Turns an empty store into a store with contents.
     #[must_use]
     pub fn with_contents(self) -> Self {
         Self { entry_bits: u64::MAX.into(), ..self }
     }
 
-    /// True if the store has the contents of keys.
+    /// True if the store keeps the last content of each key.
     #[must_use]
     pub const fn has_contents(&self) -> bool {
         self.entry_bits != u128::MAX
     }
 
-    /// Returns the entry of a fingerprint, and its content.
+    /// Splits a fingerprint into its entry and its content.
     const fn entry(&self, fingerprint: Fingerprint) -> (Fingerprint, u64) {
         (Fingerprint(fingerprint.0 & self.entry_bits), Fingerprint(fingerprint.0 & !self.entry_bits).high())
     }
@@ -124,7 +125,8 @@ impl Exact {
         self.archive = archive;
     }
 
-    /// True if the key was inserted within the window and not deleted. In a store of contents, only if its content is still this one.
+    /// True if the key was inserted within the window and not deleted since. In a store with contents, the last content of the key must
+    /// also be the content in `fingerprint`.
     ///
     /// # Errors
     /// Returns an error if the archive cannot be read.
@@ -133,7 +135,7 @@ impl Exact {
         Ok(self.newest(entry)?.is_some_and(|(_, newest)| newest == content))
     }
 
-    /// Returns the last slice into which a key was inserted, if the key is present, regardless of its content.
+    /// Returns the last slice into which a key was inserted, or `None` if the key is not present. Ignores the content in `fingerprint`.
     ///
     /// # Errors
     /// Returns an error if the archive cannot be read.
@@ -142,7 +144,7 @@ impl Exact {
         Ok(self.newest(entry)?.map(|(slice, _)| slice))
     }
 
-    /// Returns the newest slice that has an entry, and the content of the entry.
+    /// Returns the slice of the newest generation that has an entry, and the content of the entry there.
     fn newest(&self, entry: Fingerprint) -> Result<Option<(Slice, u64)>, ArchiveError> {
         for generation in self.generations.iter().rev() {
             if let Some(content) = self.content_in(generation, entry)? {
@@ -227,7 +229,7 @@ impl Exact {
         }
     }
 
-    /// Continues in the slice into which keys were inserted according to a changelog; see [`super::Filter::resume`].
+    /// Moves to the slice that a changelog names for the keys that follow. See [`super::Filter::resume`].
     pub fn resume(&mut self, slice: Slice) {
         if self.window.length_ms().is_none() && slice > self.current() {
             self.rotate(slice);
@@ -236,7 +238,7 @@ impl Exact {
 
     fn rotate(&mut self, slice: Slice) {
         if self.slice.is_none() {
-            // Keys inserted before any time was known belong to the first known time.
+            // Keys inserted before any time was known belong to the slice of the first known time.
             self.generations.iter_mut().for_each(|generation| generation.slice = slice);
         }
         self.slice = Some(slice);
@@ -272,7 +274,7 @@ impl Exact {
         self.generations.iter().map(|generation| generation.keys).sum()
     }
 
-    /// Adds the generations of another store. [`Exact::insert_into`] then inserts their fingerprints.
+    /// Adds the generations of another store. The caller then inserts their fingerprints with [`Exact::insert_into`].
     ///
     /// # Errors
     /// Returns [`MergeError`] if the windows do not match, or if the store has contents. The state is then unchanged.
@@ -298,14 +300,16 @@ impl Exact {
                 self.generations.push_back(generation);
             }
         }
-        // Ids must rise with the slices. Nothing is stored under the old ids yet.
+        // Ids must rise with the slices, so all generations get new ids. Nothing is stored under the old ids, because the result of a
+        // merge is written to a new directory.
         self.generations.make_contiguous().sort_by_key(|generation| generation.slice);
         self.next_id = self.generations.len() as u64;
         self.generations.iter_mut().zip(0..).for_each(|(generation, id)| generation.id = id);
         Ok(())
     }
 
-    /// Inserts a fingerprint into the generation of a slice without counting it. Does nothing if the slice has left the window.
+    /// Inserts a fingerprint into the generation of a slice, without counting the key: [`Exact::union`] has already added the counts. Does
+    /// nothing if the store has no generation of that slice.
     pub fn insert_into(&mut self, slice: Slice, fingerprint: Fingerprint) {
         if let Some(generation) = self.generations.iter_mut().find(|generation| generation.slice == slice) {
             self.unsaved += u64::from(generation.changes.insert(fingerprint, Change::Put(0)).is_none());
@@ -320,7 +324,7 @@ impl Exact {
         self.unsaved
     }
 
-    /// True if the archive contains any fingerprints.
+    /// True if the archive may contain fingerprints.
     #[must_use]
     pub fn is_stored(&self) -> bool {
         self.generations.iter().any(|generation| generation.stored)
@@ -335,19 +339,19 @@ impl Exact {
         })
     }
 
-    /// Returns the changes since the last checkpoint, with their generation ids.
+    /// Returns the changes since the last checkpoint, each with the id of its generation.
     pub fn changes(&self) -> impl Iterator<Item = (GenerationId, Fingerprint, Change)> {
         self.changes_by_generation().flat_map(|(id, changes)| changes.map(move |(&fingerprint, change)| (id, fingerprint, change)))
     }
 
-    /// Records that the archive may contain all changes: a key that is deleted from now on must also be deleted there.
+    /// Records that all changes may have reached the archive. Keys that are deleted from now on must also be deleted in the archive.
     pub fn mark_stored(&mut self) {
         for generation in &mut self.generations {
             generation.stored |= !generation.changes.is_empty();
         }
     }
 
-    /// Records that the archive contains all changes.
+    /// Records that the archive contains all changes, and removes them from memory.
     pub fn mark_clean(&mut self) {
         self.mark_stored();
         for generation in &mut self.generations {
@@ -356,7 +360,7 @@ impl Exact {
         self.unsaved = 0;
     }
 
-    /// Returns everything except the fingerprints.
+    /// Returns the metadata of the store, without its fingerprints.
     #[must_use]
     pub fn metadata(&self) -> ExactMetadata {
         let generations = self.generations.iter().map(|generation| ExactGenerationMetadata {
@@ -398,7 +402,7 @@ impl Exact {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExactMetadata {
-    /// Number of the current slice.
+    /// Number of the current slice, or `None` before any time is known.
     pub slice: Option<Slice>,
     /// Id of the next generation.
     pub next_id: GenerationId,
@@ -410,7 +414,7 @@ pub struct ExactMetadata {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExactGenerationMetadata {
-    /// Id under which its fingerprints are stored.
+    /// Id under which the fingerprints of the generation are stored.
     pub id: GenerationId,
     /// The slice whose keys the generation contains.
     pub slice: Slice,

@@ -1,4 +1,4 @@
-//! The exact store: its metadata, its bounds, and its contents.
+//! Tests of the exact store: its metadata, its bounds, and its contents.
 
 use super::*;
 
@@ -48,7 +48,7 @@ fn unsaved_fingerprints_are_counted_and_bounded() {
 fn deletions_of_possibly_stored_keys_reach_the_archive() {
     let mut exact = Exact::new(Window::keys(10, 1));
     exact.insert(Fingerprint(1)).unwrap();
-    // The checkpoint was written, but the writer does not know that.
+    // A checkpoint may have been written, but its success is unknown.
     exact.mark_stored();
     assert!(exact.remove(Fingerprint(1)).unwrap() && !exact.contains(Fingerprint(1)).unwrap());
     assert_eq!(exact.changes().collect::<Vec<_>>(), [(0, Fingerprint(1), Change::Delete)]);

@@ -1,10 +1,10 @@
-//! A stable Bloom filter: forgets at random, in memory that never grows.
+//! A stable Bloom filter: forgets keys at random, in memory that never grows.
 //!
-//! The filter consists of cells with a few bits each. An insertion decrements some cells, and sets its key's cells to the maximum
-//! (Deng, Rafiei: "Approximately Detecting Duplicates for Streaming Data using Stable Bloom Filters", SIGMOD 2006). The share of
-//! zero cells, and with it the false-positive rate, reaches a stable point and stays there. Error direction: **both**. The filter
-//! may report an absent key as seen, and a key inserted before as unseen. It favors recently inserted keys, and guarantees
-//! neither a window nor a count. A key is certainly seen only immediately after it was inserted.
+//! The filter consists of cells with a few bits each. An insertion decrements some random cells, and then sets the cells of its key to the
+//! maximum (Deng, Rafiei: "Approximately Detecting Duplicates for Streaming Data using Stable Bloom Filters", SIGMOD 2006). At some point,
+//! the share of zero cells no longer changes, and neither does the false-positive rate. This is the stable point. The filter errs in
+//! **both** directions: it may report an absent key as seen, and an inserted key as unseen. It is more likely to remember keys that were
+//! inserted recently, but guarantees neither a window nor a number of keys. Only the key that was inserted last is certainly seen.
 
 mod sizing;
 
@@ -19,7 +19,7 @@ use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 
-/// The multiplier of Knuth's MMIX generator: full period with any odd increment.
+/// The multiplier of Knuth's MMIX generator, a linear congruential generator. It has its full period with any odd increment.
 const STEP: u64 = 6_364_136_223_846_793_005;
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ struct Cells {
 #[derive(Debug)]
 pub struct Stable {
     sizing: Sizing,
-    /// Expected number of insertions until a key is forgotten. Cached, because it takes a while to compute.
+    /// Expected number of insertions until a key is forgotten. Cached, because computing it is slow.
     lifetime: f64,
     numbers: SplitMix,
     /// Total number of keys inserted.
@@ -43,7 +43,8 @@ pub struct Stable {
     cells: Option<Cells>,
 }
 
-/// The cells of a key: K numbers below `cells`, computed from the key's fingerprint, low half first.
+/// Returns the numbers of a key's K cells, by a generator that starts with the low half of the fingerprint and has the high half as
+/// increment.
 fn places(fingerprint: Fingerprint, layout: CellLayout) -> impl Iterator<Item = u64> {
     let (mut hash, increment) = (fingerprint.low(), fingerprint.high() | 1);
     (0..layout.k).map(move |_| {
@@ -58,13 +59,13 @@ impl Cells {
         Some(Self { layout, buffer: PagedBuffer::new(layout.bytes())?, filled: 0 })
     }
 
-    /// The byte in which a cell starts, and the number of bits before the cell.
+    /// Returns the byte in which a cell starts, and the number of bits in that byte before the cell.
     fn at(&self, cell: u64) -> (usize, u32) {
         let bit = cell * u64::from(self.layout.cell_bits);
         ((bit / 8) as usize, (bit % 8) as u32)
     }
 
-    /// The eight bytes starting at `byte`, which contain at least 57 bits starting at the cell.
+    /// Returns eight bytes, starting at `byte`. They contain at least 57 bits from the start of any cell that starts in the first byte.
     fn word(&self, byte: usize) -> u64 {
         let bytes = &self.buffer.bytes()[byte..byte + 8];
         bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
@@ -75,7 +76,7 @@ impl Cells {
         self.word(byte) >> shift & self.layout.max()
     }
 
-    /// XORs cells, starting at `cell`.
+    /// XORs `change` with the cells, starting at `cell`.
     fn flip(&mut self, cell: u64, change: u64) {
         if change == 0 {
             return;
@@ -87,17 +88,17 @@ impl Cells {
         self.buffer.touch(byte + (change << shift).ilog2() as usize / 8);
     }
 
-    /// Decrements each of the P cells starting at `first`, wrapping around at the end.
+    /// Decrements the nonzero cells among P consecutive cells, starting at `first` and wrapping around at the end.
     fn decrement(&mut self, first: u64) {
         let straight = self.layout.decrements.min(self.layout.cells - first);
         self.decrement_run(first, straight);
         self.decrement_run(0, self.layout.decrements - straight);
     }
 
-    /// Decrements each of `count` cells, a word at a time.
+    /// Decrements the nonzero cells among `count` consecutive cells, as many at a time as fit into 57 bits.
     fn decrement_run(&mut self, mut first: u64, mut count: u64) {
         let bits = self.layout.cell_bits;
-        // The lowest bit of each cell.
+        // Returns a mask with the lowest bit of each of `cells` cells.
         let ones = |cells: u64| (0..cells).fold(0, |ones, _| ones << bits | 1_u64);
         let (at_a_time, all) = (u64::from(57 / bits), ones(u64::from(57 / bits)));
         while count > 0 {
@@ -113,7 +114,8 @@ impl Cells {
         }
     }
 
-    /// Returns the values of cells starting at `first`: one for each bit set in `lowest`.
+    /// Returns the values of consecutive cells, packed as in the buffer, starting at `first`. `lowest` has one bit for each cell to
+    /// return.
     fn get_run(&self, first: u64, lowest: u64) -> u64 {
         let (byte, shift) = self.at(first);
         self.word(byte) >> shift & (lowest * self.layout.max())
@@ -141,8 +143,8 @@ impl Stable {
         Self { sizing, lifetime: sizing.lifetime(), numbers: SplitMix(sizing.seed), keys: 0, cells: None }
     }
 
-    /// Creates the filter that metadata describes, with its cells still zero. [`Filter::read_page`] fills them in. Its layout is
-    /// the stored one, regardless of the sizing, because cells cannot be rearranged.
+    /// Creates the filter that metadata describes, with its cells still zero. [`Filter::read_page`] fills them in. The filter has the
+    /// stored layout, regardless of the layout in `sizing`, because cells cannot be rearranged.
     ///
     /// # Errors
     /// Returns [`MetadataError::Size`] if no filter has this size, or this machine has not enough memory for it.
@@ -168,7 +170,7 @@ impl Filter for Stable {
     fn prefetch(&mut self, fingerprints: &[Fingerprint]) {
         let Some(cells) = &self.cells else { return };
         let bytes = cells.buffer.bytes();
-        // For an absent key, the first or second cell usually decides, and the others are not read.
+        // A lookup of an absent key usually ends at the first or second cell, so the other cells are not prefetched.
         let places = fingerprints.iter().flat_map(|&fingerprint| places(fingerprint, cells.layout).take(2));
         std::hint::black_box(places.fold(0, |sum, cell| sum ^ bytes[cells.at(cell).0]));
     }
@@ -221,7 +223,7 @@ impl Filter for Stable {
 
     fn advance(&mut self, _time: Timestamp) {}
 
-    /// The replay info is the number of the insertion, which determines the generator's state.
+    /// The replay info is the number of earlier insertions. The generator's state follows from that number and the seed.
     fn resume(&mut self, _slice: Slice, replay_info: Option<u64>) {
         if let Some(keys) = replay_info {
             self.keys = keys;
@@ -242,8 +244,8 @@ impl Filter for Stable {
         None
     }
 
-    /// Reports the average number of remembered keys as the number of keys. The load is the share of nonzero cells, divided by
-    /// their share at the stable point, so it rises to 1 and stays there.
+    /// The number of keys is that of all insertions, but at most the number of keys that the filter remembers on average. The load is the
+    /// share of nonzero cells, divided by their share at the stable point, so it rises to 1 and stays there.
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate")]
     fn usage(&self) -> Usage {
         let filled = self.cells.as_ref().map_or(0, |cells| cells.filled);
@@ -337,7 +339,7 @@ pub struct CellsMetadata {
     pub k: u32,
     /// Number of cells that an insertion decrements.
     pub decrements: u64,
-    /// Memory of all cells. It follows from the other numbers, so that one wrong number cannot allocate more.
+    /// Memory of all cells, in bytes. Follows from the other numbers. Stored so that a wrong number is noticed before memory is allocated.
     pub bytes: u64,
     /// Number of nonzero cells.
     pub filled: u64,
@@ -346,7 +348,7 @@ pub struct CellsMetadata {
 }
 
 impl CellsMetadata {
-    /// Returns the cells, all zero, or `None` if no filter has such cells.
+    /// Returns the cells, all zero. `None` if no filter can have such cells, or if there is not enough memory.
     fn cells(&self) -> Option<Cells> {
         let Self { cells, cell_bits, k, decrements, bytes, filled, .. } = *self;
         let layout = CellLayout { cells, cell_bits, k, decrements };

@@ -1,20 +1,21 @@
-//! Layout of a stable Bloom filter, and its predicted rate and memory.
+//! Computes the layout of a stable Bloom filter, and predicts its rate and memory. Only arithmetic.
 //!
-//! Only arithmetic. It follows one cell from event to event: an insertion decrements the cell (with probability P/m) or sets it
-//! (K/m). The independence of cells is an approximation that is good for many cells. Tests compare it with measurements.
+//! The formulas follow a single cell. An insertion decrements it with probability P/m, and sets it with probability K/m (see
+//! [`CellLayout`]). Different cells are treated as independent, which is nearly true if there are many cells. Tests compare the
+//! predictions with measurements.
 
 use super::{Metadata, Stable};
 use crate::filter::kind::{self, Demand};
 use crate::filter::{Filter, MetadataError, Prediction, Window};
 
-/// Maximum number of cells per key. Each cell is a cache miss.
+/// Maximum number of cells per key. Each of these cells costs a cache miss.
 pub(super) const K_MAX: u32 = 32;
 pub(super) const CELL_BITS_MAX: u32 = 4;
 /// Minimum memory of a sizing, in bytes.
 const BYTES_MIN: u64 = 64;
-/// Maximum memory that a filter may have, 256 GiB: more than one partition can have.
+/// Maximum memory of a filter, in bytes: 256 GiB, more than any filter needs.
 pub(super) const BYTES_MAX: u64 = 1 << 38;
-/// Bytes after the last cell, so that every cell can be read as part of a word.
+/// Unused bytes after the last cell, so that even this cell can be read as part of an eight-byte word.
 const PAD_BYTES: u64 = 8;
 
 /// Layout of the cells, and the effect of an insertion.
@@ -52,12 +53,14 @@ impl CellLayout {
             && self.bytes() <= BYTES_MAX
     }
 
-    /// Returns the best layout for this memory, number of bits, and k, or `None` if no number of decrements meets the rate.
+    /// Returns the layout with the fewest decrements that meets the rate, given the memory, the bits per cell, and k. `None` if no number
+    /// of decrements meets the rate.
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "far below 2^52")]
     fn new(bytes: u64, rate: f64, cell_bits: u32, k: u32) -> Option<Self> {
         let cells = (bytes - PAD_BYTES) * 8 / u64::from(cell_bits);
         let (each, max) = (f64::from(k), f64::from((1_u32 << cell_bits) - 1));
-        // The paper's formula for P, without cancellation: zeros^(-1/Max) - 1, where zeros = 1 - rate^(1/K).
+        // The paper's formula for P contains zeros^(-1/Max) - 1, where zeros = 1 - rate^(1/K). Computed without loss of precision at small
+        // rates.
         let sets_per_decrement = (-(-rate.powf(1.0 / each)).ln_1p() / max).exp_m1();
         // Rounded up, because fewer than P decrements would miss the rate.
         let decrements = (1.0 / (sets_per_decrement * (1.0 / each - 1.0 / cells as f64))).ceil().max(1.0);
@@ -74,7 +77,7 @@ impl CellLayout {
         CellProcess { max: (1 << self.cell_bits) - 1, down: down / (set + down), events: set + down }
     }
 
-    /// False-positive rate at the stable point: (1 - zeros)^K.
+    /// False-positive rate at the stable point: (1 - zeros)^K, where `zeros` is the share of zero cells.
     pub(super) fn stable_rate(self) -> f64 {
         (1.0 - self.process().zeros()).powi(self.k.cast_signed())
     }
@@ -84,7 +87,7 @@ impl CellLayout {
         1.0 - self.process().zeros()
     }
 
-    /// Expected number of insertions until a key is forgotten: the area under its survival curve.
+    /// Expected number of insertions until a key is forgotten: the area under the curve of the probability that a key is still remembered.
     pub(super) fn lifetime(self) -> f64 {
         let (process, k) = (self.process(), self.k.cast_signed());
         let step = 0.25 / f64::from(k);
@@ -107,12 +110,13 @@ struct CellProcess {
     max: usize,
     /// Share of events that decrement the cell. The other events set it.
     down: f64,
-    /// Number of events per insertion.
+    /// Average number of events per insertion. An event decrements the cell or sets it.
     events: f64,
 }
 
 impl CellProcess {
-    /// Probability at the stable point that the cell is zero: its last `max` events were decrements. The paper's theorem 2.
+    /// Probability at the stable point that the cell is zero. This is so if its last `max` events were decrements (theorem 2 of the
+    /// paper).
     fn zeros(self) -> f64 {
         self.down.powi(i32::try_from(self.max).unwrap_or(i32::MAX))
     }
@@ -121,9 +125,9 @@ impl CellProcess {
 /// Distribution of a cell's value over time, which is counted in events.
 struct Cell {
     process: CellProcess,
-    /// True if a cell that reaches zero stays zero. The remaining probability is then that of cells that never reached zero.
+    /// True to compute the probability that the cell has never been zero since it was set. If true, a cell that reaches zero stays zero.
     mortal: bool,
-    /// `values[v - 1]`: the probability of value v.
+    /// `values[v - 1]` is the probability that the cell has the value `v`.
     values: [f64; 15],
 }
 
@@ -144,7 +148,7 @@ impl Cell {
         self.values.iter().sum::<f64>().clamp(0.0, 1.0)
     }
 
-    /// Rate of change of each probability: an event moves the cell to the next lower value, or to the maximum.
+    /// Returns the change of each probability per event. An event moves the cell to the next lower value, or to the maximum.
     fn slope(&self, values: &[f64; 15]) -> [f64; 15] {
         let CellProcess { max, down, .. } = self.process;
         let may_be_set = if self.mortal { values.iter().sum() } else { 1.0 };
@@ -156,7 +160,7 @@ impl Cell {
         slope
     }
 
-    /// Advances by `events`, less than one: a step of the classic Runge-Kutta method.
+    /// Advances time by `events`, which must be less than one, with one step of the classic Runge-Kutta method.
     fn pass(&mut self, events: f64) {
         let at = |slope: &[f64; 15], share: f64| std::array::from_fn(|v| self.values[v] + share * events * slope[v]);
         let a = self.slope(&self.values);
@@ -194,11 +198,11 @@ pub struct Sizing {
 }
 
 impl Sizing {
-    /// Sizes a filter of `bytes` (at least 64) whose false-positive rate never exceeds `rate`, in (0, 1).
+    /// Sizes a filter of `bytes` (at least 64) for a false-positive rate of at most `rate`, in (0, 1).
     ///
-    /// Of all numbers of bits per cell and cells per key, it selects those that remember a key longest on average: they have the
-    /// largest expected number of insertions until any of the key's cells is zero. P is the paper's, rounded up. If this memory
-    /// cannot meet the rate, the filter exceeds it; see [`Sizing::predict`].
+    /// Of all combinations of bits per cell and cells per key, selects the combination that remembers a key longest on average: for the
+    /// largest expected number of insertions until any of the key's cells is zero. P is computed by the paper's formula, and rounded up.
+    /// If no combination meets the rate with this memory, the filter exceeds the rate; see [`Sizing::predict`].
     #[must_use]
     pub fn new(bytes: u64, rate: f64) -> Self {
         let bytes = bytes.clamp(BYTES_MIN, BYTES_MAX);
@@ -206,7 +210,7 @@ impl Sizing {
         let layouts = (1..=CELL_BITS_MAX).flat_map(|bits| (1..=K_MAX).map(move |k| (bits, k)));
         let shapes = layouts.filter_map(|(bits, k)| CellLayout::new(bytes, rate, bits, k));
         let best = shapes.map(|layout| (layout, layout.lifetime())).max_by(|a, b| a.1.total_cmp(&b.1));
-        // No layout meets the rate. The maximum k, and decrementing all cells every time, comes closest.
+        // Used if no layout meets the rate. The maximum k, with an insertion that decrements all cells, comes closest.
         let cells = (bytes - PAD_BYTES) * 8;
         let nearest = CellLayout { cells, cell_bits: 1, k: K_MAX, decrements: cells };
         Self { layout: best.map_or(nearest, |(layout, _)| layout), seed: 0 }
@@ -218,15 +222,15 @@ impl Sizing {
         self.layout.bytes()
     }
 
-    /// Expected number of insertions until a key is forgotten. Also the number of the most recently inserted keys that are
-    /// remembered once the filter is stable.
+    /// Expected number of insertions until a key is forgotten. At the stable point, this is also the average number of keys that the
+    /// filter remembers.
     #[must_use]
     pub fn lifetime(&self) -> f64 {
         self.layout.lifetime()
     }
 
-    /// Predicts the rate and memory after `load` times the number of insertions for which a key is remembered on average. The
-    /// rate rises to that of the stable point, by the paper's formula, and stays there. `f64::INFINITY` returns that rate.
+    /// Predicts the rate and memory after `load` times [`Sizing::lifetime`] insertions. The rate rises until the stable point, and then
+    /// stays constant. If `load` is `f64::INFINITY`, the rate is that of the stable point, by the paper's formula.
     #[must_use]
     pub fn predict(&self, load: f64) -> Prediction {
         self.after(load * self.layout.lifetime())
@@ -242,11 +246,11 @@ impl Sizing {
         Prediction { rate, bytes: self.layout.bytes() }
     }
 
-    /// Share of keys that are forgotten at some time within `n` further insertions of other keys.
+    /// Share of keys that are forgotten at some time within the next `n` insertions of other keys.
     ///
-    /// A cell dies at its first run of Max decrements that is not interrupted by another key setting the cell. A key dies with
-    /// the first of its K cells. (A dead key may be reported as seen again when other keys have set its cells. Of the keys
-    /// inserted n insertions ago, [`Sizing::unseen_after`] are reported as unseen.)
+    /// A key loses a cell at the first run of Max decrements during which no other key sets the cell. A key is forgotten when it loses the
+    /// first of its K cells. It may be reported as seen again later, when other keys have set its cells. [`Sizing::unseen_after`] includes
+    /// that effect.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     pub fn forgotten_after(&self, n: u64) -> f64 {
@@ -254,8 +258,8 @@ impl Sizing {
         1.0 - alive.powi(self.layout.k.cast_signed())
     }
 
-    /// Share of keys that are reported as unseen `n` insertions of other keys after they were inserted, each a false negative.
-    /// Slightly less than [`Sizing::forgotten_after`], because some of the forgotten keys are false positives by then.
+    /// Share of keys that are reported as unseen after `n` insertions of other keys. Each of them is a false negative. Slightly less than
+    /// [`Sizing::forgotten_after`], because other keys have set the cells of some forgotten keys again.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     pub fn unseen_after(&self, n: u64) -> f64 {
@@ -306,7 +310,7 @@ impl kind::Sizing for Sizing {
         self.after(load * keys as f64)
     }
 
-    /// The rate rises to its peak, and then stays constant.
+    /// The rate of a filter at the stable point is constant, so its average is also its maximum.
     fn mean_rate(&self, _window: Window) -> f64 {
         self.layout.stable_rate()
     }

@@ -19,7 +19,7 @@ fn filled(filter: &Stable) -> f64 {
     counted as f64 / cells.layout.cells as f64
 }
 
-/// A filter into which `load` times the number of keys that it remembers were inserted.
+/// Returns a filter after `load` times its lifetime in insertions, and the number of keys inserted.
 fn loaded(sizing: Sizing, load: f64) -> (Stable, u64) {
     let mut filter = Stable::new(sizing);
     let keys = (load * sizing.lifetime()) as u64;
@@ -38,7 +38,8 @@ fn the_stable_point_is_reached_and_matches_the_formula() {
             let (got, expected) = (absent_keys_seen(&filter, asked), sizing.predict(load).rate);
             println!("stable {rate:.0e}, load {load}: measured {got:.3e}, predicted {expected:.3e}, filled {:.4}", filled(&filter));
             assert!(expected <= stable * 1.000_001, "the rate only rises to the stable point");
-            // Ten percent, plus the statistical error of small counts, at a probability of one in a thousand.
+            // The tolerance is ten percent, plus the statistical error of the count, which is exceeded with a probability of one in a
+            // thousand.
             let most = expected * 1.1 + 3.09 * (expected / asked as f64).sqrt();
             assert!(got <= most, "{rate:.0e} at load {load}: {got:.3e}, predicted {expected:.3e}");
             if load >= 32.0 {
@@ -57,7 +58,7 @@ fn keys_are_forgotten_as_predicted() {
         let (filter, keys) = loaded(sizing, 6.0);
         for share in [0.1, 0.25, 0.5, 1.0, 2.0] {
             let age = (share * sizing.lifetime()) as u64;
-            // A narrow range of keys around that age, so that the share is that of the age.
+            // Count keys in a narrow range around that age, so that all of them have about that age.
             let band = (keys / 100).min(age);
             let unseen = (0..2 * band).filter(|&number| !filter.contains(key(0, keys - age - band + number))).count();
             let (got, expected) = (unseen as f64 / (2 * band) as f64, sizing.unseen_after(age));
@@ -85,7 +86,7 @@ fn layouts_maximize_the_lifetime() {
 
 #[test]
 fn a_key_is_seen_right_after_its_insertion() {
-    // So small that insertions often decrement their own cells.
+    // The filters are so small that an insertion often decrements the cells of its own key.
     for (bytes, rate) in [(64, 1e-2), (64, 1e-300), (0, 0.5), (1 << 12, 1e-3)] {
         let mut filter = Stable::new(Sizing::new(bytes, rate));
         for number in 0..5_000 {
@@ -168,7 +169,7 @@ fn restored_state_is_bit_for_bit_identical() {
         (0..5_000).for_each(|number| filter.insert(key(step, number)).unwrap());
         let mut other = stored(&mut filter, &mut pages);
         assert!(bytes(&other) == bytes(&filter));
-        // Future decrements are the same, too.
+        // The restored filter also makes the same decrements from now on.
         (0..1_000).for_each(|number| other.insert(key(9 + step, number)).unwrap());
         (0..1_000).for_each(|number| filter.insert(key(9 + step, number)).unwrap());
         assert!(bytes(&other) == bytes(&filter) && other.metadata() == filter.metadata());
@@ -221,7 +222,7 @@ fn pages_may_contain_any_bytes_of_the_right_length() {
     }
     assert_eq!(filter.read_page(id, &[0; 64]), Err(MetadataError::Page(id)));
     for fill in [0xff, 0] {
-        // The count of filled cells is wrong, but nothing breaks.
+        // The stored count of filled cells is now wrong, but nothing breaks.
         filter.read_page(id, &vec![fill; crate::filter::PAGE_BYTES]).unwrap();
         (0..100_000).for_each(|number| filter.insert(key(3, number)).unwrap());
         assert!(filter.contains(key(3, 99_999)) && filter.usage().load.is_finite());

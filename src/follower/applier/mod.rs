@@ -1,7 +1,7 @@
 //! Applies the records of changelogs to states, continuously.
 //!
-//! Owns the progress of each partition. Must never report a state as ready before it contains everything that was committed when loading
-//! began. Must never block queries for longer than it takes to apply a few keys.
+//! Owns the progress of each partition. Must never report a state as ready before the state contains everything that was committed when
+//! loading began. Must never block queries for longer than it takes to apply a few keys.
 
 use crate::broker::{ChangelogTail, Logged, TailEvent as Event};
 use crate::changelog::{Applier, ChangelogRecord, Cut, Outcome};
@@ -49,10 +49,10 @@ struct PartitionApplier<'a> {
     next: Offset,
     /// The end of the changelog when loading began.
     target: Offset,
-    /// The last known end of the changelog, and the topic id it belongs to.
+    /// The last known end of the changelog. `log` is the id of its topic.
     end: Offset,
     log: Option<Arc<str>>,
-    /// The end of the changelog at an earlier request, until everything before it is applied.
+    /// The watermarks of an earlier request. Once everything below their end is applied, the state is current as of that request.
     awaited: Option<Watermarks>,
     /// The status of the state, from the last record.
     standing: Standing,
@@ -99,7 +99,7 @@ impl<'a, T: ChangelogTail> Appliers<'a, T> {
         Ok(())
     }
 
-    /// Handles new watermarks of a partition. Starts to follow it if it is new.
+    /// Handles new watermarks of a partition. If the partition is new, starts to follow it.
     fn handle_watermarks(&mut self, watermarks: Watermarks) -> Result<(), Error> {
         let space = &self.spaces[watermarks.space];
         if watermarks.partitions < space.count() && self.is_recreated(space, &watermarks) {
@@ -121,7 +121,7 @@ impl<'a, T: ChangelogTail> Appliers<'a, T> {
             return Ok(());
         }
         let partition = PartitionApplier::new(space, &watermarks);
-        // This must happen before the partition is counted, because keys may be routed to it.
+        // `set` also updates the number of partitions. From then on, keys may be routed to the new partition, so both change together.
         space.set(Some(Arc::clone(&partition.shared)), watermarks.partition, watermarks.partitions);
         self.tail.start(&changelog, watermarks.low)?;
         self.by_name.insert(changelog, self.partitions.len());
@@ -132,7 +132,7 @@ impl<'a, T: ChangelogTail> Appliers<'a, T> {
         Ok(())
     }
 
-    /// True unless the topic is known to be the same. A broker with outdated metadata may report fewer partitions than there are.
+    /// True unless the topic id is known to be unchanged. In that case, a broker with outdated metadata reports too few partitions.
     fn is_recreated(&self, space: &Space, watermarks: &Watermarks) -> bool {
         let known = self.partitions.iter().find(|partition| std::ptr::eq(partition.space, space));
         known.and_then(|partition| partition.log.as_ref()).is_none_or(|known| watermarks.log.as_ref().is_some_and(|log| log != known))
@@ -192,7 +192,7 @@ impl<'a> PartitionApplier<'a> {
             self.reload(watermarks.low, watermarks.end);
             self.reading = Reading::Seek;
         }
-        // Only one pending request is kept. If it were replaced by each new one, a busy partition would never reach it.
+        // Only the oldest pending request is kept. If new requests replaced it, a busy partition would never reach the end of any.
         self.awaited.get_or_insert(watermarks);
         self.update_progress();
     }
@@ -203,7 +203,8 @@ impl<'a> PartitionApplier<'a> {
             (Some(known), Some(log)) => known != log,
             // The brokers did not report the id this time.
             (Some(_), None) => false,
-            // Without topic ids, a lower end shows a recreated topic. A new leader may also report a lower end for a moment.
+            // Without topic ids, a lower end shows a recreated topic. A new leader may also report a lower end, which causes a needless
+            // reload.
             (None, _) => watermarks.end < self.end,
         }
     }
@@ -211,7 +212,7 @@ impl<'a> PartitionApplier<'a> {
     /// Handles an event. An invalid record stops this partition, but no other.
     fn take(&mut self, event: &Event<'_>) {
         if self.reading != Reading::Active {
-            // These events will be read again.
+            // The reader delivers these events again after the next seek.
             return;
         }
         match *event {
@@ -307,7 +308,7 @@ impl<'a> PartitionApplier<'a> {
                 self.cuts = cuts;
                 Ok(())
             }
-            // The follower has no checkpoint, so the changelog was trimmed before the first read.
+            // A follower has no checkpoint, so a gap means that the changelog was trimmed before it was read.
             Outcome::Gap => {
                 self.forget();
                 Ok(())

@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const KEYS_ASKED: u64 = 150;
 
-/// A configuration with one topic with these options, and these options for serving.
+/// Returns a configuration with one topic. `topic` and `serve` are additional lines of the file.
 fn config(topic: &str, serve: &str) -> Config {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("unseen.toml");
@@ -121,8 +121,8 @@ fn filter(window: &str, kind: Kind, confirm: bool) -> String {
 
 /// Compares a follower with a worker over a stream of records. `follower` is the follower's own filter, if it has one.
 fn follows(window: &str, (worker, confirm): (Kind, bool), follower: Option<Kind>, refresh: bool, seed: u64) {
-    // With `confirm`, the worker's filter in memory has a higher error rate than configured. A filter of its own gives the follower the
-    // configured rate.
+    // With `confirm`, the worker's filter in memory has a high error rate, which the exact store corrects. The follower has no exact store,
+    // so it gets a filter of its own.
     let own = follower.or(confirm.then(Kind::default));
     if own.is_none() && worker.is_on_disk() {
         return;
@@ -157,7 +157,7 @@ fn follows(window: &str, (worker, confirm): (Kind, bool), follower: Option<Kind>
 
 const AGING: &str = "window = \"1h\"\nfilter = { capacity = 1000, false_positive_rate = 1e-9 }";
 
-/// The worker's in-memory filter relies on the disk to correct its errors. At its error rate, a retraction in a follower would remove other
+/// The worker's exact store corrects the errors of its filter in memory. A follower has no exact store, so a retraction would remove other
 /// keys.
 #[test]
 fn retractions_with_confirm_need_a_separate_filter() {
@@ -191,7 +191,7 @@ fn no_answer_before_the_whole_changelog_is_applied() {
     }
     assert_eq!(asked(&partition.shared).unwrap(), known(&live));
     assert_eq!(partition.shared.as_of(), Some(1));
-    // At time 5, more was committed than is applied. The state is up to date as of then only after everything is applied.
+    // At time 5, more was committed than is applied. The state is current as of time 5 only after everything is applied.
     live.judge(100, 1_700_000_000_000, false);
     live.commit();
     partition.update_watermarks(watermarks(0, live.end() + 1, 5));
@@ -213,7 +213,7 @@ fn a_reset_of_the_groups_offsets_is_followed() {
         live.commit();
     }
     catch_up(&mut partition, &live);
-    // The group resumes from offset 10 with the state as of then, and reads different records.
+    // The group resumes from offset 10 with the state that it had at that offset, and reads different records.
     let log = std::mem::take(&mut live.log);
     let mut live = Live::new(config.topics[0].rules(1), space.written());
     for number in 0..10 {
@@ -306,7 +306,7 @@ fn no_answer_during_a_warm_up_until_it_is_logged_completely() {
     live.commit();
     catch_up(&mut partition, &live);
     assert_eq!(asked(&partition.shared).unwrap(), known(&live));
-    // A worker that lacks keys again announces it.
+    // If a worker lacks keys again, its records are marked as part of a warm-up.
     (live.warms_up, live.epoch) = (true, 3);
     live.commit();
     catch_up(&mut partition, &live);
@@ -401,7 +401,7 @@ fn ready_partitions(space: &Space, partitions: u32) -> Vec<Arc<Partition>> {
     (0..partitions.cast_signed()).map(ready).collect()
 }
 
-/// A connection collects the keys of a pipeline in one query, and drops those of a rejected command.
+/// A connection collects the keys of a pipeline in one query. If a command is rejected, it drops the command's keys.
 #[test]
 fn keys_added_before_the_partitions_are_known_are_looked_up_in_all_of_them() {
     let config = config(&format!("{AGING}\nrepartition = true"), "");
@@ -456,7 +456,7 @@ fn a_changelog_recreated_with_fewer_partitions_is_followed_in_those_only() {
     assert_eq!(handle_watermarks("two", 2), (2, 2, 2, true));
     let capacity = spaces[0].rules(2).capacity().unwrap();
     assert_eq!(spaces[0].report().capacity, 2 * capacity, "each filter is sized for two partitions");
-    // Keys of an earlier query are looked up in all partitions.
+    // The number of partitions has changed, so keys are looked up in all partitions.
     let partitions: Vec<_> = appliers.partitions.iter().map(|partition| Arc::clone(&partition.shared)).collect();
     for partition in &partitions {
         partition.set_applied(Standing::Complete);
@@ -482,7 +482,7 @@ fn a_changelog_trimmed_past_the_follower_is_loaded_again() {
     let space = space(&config);
     let mut partition = PartitionApplier::new(&space, &watermarks(0, 10, 1));
     partition.update_watermarks(watermarks(3, 10, 2));
-    // The same watermarks show the new start.
+    // The watermarks that reveal the trim also show the new start, so the reader can seek immediately.
     assert_eq!((partition.reading, partition.next), (Reading::Seek, 3));
     assert!(matches!(asked(&partition.shared), Err(Unavailable::Loading { .. })));
     partition.reading = Reading::Active;

@@ -1,8 +1,9 @@
 //! Compiles a schema and the places of a key to a program.
 //!
-//! Owns which places the records of a schema can have, and which types can be part of a key. Must never compile a record type while
-//! it compiles another one, because a type can contain itself. Each record type is compiled once per tree node that leads to it. So
-//! the size of a program is limited by the number of record types times the number of steps.
+//! Owns the rules for which places the records of a schema can have, and which types can be part of a key. Must never compile a record
+//! type while it compiles another record type: a type can contain itself, so the recursion would not end. Each record type is compiled
+//! once per node of the pointer tree that leads to the type. So the size of a program is limited by the number of record types times
+//! the number of steps.
 
 use super::{AvroExtractor, Entry, Kind, Op, parse};
 use crate::format::{Node, Scalar, SchemaError};
@@ -10,7 +11,8 @@ use apache_avro::schema::{DecimalSchema, InnerDecimalSchema, RecordSchema, Schem
 use std::collections::{BTreeMap, HashMap};
 use std::ptr;
 
-/// Compiles the type of the wrapper's last field for all `places`. The other fields define types that it refers to.
+/// Compiles a schema for all `places`. The last field of `wrapper` has the schema, and the other fields have its references (see
+/// [`parse::parse`]).
 pub(super) fn compile(wrapper: &RecordSchema, places: &Node) -> Result<AvroExtractor, SchemaError> {
     let (root, _) = wrapper.fields.split_last().ok_or_else(|| SchemaError("the schema is empty".to_owned()))?;
     let mut compiler = Compiler::default();
@@ -60,7 +62,7 @@ const RECORD: Refused = Refused { is: "is a record; use one of its fields", has:
 const ARRAY: Refused = Refused { is: "is an array; use one of its elements", has: "the key has an array instead of a single value" };
 const MAP: Refused = Refused { is: "is a map; use one of its keys", has: "the key has a map instead of a single value" };
 
-/// Checks the places at and below a node, and collects the slots that no record has.
+/// Checks the places at and below a node, and collects the slots of the places that no record has.
 fn check(node: &Node, pointer: &mut String, ends: &BTreeMap<usize, End>, lacking: &mut Vec<usize>) -> Result<(), SchemaError> {
     for slot in &node.slots {
         match ends.get(slot) {
@@ -244,7 +246,7 @@ pub(super) fn kind(schema: &Schema) -> Result<Kind, Refused> {
         Schema::Boolean => Kind::Boolean,
         Schema::Int | Schema::Date | Schema::TimeMillis => Kind::Int,
         Schema::String | Schema::Uuid(UuidSchema::String) => Kind::Text,
-        // According to the specification, a UUID is a string or 16 fixed bytes.
+        // The specification allows a UUID only as a string or as 16 fixed bytes, so a UUID of type `bytes` is read as plain bytes.
         Schema::Bytes | Schema::Uuid(UuidSchema::Bytes) => Kind::Bytes,
         Schema::Fixed(fixed) | Schema::Duration(fixed) => Kind::Fixed(fixed.size),
         Schema::Uuid(UuidSchema::Fixed(_)) => Kind::Uuid,
@@ -256,7 +258,7 @@ pub(super) fn kind(schema: &Schema) -> Result<Kind, Refused> {
         }
         Schema::Float | Schema::Double => return Err(FLOAT),
         Schema::BigDecimal => return Err(BIG_DECIMAL),
-        // The caller resolves names and unions.
+        // Callers resolve references and unions, so only records occur here.
         Schema::Record(_) | Schema::Ref { .. } | Schema::Union(_) => return Err(RECORD),
         Schema::Array(_) => return Err(ARRAY),
         Schema::Map(_) => return Err(MAP),

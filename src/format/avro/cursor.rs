@@ -29,7 +29,6 @@ impl<'a> Cursor<'a> {
         self.at
     }
 
-    /// Moves back to an earlier position.
     pub fn rewind(&mut self, at: usize) {
         self.at = self.at.min(at);
     }
@@ -87,7 +86,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Takes an index below `count`. If it is larger, the error message is `what`.
+    /// Takes an index, which must be below `count`. Otherwise, the error message is `what`.
     pub fn index(&mut self, count: usize, what: &'static str) -> Result<usize, Malformed> {
         let offset = self.at;
         let index = usize::try_from(self.int()?).ok().filter(|&index| index < count);

@@ -88,7 +88,7 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// Generates a type that refers to an earlier record type, and does not require a value of it, because records must be finite.
+    /// Generates a type that refers to an earlier record type, but can be null or empty, because records must be finite.
     fn recursion(&mut self) -> Json {
         let Some(last) = self.records.len().checked_sub(1) else { return json!("int") };
         let index = last - self.below(last + 1);
@@ -176,8 +176,8 @@ impl<'a> Draw<'a> {
         [0, 1, -1, 64, -65, i64::MAX, i64::MIN, 1_000_000][self.below(8)]
     }
 
-    /// Encodes a value like the crate's encoder, except that arrays and maps have blocks of any length, and some blocks declare their
-    /// size.
+    /// Encodes a value like the encoder of `apache-avro`, except that arrays and maps have blocks of any length, and some blocks
+    /// declare their size.
     pub fn encode(&mut self, value: &Value, schema: &Schema, names: &NamesRef<'_>, out: &mut Vec<u8>) {
         match (value, schema) {
             (_, Schema::Ref { name }) => self.encode(value, names[name], names, out),
@@ -231,7 +231,7 @@ impl<'a> Draw<'a> {
     }
 }
 
-/// Encodes a number.
+/// Encodes a number as a zigzag varint.
 pub fn number(number: i64, out: &mut Vec<u8>) {
     let mut zigzag = (number << 1 ^ number >> 63).cast_unsigned();
     while zigzag > 0x7f {

@@ -6,12 +6,12 @@
 //! `parse` parses a schema, `compile` compiles the program, `walk` runs it, `visit` visits everything in a record, and `cursor`
 //! reads numbers, lengths, and blocks.
 //!
-//! - **A step of a pointer** is the name of a record's field, the key of a map, or the index of an array element. A renamed field is
-//!   also found by its aliases, unless another field has that name.
-//! - **A union** is not a step: the walk follows the branch of the record. If the branch does not have the place, the value is
-//!   missing. Null is a value.
+//! - **A step of a pointer** is the name of a record's field, the key of a map, or the index of an array element. A field is also
+//!   found by its aliases, unless another field has the alias as its name.
+//! - **A union** is not a step: the walk follows the branch that the record selects. If the branch does not have the place, the value
+//!   is missing. Null is a value.
 //! - **Some types cannot be part of a key:** floating-point numbers, records, arrays, maps, and big-decimals. If a place can only have
-//!   such a type, the schema is rejected. If a union also allows other types, a record is malformed if it has such a type there.
+//!   such types, the schema is rejected. If a union also allows other types, only records with such a type at the place are rejected.
 //! - **Skipped values are validated:** their lengths, counts, indexes, and booleans. There are two exceptions: skipped strings are
 //!   not checked for valid UTF-8, and a block with a declared size is skipped as a whole if it has no requested values.
 
@@ -60,9 +60,9 @@ enum Op {
     Sized,
     /// Skips the index of a symbol of an enum with this number of symbols.
     Index(usize),
-    /// Runs the operation of the record's branch.
+    /// Runs the operation of the union branch that the record selects.
     Union(Vec<Op>),
-    /// Runs the operations of a record's fields. Refers to them by an index, because a record type can contain itself.
+    /// Runs the operations of a record's fields. Refers to them by their index in `records`, because a record type can contain itself.
     Record(usize),
     /// Runs an operation of `wanted` for the elements with these indexes, and `items` for all other elements.
     Array { items: Box<Op>, wanted: Vec<(usize, Op)> },
@@ -97,7 +97,7 @@ enum Kind {
     Fixed(usize),
     Uuid,
     Enum(Vec<String>),
-    /// A decimal, after its length or with a fixed size.
+    /// A decimal with a fixed size in bytes, or, if `size` is `None`, after its length.
     Decimal {
         size: Option<usize>,
         scale: u32,

@@ -13,7 +13,7 @@ use apache_avro::types::Value;
 use apache_avro::writer::datum::GenericDatumWriter;
 use proptest::prelude::*;
 
-/// Returns the value at a place, as documented.
+/// Returns the value at a place, by the rules that the module `avro` documents.
 fn look<'v>(value: &'v Value, place: &str) -> Option<&'v Value> {
     let value = if let Value::Union(_, value) = value { value } else { value };
     let Some(rest) = place.strip_prefix('/') else { return Some(value) };

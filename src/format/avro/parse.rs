@@ -1,6 +1,6 @@
 //! Parses a schema and its references.
 //!
-//! Owns how a schema and its references are combined, and which names are allowed. Must never depend on places.
+//! Owns the combination of a schema with its references, and the rules for names. Must never depend on places.
 
 use crate::format::{Body, Schema, SchemaError};
 use apache_avro::error::{Details, Error};
@@ -45,11 +45,12 @@ fn json(body: &Body) -> Result<Value, SchemaError> {
     bare(serde_json::from_str(text).map_err(|error| SchemaError(format!("the schema is not JSON: {error}")))?)
 }
 
-/// The kinds of types, and the required attribute of each kind. Without this attribute, the word is the name of a user-defined type.
+/// The kinds of types, and the required attribute of each kind. If a type lacks this attribute, its `type` is the name of a
+/// user-defined type.
 const KINDS: [(&str, &str); 6] =
     [("record", "fields"), ("error", "fields"), ("enum", "symbols"), ("fixed", "size"), ("array", "items"), ("map", "values")];
 
-/// A suffix for types that are named like a kind, because the parser would confuse the two.
+/// A suffix for user-defined types that are named like a kind, because the parser would mistake their names for the kind.
 const MARK: char = '\'';
 
 /// Removes everything from a schema that does not affect the encoding: invalid defaults of old schemas, attributes of tools, and the
@@ -76,8 +77,8 @@ fn bare(json: Value) -> Result<Value, SchemaError> {
 /// The attributes of logical types.
 const LOGICAL: [&str; 3] = ["logicalType", "precision", "scale"];
 
-/// Converts an object that only names a type. Only a primitive type can have a logical type. Without one, the plain name is enough,
-/// and the parser does not copy the type.
+/// Converts an object that only names a type, such as `{"type": "int"}`. If the object has no logical type, it becomes the plain name,
+/// so that the parser does not copy the named type. Only a primitive type can have a logical type.
 fn annotated(members: &mut Map<String, Value>, name: String) -> Value {
     if members.contains_key("logicalType") { kept(members, &LOGICAL, [("type", name.into())]) } else { name.into() }
 }
@@ -123,7 +124,7 @@ fn field(json: Value) -> Result<Value, SchemaError> {
     Ok(kept(&mut members, &["name"], [("type", bare(of)?), (ALIASES, aliases)]))
 }
 
-/// Returns an object with some of the members, and with other members.
+/// Returns an object with those `members` that are in `names`, and with the members in `others`.
 fn kept<const N: usize>(members: &mut Map<String, Value>, names: &[&str], others: [(&str, Value); N]) -> Value {
     let kept = names.iter().filter_map(|&name| Some((name, members.remove(name)?)));
     Value::Object(kept.chain(others).map(|(name, value)| (name.to_owned(), value)).collect())
@@ -144,8 +145,8 @@ pub(super) fn is_alias(field: &RecordField, name: &str) -> bool {
     aliases.is_some_and(|aliases| aliases.iter().any(|alias| alias == name))
 }
 
-/// Makes the parser accept all names. Java's library, which writes most schemas, allows letters of all alphabets, and anything in a
-/// namespace. The setting is global, and only its first value counts.
+/// Makes the parser accept all names. Avro's Java library, which writes most schemas, allows letters of all alphabets, and any
+/// namespace. The setting applies to the whole process, and only its first value counts.
 pub(super) fn allow_all_names() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -38,7 +38,7 @@ fn a_union_can_have_a_branch_that_cannot_be_in_a_key() {
     let union = r#"["null", "string", "double", {"type": "map", "values": "string"}]"#;
     finds(union, &[""], &[0], &[Some(Scalar::Null)]);
     finds(union, &[""], b"\x02\x02a", &[text("a")]);
-    // The places in another branch do not exist in a record with a value at the place itself.
+    // If a place is itself requested, places below it are lacking, even if a branch of the union is a map.
     let walk = compile(union, &["", "/a"]).unwrap();
     assert!(!walk.lacks(0) && walk.lacks(1));
     let what = "the key has a map instead of a single value";

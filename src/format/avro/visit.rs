@@ -18,7 +18,7 @@ pub(super) struct Whole {
 }
 
 impl Whole {
-    /// Uses the type of the wrapper's last field. The other fields define types that it refers to.
+    /// Takes the schema from the last field of `wrapper`, and its references from the other fields (see [`super::parse::parse`]).
     pub(super) fn new(mut wrapper: RecordSchema) -> Self {
         let mut names = HashMap::new();
         wrapper.fields.iter().for_each(|field| define(&field.schema, &mut names));
@@ -54,7 +54,7 @@ fn define(schema: &Schema, names: &mut HashMap<String, Schema>) {
 struct Walker<'a, 'v, V> {
     names: &'a HashMap<String, Schema>,
     cursor: Cursor<'a>,
-    /// Remaining number of values that can have no bytes.
+    /// Number of values without bytes that the rest of the record may have.
     idle: usize,
     /// Buffer for the text of a floating-point number.
     text: String,
@@ -119,7 +119,7 @@ impl<'a, V: Visit> Walker<'a, '_, V> {
                 self.visitor.scalar(value);
             }
         }
-        // A few bytes can declare any number of values that have no bytes, such as an array of nulls.
+        // Values without bytes are limited, because a few bytes can declare any number of them, such as an array of nulls.
         if self.cursor.at() == start {
             self.idle = self.idle.checked_sub(1).ok_or_else(|| self.cursor.malformed("more than 65536 values have no bytes"))?;
         }

@@ -1,12 +1,13 @@
-//! Runs a program on a record.
+//! Runs a program, which `compile` created, on a record.
 //!
-//! Must never allocate. Its running time is limited by the size of the record plus [`IDLE_MAX`].
+//! Must never allocate. The running time is limited by the size of the record plus [`IDLE_MAX`].
 
 use super::cursor::{Block, Cursor};
 use super::{Entry, Kind, Op};
 use crate::format::{DEPTH_MAX, Malformed, Scalar};
 
-/// Maximum number of values of a record that have no bytes, such as nulls in an array: a few bytes can declare any number of them.
+/// Maximum number of values without bytes in a record, such as nulls in an array. Needed because a few bytes can declare any number of
+/// such values.
 pub(super) const IDLE_MAX: usize = 1 << 16;
 
 const UUID_SIZE: usize = 16;
@@ -22,7 +23,7 @@ pub(super) fn walk<'a>(root: &'a Op, records: &'a [Vec<Op>], record: &'a [u8], f
 struct Walker<'a, 'f> {
     records: &'a [Vec<Op>],
     cursor: Cursor<'a>,
-    /// Remaining number of values that can have no bytes.
+    /// Number of values without bytes that the rest of the record may have.
     idle: usize,
     found: &'f mut [Option<Scalar<'a>>],
 }
@@ -123,7 +124,7 @@ impl<'a> Walker<'a, '_> {
         match items {
             Op::Fixed(0) => self.idle(block.count),
             Op::Fixed(size) => {
-                // A size that overflows is larger than the record, too.
+                // If the size overflows, it is larger than the record in any case.
                 let size = size.saturating_mul(block.count);
                 self.cursor.take(size, "the record ends within an array").map(|_| ())
             }
@@ -205,7 +206,7 @@ fn fixed<'a>(cursor: &mut Cursor<'a>, size: usize) -> Result<&'a [u8], Malformed
     cursor.take(size, "the record ends within a value of a fixed size")
 }
 
-/// Decodes a big-endian number in two's complement, which is 0 without bytes. Returns `None` if it needs more than 128 bits.
+/// Decodes a big-endian number in two's complement. No bytes are the number 0. Returns `None` if the number needs more than 128 bits.
 fn number(bytes: &[u8]) -> Option<i128> {
     let is_negative = bytes.first().is_some_and(|byte| byte & NEGATIVE != 0);
     let extension = if is_negative { 0xff } else { 0 };

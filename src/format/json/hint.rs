@@ -1,6 +1,6 @@
 //! Explains in an error message why a JSON text does not have a field.
 //!
-//! It runs only for invalid records, so it can parse a text again. Must never put a value of a record into a message.
+//! Runs only for invalid records, so parsing a text again is fast enough. Must never put a value of a record into a message.
 
 use super::unescape;
 use crate::format::Side;
@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Returns the end of an error message for a pointer that finds nothing in a text, unless the reason is obvious. `option` is the
-/// name of the option with the pointer, if the option can be combined with `then`.
+/// configuration option that contains the pointer, if the option can be combined with `then`.
 pub(crate) fn missing_field(side: Side, option: Option<&str>, pointer: &str, json: &[u8]) -> Option<String> {
     dead_end(side, option, pointer, str::from_utf8(json).ok()?)
 }
@@ -40,7 +40,8 @@ fn child<'j>(text: &'j str, step: &str) -> Option<&'j str> {
     found.map(RawValue::get)
 }
 
-/// Explains why the value at `at` has no `step`. `then` is the part of a key that would lead into a string at `at`.
+/// Explains why the value at pointer `at` has no member or element `step`. `then` is the configuration of a part that reads JSON text
+/// in the string at `at`.
 fn explain(side: Side, then: Option<&str>, at: &str, step: &str, text: &str) -> Option<String> {
     let kind = match text.as_bytes().first()? {
         b'"' => {

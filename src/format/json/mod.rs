@@ -1,9 +1,10 @@
 //! JSON texts.
 //!
-//! There are three ways to read a text, and all find the same values: with a template of earlier texts (`template`), with a scan
-//! for typical texts (`scan`), and with a parser. `visit` visits a whole text, and `hint` explains why a field is missing.
+//! There are three ways to find fields, which are tried in this order and all find the same values: with a template of an earlier text
+//! (`template`), with a scan of typical JSON (`scan`), and with a parser (`serde_json`). `visit` visits a whole text, and `hint`
+//! explains why a field is missing.
 //!
-//! The syntax of the whole text is validated, so that a truncated record is not accepted. But strings at other places are not
+//! The syntax of the whole text is validated, so that a truncated record is not accepted. But strings that are not requested are not
 //! checked for valid UTF-8.
 
 mod hint;
@@ -24,7 +25,7 @@ use std::fmt;
 use structural::StructuralBitmap;
 use template::{Template, Templates};
 
-/// Reads places of JSON texts.
+/// Finds the values at places in JSON texts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JsonExtractor {
     places: Places,
@@ -63,7 +64,7 @@ impl JsonExtractor {
         &self.places
     }
 
-    /// Finds the values in any text, with a parser.
+    /// Finds the values in any JSON text, with the parser.
     fn parse<'a>(&self, json: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Result<(), serde_json::Error> {
         let mut deserializer = serde_json::Deserializer::from_slice(json);
         FieldSeed { node: self.places.root(), found }.deserialize(&mut deserializer).and_then(|()| deserializer.end())
@@ -71,7 +72,7 @@ impl JsonExtractor {
 }
 
 impl Extract for JsonExtractor {
-    // Must not be inlined into each caller, because it is the largest part of the code that runs per record.
+    // Not marked as inline, because this is the largest part of the code that runs per record, and every caller would get a copy.
     fn find<'a>(&'a self, text: &'a [u8], buffers: &mut Buffers, found: &mut [Option<Scalar<'a>>]) -> Result<(), Box<Unreadable>> {
         let (scan, template) = buffers.scan_and_template(text, &self.places);
         if template.find(&scan, found).is_some() {
@@ -110,7 +111,7 @@ impl<'a> DeserializeSeed<'a> for FieldSeed<'_, 'a> {
             self.found[slot] = Some(scalar);
         }
         if !self.node.children.is_empty() && matches!(scalar, Scalar::Container(_)) {
-            // A pointer is the prefix of another pointer. Parse this value again for the longer one.
+            // This pointer is the prefix of a longer pointer. Parse the value again to follow the longer pointer.
             let mut inner = serde_json::Deserializer::from_str(raw.get());
             let beyond = FieldSeed { node: self.node, found: &mut *self.found };
             inner.deserialize_any(beyond).map_err(serde::de::Error::custom)?;
@@ -176,7 +177,7 @@ impl<'a> Visitor<'a> for FieldSeed<'_, 'a> {
     }
 }
 
-/// Reads the name of a field, and returns the index of its node, if it has one.
+/// Reads the name of a field, and returns the index of the child node with this name, if there is one.
 struct Segment<'w> {
     node: &'w Node,
 }

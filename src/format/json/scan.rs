@@ -1,7 +1,8 @@
 //! Reads a few fields of typical JSON, several times as fast as a full parser.
 //!
-//! It either finds the same values as the parser in [`super::JsonExtractor`], or gives up if the text is malformed or unusual. Must
-//! never decide that a record is invalid, or accept a text that is not JSON: it validates the syntax of the whole text.
+//! The scan either finds the same values as the parser in [`super::JsonExtractor`], or gives up because the text is malformed or
+//! unusual. Must never decide that a record is invalid, or accept a text that is not JSON: the scan validates the syntax of the whole
+//! text.
 //!
 //! Strings are skipped with the marks of [`StructuralBitmap`], without reading their bytes. The position in the text is passed
 //! from step to step instead of being stored, so that it stays in a register.
@@ -20,14 +21,14 @@ pub(super) struct Scan<'a, 's> {
     pub(super) bitmap: &'s StructuralBitmap,
 }
 
-/// The position after an existing byte. No text is long enough for an overflow.
+/// Returns the position after a byte of the text. Does not check for an overflow, because no text is long enough.
 #[inline(always)]
 pub(super) const fn behind(at: usize) -> usize {
     at.wrapping_add(1)
 }
 
-/// Number of digits at the start of eight bytes. A digit has a value of 0 to 9 after its upper half is subtracted. Adding 118
-/// sets the highest bit of all other bytes, unless it is already set.
+/// Returns the number of digits at the start of eight bytes. XOR with 0x30 turns digits, and only digits, into the numbers 0 to 9.
+/// Adding 118 then sets the highest bit of every larger byte, unless the bit is already set.
 #[inline(always)]
 const fn digits_first(eight: u64) -> usize {
     const EACH: u64 = u64::from_le_bytes([1; 8]);
@@ -38,7 +39,7 @@ const fn digits_first(eight: u64) -> usize {
 
 /// Each step takes the position at which an element starts, and returns the position after it.
 impl<'a> Scan<'a, '_> {
-    /// Finds the values of `root`'s pointers, or returns `None` if it gives up.
+    /// Finds the values of `root`'s pointers, or returns `None` if the scan gives up.
     pub(super) fn find(&self, root: &Node, found: &mut [Option<Scalar<'a>>]) -> Option<()> {
         let end = self.walk(self.space(0), root, found, 0)?;
         (self.space(end) == self.json.len()).then_some(())
@@ -62,17 +63,17 @@ impl<'a> Scan<'a, '_> {
         at
     }
 
-    /// Reads a value at which pointers end or through which they lead.
+    /// Reads a value at which a pointer ends, or through which a pointer leads.
     fn walk(&self, at: usize, node: &Node, found: &mut [Option<Scalar<'a>>], depth: usize) -> Option<usize> {
         if node.slots.is_empty() {
-            // For duplicate fields, the last counts, but a parser also checks the first. The root occurs once.
+            // A duplicate field: the last one counts, but only the parser fully validates the first one. The root cannot be a duplicate.
             if depth > 0 && node.is_found(found) {
                 return None;
             }
             return match self.byte(at)? {
                 b'{' => self.walk_object(at, node, found, depth),
                 b'n' | b't' | b'f' => self.skip(at, depth),
-                // Only the parser supports lists here, and it validates other values more strictly.
+                // Only the parser follows pointers into arrays. It also validates strings and numbers at this place more strictly.
                 _ => None,
             };
         }
@@ -140,7 +141,6 @@ impl<'a> Scan<'a, '_> {
         (byte == end).then_some((behind(at), true))
     }
 
-    /// Skips a value.
     #[inline(always)]
     fn skip(&self, at: usize, depth: usize) -> Option<usize> {
         match self.byte(at)? {
@@ -232,7 +232,7 @@ impl<'a> Scan<'a, '_> {
         (at > start).then_some(at)
     }
 
-    /// Skips a string. Returns whether it has no escapes.
+    /// Skips a string. Also returns true if the string has no escapes.
     #[inline(always)]
     pub(super) fn string(&self, at: usize) -> Option<(usize, bool)> {
         if self.byte(at)? != b'"' {
@@ -258,7 +258,7 @@ impl<'a> Scan<'a, '_> {
             match self.byte(at)? {
                 b'"' => return Some(behind(at)),
                 b'\\' => at = self.bitmap.next(self.escape(behind(at))?)?,
-                // Control characters must be escaped.
+                // The byte is a control character, which JSON does not allow in a string.
                 _ => return None,
             }
         }
@@ -275,7 +275,7 @@ impl<'a> Scan<'a, '_> {
         }
     }
 
-    /// True if a range of the text is UTF-8.
+    /// True if this part of the text is UTF-8.
     #[inline(always)]
     pub(super) fn is_utf8(&self, text: &[u8]) -> bool {
         self.bitmap.is_ascii || str::from_utf8(text).is_ok()
@@ -289,7 +289,7 @@ mod tests {
     use crate::format::Places;
     use proptest::prelude::*;
 
-    /// Typical JSON with odd parts, and sometimes errors.
+    /// Generates typical JSON with unusual values, sometimes with an error.
     fn text() -> impl Strategy<Value = Vec<u8>> {
         let scalar = prop_oneof![
             prop::sample::select(vec![
@@ -365,7 +365,7 @@ mod tests {
         }
     }
 
-    /// Values that the scan finds in a text, if it does not give up, and values that a parser finds.
+    /// Returns the values that the scan finds in a text, unless the scan gives up, and the values that the parser finds.
     fn both<'a>(pointer: &str, json: &'a [u8]) -> [Option<[Option<Scalar<'a>>; 1]>; 2] {
         let extractor = extractor(&[pointer]);
         let (mut short, mut long) = ([None], [None]);
@@ -393,7 +393,7 @@ mod tests {
             assert!(short.is_some_and(|[found]| found.is_some()), "{json}");
             assert_eq!(short, long, "{json}");
         }
-        // If the pointer leads through the value, only the parser decides.
+        // If a pointer leads through the number, the scan gives up, and the parser decides.
         assert_eq!(both("/a/b", br#"{"a":1e999}"#)[0], None);
     }
 

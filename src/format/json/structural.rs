@@ -21,7 +21,7 @@ pub(super) struct StructuralBitmap {
 }
 
 impl StructuralBitmap {
-    /// Marks a text.
+    /// Marks the special bytes of a text.
     #[inline]
     pub(super) fn index(&mut self, text: &[u8]) {
         #[cfg(target_arch = "x86_64")]
@@ -53,7 +53,7 @@ impl StructuralBitmap {
             others |= more;
         }
         if !rest.is_empty() {
-            // The last block overlaps with the previous block.
+            // The last block consists of the last 64 bytes. The marks of bytes that are also in the previous block are shifted out.
             let (found, more) = match text.last_chunk() {
                 Some(block) => marks(block),
                 None => marks(&padded(rest)),
@@ -93,7 +93,7 @@ fn padded(text: &[u8]) -> [u8; BLOCK] {
     block
 }
 
-/// Returns the marks of a block, and zero if all of its bytes are ASCII.
+/// Returns the marks of a block, and a number that is zero if all bytes of the block are ASCII.
 #[inline]
 fn marks(block: &[u8; BLOCK]) -> (u64, u32) {
     let (chunks, _) = block.as_chunks();
@@ -108,7 +108,7 @@ fn marks(block: &[u8; BLOCK]) -> (u64, u32) {
     (bitmap, any.move_mask().cast_unsigned())
 }
 
-/// The same function with half the number of instructions.
+/// Does the same as [`marks`] with half the number of instructions.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 #[inline]
@@ -122,7 +122,7 @@ fn marks_with_avx2(block: &[u8; BLOCK]) -> (u64, u32) {
         i64::from(_mm256_movemask_epi8(marks))
     };
     let (low, high) = (marks(first), marks(second));
-    // If this used unsigned integers, the compiler would convert it back to vector code, bit by bit.
+    // Signed, because the compiler would convert the same computation with unsigned integers back to vector code, bit by bit.
     let all = ((high ^ low >> 32) << 32 ^ low).cast_unsigned();
     (all, _mm256_movemask_epi8(_mm256_or_si256(first, second)).cast_unsigned())
 }
@@ -137,7 +137,7 @@ mod tests {
         fn all_special_bytes_are_marked(text in prop::collection::vec(prop_oneof![1 => any::<u8>(), 1 => Just(b'"'), 20 => Just(b'a')], 0..300)) {
             let without_avx2 = |bitmap: &mut StructuralBitmap, text: &[u8]| bitmap.index_by(text, marks);
             for index in [StructuralBitmap::index, without_avx2] {
-                // Left over from a longer text.
+                // Marks that are left over from a longer text.
                 let mut bitmap = StructuralBitmap { blocks: vec![u64::MAX; 9], used: 9, is_ascii: false };
                 index(&mut bitmap, &text);
                 prop_assert_eq!(bitmap.is_ascii, text.is_ascii());

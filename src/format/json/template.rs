@@ -1,8 +1,8 @@
 //! Recognizes texts that differ from an earlier text only in their scalars, such as the records of one producer.
 //!
-//! It is tried before [`super::scan`]. If an earlier text was JSON, then a text with other scalars of the same type in the same
-//! positions is also JSON, and has its fields in the same positions. All other bytes are compared. Must never learn a template from
-//! a text unless [`Scan`] found each requested field in it exactly once.
+//! If an earlier text was JSON, then a text that replaces only scalars by scalars of the same type is also JSON, and its fields are in
+//! the same order. So only the scalars are read, and all other bytes are compared with the earlier text. Templates are tried before
+//! [`super::scan`]. Must never learn a template from a text unless [`Scan`] found each requested field in the text exactly once.
 //!
 //! "Mison: a fast JSON parser for data analytics" (Li et al., VLDB 2017) also speculates that fields are at the same positions.
 //! Unlike Mison, this module also validates the rest of the text.
@@ -20,8 +20,8 @@ const TEMPLATES_MAX: usize = 64;
 const FIRST_REST: u32 = 16;
 /// Number of texts that are read after a useless template is discarded, before a new one is learned.
 const REST: u32 = 4096;
-/// Number of texts with a different template after which a template is useless. Each matching text offsets [`HIT`] of these texts, because
-/// it saves that much time.
+/// A template is discarded after this number of texts that do not match. Each matching text offsets [`HIT`] of these misses, because a
+/// match saves about as much time as [`HIT`] misses cost.
 const MISSES_MAX: u32 = 64;
 const HIT: u32 = 3;
 
@@ -33,14 +33,15 @@ pub(super) struct Templates {
     last: usize,
 }
 
-/// The common parts of texts.
+/// The bytes that similar texts have in common, and the types of the scalars in between.
 #[derive(Debug)]
 pub(super) struct Template {
     /// Identifies the requested fields.
     of: u128,
-    /// Pieces, empty while no template is known.
+    /// Empty while no template is known.
     pieces: Vec<Piece>,
     misses: u32,
+    /// Number of texts to read before a template is learned.
     rest: u32,
 }
 
@@ -52,7 +53,7 @@ struct Piece {
     /// Mask of the used bytes.
     mask: u128,
     then: Option<ScalarKind>,
-    /// Index of the requested field whose value the scalar is, if any.
+    /// Slot of the requested field with this scalar, if any.
     slot: Option<usize>,
 }
 
@@ -126,7 +127,7 @@ impl Template {
         (at == scan.json.len()).then_some(())
     }
 
-    /// Learns the template of a text in which these values were found.
+    /// Counts a text in which these values were found. After enough texts, learns the template of the current text.
     pub(super) fn learn<'a>(&mut self, scan: &Scan<'a, '_>, found: &[Option<Scalar<'a>>]) {
         if self.pieces.is_empty() {
             self.rest -= 1;
@@ -138,7 +139,8 @@ impl Template {
     }
 }
 
-/// Returns the pieces of a text, or `None` if one of the values is missing, or is not a scalar as written.
+/// Returns the pieces of a text, or `None` if a requested value is missing, null, a container, or a string with escapes, or if the text
+/// is too long.
 fn pieces<'a>(scan: &Scan<'a, '_>, found: &[Option<Scalar<'a>>]) -> Option<Vec<Piece>> {
     let place = |part: &[u8]| part.as_ptr().addr() - scan.json.as_ptr().addr();
     let places = found.iter().map(|value| match value {
@@ -168,7 +170,7 @@ fn pieces<'a>(scan: &Scan<'a, '_>, found: &[Option<Scalar<'a>>]) -> Option<Vec<P
     }
     push(&mut pieces, &scan.json[from..], None, None)?;
     let slots = pieces.iter().filter(|piece| piece.slot.is_some()).count();
-    // A field may be requested twice.
+    // If a field is requested twice, its piece has only one of the two slots, so there is no template.
     (slots == found.len()).then_some(pieces)
 }
 
@@ -214,7 +216,7 @@ mod tests {
         JsonExtractor::new(Places::new(all).unwrap())
     }
 
-    /// Values found with the state left by earlier texts, and values found by a parser.
+    /// Returns the values that are found with the templates of earlier texts, and the values that the parser finds.
     fn both<'a>(extractor: &'a JsonExtractor, buffers: &mut Buffers, count: usize, text: &'a [u8]) -> [Option<Vec<Option<Scalar<'a>>>>; 2] {
         let (mut quick, mut slow) = (vec![None; count], vec![None; count]);
         let quick = extractor.find(text, buffers, &mut quick).map(|()| quick);
@@ -248,7 +250,7 @@ mod tests {
         ]
     }
 
-    /// A text with scalars, some of which may be the requested fields.
+    /// Generates a text in which each `_` stands for a scalar. Some of the scalars are requested.
     fn frame() -> impl Strategy<Value = &'static str> {
         prop::sample::select(vec![
             r#"{"a":_,"a long name, longer than a piece":_,"b":{"a":_,"c":[_,_]},"d":_}"#,
@@ -276,7 +278,7 @@ mod tests {
                 for (part, scalar) in parts[1..].iter().zip(&scalars) {
                     text.extend(scalar.bytes().chain(part.bytes()));
                 }
-                // Invalid UTF-8.
+                // Replace `~` by a byte that is not valid in UTF-8.
                 text.iter_mut().filter(|byte| **byte == b'~').for_each(|byte| *byte = 0xff);
                 match change {
                     0 => text.get_mut(at.index(parts.concat().len() + 1)).into_iter().for_each(|at| *at = byte),
@@ -320,7 +322,7 @@ mod tests {
             let text: String = one.bytes().enumerate().map(|(place, byte)| char::from(if place == at { byte ^ 1 } else { byte })).collect();
             assert!(!is_known(&mut buffers, &extractor, &text), "{text}");
         }
-        // One match in four is enough.
+        // One match for every three misses is enough to keep the template.
         for _ in 0..MISSES_MAX {
             (0..HIT).for_each(|_| find(&mut buffers, other));
             find(&mut buffers, one);
@@ -340,7 +342,7 @@ mod tests {
             let usual = text.replace('_', "\"\"");
             (0..2 * FIRST_REST).for_each(|_| extractor.find(usual.as_bytes(), &mut buffers, &mut [None]).unwrap());
             assert!(!is_known(&mut buffers, &extractor, &usual));
-            // The first occurrence does not count, but it must still be a valid value.
+            // The first occurrence does not count, but must still be valid.
             let broken = text.replace('_', r#""\ud800""#);
             assert!(extractor.find(broken.as_bytes(), &mut buffers, &mut [None]).is_err(), "{broken}");
         }

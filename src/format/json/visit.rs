@@ -1,6 +1,7 @@
 //! Visits a whole JSON text.
 //!
-//! Must never accept a text that is not a single JSON value. Visitors discard the values of a rejected text.
+//! Must never accept a text that is not a single JSON value. Values are visited before the end of the text is validated, so callers
+//! must discard the values of a rejected text.
 
 use super::scan::{Scan, behind};
 use super::unescape;

@@ -1,6 +1,6 @@
-//! Files that schemas can import without a reference, because registry clients contain them.
+//! Files that schemas can import without a reference, because registry clients contain these files.
 //!
-//! These versions have all fields, but no options.
+//! The versions in this module have all fields, but no options, because options do not affect the encoding.
 
 /// Returns the text of a file by its import path.
 pub(super) fn text(name: &str) -> Option<String> {

@@ -1,6 +1,6 @@
 //! Compiles a message descriptor and the places of a key to the tables of a walk.
 //!
-//! Owns which places can be part of a key. Must never read a record.
+//! Owns the rules for which places can be part of a key. Must never read a record.
 
 use super::REPEATED_MAX;
 use super::plan::{Below, Constant, Entry, Field, Kind, Map, Plan, Shape, Symbols, Table, Value};
@@ -20,7 +20,8 @@ pub(super) fn compile(message: &MessageDescriptor, places: &Node) -> Result<(Pla
     Ok((compiler.plan, compiler.lacking.into()))
 }
 
-/// The nodes below some nodes, grouped by the target of the step to them.
+/// Child nodes, grouped by the target of their steps: a field, an array index, or a map key. Each group has the target, one of the
+/// steps that lead to it, and the child nodes.
 type Steps<'n, T> = Vec<(T, String, Vec<&'n Node>)>;
 
 #[derive(Default)]
@@ -44,7 +45,7 @@ impl Compiler {
         self.plan.messages.push(Table::default());
         let by_name = |step: &str| message.get_field_by_name(step).or_else(|| message.get_field_by_json_name(step));
         let (mut fields, mut defaults) = (BTreeMap::new(), Vec::new());
-        // The name of the oneof, the field number, and the places of each member.
+        // For each requested member of a oneof: the name of the oneof, the field number, and the places.
         let mut members: Vec<(String, u32, Below)> = Vec::new();
         for (field, step, nodes) in self.steps(nodes, by_name) {
             self.trail.push(step);
@@ -119,7 +120,7 @@ impl Compiler {
 
     fn map(&mut self, field: &FieldDescriptor, nodes: &[&Node]) -> Result<Option<Map>, SchemaError> {
         let Type::Message(entry) = field.kind() else { return Ok(None) };
-        // A descriptor may be invalid, because other tools than the compiler can write it.
+        // A descriptor may be invalid, because tools other than `protoc` can write descriptors.
         let (Some(key_field), Some(value_field)) = (entry.get_field(1), entry.get_field(2)) else {
             return Err(SchemaError(format!("the descriptor is invalid: the map `{}` has no key or no value", self.pointer())));
         };
@@ -158,7 +159,7 @@ impl Compiler {
             let table = self.message(&message, nodes)?;
             return Ok(Some(if field.is_group() { Value::Group(table) } else { Value::Message(table) }));
         }
-        // A scalar has no fields.
+        // A scalar has no fields, so no record has the places below it.
         for (_, child) in nodes.iter().flat_map(|node| &node.children) {
             self.lack(child);
         }
@@ -175,7 +176,7 @@ impl Compiler {
         }
     }
 
-    /// Returns the kind of a scalar, unless it cannot be part of a key.
+    /// Returns the kind of a scalar, or `None` if its type cannot be part of a key.
     fn kind(&mut self, kind: &Type) -> Option<Kind> {
         Some(match kind {
             Type::Double | Type::Float | Type::Message(_) => return None,
@@ -207,7 +208,7 @@ impl Compiler {
         })
     }
 
-    /// Returns the default value of a scalar field.
+    /// Returns the default value of a scalar field, or `None` if its type cannot be part of a key.
     fn absent(&mut self, field: &FieldDescriptor) -> Option<Constant> {
         Some(match (field.default_value(), field.kind()) {
             (Constants::Bool(value), _) => Constant::Bool(value),
@@ -225,7 +226,8 @@ impl Compiler {
         })
     }
 
-    /// Groups the children of nodes by the `target` of the step to them. No record has the places of steps without a target.
+    /// Groups the children of nodes by the `target` of their steps. If a step has no target, no record has the places of that child, so
+    /// they are marked as lacking.
     fn steps<'n, T: PartialEq>(&mut self, nodes: &[&'n Node], target: impl Fn(&str) -> Option<T>) -> Steps<'n, T> {
         let mut steps: Steps<'n, T> = Vec::new();
         for (step, child) in nodes.iter().flat_map(|node| &node.children) {

@@ -1,8 +1,7 @@
 //! Protocol Buffers' binary encoding.
 //!
 //! A step of a pointer is the name of a field in the `.proto` file or its JSON name, the key of a map, or the index of an element.
-//! Must never access the file system, or read a nested message unless a pointer leads through it: the message is skipped by its
-//! length.
+//! Must never access the file system, or read a nested message through which no pointer leads: such a message is skipped by its length.
 //!
 //! A field that is not on the wire has its default value if readers cannot distinguish the default from an absent field: a proto3
 //! scalar without `optional`, or a proto2 field with an explicit default. All other absent fields are not found. A member of a
@@ -25,7 +24,7 @@ use plan::Plan;
 use prost_reflect::MessageDescriptor;
 use wire::Reader;
 
-/// Maximum number of repeated fields that the pointers of a key lead through. The walk counts the elements of each.
+/// Maximum number of repeated fields that the pointers of a key lead through. A walk has one element counter for each of them.
 const REPEATED_MAX: usize = 64;
 
 /// A schema and the places to find in its records.

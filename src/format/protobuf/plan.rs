@@ -1,4 +1,4 @@
-//! The tables of a walk: for each message that pointers lead through, the action for each field number.
+//! The tables of a walk, which reads a record once: for each message that pointers lead through, the action for each field number.
 //!
 //! Must never depend on the source of a schema.
 //!
@@ -8,7 +8,7 @@ use super::wire::Wire;
 use crate::format::Scalar;
 use std::ops::Range;
 
-/// Limit for field numbers in the dense index, which is as long as the largest number in it.
+/// Field numbers below this limit are in the dense index, an array that is as long as the largest of these numbers.
 const DENSE_MAX: u32 = 64;
 /// Marks a number in the dense index that has no field.
 const NONE: u32 = u32::MAX;
@@ -80,14 +80,14 @@ pub(super) struct Field {
     /// The wire type of a single value.
     pub(super) wire: Wire,
     pub(super) shape: Shape,
-    /// The places to clear when the field occurs: those of the other members of its oneof.
+    /// The places of the other members of the field's oneof, which are cleared when the field occurs.
     pub(super) voids: Box<[Below]>,
 }
 
 /// The action for a field.
 #[derive(Clone, Debug)]
 pub(super) enum Shape {
-    /// Clears the other members of its oneof, and ignores the value.
+    /// A member of a oneof that is not requested itself. Clears the other members of the oneof, and ignores the value.
     Sibling,
     /// A single value. The last occurrence counts.
     Single(Value),
@@ -159,7 +159,7 @@ pub(super) enum Kind {
     Enum(usize),
 }
 
-/// A value from the schema instead of a record.
+/// A value from the schema instead of a record, such as a default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Constant {
     Bool(bool),
@@ -208,6 +208,6 @@ impl Symbols {
 #[derive(Clone, Debug)]
 pub(super) struct Below {
     pub(super) slots: Box<[usize]>,
-    /// The element counters of repeated fields.
+    /// The element counters of the repeated fields at or below the field.
     pub(super) counters: Range<usize>,
 }

@@ -27,7 +27,7 @@ const NAMES_MAX: usize = 8;
 /// Files by their import paths.
 type Files = BTreeMap<String, FileDescriptorProto>;
 
-/// The linked schema, which is computed once. Ignored when schemas are compared, because it follows from the schema.
+/// The linked schema, computed on first use. Comparisons of schemas ignore it, because it follows from the other fields of [`Schema`].
 #[derive(Clone, Debug, Default)]
 pub(in crate::format) struct Once(OnceLock<Result<FileDescriptor, SchemaError>>);
 
@@ -88,7 +88,7 @@ fn names(own: &FileDescriptor) -> String {
 /// Returns the message type for the message indexes of a record.
 ///
 /// Some clients count only the messages that are declared in the file. Other clients also count the messages that the compiler
-/// generates for maps and groups. If the two ways lead to different messages, the indexes are ambiguous.
+/// generates for maps and groups. If the two ways of counting lead to different messages, the indexes are ambiguous, and are rejected.
 fn by_indexes(own: &FileDescriptor, indexes: &[usize]) -> Result<MessageDescriptor, SchemaError> {
     let wrong = || SchemaError(format!("the schema has no message at the indexes {indexes:?}; it has {}", names(own)));
     let (&first, rest) = indexes.split_first().ok_or_else(wrong)?;
@@ -115,7 +115,8 @@ fn by_indexes(own: &FileDescriptor, indexes: &[usize]) -> Result<MessageDescript
     Ok(message)
 }
 
-/// Adds the files of a schema: its own file with this name, and its other files with their own names.
+/// Adds the files of a schema to `files`: the schema's own file with the name `name`, and the other files of a descriptor set with
+/// their own names.
 fn read(body: &Body, name: &str, files: &mut Files) -> Result<(), SchemaError> {
     let own = match body {
         Body::Text(text) if is_base64(text) => {
@@ -148,7 +149,7 @@ fn parse(name: &str, text: &str) -> Result<FileDescriptorProto, SchemaError> {
     let parsed = File::from_source(name, text).map(FileDescriptorProto::from);
     parsed.map_err(|error| {
         let is_edition = text.lines().any(|line| line.trim_start().starts_with("edition"));
-        // Only the `Debug` output has the line and column.
+        // Only the `Debug` output of the error has the line and column.
         let what = format!("{error:?}");
         let what = what.strip_prefix(&format!("{name}:")).unwrap_or(&what).trim();
         SchemaError(if is_edition { editions() } else { format!("the schema is not a valid .proto file: {what}") })
@@ -195,11 +196,11 @@ fn well_known(name: &str) -> Result<Option<FileDescriptorProto>, SchemaError> {
 /// Removes everything from a file that does not affect the encoding.
 fn reduce(file: &mut FileDescriptorProto, name: &str) -> Result<(), SchemaError> {
     fn reduce_enum(symbols: &mut EnumDescriptorProto) {
-        // The removed options may have allowed aliases.
+        // The removed options may have allowed several symbols with the same number.
         symbols.options = Some(EnumOptions { allow_alias: Some(true), ..EnumOptions::default() });
         symbols.value.iter_mut().for_each(|value| value.options = None);
     }
-    // The parser limits the recursion to 31 levels, and the decoder to 100.
+    // The recursion cannot overflow the stack, because the parser accepts at most 31 nested messages, and the decoder at most 100.
     fn reduce_message(message: &mut DescriptorProto) {
         let is_map_entry = message.options.as_ref().is_some_and(MessageOptions::map_entry);
         message.options = is_map_entry.then(|| MessageOptions { map_entry: Some(true), ..MessageOptions::default() });
@@ -228,8 +229,8 @@ fn reduce(file: &mut FileDescriptorProto, name: &str) -> Result<(), SchemaError>
 
 /// Resolves the names of types.
 fn link(mut files: Files) -> Result<DescriptorPool, SchemaError> {
-    // The linker needs each file after its imports, and does not support circular imports. It also does not follow public imports
-    // of public imports, so these are added to the imports of each file.
+    // The linker needs each file after its imports, and does not support circular imports. The linker also does not follow public
+    // imports of public imports, so such indirect imports are added to the imports of each file.
     let mut exports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut ordered = Vec::new();
     while !files.is_empty() {

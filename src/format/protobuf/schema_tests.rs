@@ -41,7 +41,7 @@ const ORDER: &str = "syntax = \"proto3\"; package shop; import \"user.proto\"; m
 const USER: &str = "syntax = \"proto3\"; package shop; import \"google/protobuf/timestamp.proto\";
     message User { string id = 1; google.protobuf.Timestamp since = 2; }";
 
-/// Returns the value at `/user/id` of a record, which is `x`.
+/// Returns the value that an extractor for this schema finds at `/user/id`. In the record, the value is `x`.
 fn user_id(schema: &Schema) -> Option<Vec<u8>> {
     let key = Places::new(["/user/id"]).unwrap();
     let walk = ProtobufExtractor::compile(schema, Message::Named("shop.Order"), &key).unwrap();
@@ -229,7 +229,7 @@ fn a_schema_is_linked_once_for_all_its_messages() {
     for (indexes, name) in [(&[0, 0][..], "A.B"), (&[1], "C")] {
         let other = schema::message(&schema, Message::Indexes(indexes)).unwrap();
         assert_eq!(other.full_name(), name);
-        // Pools are only equal if they are the same pool.
+        // Two pools are equal only if they are the same object, so the schema was linked once.
         assert_eq!(other.parent_pool(), first.parent_pool());
     }
     assert!(meant(&schema, Message::Indexes(&[7])).contains("the schema has no message at the indexes [7]"));

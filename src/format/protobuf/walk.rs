@@ -1,7 +1,7 @@
 //! Walks a record once, and finds the values of fields.
 //!
-//! Owns how later fields affect earlier ones: the last value counts, parts of a message are merged, and a member of a oneof clears
-//! the other members. Must never allocate.
+//! Owns the rules for fields that occur several times: the last value counts, parts of a message are merged, and a member of a oneof
+//! clears the other members. Must never allocate.
 
 use super::REPEATED_MAX;
 use super::plan::{Below, Constant, Field, Kind, Map, Plan, Shape, Value};
@@ -21,7 +21,8 @@ impl<'f, 'a> Finder<'f, 'a> {
         Self { plan, found, counts: [0; REPEATED_MAX] }
     }
 
-    /// Walks a message up to the end of the reader, or a group up to its end tag. It may be a later part of a message.
+    /// Walks a message up to the end of the reader, or a group up to its end tag. If a message field occurs several times, each
+    /// occurrence is a part of one message, and is walked separately.
     pub(super) fn message(&mut self, table: usize, group: Option<u32>, reader: &mut Reader<'a>) -> Result<(), Malformed> {
         self.enter(table);
         let plan = self.plan;
@@ -41,7 +42,7 @@ impl<'f, 'a> Finder<'f, 'a> {
         if group.is_some() { Err(reader.malformed(0, "the message ends within a group")) } else { Ok(()) }
     }
 
-    /// Sets the default values of a message, unless this is a later part of a message, which already has values.
+    /// Sets the default values of a message. In a later part of the same message, the places already have values, which are kept.
     fn enter(&mut self, table: usize) {
         for (default, slots) in &self.plan.messages[table].defaults {
             for &slot in slots {
@@ -52,7 +53,7 @@ impl<'f, 'a> Finder<'f, 'a> {
 
     fn field(&mut self, field: &'a Field, number: u32, wire: Wire, reader: &mut Reader<'a>) -> Result<(), Malformed> {
         match field.shape {
-            // A value with another wire type was written with another schema. It is skipped like an unknown field.
+            // A value with another wire type was written with another schema, and is skipped like an unknown field.
             Shape::Sibling | Shape::Single(_) | Shape::Map(_) if wire != field.wire => reader.skip(number, wire),
             Shape::Sibling => {
                 self.forget(&field.voids);
@@ -93,7 +94,7 @@ impl<'f, 'a> Finder<'f, 'a> {
         }
     }
 
-    /// Walks an entry of a map, which is a message with a key and a value. The order is not defined, and each can be missing.
+    /// Walks an entry of a map, which is a message with a key and a value. Key and value can be in any order, and each can be missing.
     fn entry(&mut self, map: &'a Map, entry: Reader<'a>) -> Result<(), Malformed> {
         const KEY: u32 = 1;
         const VALUE: u32 = 2;

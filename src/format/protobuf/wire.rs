@@ -4,7 +4,6 @@
 
 use crate::format::{DEPTH_MAX, Malformed};
 
-/// A wire type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wire {
     Varint,
@@ -19,7 +18,7 @@ pub(super) enum Wire {
 /// Number of bytes before the last byte of the longest varint.
 const LONG: usize = 9;
 
-/// Decodes a varint of one or two bytes. Returns the number and its end.
+/// Decodes a varint of one or two bytes. Returns the number and the position after it, or `None` for a longer varint.
 #[inline]
 fn short(bytes: &[u8], at: usize) -> Option<(u32, usize)> {
     let first = *bytes.get(at)?;
@@ -39,7 +38,6 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Starts at the beginning of a record.
     pub(super) const fn new(record: &'a [u8]) -> Self {
         Self { bytes: record, at: 0 }
     }
@@ -142,8 +140,8 @@ impl<'a> Reader<'a> {
         Ok(text)
     }
 
-    /// Skips fields that do not matter, as long as they are typical. A typical field is not a group, and its tag and length have at most two
-    /// bytes each. Stops at the end of the message, or at the first field that matters, is malformed, or is not typical.
+    /// Skips fields that do not matter, as long as they are typical. A typical field is not a group, and its tag and length have at most
+    /// two bytes each. Stops at the end of the message, or at the first field that matters, is malformed, or is not typical.
     #[inline]
     pub(super) fn pass_over(&mut self, matters: impl Fn(u32) -> bool) {
         let bytes = self.bytes;
@@ -154,7 +152,7 @@ impl<'a> Reader<'a> {
             let next = match tag & 7 {
                 0 => {
                     let more = bytes[value..].iter().take(LONG).take_while(|&&byte| byte >= 0x80).count();
-                    // A longer varint can have too many bits.
+                    // A varint of ten bytes can have more than 64 bits. `varint` checks that.
                     if more == LONG {
                         return;
                     }

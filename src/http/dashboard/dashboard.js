@@ -1,7 +1,7 @@
 // The dashboard: polls api/v1/status and shows the result. index.html has the markup and most texts.
 // Names in a status are untrusted, so text is only set by textContent.
 
-// Browsers fire a timer of more than 2^31 ms at once.
+// Browsers fire a timer of more than 2^31 ms immediately, so the interval has a limit.
 const POLL_MS = Math.min(3_600_000, Math.max(100, Number(new URLSearchParams(location.search).get('poll')) || 2000));
 const TIMEOUT_MS = Math.max(5000, POLL_MS);
 // Limits of the history: by time for the curves, and by number for pages that poll fast.
@@ -94,7 +94,7 @@ let history = [];
 
 const sum = (items, of) => items.reduce((total, item) => total + of(item), 0);
 
-/** Returns the totals of a status, for comparison with later ones. */
+/** Returns the totals of a status, for comparison with later statuses. */
 function sample(status) {
   const records = (kind) => sum(status.topics, (topic) => topic.records[kind] ?? 0);
   return {
@@ -260,7 +260,7 @@ function sparkline(tile) {
   tile.querySelector('.last').setAttribute('d', last[series] === null ? '' : `M${x(last)},${y(last)}h0`);
 }
 
-/** Draws target, estimate, and observed interval on a logarithmic axis. Values that are too small are drawn at its start. */
+/** Draws target, estimate, and observed interval on a logarithmic axis. Values below the axis are drawn at its start. */
 function ruler(svg, { target, estimated, observed }) {
   const seen = observed?.checked > 0 ? observed : null;
   const wanted = JSON.stringify([target, estimated, seen]);

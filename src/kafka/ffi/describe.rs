@@ -58,7 +58,7 @@ impl Described {
     }
 }
 
-/// Returns the ids of topics, in the format of Kafka's tools. Brokers before Kafka 2.8 return no ids.
+/// Returns the ids of topics, in the format of Kafka's tools. All topics must exist. Brokers before Kafka 2.8 return no ids.
 pub(in crate::kafka) fn topic_ids<C: ClientContext>(
     client: &Client<C>,
     topics: &[&str],
@@ -76,7 +76,8 @@ pub(in crate::kafka) fn describe_topics<C: ClientContext>(
     timeout: Duration,
 ) -> Result<BTreeMap<String, Described>, RDKafkaErrorCode> {
     let Some(first) = topics.first() else { return Ok(BTreeMap::new()) };
-    // Every broker knows the ids. Unless a broker is given, librdkafka waits for the controller.
+    // The request goes to the broker that has answered a metadata request, because every broker knows the ids. Without an explicit broker,
+    // librdkafka would wait for the controller.
     let code = |error: KafkaError| error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
     let broker = client.fetch_metadata(Some(first), timeout).map_err(code)?.orig_broker_id();
     let names: Vec<_> =
@@ -123,8 +124,8 @@ pub(in crate::kafka) fn describe_topics<C: ClientContext>(
             let is_zero = (rd::rd_kafka_Uuid_most_significant_bits(id), rd::rd_kafka_Uuid_least_significant_bits(id)) == (0, 0);
             let id = (!is_zero).then(|| text(rd::rd_kafka_Uuid_base64str(id)).into_owned());
             let mut count = 0;
-            // Null if the brokers did not return operations. The operations are numbers, because brokers may know more of them than the
-            // bindings.
+            // The pointer is null if the brokers did not return operations. The operations are read as numbers, because brokers may return
+            // operations that the Rust enum of the bindings does not have.
             let operations = rd::rd_kafka_TopicDescription_authorized_operations(topic, &raw mut count).cast::<u32>();
             let operations = (!operations.is_null()).then(|| (0..count).map(|at| *operations.add(at)).collect());
             described.insert(name, Described { id, operations });

@@ -7,7 +7,7 @@ use rdkafka::error::RDKafkaErrorCode;
 use std::fmt;
 use std::ptr::NonNull;
 
-/// A failed call.
+/// The error of a failed transaction call.
 #[derive(Debug)]
 pub(in crate::kafka) struct TransactionError {
     pub(in crate::kafka) code: RDKafkaErrorCode,

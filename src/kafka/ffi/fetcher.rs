@@ -1,7 +1,8 @@
 //! A consumer that returns records in batches.
 //!
-//! Owns the consumer, and a separate queue for the records of its partitions. All other events stay in the consumer's queue. This matters
-//! most for rebalances: if the batch call met one, librdkafka would answer it by itself. Must never lose a record between the two queues.
+//! Owns the consumer, and a separate queue for the records of its partitions. All other events stay in the consumer's own queue. This
+//! matters most for rebalances: if librdkafka's batch call finds a rebalance in a queue, librdkafka answers the rebalance by itself. Must
+//! never lose a record between the two queues.
 
 use super::login::LoggedIn;
 use super::message::Message;
@@ -17,11 +18,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Interval at which partitions are forwarded to the record queue again. librdkafka undoes the forwarding when it stops fetching a
-/// partition. After a seek, this happens after the call has returned.
+/// Interval at which the forwarding of partitions to the record queue is renewed, because librdkafka undoes the forwarding when it stops
+/// fetching a partition. A seek also stops fetching, at some time after the call has returned.
 const FORWARD_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A consumer and its record queue. The order of the fields matters, because they are dropped in this order.
+/// A consumer and its record queue. Fields are dropped in their order, so the consumer, which the queues belong to, must be the last.
 pub(in crate::kafka) struct Fetcher<C: ConsumerContext + 'static> {
     partitions: RefCell<Vec<Partition>>,
     forwarded: Cell<Instant>,
@@ -60,7 +61,7 @@ impl<C: ConsumerContext + 'static> Fetcher<C> {
         &self.consumer
     }
 
-    /// True if events wait for the consumer to be polled.
+    /// True if the consumer's own queue contains events.
     pub(in crate::kafka) fn has_events(&self) -> bool {
         self.events.len() > 0
     }
@@ -97,7 +98,7 @@ impl<C: ConsumerContext + 'static> Fetcher<C> {
         if self.take_many(count, Duration::ZERO, into) > 0 || self.has_events() {
             return;
         }
-        // If asked for several messages, librdkafka waits until it has all of them.
+        // Wait for one message only, because librdkafka would wait until it has all requested messages.
         if self.take_many(count.min(1), wait, into) > 0 {
             self.take_many(count - 1, Duration::ZERO, into);
         }
@@ -116,8 +117,8 @@ impl<C: ConsumerContext + 'static> Fetcher<C> {
         taken
     }
 
-    /// Returns the offset after the last taken message of each partition, including control records and errors. `None` if no message was
-    /// taken since the last assignment or seek.
+    /// Returns the offset after the last taken message of each partition. Control records and errors count as messages. Returns `None` for
+    /// a partition from which no message was taken since the last assignment or seek.
     pub(in crate::kafka) fn positions(&self, partitions: &[&TopicPartition]) -> Vec<Option<Offset>> {
         let mut list = TopicPartitionList::with_capacity(partitions.len());
         for of in partitions {
@@ -165,7 +166,8 @@ impl GroupMetadata {
         NonNull::new(unsafe { rd::rd_kafka_consumer_group_metadata(consumer.client().native_ptr()) }).map(Self)
     }
 
-    /// The generation, if the metadata contains a generation and a member id. Without them, brokers do not check the writer.
+    /// The generation, if the metadata contains a generation and a member id. Without both, brokers do not check that the writer is a
+    /// member.
     pub(in crate::kafka) fn generation(&self) -> Option<i32> {
         // SAFETY: the metadata is alive, and owns the text.
         let (generation, member) = unsafe {

@@ -1,6 +1,6 @@
-//! Record headers.
+//! The headers of a message to be produced.
 //!
-//! Owns a copy of them until librdkafka takes it over. Must never change the headers of a consumed message.
+//! Owns the list of headers until librdkafka takes the list over. Must never change the headers of a consumed message.
 
 use super::{Message, raw};
 use crate::broker::Record as _;
@@ -49,8 +49,8 @@ impl Headers {
     pub(in crate::kafka) fn add(&mut self, name: &[u8], value: Option<&[u8]>) {
         let length = |bytes: usize| isize::try_from(bytes).unwrap_or(isize::MAX);
         let (start, bytes) = raw(value);
-        // SAFETY: we own the list, and librdkafka copies this many bytes of the name and the value, if it is not null. The call fails only
-        // if the list is read-only, which ours is not.
+        // SAFETY: we own the list. The name and the value have the given lengths, or the value is null. librdkafka copies both. The call
+        // fails only if the list is read-only, which ours is not.
         unsafe {
             rd::rd_kafka_header_add(self.0.as_ptr(), name.as_ptr().cast(), length(name.len()), start, length(bytes));
         }

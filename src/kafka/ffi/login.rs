@@ -14,11 +14,13 @@ use std::ffi::{CString, c_char};
 use std::ops::Deref;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The lifetime to report to librdkafka for a token without a lifetime, or for a token that has expired by this machine's clock. The clock
-/// may be wrong, but librdkafka rejects an expired token. It uses the lifetime only to decide when to ask for the next token.
+/// The lifetime to report to librdkafka for a token of unknown lifetime, and for a token that has expired by this machine's clock.
+/// librdkafka rejects an expired token, but the clock may be wrong, and the broker may still accept the token. librdkafka uses the lifetime
+/// only to decide when to ask for the next token.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A client that always has the current token. The order of the fields matters, because they are dropped in this order.
+/// A client that always has the current token. Fields are dropped in their order, so the subscription, which calls the client, must be
+/// before the client.
 pub(in crate::kafka) struct LoggedIn<T> {
     _subscription: Option<Subscription>,
     client: T,
@@ -26,7 +28,7 @@ pub(in crate::kafka) struct LoggedIn<T> {
 
 /// A librdkafka client.
 pub(in crate::kafka) trait Native {
-    /// The pointer to the client. It stays the same for the client's whole life.
+    /// Returns the pointer to the client, which stays the same for the client's whole life.
     fn native(&self) -> *mut rd::rd_kafka_t;
 }
 
@@ -55,7 +57,7 @@ impl<C: ClientContext> Native for Client<C> {
 }
 
 impl<T: Native> LoggedIn<T> {
-    /// Subscribes a client to its tokens, if it logs in with tokens.
+    /// Takes over a client. If `oauth` is set, subscribes the client to the tokens of that source.
     pub(in crate::kafka) fn new(client: T, oauth: Option<&OAuth>) -> Self {
         let subscription = oauth.map(|OAuth { source, extensions }| {
             let texts = extensions.iter().flat_map(|(name, value)| [name, value]);
@@ -79,7 +81,7 @@ impl<T> Deref for LoggedIn<T> {
     }
 }
 
-/// The client as seen by the thread that renews tokens.
+/// A reference to the client, for the thread that renews tokens.
 struct Handle {
     client: *mut rd::rd_kafka_t,
     /// Names and values of the SASL extensions, alternating.
@@ -97,8 +99,8 @@ impl Subscriber for Handle {
         let (Ok(value), Ok(principal)) = (CString::new(token.value()), CString::new(token.principal())) else { return };
         let mut extensions: Vec<_> = self.extensions.iter().map(|text| text.as_ptr()).collect();
         let mut words: [c_char; 512] = [0; 512];
-        // SAFETY: a `LoggedIn` drops its subscription before its client, and the thread calls only subscribers. All texts are alive during
-        // the call, and librdkafka copies them.
+        // SAFETY: the client is alive, because a `LoggedIn` drops its subscription before its client, and the renewal thread calls only
+        // subscribers. All texts are alive during the call, and librdkafka copies them.
         let answer = unsafe {
             rd::rd_kafka_oauthbearer_set_token(
                 self.client,
@@ -118,7 +120,7 @@ impl Subscriber for Handle {
 
     fn failed(&self, reason: &str) {
         let reason = CString::new(reason.replace('\0', "")).unwrap_or_default();
-        // SAFETY: as above.
+        // SAFETY: the client and the text are alive, as in `renewed`, and librdkafka copies the text.
         unsafe { rd::rd_kafka_oauthbearer_set_token_failure(self.client, reason.as_ptr()) };
     }
 }

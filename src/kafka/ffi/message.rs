@@ -14,7 +14,7 @@ use std::ptr::{NonNull, null, null_mut};
 #[repr(transparent)]
 pub struct Message<'a> {
     message: NonNull<rd::rd_kafka_message_t>,
-    /// The consumer must outlive the message.
+    /// A borrow of the fetcher, because its consumer must outlive the message.
     fetcher: PhantomData<&'a ()>,
 }
 
@@ -36,7 +36,7 @@ impl Message<'_> {
 
     /// The error code and librdkafka's description, if the message is an error.
     pub(in crate::kafka) fn error(&self) -> Option<(RDKafkaErrorCode, String)> {
-        // The value of an error is its description.
+        // In an error, librdkafka puts the description into the value.
         let description = || String::from_utf8_lossy(self.value().unwrap_or_default()).into_owned();
         self.is_error().then(|| (self.get().err.into(), description()))
     }
@@ -106,7 +106,7 @@ impl Record for Message<'_> {
             if answer != rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
                 return None;
             }
-            // SAFETY: the name is a C string, and lives as long as the list. The value does, too.
+            // SAFETY: the name is a C string. The name and the value live as long as the list.
             Some(unsafe { (CStr::from_ptr(name).to_bytes(), super::bytes(value, size)) })
         })
     }

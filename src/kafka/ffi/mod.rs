@@ -1,4 +1,5 @@
-//! Direct calls of librdkafka, for everything on the path of a record. rdkafka's wrappers would cost more there than Kafka itself.
+//! Direct calls of librdkafka for the code that runs for every record. There, rdkafka's wrappers would cost more CPU time than the
+//! Kafka client itself.
 //!
 //! Owns the only `unsafe` code of `kafka`, behind safe interfaces. Must never decide how to handle a failure: `source` and `sink` do.
 //!
@@ -43,11 +44,11 @@ unsafe fn text<'a>(text: *const c_char) -> std::borrow::Cow<'a, str> {
     if text.is_null() {
         return std::borrow::Cow::Borrowed("");
     }
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller guarantees that `text` is a C string, and that it lives long enough.
     unsafe { CStr::from_ptr(text) }.to_string_lossy()
 }
 
-/// Converts librdkafka's bytes. A null pointer is Kafka's null.
+/// Converts librdkafka's bytes. A null pointer becomes `None`, like a null key or value in Kafka.
 ///
 /// # Safety
 /// `bytes` is null, or points to `len` bytes that live unchanged as long as `'a`.
@@ -55,7 +56,7 @@ const unsafe fn bytes<'a>(bytes: *const c_void, len: usize) -> Option<&'a [u8]> 
     if bytes.is_null() {
         return None;
     }
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller guarantees that `bytes` points to `len` bytes that live long enough.
     Some(unsafe { std::slice::from_raw_parts(bytes.cast(), len) })
 }
 

@@ -1,4 +1,4 @@
-//! A producer that reports failures, and the offsets of tagged records.
+//! A producer that reports failed records, and the offsets of records with a certain tag.
 //!
 //! Owns the client, its topic handles, and its event queue. Must never drop a record silently.
 
@@ -18,29 +18,30 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::time::{Duration, Instant};
 
-/// Interval of checks for a failure or for an empty queue.
+/// The longest wait within a flush before events are handled.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Maximum number of events to handle per call.
 const EVENTS_MAX: usize = 10_000;
-/// Timeout of a request for a topic's partitions. Every attempt to write repeats the request.
+/// Timeout of a request for a topic's partitions. The timeout is short, because each attempt to write to an unknown partition repeats the
+/// request.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time to wait for the last failure reports when the producer ends.
+/// Time to wait for the last failure reports when the producer is dropped.
 const END_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A receiver of delivery reports. Any thread may call it.
+/// A receiver of delivery reports and broker responses. Its methods may be called from any thread.
 pub(in crate::kafka) trait Reports: ClientContext {
     /// The tag of records whose offsets are reported.
     const WATCHED: usize;
-    /// A tagged record was written.
+    /// Called when a record with the tag `WATCHED` was written.
     fn written(&self, topic: &str, partition: i32, offset: i64);
-    /// A record was not written.
+    /// Called when a record was not written.
     fn failed(&self, undelivered: &Undelivered<'_>);
-    /// A broker answered a request that is not part of connecting.
+    /// Called when a broker answered a request, except for requests that set up a connection.
     fn answered(&self);
-    /// A request of [`OF_ONE_TRANSACTION`] was sent to a broker.
+    /// Called when a request in [`OF_ONE_TRANSACTION`] was sent to a broker.
     fn request_sent(&self);
-    /// A broker answered a request of [`OF_ONE_TRANSACTION`]. librdkafka reports each answer twice: when it arrives, and when it is
-    /// handled.
+    /// Called when a broker answered a request in [`OF_ONE_TRANSACTION`]. librdkafka reports each answer twice: when the answer arrives,
+    /// and when librdkafka handles the answer.
     fn request_answered(&self);
 }
 
@@ -48,7 +49,7 @@ pub(in crate::kafka) trait Reports: ClientContext {
 pub(in crate::kafka) struct Undelivered<'a> {
     pub(in crate::kafka) tag: usize,
     pub(in crate::kafka) topic: &'a str,
-    /// The size of the key and the value.
+    /// The size of the key and the value in bytes.
     pub(in crate::kafka) bytes: usize,
     pub(in crate::kafka) code: RDKafkaErrorCode,
     /// The broker's error message, if it sent one.
@@ -62,9 +63,9 @@ pub(in crate::kafka) struct ProducerRecord<'a> {
     pub(in crate::kafka) key: Option<&'a [u8]>,
     pub(in crate::kafka) value: Option<&'a [u8]>,
     pub(in crate::kafka) timestamp: Timestamped,
-    /// `send` takes them if it succeeds.
+    /// The headers. `send` takes ownership of them if it succeeds.
     pub(in crate::kafka) headers: Option<Headers>,
-    /// The record's name in delivery reports.
+    /// A number that identifies the record in delivery reports.
     pub(in crate::kafka) tag: usize,
 }
 
@@ -91,7 +92,7 @@ impl Timestamped {
     }
 }
 
-/// A producer. The order of the fields matters, because they are dropped in this order.
+/// A producer. Fields are dropped in their order, so the client, which the topic handles and the queue belong to, must be the last.
 pub(in crate::kafka) struct Producer<C: Reports> {
     topics: RefCell<Vec<Topic>>,
     events: Queue,
@@ -135,7 +136,7 @@ impl<C: Reports> Producer<C> {
         self.client.context()
     }
 
-    /// Puts a record into librdkafka's queue, which copies the record.
+    /// Copies a record to librdkafka's queue.
     #[expect(clippy::inline_always, reason = "a call would copy all fields of each written record twice")]
     #[inline(always)]
     pub(in crate::kafka) fn send(&self, record: &mut ProducerRecord<'_>) -> Result<(), RDKafkaErrorCode> {
@@ -163,8 +164,8 @@ impl<C: Reports> Producer<C> {
         let answer = unsafe { TransactionError::check(rd::rd_kafka_produceva(self.client.native_ptr(), fields.as_ptr(), count)) };
         if let Err(error) = answer {
             if error.code == RDKafkaErrorCode::UnknownPartition {
-                // The partition was added recently. librdkafka stores the metadata of this request. Without the request, it would refresh
-                // its metadata only minutes later.
+                // The partition may be new. librdkafka stores the metadata that this request returns. Without the request, librdkafka would
+                // learn about the partition only minutes later.
                 let _ = self.client.fetch_metadata(Some(record.topic), METADATA_TIMEOUT);
             }
             return Err(if error.is_fatal { RDKafkaErrorCode::Fatal } else { error.code });
@@ -188,7 +189,7 @@ impl<C: Reports> Producer<C> {
         Ok(handle.as_ptr())
     }
 
-    /// Handles librdkafka's events. Waits for the first event.
+    /// Handles librdkafka's events. Waits up to `wait` for the first event.
     pub(in crate::kafka) fn poll(&self, wait: Duration) {
         let mut wait = wait;
         for _ in 0..EVENTS_MAX {
@@ -221,8 +222,8 @@ impl<C: Reports> Producer<C> {
                 let (code, reason) = unsafe { (rd::rd_kafka_event_error(event), text(rd::rd_kafka_event_error_string(event))) };
                 context.error(KafkaError::Global(code.into()), reason.trim());
             }
-            // `acknowledged` has already handled delivery reports, but librdkafka counts a record as delivered only after its report is
-            // taken.
+            // Delivery reports need no handling here, because `acknowledged` has handled them. They must be taken from the queue, because
+            // librdkafka counts a record as delivered only then.
             _ => {}
         }
     }
@@ -232,7 +233,7 @@ impl<C: Reports> Producer<C> {
         let began = Instant::now();
         loop {
             let left = timeout.saturating_sub(began.elapsed());
-            // librdkafka waits until the reports of failed records are taken, too.
+            // The timeout is short, because a flush does not end until `poll` has taken the reports of failed records.
             // SAFETY: the client is alive.
             let answer = unsafe { rd::rd_kafka_flush(self.client.native_ptr(), millis(left.min(POLL_INTERVAL))) };
             self.poll(Duration::ZERO);
@@ -292,7 +293,7 @@ impl<C: Reports> Drop for Producer<C> {
 }
 
 /// Called by librdkafka while it creates a client. Registers callbacks for each broker response, and for each record that was written or
-/// rejected. They run on the thread that receives the response, because the broker's error message exists only there.
+/// rejected. The callbacks run on the thread that receives the response, because the broker's error message exists only there.
 unsafe extern "C" fn created<C: Reports>(
     client: *mut rd::rd_kafka_t,
     _: *const rd::rd_kafka_conf_t,
@@ -312,8 +313,8 @@ unsafe extern "C" fn created<C: Reports>(
 /// reject the login.
 const OF_CONNECTING: [i16; 3] = [17, 18, 36];
 
-/// API keys of requests that would affect the next transaction if they arrived late: `EndTxn` and `TxnOffsetCommit`. A transaction sends
-/// them one after the other.
+/// API keys of requests that would affect the next transaction if they arrived late: `EndTxn` and `TxnOffsetCommit`. In a transaction, at
+/// most one of these requests is unanswered, unless librdkafka sends a request again.
 const OF_ONE_TRANSACTION: [i16; 2] = [26, 28];
 
 /// Called after each request was sent.

@@ -10,7 +10,7 @@ pub(super) struct Queue(NonNull<rd::rd_kafka_queue_t>);
 
 // SAFETY: a queue has its own lock, and any thread may call librdkafka's functions on it.
 unsafe impl Send for Queue {}
-// SAFETY: as above.
+// SAFETY: for the same reasons as `Send`.
 unsafe impl Sync for Queue {}
 
 impl Queue {
@@ -47,8 +47,8 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: we own the reference, and nobody uses it after this call. librdkafka empties a queue that we created, and adds nothing to
-        // it.
+        // SAFETY: we own the reference, and nobody uses it after this call. If we created the queue, librdkafka discards the events in the
+        // queue, and adds no others.
         unsafe { rd::rd_kafka_queue_destroy(self.ptr()) }
     }
 }

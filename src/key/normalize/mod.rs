@@ -1,7 +1,7 @@
 //! Normal forms of ids: texts that are written differently, but mean the same id.
 //!
-//! Owns which texts become equal. A value that a step does not apply to stays as it is, so normalization makes no record invalid.
-//! Normalizing a value twice gives the same value as normalizing it once, so a normalized id can be looked up.
+//! Owns the rules by which texts become equal. Must never make a record invalid: if a step does not apply to a value, the value is
+//! unchanged. A normalized value must not change when it is normalized again, so that it can be used in a lookup.
 
 mod timestamp;
 mod url;
@@ -13,12 +13,12 @@ use icu_normalizer::ComposingNormalizerBorrowed;
 use std::borrow::Cow;
 use std::fmt;
 
-/// A step of normalization. The steps of a part are applied in this order, regardless of the order in which they are configured.
+/// A step of normalization. The steps of a part are applied in the order of these variants, regardless of the configured order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Normalizer {
     /// Numbers and booleans become text as written: `17` and `"17"` are equal; `17` and `17.0` are not.
     ToString,
-    /// White space at both ends is removed, as Unicode defines it.
+    /// White space, as defined by Unicode, is removed from both ends.
     Trim,
     /// Quotes around the text are removed: `"a"`, `'a'`, and `a` are equal.
     Unquote,
@@ -36,7 +36,7 @@ pub enum Normalizer {
 }
 
 impl Normalizer {
-    /// Returns the step with this name, if there is one without settings.
+    /// Returns the step with this name and without parameters, or `None` if the name is unknown.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Some(match name {
@@ -72,7 +72,7 @@ impl fmt::Display for Normalizer {
 pub struct Normalizers(Vec<Normalizer>);
 
 impl Normalizers {
-    /// Puts steps in order. Equal steps become one.
+    /// Sorts the steps, and merges equal steps.
     #[must_use]
     pub fn new(mut steps: Vec<Normalizer>) -> Self {
         let mut dropped: Vec<String> = Vec::new();
@@ -129,7 +129,7 @@ impl Normalizers {
                 },
                 Normalizer::Timestamp => timestamp::utc(&text),
                 Normalizer::Url { drop_query } => url::canonical(&text, drop_query).map(|mut url| {
-                    // The parser writes percent-encoded bytes in uppercase.
+                    // The URL parser writes the digits of percent-encoded bytes in uppercase.
                     if has(Normalizer::Lowercase) {
                         url.make_ascii_lowercase();
                     }
@@ -144,7 +144,7 @@ impl Normalizers {
     }
 }
 
-/// Returns a text without case. `ß` has two uppercase forms, so the first step changes `ẞ` to `ß`.
+/// Removes differences in case. `ẞ` becomes `ß` first, because only `ß` has the uppercase form `SS`.
 fn folded(text: &str) -> String {
     text.chars().flat_map(char::to_lowercase).flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
 }
@@ -169,7 +169,7 @@ fn part_of(text: Cow<'_, str>, part: impl Fn(&str) -> &str) -> Cow<'_, str> {
     }
 }
 
-/// Removes white space and quotes from both ends, as long as there are any.
+/// Removes white space, quotes, or both from the ends, until the text does not change anymore.
 fn stripped(mut text: &str, trims: bool, unquotes: bool) -> &str {
     loop {
         let before = text.len();

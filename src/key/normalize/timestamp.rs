@@ -1,6 +1,6 @@
 //! Timestamps in the format of RFC 3339.
 
-/// Returns a timestamp in UTC, without trailing zeros of its fraction, or `None` if a text is not a timestamp with a zone.
+/// Converts a timestamp to UTC, and removes trailing zeros from its fraction. Returns `None` if a text is not a timestamp with a zone.
 pub(super) fn utc(text: &str) -> Option<String> {
     let (seconds, fraction) = instant(text)?;
     let (year, month, day) = date(seconds.div_euclid(86_400));
@@ -28,7 +28,7 @@ pub(in crate::key) fn instant(text: &str) -> Option<(i64, &str)> {
     let (year, month, day) = (number(0, 4)?, number(5, 2)?, number(8, 2)?);
     let (hour, minute, second) = (number(11, 2)?, number(14, 2)?, number(17, 2)?);
     let is_date = (1..=12).contains(&month) && (1..=days_in(year, month)).contains(&day);
-    // A leap second is not an instant of Unix time.
+    // Second 60 is rejected, because Unix time has no leap seconds.
     if !is_date || hour > 23 || minute > 59 || second > 59 {
         return None;
     }

@@ -2,13 +2,14 @@
 
 use url::Url;
 
-/// Returns a URL in the form in which equal URLs are equal texts, or `None` if a text is not a URL with a host.
+/// Returns the canonical form of a URL, or `None` if a text is not a URL with a host.
 ///
 /// The parser writes the scheme and the host in lowercase, the host in Punycode, and leaves out a default port. The fragment is left
-/// out, and the parameters of the query are sorted by their names. Parameters of one name keep their order, because it may matter.
+/// out, and the parameters of the query are sorted by name. Parameters with the same name keep their order, because the order may
+/// matter.
 pub(super) fn canonical(text: &str, drop_query: &[String]) -> Option<String> {
     let mut url = Url::parse(text).ok()?;
-    // In other texts with a colon, such as `user:17`, a number sign begins no fragment.
+    // The parser also accepts texts such as `user:17#1`, in which the number sign does not begin a fragment.
     if !url.has_host() {
         return None;
     }

@@ -1,6 +1,6 @@
-//! Extractors for the places in a record key or value, compiled for the schemas that its frame names.
+//! Extractors for places in record keys or values, one for each schema that a frame names.
 //!
-//! Must never guess: while a schema is requested, nothing is read.
+//! Must never guess: a key or value is not read until its schema arrives.
 
 use super::super::Source;
 use super::NoKey;
@@ -8,13 +8,13 @@ use crate::format::{Extractor, Format, Frame, Head, Lookup, Message, Places, Rec
 use crate::record::{Invalid, Reason, Record};
 use std::collections::HashMap;
 
-/// Maximum number of extractors that are kept for one set of places. If there are more, they are compiled again.
+/// Maximum number of cached extractors for one set of places. A full cache is cleared, and extractors are compiled again when needed.
 pub(super) const EXTRACTORS_MAX: usize = 1024;
 
 /// Compiled extractors, by the frames that name their schemas.
 #[derive(Debug, Default)]
 pub(super) struct Extractors {
-    /// The extractor that was used last. The next record usually needs the same one.
+    /// Index of the extractor that was used last. The next record usually needs the same extractor.
     last: usize,
     pub(super) known: Vec<Known>,
     pub(super) numbers: HashMap<Box<[u8]>, usize>,
@@ -22,15 +22,15 @@ pub(super) struct Extractors {
     pub(super) none: Extractor,
 }
 
-/// The meaning of a frame.
+/// A frame, and the extractor for the schema that the frame names.
 #[derive(Debug)]
 pub(super) struct Known {
     head: Box<[u8]>,
-    /// The extractor, or an error message without its subject.
+    /// The extractor, or an error message, to which callers add the subject.
     extractor: Result<Extractor, String>,
 }
 
-/// A text without its frame, and the number of its extractor, if it is read.
+/// A key or value without its frame, and the index of its extractor. The index is `None` if the key or value is not read.
 #[derive(Clone, Copy)]
 pub(super) struct Opened<'a> {
     pub(super) text: Option<&'a [u8]>,
@@ -44,7 +44,7 @@ impl<'a> Opened<'a> {
 }
 
 impl Extractors {
-    /// Takes a text out of its frame, and prepares its extractor.
+    /// Removes the frame from a key or value, and finds or compiles the extractor.
     pub(super) fn open<'a>(
         &mut self,
         side: Side,
@@ -61,7 +61,7 @@ impl Extractors {
         if places.reads_nothing() {
             return Ok(Opened::bare(Some(frame.body)));
         }
-        // The schema of a JSON text does not matter.
+        // JSON can be read without its schema, so all schemas share one extractor.
         let head = if matches!(format.format, Format::JsonSchema) { &[] } else { frame.head };
         if self.known.get(self.last).is_none_or(|known| *known.head != *head) {
             self.last = match self.numbers.get(head) {
@@ -72,7 +72,7 @@ impl Extractors {
         Ok(Opened { text: Some(frame.body), number: Some(self.last) })
     }
 
-    /// Returns the extractor of a text that was opened.
+    /// Returns the extractor with this index, or an extractor without places if the index is `None`.
     pub(super) fn extractor(&self, number: Option<usize>) -> Result<&Extractor, &String> {
         match number.and_then(|number| self.known.get(number)) {
             Some(known) => known.extractor.as_ref(),
@@ -87,7 +87,7 @@ impl Extractors {
         Ok(Source { extractor, is_json, is_framed: format.is_framed() })
     }
 
-    /// Adds the extractor of a schema, and returns its number.
+    /// Compiles an extractor for the schema of a frame, and returns the extractor's index.
     fn compile(&mut self, side: Side, format: &RecordFormat, places: &Places, head: &[u8], schemas: &dyn Schemas) -> Result<usize, NoKey> {
         let extractor = if let Format::Json | Format::JsonSchema = format.format {
             Ok(Extractor::json(places.clone()))
@@ -110,7 +110,7 @@ fn compiled(schema: &Schema, message: Message<'_>, places: &Places) -> Result<Ex
     Extractor::compile(schema, message, places).map_err(|error| error.to_string())
 }
 
-/// Compiles the schema that a frame names.
+/// Compiles an extractor for the schema that a frame names.
 fn named(side: Side, format: Format, places: &Places, head: &[u8], schemas: &dyn Schemas) -> Result<Result<Extractor, String>, NoKey> {
     let broken = || invalid(side, Reason::Malformed, "has a frame that cannot be read");
     let Head { schema: id, indexes } = Head::of(format, head).ok_or_else(broken)?;
@@ -127,7 +127,7 @@ fn named(side: Side, format: Format, places: &Places, head: &[u8], schemas: &dyn
     Ok(extractor.map_err(|error| format!("has schema {id}, which cannot be used: {error}")))
 }
 
-/// Returns the error for a text without the frame that its format requires.
+/// Returns the error for a key or value without the frame that its format requires.
 fn unframed(side: Side, text: &[u8], what: &str) -> NoKey {
     match disguise(side, text) {
         Some(disguise) => invalid(side, Reason::Malformed, &format!("does not begin with the frame of a schema registry: {disguise}")),

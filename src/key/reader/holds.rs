@@ -12,10 +12,10 @@ use crate::format::{Formats, KEY_HEADER, Scalar, Schemas, Side, VALUE_HEADER};
 use crate::record::{Reason, Record};
 
 impl Predicate {
-    /// Returns whether the predicate holds for a record. `extractors` are those of its field.
+    /// True if the predicate holds for a record. `extractors` are the extractors of the predicate's field.
     ///
     /// # Errors
-    /// Returns [`NoKey`] if that depends on a key or value that cannot be read, or whose schema is not known yet.
+    /// Returns [`NoKey`] if the predicate tests a field of a key or value that cannot be read, or whose schema is not known yet.
     pub(super) fn holds(
         &self,
         extractors: &mut Extractors,
@@ -54,7 +54,7 @@ impl Predicate {
 }
 
 impl Test {
-    /// True if a value, or null, passes the test.
+    /// True if the value of a header or record key passes the test. `None` is null.
     fn accepts(&self, value: Option<&[u8]>) -> bool {
         match self {
             Self::Exists => true,

@@ -1,9 +1,9 @@
 //! Keys and fields of the records of one topic, regardless of their format.
 //!
-//! Must never guess: while a schema is requested, a record has no key, and is not invalid either.
+//! Must never guess: until the schema of a record arrives, the record has no key, but is not invalid either.
 //!
-//! An encoding or a frame is not part of a key or value. The same content under two schemas is therefore the same to `record` and
-//! `content` parts.
+//! Encodings such as gzip, and frames with a schema id, are removed before a key or value is read. So `record` and `content` parts do
+//! not depend on the schema id.
 
 mod extractors;
 mod holds;
@@ -23,7 +23,7 @@ use std::borrow::Cow;
 pub enum NoKey {
     /// The record is invalid.
     Invalid(Box<Invalid>),
-    /// This schema is needed, and has not arrived yet.
+    /// The record needs this schema, which was requested and has not arrived yet.
     Awaits(SchemaId),
     /// The record is not deduplicated, because a predicate of `when` does not hold.
     Passes,
@@ -35,14 +35,14 @@ impl From<Box<Invalid>> for NoKey {
     }
 }
 
-/// Everything that a verdict depends on, and where the records of a topic have it.
+/// The locations of everything in a topic's records that a verdict depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordSpec<'t> {
     /// The key.
     pub key: &'t KeySpec,
-    /// The content that is compared with that of the last record of the key, if it is compared.
+    /// The parts to compare with the previous record of the key, if only changed records are emitted.
     pub content: Option<&'t KeySpec>,
-    /// The predicates that all hold for the records that are deduplicated.
+    /// The predicates that must all hold for a record to be deduplicated.
     pub when: &'t [Predicate],
     /// The predicate that holds for a record that retracts its key, if there is one.
     pub retract: Option<&'t Predicate>,
@@ -69,20 +69,20 @@ impl<'t> RecordSpec<'t> {
 /// Everything in a record that its verdict depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyedRecord {
-    /// The fingerprint of its key, with its content if the content is compared.
+    /// The fingerprint of the record's key, combined with the content if content is compared.
     pub fingerprint: Fingerprint,
-    /// True if it retracts its key.
+    /// True if the record retracts its key.
     pub retracts: bool,
     /// The time that the window uses, if the record has one.
     pub time: Option<Timestamp>,
 }
 
-/// Reads the keys of one topic's records; kept between records.
+/// Reads the keys of one topic's records. Must be kept between records, because it caches extractors and buffers.
 #[derive(Debug, Default)]
 pub struct Reader {
     key: Extractors,
     value: Extractors,
-    /// One for each predicate.
+    /// The extractors of each predicate of `when`.
     when: Vec<Extractors>,
     retract: Extractors,
     time: Extractors,
@@ -90,22 +90,22 @@ pub struct Reader {
     content: ContentReader,
 }
 
-/// Reads the contents that are compared.
+/// Reads the content that is compared with the previous record of a key.
 #[derive(Debug, Default)]
 struct ContentReader {
     key: Extractors,
     value: Extractors,
-    /// A second working memory, because the first one still holds the parts of the key.
+    /// Separate from the caller's working memory, which still holds the parts of the key.
     scratch: Scratch,
     counts: ContentCounts,
 }
 
-/// Contents that were read, except for those of null values.
+/// Counts of record contents that were read. Records without a value are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContentCounts {
     /// The number of contents.
     pub read: u64,
-    /// The number of contents with any part that is not missing or null.
+    /// The number of contents in which at least one part is neither missing nor null.
     pub with_parts: u64,
 }
 
@@ -121,13 +121,13 @@ impl Reader {
         self.decoded.total
     }
 
-    /// Returns the contents that were read since the last call.
+    /// Returns the counts of contents since the last call.
     #[cfg(feature = "worker")]
     pub(crate) fn take_content_counts(&mut self) -> ContentCounts {
         std::mem::take(&mut self.content.counts)
     }
 
-    /// Reads everything that a record's verdict depends on. `timestamp` is Kafka's.
+    /// Reads everything that a record's verdict depends on. `timestamp` is Kafka's timestamp of the record.
     ///
     /// # Errors
     /// Returns [`NoKey`] if the record passes through, if it has no key, content, or time, or if its schema has not arrived yet.
@@ -141,7 +141,7 @@ impl Reader {
     ) -> Result<KeyedRecord, NoKey> {
         let keyed = self.read_without_content(spec, record, timestamp, scratch, schemas)?;
         match spec.content {
-            // A retraction removes its key with any content.
+            // A retraction removes its key regardless of the content.
             Some(content) if !keyed.retracts => {
                 let content = self.content(content, spec.formats, record, schemas)?;
                 Ok(KeyedRecord { fingerprint: keyed.fingerprint.with_content(content), ..keyed })
@@ -191,7 +191,7 @@ impl Reader {
         self.complete(fingerprint, spec, record, timestamp, scratch, schemas)
     }
 
-    /// Reads a record whose value is encoded. The value is decoded once, and only if it is read.
+    /// Reads a record whose value is encoded. Decodes the value once, and only if the key, a predicate, or the time needs the value.
     #[inline(never)]
     fn read_encoded(
         &mut self,
@@ -219,7 +219,7 @@ impl Reader {
         keyed
     }
 
-    /// Fails with [`NoKey::Passes`] unless all predicates of `when` that are `due` hold.
+    /// Tests the predicates of `when` for which `due` is true. Fails with [`NoKey::Passes`] if one of them does not hold.
     fn select(
         &mut self,
         spec: RecordSpec<'_>,
@@ -239,10 +239,10 @@ impl Reader {
         Ok(())
     }
 
-    /// Tests only `when`.
+    /// Tests only `when`, without reading the key.
     ///
     /// # Errors
-    /// [`NoKey`] if the record passes through, or if a field of `when` cannot be read.
+    /// Returns [`NoKey`] if the record passes through, or if a field of `when` cannot be read.
     pub fn check_selected(
         &mut self,
         spec: RecordSpec<'_>,
@@ -264,7 +264,7 @@ impl Reader {
         selected
     }
 
-    /// Adds everything except the key.
+    /// Adds the time to a fingerprint, and whether the record retracts its key.
     #[inline]
     fn complete(
         &mut self,
@@ -314,7 +314,7 @@ impl Reader {
         fingerprint_of(spec, (&mut self.key, &mut self.value), formats, record, scratch, schemas)
     }
 
-    /// Returns the time that the window uses. `timestamp` is Kafka's.
+    /// Returns the time that the window uses. `timestamp` is Kafka's timestamp of the record.
     fn time(
         &mut self,
         time: Option<&EventTime>,
@@ -370,7 +370,7 @@ impl Reader {
     }
 }
 
-/// Computes the fingerprint of a key, or of a content. The value is already decoded.
+/// Computes the fingerprint of a record's key or content. The value is already decoded.
 #[inline]
 fn fingerprint_of(
     spec: &KeySpec,
@@ -397,7 +397,8 @@ fn fingerprint_of(
     spec.fingerprint_of(&bare, &key, &value, scratch).map_err(NoKey::Invalid)
 }
 
-/// Reads the values of one topic's records for something other than their keys; kept between records.
+/// Reads the values of one topic's records for something other than their keys. Must be kept between records, because it caches
+/// extractors and buffers.
 #[derive(Debug, Default)]
 pub struct ValueReader {
     field: Extractors,
@@ -406,17 +407,18 @@ pub struct ValueReader {
     decoded: Decoded,
 }
 
-/// A record value that is decoded, and without its frame.
+/// A record value that was decoded, and whose frame was removed.
 #[derive(Debug)]
 pub struct OpenValue<'v> {
-    /// The bytes of the value, which may be null.
+    /// The bytes of the value, or `None` if the value is null.
     pub text: Option<&'v [u8]>,
     extractor: &'v Extractor,
     scratch: &'v mut Scratch,
 }
 
 impl ValueReader {
-    /// Returns the string or number at a field, if the value has it, and its schema is known.
+    /// Returns the string, number, or boolean at a field. Returns `None` if the value does not have the field or cannot be read, or if
+    /// the schema of the value is not known.
     pub fn text<'a>(
         &'a mut self,
         field: &Field,
@@ -432,7 +434,8 @@ impl ValueReader {
         field::text(extractor, opened.text?, &mut self.scratch.buffers).ok()?
     }
 
-    /// Decodes a value, and takes it out of its frame, unless its schema is not known.
+    /// Decodes a value, and removes its frame. An invalid value is returned unchanged. Returns `None` if the schema of the value was
+    /// requested and has not arrived yet.
     pub fn open<'a>(
         &'a mut self,
         format: &RecordFormat,
@@ -464,8 +467,8 @@ fn schema_header<'a>(format: &RecordFormat, mut headers: impl Iterator<Item = (&
 }
 
 impl OpenValue<'_> {
-    /// Visits the fields of the value by JSON pointer. An object below `depth_max` names is visited as a single field. Returns false if the
-    /// value is not an object or cannot be read. The caller must then discard the visited fields.
+    /// Visits the fields of the value by JSON pointer. An object whose pointer has `depth_max` names is visited as a single field.
+    /// Returns false if the value is not an object or cannot be read. The caller must then discard the visited fields.
     pub fn leaves(&mut self, depth_max: usize, visit: impl FnMut(Leaf<'_>)) -> bool {
         self.text.is_some_and(|text| field::leaves(self.extractor, text, depth_max, self.scratch, visit).unwrap_or(false))
     }

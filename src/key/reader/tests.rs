@@ -5,7 +5,7 @@ use crate::key::{EmbeddedField, Part};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// A registry with one schema for each number, or none yet.
+/// A schema registry with these lookup results by id. All other schemas are unknown.
 #[derive(Debug, Default)]
 struct Few(Mutex<HashMap<SchemaId, Lookup>>);
 
@@ -71,7 +71,7 @@ fn an_id_is_the_same_in_every_format_and_schema() {
     schemas.set(2, avro(LATER));
     let mut reader = Reader::default();
     let mut avro = |value: &[u8]| of(&mut reader, &by_id(), &formats(Format::Avro), value, &schemas);
-    // In turns: each record is read by its own schema.
+    // Records with two schemas alternate, and each record is read with its own schema.
     for _ in 0..3 {
         assert_eq!(avro(&[0, 0, 0, 0, 1, 8, 2, b'a']), Ok(json_id()));
         assert_eq!(avro(&[0, 0, 0, 0, 2, 2, b'a', 8]), Ok(json_id()));
@@ -144,7 +144,7 @@ fn the_schema_id_can_be_in_a_header() {
     let record = Record { key: None, value: Some(&[8, 2, b'a']), headers: &[(VALUE_HEADER, Some(&head))] };
     let read = Reader::default().fingerprint(&by_id(), &formats(Format::Avro), &record, &mut Scratch::default(), &ByGuid);
     assert_eq!(read, Ok(json_id()));
-    // The header of the key does not apply to the value.
+    // A frame in the header for the key does not apply to the value.
     let record = Record { headers: &[(KEY_HEADER, Some(&head))], ..record };
     let read = Reader::default().fingerprint(&by_id(), &formats(Format::Avro), &record, &mut Scratch::default(), &ByGuid);
     assert!(matches!(read, Err(NoKey::Invalid(_))), "{read:?}");
@@ -208,7 +208,7 @@ const WIDE: &str = r#"{"type":"record","name":"Wide","fields":[
 const WIDE_MESSAGE: &str = r#"syntax = "proto3"; message Wide { string id = 1; User user = 2; repeated string tags = 3; double score = 4;
     map<string, bool> attributes = 5; Kind kind = 6; } enum Kind { a = 0; b = 1; } message User { int64 n = 1; User next = 2; }"#;
 
-/// Returns a record in Avro and in Protobuf, each with the equal JSON.
+/// Returns a record in Avro and in Protobuf, each with its schema and the equal JSON.
 fn wide(id: u8) -> [(Format, &'static str, Vec<u8>, String); 2] {
     let score = 0.75_f64.to_le_bytes();
     let avro = [&[2, id, 2, 14, 2, 16, 0, 4, 2, b'x', 2, b'y', 0][..], &score, &[2, 2, b'k', 1, 0, 2, 4, 0x30, 0x39]].concat();
@@ -251,7 +251,7 @@ fn content_is_the_same_in_every_format() {
         let both = KeySpec::new(vec![Part::Field("/id".into()), Part::Content { except: vec![] }]).unwrap();
         assert_eq!(take(&both, &value), as_json(&both));
         for end in 0..value.len() {
-            // A Protobuf message without its last fields is another message.
+            // A truncated Protobuf message can be valid, but is then a different message.
             let torn = take(&content(&[]), &value[..end]);
             assert!(torn.is_err() || format == Format::Protobuf && torn != take(&content(&[]), &value), "{format}: {end}");
         }
@@ -337,7 +337,7 @@ fn an_encoded_value_is_decoded_before_it_is_read() {
     }
     let null = reader.fingerprint(&by_id(), &encoded(Format::Json), &Record::default(), &mut Scratch::default(), &schemas);
     assert!(matches!(null, Err(NoKey::Invalid(invalid)) if invalid.reason == Reason::Tombstone));
-    // The value is not read for this key.
+    // This key does not need the value, so an invalid encoding of the value is not an error.
     assert!(
         of(&mut reader, &KeySpec::new(vec![Part::RecordKey]).unwrap(), &encoded(Format::Json), b"{", &schemas)
             .is_err_and(|error| error.0 == Reason::NullKey)
@@ -356,7 +356,7 @@ fn retractions_and_times_are_in_the_decoded_value() {
     };
     let value = encode(br#"{"op":"d","at":1767268800}"#);
     assert_eq!(read(&value, Some(&retract), false), Some((true, Some(1_767_268_800_000))));
-    // Only the time is read, and it may be missing.
+    // Only the event time needs the value, so the invalid value is an error only if the time is required.
     assert_eq!(read(b"{", None, true), Some((false, Some(7))));
     assert_eq!(read(b"{", None, false), None);
     assert_eq!(read(b"{", Some(&retract), true), None);
@@ -384,7 +384,7 @@ fn a_part_can_be_in_the_json_of_a_text_field() {
     assert_eq!(of(&mut Reader::default(), &by(within), &formats, &value, &NoSchemas), Ok(json_id()));
 }
 
-/// The time of a record with this value and header, or the message of the error.
+/// Returns the time of a record with this value and these headers, or the error message.
 fn time_of(
     place: TimePlace,
     optional: bool,
@@ -447,7 +447,7 @@ fn a_record_without_a_usable_time_is_invalid_or_has_that_of_kafka() {
     }
 }
 
-/// Returns whether a record is deduplicated, or the reason why its key cannot be read.
+/// Returns true if `when` selects a record, or the reason why a predicate cannot be tested.
 fn selects(when: &[Predicate], formats: &Formats, record: &Record<'_>) -> Result<bool, Reason> {
     let (key, schemas) = (by(Part::RecordKey), Few::with(1, avro(EVENT)));
     let spec = RecordSpec { key: &key, content: None, when, retract: None, time: None, formats };
@@ -458,7 +458,7 @@ fn selects(when: &[Predicate], formats: &Formats, record: &Record<'_>) -> Result
     match first {
         Ok(_) => Ok(true),
         Err(NoKey::Passes) => Ok(false),
-        // A record without a key was selected, too.
+        // `NullKey` is reported only for selected records.
         Err(NoKey::Invalid(invalid)) if invalid.reason == Reason::NullKey => Ok(true),
         Err(NoKey::Invalid(invalid)) => Err(invalid.reason),
         Err(NoKey::Awaits(schema)) => panic!("awaits {schema}"),
@@ -523,7 +523,7 @@ fn all_predicates_hold_and_the_first_that_does_not_decides() {
         let record = Record { value: Some(value), ..record };
         assert_eq!(selects(&[field(Side::Value)], &framed, &record), Err(reason));
     }
-    // A null has no fields.
+    // A null value has no fields.
     let null = Record { key: Some(b"k"), value: None, headers: &[] };
     assert_eq!(selects(&[field(Side::Value)], &json, &null), Ok(false));
     assert_eq!(selects(&[field(Side::Value).negate()], &json, &null), Ok(true));

@@ -1,7 +1,7 @@
 //! A proposed configuration for a recorded stream, with reasons.
 //!
-//! A key must have duplicates, and the duplicates must be equal. This module must never propose a key that would drop records that
-//! are not duplicates.
+//! A proposed key must have duplicates in the stream, and duplicates of the same record must be equal. This module must never propose a
+//! key that would drop records that are not duplicates.
 
 use super::columns::{Column, Columns, Place};
 use super::{SampleError, rounded};
@@ -16,7 +16,7 @@ use std::fmt::Write as _;
 use std::io::BufRead;
 use std::time::Duration;
 
-/// A key part may be missing in one of this many records.
+/// A field can be part of a key only if at most one in this number of records lacks it.
 const MISSING_MAX: usize = 100;
 /// Maximum number of candidates that are shown.
 const SHOWN_MAX: usize = 8;
@@ -43,9 +43,9 @@ pub struct Candidate {
 /// A configuration that fits a recorded stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Proposal {
-    /// Number of records examined. For a longer stream, only its start.
+    /// Number of records examined, from the start of the stream.
     pub records: u64,
-    /// True if the stream is longer.
+    /// True if the stream has more records than were examined.
     pub is_cut: bool,
     /// The field that was used as the record time because none was given.
     pub time: Option<String>,
@@ -53,16 +53,16 @@ pub struct Proposal {
     pub candidates: Vec<Candidate>,
     /// Reasons why the first candidate is proposed, or why none is.
     pub reasons: Vec<String>,
-    /// Number of records without the first candidate.
+    /// Number of records that lack the first candidate.
     #[serde(default)]
     pub without_key: u64,
     /// Proposed window, in milliseconds.
     pub window_ms: Option<u64>,
     /// Number of keys in a window.
     pub capacity: Option<u64>,
-    /// The section for the topic, or `None` if no key fits.
+    /// Configuration section for the topic, or `None` if no key fits.
     pub configuration: Option<String>,
-    /// The key of that section.
+    /// The key in the configuration section.
     #[serde(skip)]
     pub parts: Vec<Part>,
     /// The format of the values.
@@ -71,8 +71,8 @@ pub struct Proposal {
 }
 
 impl Proposal {
-    /// Examines the start of `input`. `time` is the field with a record's time, for formats whose lines have no other. Duplicates
-    /// may differ in the fields that `compare` leaves out, and in record keys and headers, as in `key_conflicts`.
+    /// Examines the start of `input`. `time` is the field with a record's time, for formats whose lines have no timestamp. Duplicates may
+    /// differ in the fields that `compare` leaves out, and in record keys and headers, as in `key_conflicts`.
     ///
     /// # Errors
     /// Fails if a line is malformed, or there are no records.
@@ -90,7 +90,7 @@ impl Proposal {
         self.window_ms.map(duration)
     }
 
-    /// Returns the line of the configuration with the encoding of the values, or nothing if they have none.
+    /// Returns the configuration line with the encoding of the values, or an empty text if the values are not encoded.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
         if self.format.encodings.is_empty() { "" } else { "value_encoding = \"gzip\"\n" }
@@ -134,9 +134,9 @@ struct Evaluation {
     distinct: usize,
     repeats: usize,
     conflicts: usize,
-    /// Number of conflicts in which each column differs.
+    /// Columns in which conflicting duplicates differ, each with the number of conflicts that differ in it.
     differ: Vec<(usize, usize)>,
-    /// Headers or record keys in which duplicates differ. They are not compared.
+    /// Columns of headers and record keys in which duplicates differ. Such a difference is not a conflict.
     aside: Vec<usize>,
     /// Time between each duplicate and the previous record with its key, in milliseconds.
     distances: Vec<u64>,
@@ -164,7 +164,7 @@ fn propose(table: &Columns, compare: &CompareContent) -> Proposal {
         for one in evaluated.iter().take(4) {
             for &(other, _) in one.differ.iter().filter(|(other, _)| eligible.contains(other)).take(3) {
                 let first = one.parts[0];
-                // The order of the columns does not matter.
+                // Evaluate each pair of columns only once, regardless of their order.
                 if tried.insert((first.min(other), first.max(other))) {
                     pairs.push(evaluate(vec![first, other]));
                 }
@@ -203,7 +203,8 @@ fn is_eligible(column: &Column, records: usize) -> bool {
     column.place != Place::Rest && !column.is_time() && (records - column.present()) * MISSING_MAX <= records
 }
 
-/// Sorts candidates: keys that fit first, then by most duplicates, then by fewest parts.
+/// Sorts candidates. Keys that fit come first, by most duplicates, then by fewest parts. The other keys follow, by the lowest share of
+/// conflicts.
 fn rank(all: &mut [Evaluation]) {
     all.sort_by(|one, two| {
         let order = |evaluated: &Evaluation| (!evaluated.fits(), std::cmp::Reverse(evaluated.repeats), evaluated.parts.len());
@@ -234,7 +235,8 @@ fn evaluate(table: &Columns, compare: &CompareContent, parts: Vec<usize>) -> Eva
         Place::RecordKey | Place::Header(_) => false,
     };
     let (compared, others): (Vec<_>, Vec<_>) = (0..columns.len()).partition(is_compared);
-    // Another field must show that duplicates are the same records. A whole record that occurs again shows it, too.
+    // Equal duplicates prove nothing if there is no other field to compare. The exception is a key that consists of the whole record,
+    // except fields that are left out of the comparison.
     let shows = |&number: &usize| !parts.contains(&number) && !columns[number].is_constant();
     let is_ignored = |&number: &usize| matches!(columns[number].place, Place::Field(_));
     let is_shown = compared.iter().any(shows) || others.iter().all(|other| parts.contains(other) || is_ignored(other));
@@ -290,7 +292,7 @@ fn key(table: &Columns, parts: &[usize]) -> String {
         Place::RecordKey => "{ record = \"key\" }".to_owned(),
         Place::Header(name) => format!("{{ header = {} }}", quoted(name)),
         Place::Field(pointer) => format!("{{ field = {} }}", quoted(pointer)),
-        // Never a key part.
+        // `is_eligible` excludes this column.
         Place::Rest => String::new(),
     };
     match parts {
@@ -339,7 +341,7 @@ fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best
         return;
     };
     let near = distances[(distances.len() * 99).div_ceil(100).saturating_sub(1)];
-    // Twice the longest distance, because later duplicates than those in a sample are to be expected.
+    // Twice the longest distance, because duplicates may arrive later than those in the sample.
     let wanted = furthest.saturating_mul(2).div_ceil(1000);
     let seconds = WINDOWS.into_iter().find(|&window| window >= wanted).unwrap_or(WINDOWS[WINDOWS.len() - 1]);
     let window_ms = seconds * 1000;
@@ -383,7 +385,7 @@ fn span_ms(times: &[Option<Timestamp>]) -> Option<u64> {
     Some(known().max()?.abs_diff(*known().min()?))
 }
 
-/// Number of distinct keys in the fullest of consecutive windows.
+/// Number of distinct keys in the fullest window, if the stream is divided into consecutive windows.
 fn busiest(table: &Columns, best: &Evaluation, window_ms: u64) -> u64 {
     let begin = table.times.iter().flatten().min().copied().unwrap_or_default();
     let mut keys: HashMap<u64, HashSet<Vec<u64>>> = HashMap::new();
@@ -395,7 +397,7 @@ fn busiest(table: &Columns, best: &Evaluation, window_ms: u64) -> u64 {
     keys.values().map(|keys| keys.len() as u64).max().unwrap_or(0)
 }
 
-/// Rounds up to two digits.
+/// Rounds up to two digits, and to at least 1,000.
 fn round_up(keys: u64) -> u64 {
     let unit = 10_u64.pow(keys.max(1).ilog10().saturating_sub(1));
     keys.max(1_000).div_ceil(unit) * unit
@@ -403,7 +405,7 @@ fn round_up(keys: u64) -> u64 {
 
 fn duration(ms: u64) -> String {
     const DAY: u64 = 86_400_000;
-    // A month has no fixed length.
+    // Show long durations in days: `humantime` would use months, which have no fixed length.
     if ms >= DAY {
         return format!("{}d", ms.div_ceil(DAY));
     }

@@ -7,7 +7,8 @@ fn proposal(lines: impl Iterator<Item = String>) -> Proposal {
     Proposal::new(text.join("\n").as_bytes(), Format::Ndjson, None, &compare).unwrap()
 }
 
-/// Orders with retried webhooks: every third is sent again 40 s later, with a different attempt number.
+/// Returns the webhook records of one order, each with its time. Every third order is sent again 40 s later, with a different attempt
+/// number.
 fn webhooks(row: u64, version: impl Fn(u64, u64) -> u64) -> Vec<(u64, String)> {
     let line = |attempt: u64, second: u64| {
         let (kind, version) = (row % 3, version(row, attempt));
@@ -29,7 +30,7 @@ fn stream(rows: u64, version: impl Fn(u64, u64) -> u64 + Copy) -> Proposal {
     proposal(lines.into_iter().map(|(_, line)| line))
 }
 
-/// A sample of a topic has one partition after the other.
+/// A sample of a topic may have one partition after the other.
 #[test]
 fn each_partition_has_its_own_time() {
     let line = |partition: u64, id: u64, minute: u64| {
@@ -55,7 +56,8 @@ fn the_key_with_equal_duplicates_is_proposed() {
     assert_eq!((proposal.time.as_deref(), proposal.parts.as_slice()), (Some("/sent"), &[Part::Field("/order/id".into())][..]));
     let best = &proposal.candidates[0];
     assert_eq!((best.distinct, best.repeats, best.conflicts), (3_000, 1_000, 0));
-    // All duplicates arrive after 40 s, and twice that is less than five minutes. 3,000 s have 300 keys each.
+    // All duplicates arrive after 40 s, and twice that is less than five minutes. A window of five minutes has 300 keys, and the minimum
+    // capacity is 1,000.
     assert_eq!((proposal.window_ms, proposal.capacity), (Some(300_000), Some(1_000)));
     let configuration = proposal.configuration.as_deref().unwrap();
     assert!(configuration.contains("key = { field = \"/order/id\" }\nwindow = \"5m\"\nfilter = { capacity = 1000 }"), "{configuration}");
@@ -93,7 +95,7 @@ fn no_key_is_proposed_without_equal_duplicates() {
     assert!(unique.reasons[0].starts_with("There are no duplicates in 100 records"), "{:?}", unique.reasons);
 }
 
-/// The rest of a record, without the ignored fields, may be the whole key.
+/// Without the ignored fields, a record may consist of its key only.
 #[test]
 fn a_record_may_consist_of_its_key_only() {
     let review = |row: u64| {
@@ -105,7 +107,7 @@ fn a_record_may_consist_of_its_key_only() {
     assert_eq!(proposal.candidates[0].distinct, 350);
 }
 
-/// The printed section makes the worker ignore the same fields as `--ignore`.
+/// Like a worker with `key_conflicts`, a proposal ignores differences in headers and in the fields of `--ignore`.
 #[test]
 fn duplicates_are_compared_as_in_a_worker() {
     let row = |row: u64, attempt: u64| {

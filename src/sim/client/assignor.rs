@@ -36,8 +36,8 @@ fn partition_of(topic: &str, partition: usize) -> TopicPartition {
     TopicPartition { topic: topic.to_owned(), partition: i32::try_from(partition).unwrap_or(i32::MAX) }
 }
 
-/// Assigns balanced shares with as few moves as possible (`rd_kafka_sticky_assignor_assign_cb`). While its owner gives a partition up, the
-/// partition is assigned to nobody (KIP-429).
+/// Assigns balanced shares with as few moves as possible (`rd_kafka_sticky_assignor_assign_cb`). A partition that moves is assigned to
+/// nobody until its current owner has released it (KIP-429).
 fn cooperative(members: &[(String, JoinRequest)], topics: &BTreeSet<String>, count: impl Fn(&str) -> usize) -> Assignments {
     let all: BTreeSet<_> = topics.iter().flat_map(|topic| (0..count(topic)).map(|partition| partition_of(topic, partition))).collect();
     let (share, extra) = (all.len() / members.len(), all.len() % members.len());
@@ -50,7 +50,7 @@ fn cooperative(members: &[(String, JoinRequest)], topics: &BTreeSet<String>, cou
     let mut assignments = Assignments::new();
     let mut extras = extra;
     let mut free = all.clone();
-    // The members that hold the most keep the larger shares.
+    // The members that own the most partitions get the larger shares, so that fewer partitions move.
     let mut order: Vec<_> = members.iter().collect();
     order.sort_by_key(|(id, member)| (std::cmp::Reverse(member.owned.len()), id.clone()));
     let mut quotas = Vec::new();
@@ -66,7 +66,7 @@ fn cooperative(members: &[(String, JoinRequest)], topics: &BTreeSet<String>, cou
         quotas.push((id, member, quota));
         assignments.insert(id.clone(), kept);
     }
-    // Members that do not know a topic leave room for it, so the others may need more than their share.
+    // If some members do not subscribe to a topic, the subscribers may have to take more than their share. So a second pass has no quota.
     let rest = quotas.clone().into_iter().map(|(id, member, _)| (id, member, usize::MAX));
     for (id, member, quota) in quotas.into_iter().chain(rest) {
         let assigned = assignments.entry(id.clone()).or_default();
@@ -76,7 +76,7 @@ fn cooperative(members: &[(String, JoinRequest)], topics: &BTreeSet<String>, cou
             if owners.get(&partition).is_none_or(|owner| *owner == id.as_str()) {
                 assigned.push(partition);
             } else {
-                // The current owner must release the partition first. It already counts toward the new owner's share.
+                // The current owner must release the partition first. The partition already counts toward the new owner's share.
                 assigned.push(TopicPartition { topic: String::new(), partition: -1 });
             }
         }

@@ -1,4 +1,4 @@
-//! The changelog clients: a reader of one partition at a time, a tail of many partitions, and a client that looks up their ends.
+//! The changelog clients: a reader of one partition at a time, a tail of many partitions, and a client that looks up ends of partitions.
 
 use super::super::cluster::Isolation;
 use super::super::faults::Api;
@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Looks up the log start offset and the end of a partition. These are two requests, whose answers may reflect different moments. The
-/// smaller answer counts as the start (`rd_kafka_query_watermark_offsets`).
+/// Looks up the log start offset and the end of a partition. The two requests may be answered at different moments, so the smaller answer
+/// counts as the start (`rd_kafka_query_watermark_offsets`).
 pub(super) fn list_offsets(
     simulation: &Simulation,
     client: ClientId,
@@ -66,7 +66,7 @@ impl ChangelogReader for SimReader {
         let of = partition.clone();
         let serve = move |world: &mut World| {
             if world.cluster.topics.get(&of.topic).is_some_and(|topic| topic.options.is_compacted) {
-                // `Partition.deleteRecordsOnLeader`
+                // Kafka does not delete records from compacted topics (`Partition.deleteRecordsOnLeader`).
                 return Err(Code::PolicyViolation);
             }
             let log = &mut world.cluster.partition_mut(&of)?.log;
@@ -87,7 +87,7 @@ impl ChangelogReader for SimReader {
     }
 }
 
-/// A tail of the simulated cluster's changelogs.
+/// A client that follows many changelog partitions of the simulated cluster.
 pub struct SimTail {
     simulation: Simulation,
     id: ClientId,

@@ -51,7 +51,7 @@ impl SimConsumer {
     pub(in crate::sim) fn new(simulation: &Simulation, config: &Config, worker: usize) -> Result<Self, Error> {
         let shares_spaces = config.shares_spaces();
         let instance = config.kafka.instance_id.as_ref().map(|instance| format!("{instance}-{worker}"));
-        // The same choice as in `kafka::client_config::consumer`.
+        // `kafka::client_config::consumer` chooses `range` in the same cases.
         let is_eager = instance.is_some() || shares_spaces;
         let property = |name: &str| config.kafka.properties.get(name).and_then(|text| text.parse().ok()).map(Duration::from_millis);
         Self::with_group(simulation, &config.kafka.group_id, instance, is_eager, shares_spaces, |consumer| {
@@ -79,7 +79,7 @@ impl SimConsumer {
         Ok(Self { simulation: simulation.clone(), id: id.ok_or_else(killed)?, errored: RefCell::default() })
     }
 
-    /// Gives access to librdkafka's state. `None` if the process was killed.
+    /// Runs a function on the state of the consumer. Returns `None` if the process was killed.
     fn with<T>(&self, look: impl FnOnce(&mut ConsumerState) -> T) -> Option<T> {
         self.simulation.with(|world| world.consumer(self.id).map(look)).flatten()
     }
@@ -97,7 +97,7 @@ impl SimConsumer {
         self.simulation.call(self.id, Api::ListOffsets, TIMEOUT, |world| world.cluster.leader(of), serve)
     }
 
-    /// Takes the events that are queued for the application.
+    /// Moves up to `records` events from the queue to `batch`. Returns the number of events.
     fn take(&self, world: &mut World, batch: &mut Batch<SimRecord>, records: usize) -> usize {
         let (id, mut errored) = (self.id, self.errored.borrow_mut());
         let Some(consumer) = world.consumer(id) else { return 0 };
@@ -333,7 +333,7 @@ impl Consumer for SimConsumer {
     }
 }
 
-/// The error as `kafka::Source::commit` returns it. librdkafka has retried until its timeout.
+/// Returns the error that `kafka::Source::commit` returns. librdkafka has already retried until its timeout.
 fn failed(code: &Code) -> ClientError {
     ClientError { requires_abort: true, ..client_error(seen(code), format!("cannot commit offsets: {code:?}")) }
 }

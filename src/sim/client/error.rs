@@ -12,12 +12,12 @@ pub(super) fn retriable(message: String) -> ClientError {
     ClientError { is_retriable: true, ..client_error(ErrorCode::Other, message) }
 }
 
-/// Converts an error code for the application (`rd_kafka_txn_normalize_err`).
+/// Converts a broker's error to the error that the application receives (`rd_kafka_txn_normalize_err`).
 pub(super) fn seen(code: &Code) -> ErrorCode {
     match code {
         Code::InvalidProducerEpoch | Code::ProducerFenced => ErrorCode::Fenced,
         Code::TooLarge => ErrorCode::TooLarge,
-        // `LogValidator.processRecordErrors`
+        // A single invalid timestamp decides the error of the whole batch (`LogValidator.processRecordErrors`).
         Code::InvalidRecords(refused) if refused.iter().any(|(_, is_time, _)| *is_time) => ErrorCode::InvalidTimestamp,
         Code::InvalidRecords(_) => ErrorCode::InvalidRecord,
         Code::OffsetMetadataTooLarge => ErrorCode::OffsetMetadataTooLarge,

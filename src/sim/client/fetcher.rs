@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 /// The number of queued records at which the client stops fetching a partition (`queued.min.messages`).
 const QUEUED_MAX: usize = 200;
-/// The number of records per partition in a fetch response.
+/// The maximum number of records per partition in a fetch response.
 const FETCH_MAX: u64 = 60;
-/// `fetch.wait.max.ms`: the time that brokers hold a fetch for which there are no records.
+/// `fetch.wait.max.ms`: the time for which brokers hold a fetch request while there are no new records.
 const WAIT: Micros = millis(500);
 
 /// A partition that is or was assigned.
@@ -26,7 +26,7 @@ struct Position {
     version: u64,
     /// The offset after the last record that the application received (`rktp_app_pos`), or the start offset.
     next: Offset,
-    /// The same offset, but `None` until the application receives an event after a seek (`rd_kafka_position`).
+    /// The offset that `rd_kafka_position` returns: `None` after a seek or the end of the log, until the application gets the next event.
     app: Option<Offset>,
     /// The offset to fetch next.
     fetch: Offset,
@@ -35,9 +35,9 @@ struct Position {
     is_paused: bool,
     /// True if the offset is outside the log. The partition is not fetched until it is assigned or sought again.
     is_stopped: bool,
-    /// True if it was assigned, sought, or resumed since the last request.
+    /// True if the partition was assigned, sought, or resumed since the last request.
     is_new: bool,
-    /// The end of the log as of the last response.
+    /// The high watermark in the last response (`rktp_hi_offset`).
     end: Option<Offset>,
     /// The end that was last reported to the application (`rktp_offsets.eof_offset`).
     reported_end: Option<Offset>,
@@ -80,14 +80,14 @@ struct Item {
 
 pub(in crate::sim) struct Fetcher {
     isolation: Isolation,
-    /// `enable.partition.eof`
+    /// True if the client reports when it has reached the end of a partition (`enable.partition.eof`).
     reports_ends: bool,
     positions: Vec<Position>,
     queue: VecDeque<Item>,
     version: u64,
     /// Brokers that have not answered the last fetch.
     busy: BTreeSet<NodeId>,
-    /// Brokers that hold a fetch for which there are no records.
+    /// Brokers that hold a fetch request until there are new records.
     parked: BTreeSet<NodeId>,
     has_timer: bool,
 }
@@ -102,7 +102,7 @@ struct Wanted {
     epoch: Option<i32>,
 }
 
-/// A broker's answer for one partition: its slot, the version, the requested offset, and the result.
+/// A broker's answer for one partition: the index in `positions`, the version, the requested offset, and the result.
 type Fetched = (usize, u64, Offset, Result<Part, Code>);
 
 /// The part of a fetch response about one partition.
@@ -152,7 +152,7 @@ impl Fetcher {
         self.parked.clear();
     }
 
-    /// Starts to read a partition. A partition that was paused when it was last assigned stays paused (`rd_kafka_toppar_fetch_start` keeps
+    /// Starts reading a partition. A partition that was paused when it was last assigned stays paused (`rd_kafka_toppar_fetch_start` keeps
     /// `RD_KAFKA_TOPPAR_F_APP_PAUSE`).
     pub(super) fn assign(&mut self, of: &TopicPartition, offset: Offset) {
         self.version += 1;
@@ -201,8 +201,8 @@ impl Fetcher {
         found.map(|position| position.restart(offset, version)).is_some()
     }
 
-    /// Pauses a partition, and discards what was fetched. After a resume, the client continues after the last record that the application
-    /// received (`rd_kafka_toppar_pause_resume`).
+    /// Pauses a partition, and discards the records that were fetched but not consumed. After a resume, the client continues after the last
+    /// record that the application received (`rd_kafka_toppar_pause_resume`).
     pub(super) fn pause(&mut self, of: &TopicPartition) {
         self.version += 1;
         let version = self.version;
@@ -264,17 +264,17 @@ impl Fetcher {
     fn take_answer(&mut self, now: Micros, (slot, version, from, answer): Fetched) -> bool {
         let reports_ends = self.reports_ends;
         let position = &mut self.positions[slot];
-        // The former leader's response may arrive after the new leader's, and is ignored (`rd_kafka_fetch_reply_handle_partition`).
+        // Ignores a stale answer, such as one of a former leader that arrives after the new leader's
+        // (`rd_kafka_fetch_reply_handle_partition`).
         if !position.is_assigned || position.version != version || position.fetch != from {
             return true;
         }
         let push = |queue: &mut VecDeque<Item>, event| queue.push_back(Item { slot, version, event });
         match answer {
             Ok(Part { records, next, end, high_watermark, epoch }) => {
-                // `rktp_hi_offset`
                 position.end = Some(high_watermark);
-                // A new leader may not know yet that the records before the client's position are committed
-                // (`rd_kafka_fetch_reply_handle_partition`).
+                // The end may be before the client's position, because a new leader may not know yet which records are committed
+                // (`rd_kafka_fetch_reply_handle_partition`). Such an end does not count as reached.
                 let is_end = end == position.fetch && position.reported_end != Some(end);
                 let has_moved = next > position.fetch;
                 position.fetch = next;
@@ -314,7 +314,7 @@ impl Fetcher {
                 push(&mut self.queue, Event::Error(offset));
                 false
             }
-            // The client requests metadata, and finds the new leader.
+            // After any other error, the client requests metadata to find the new leader, and retries.
             Err(_) => {
                 position.retry_at = now + millis(100);
                 false
@@ -390,7 +390,7 @@ impl World {
         self.set_fetch_timer(client);
     }
 
-    /// Schedules the next fetch: the retry of a failed one, or the end of the time for which the brokers hold one.
+    /// Schedules the next fetch: the retry of a failed fetch, or the end of the time for which brokers hold a fetch.
     fn set_fetch_timer(&mut self, client: ClientId) {
         let now = self.now;
         let Some(fetcher) = self.fetcher(client).filter(|fetcher| !fetcher.has_timer) else {

@@ -11,10 +11,10 @@ use crate::broker::Rebalance;
 use crate::record::TopicPartition;
 use std::collections::VecDeque;
 
-/// The time that librdkafka adds to the timeout of a request that waits for the group.
+/// The time that librdkafka adds to the timeout of a `JoinGroup` or `SyncGroup` request.
 const GRACE: Micros = millis(3000);
 
-/// `rkcg_join_state`
+/// The state of a member in a rebalance (`rkcg_join_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JoinState {
     /// Not subscribed, or waiting before the next join.
@@ -99,18 +99,18 @@ impl ConsumerState {
         MemberRef { id: self.member_id.clone(), instance: self.instance.clone(), generation: self.generation }
     }
 
-    /// The membership, if there is a member id and a generation. Without them, brokers do not check who commits.
+    /// The member's identity, or `None` without a member id and a generation, because brokers would then not check who commits.
     pub(super) fn membership(&self) -> Option<MemberRef> {
         (self.generation >= 0 && !self.member_id.is_empty()).then(|| self.member())
     }
 
-    /// `rd_kafka_max_poll_exceeded`
+    /// True if the application has not polled for longer than `max.poll.interval.ms` (`rd_kafka_max_poll_exceeded`).
     const fn exceeds_max_poll(&self, now: Micros) -> bool {
         now.saturating_sub(self.last_poll) > self.max_poll
     }
 
-    /// Queues a rebalance for the application. In the cooperative protocol, the assignment changes now and not with the answer
-    /// (`rd_kafka_rebalance_op_incr`).
+    /// Queues a rebalance for the application. In the cooperative protocol, the assignment changes immediately, not when the application
+    /// answers (`rd_kafka_rebalance_op_incr`).
     fn push(&mut self, rebalance: Rebalance) {
         if !self.is_eager {
             let held = self.assignment.get_or_insert_default();
@@ -189,14 +189,14 @@ impl World {
         });
     }
 
-    /// Handles the coordinator's delayed answer to a join.
+    /// Sends the coordinator's delayed answer to a `JoinGroup` request.
     pub(in crate::sim) fn answer_join(&mut self, client: ClientId, attempt: u64, answer: Result<Joined, Code>) {
         let node = self.group_coordinator(client);
         let answer = if self.random.chance(self.faults.lost_answer) { Err(Code::Transport) } else { answer };
         self.answer_later(client, node, move |world| world.joined(client, attempt, answer));
     }
 
-    /// Handles the coordinator's delayed answer to a sync.
+    /// Sends the coordinator's delayed answer to a `SyncGroup` request.
     pub(in crate::sim) fn answer_sync(&mut self, client: ClientId, attempt: u64, answer: Result<Vec<TopicPartition>, Code>) {
         let node = self.group_coordinator(client);
         let answer = if self.random.chance(self.faults.lost_answer) { Err(Code::Transport) } else { answer };
@@ -237,8 +237,8 @@ impl World {
         consumer.state = JoinState::Idle;
         match code {
             Code::FencedInstance => return self.fence(client),
-            // A member that the group does not know rejoins without an id. If it still holds partitions, it gives them up in its next join,
-            // once it has an id.
+            // A member that the group does not know rejoins without an id. If the member still holds partitions, it gives them up when the
+            // coordinator has assigned it a new id.
             Code::UnknownMember => consumer.member_id.clear(),
             Code::IllegalGeneration => consumer.generation = -1,
             _ => {}
@@ -259,7 +259,7 @@ impl World {
         });
     }
 
-    /// Rejoins without a member id. Partitions that the cooperative protocol let the member keep are lost
+    /// Rejoins after the coordinator did not recognize the member. Partitions that the cooperative protocol let the member keep are lost
     /// (`rd_kafka_cgrp_handle_JoinGroup`, `rd_kafka_cgrp_handle_SyncGroup`).
     fn rejoin_without_id(&mut self, client: ClientId) {
         let Some(consumer) = self.consumer(client) else { return };
@@ -294,7 +294,7 @@ impl World {
             consumer.assignment = Some(assignment.clone());
             consumer.push(Rebalance::Assigned(assignment));
         } else {
-            // `rd_kafka_cgrp_handle_assignment_cooperative`
+            // Revocations come first, and new partitions afterward (`rd_kafka_cgrp_handle_assignment_cooperative`).
             let held = consumer.assignment.get_or_insert_default();
             let added: Vec<_> = assignment.iter().filter(|partition| !held.contains(partition)).cloned().collect();
             let revoked: Vec<_> = held.iter().filter(|partition| !assignment.contains(partition)).cloned().collect();
@@ -310,8 +310,8 @@ impl World {
         self.notify(signal);
     }
 
-    /// Handles an assign call of the application. If a revocation awaits the answer, the call is not the answer, but the partitions no
-    /// longer count as lost (`rd_kafka_cgrp_incremental_assign`, `rd_kafka_cgrp_assign`).
+    /// Handles an assign call of the application. If a revocation awaits an answer, an assign call does not answer it, but the partitions
+    /// no longer count as lost (`rd_kafka_cgrp_incremental_assign`, `rd_kafka_cgrp_assign`).
     pub(super) fn answered_assign(&mut self, client: ClientId) {
         let Some(consumer) = self.consumer(client) else { return };
         consumer.is_lost = false;
@@ -325,8 +325,8 @@ impl World {
         }
     }
 
-    /// Handles an unassign call of the application, which is the answer if a revocation awaits one (`rd_kafka_cgrp_incremental_unassign`,
-    /// `rd_kafka_cgrp_unassign`).
+    /// Handles an unassign call of the application. The call answers a pending revocation, if there is one
+    /// (`rd_kafka_cgrp_incremental_unassign`, `rd_kafka_cgrp_unassign`).
     pub(super) fn answered_unassign(&mut self, client: ClientId) {
         let Some(consumer) = self.consumer(client) else { return };
         consumer.is_lost = false;
@@ -338,7 +338,7 @@ impl World {
         }
         match consumer.then_assign.take() {
             Some(added) => {
-                // The other members learn which partitions were given up only from the next join.
+                // The member must rejoin, because the other members learn only from its next join which partitions it has given up.
                 consumer.push(Rebalance::Assigned(added));
                 consumer.then_rejoin = true;
                 let signal = consumer.signal;
@@ -409,7 +409,7 @@ impl World {
             return self.exceed_max_poll(client);
         }
         if refreshes && consumer.state == JoinState::Steady && consumer.counts != counts {
-            // The partition counts of the topics have changed (`rd_kafka_cgrp_metadata_update_check`).
+            // The partition count of a topic has changed (`rd_kafka_cgrp_metadata_update_check`).
             consumer.counts = counts;
             return self.revoke_all(client, false);
         }
@@ -455,7 +455,6 @@ impl World {
         self.revoke_all(client, true);
     }
 
-    /// Leaves the group.
     pub(super) fn send_leave(&mut self, client: ClientId) {
         let node = self.group_coordinator(client);
         let Some(consumer) = self.consumer(client) else { return };

@@ -1,4 +1,6 @@
 //! Simulated librdkafka clients: the state of their background threads, and the calls of the application.
+//!
+//! Comments name the functions and fields of librdkafka that the code follows, such as `rd_kafka_cgrp_join`.
 
 mod assignor;
 mod changelog;
@@ -49,7 +51,7 @@ impl Client {
         }
     }
 
-    /// The signal that changes whenever the application may find something new.
+    /// The signal that changes when the client has something new for the application.
     pub(super) fn signal(&self) -> Signal {
         match self {
             Self::Consumer(consumer) => consumer.signal,
@@ -77,7 +79,7 @@ impl Client {
 }
 
 impl World {
-    /// Adds a client to the calling thread's process. Its id is also its signal.
+    /// Adds a client to the calling thread's process. The id of the client is also its signal.
     pub(super) fn add_client(&mut self, make: impl FnOnce(usize, Signal) -> Client) -> ClientId {
         let (process, signal) = (self.current_process(), self.new_signal());
         self.clients.insert(signal, make(process, signal));
@@ -103,7 +105,7 @@ impl World {
     }
 }
 
-/// A client that only sends requests. Dropping it removes it from the simulation.
+/// A client that only sends requests. Removes itself from the simulation when it is dropped.
 pub(super) struct Asking {
     pub(super) simulation: Simulation,
     pub(super) id: ClientId,
@@ -123,9 +125,8 @@ impl Drop for Asking {
 }
 
 impl Simulation {
-    /// Removes a client.
     pub(super) fn remove_client(&self, id: ClientId) {
-        // This also runs while a thread unwinds. The clients of a killed process are already gone.
+        // Does not call `enter`, because this also runs while a thread unwinds. The clients of a killed process are already gone.
         self.lock().clients.remove(&id);
     }
 }

@@ -15,12 +15,12 @@ use crate::record::{Offset, TimestampType, TopicPartition};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// Maximum number of failures to keep.
+/// The maximum number of delivery failures to keep.
 const FAILURES_MAX: usize = 10_000;
 /// The queue's capacity in records.
 const QUEUED_MAX: usize = 100_000;
 
-/// `rd_kafka_txn_state_t`
+/// The states of a transactional producer (`rd_kafka_txn_state_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TxnState {
     Init,
@@ -41,7 +41,7 @@ pub(super) enum TxnState {
 pub(super) struct Message {
     pub(super) record: StoredRecord,
     pub(super) tag: usize,
-    /// `message.timeout.ms`
+    /// The time at which the record fails if it has not been written (`message.timeout.ms`).
     pub(super) deadline: Micros,
 }
 
@@ -81,7 +81,7 @@ pub(in crate::sim) struct ProducerState {
     /// The number of the transaction. Answers to requests of earlier transactions are ignored.
     pub(super) transaction: u64,
     pub(super) began: Micros,
-    /// The time before which records do not linger.
+    /// The time until which records do not linger, because the application flushes.
     pub(super) flushes_until: Micros,
     pub(super) failed_records: usize,
     /// True if the epoch must be bumped after the abort, because a batch may be missing in the sequence (KIP-360).
@@ -160,7 +160,8 @@ impl ProducerState {
         }
     }
 
-    /// Reports a record that was not written. Failures that follow from another one must not crowd it out.
+    /// Reports a record that was not written. If the record failed only because of another record, the failure is kept only if it is the
+    /// first, to leave room for the causes.
     pub(super) fn report(&mut self, topic: &str, message: &Message, code: ErrorCode, reason: &str) {
         self.failed_records += 1;
         let is_bystander = matches!(code, ErrorCode::PurgedQueue | ErrorCode::PurgedInFlight | ErrorCode::OtherRecord);
@@ -208,7 +209,7 @@ impl SimProducer {
         Self { simulation: simulation.clone(), id: id.unwrap_or(usize::MAX) }
     }
 
-    /// Gives access to librdkafka's state. `None` if the process was killed.
+    /// Runs a function on the state of the producer. Returns `None` if the process was killed.
     pub(super) fn with<T>(&self, look: impl FnOnce(&mut ProducerState) -> T) -> Option<T> {
         self.simulation.with(|world| world.producer(self.id).map(look)).flatten()
     }
@@ -253,7 +254,7 @@ impl ProducerClient<SimBroker> for SimProducer {
 
     fn send<H: HeaderChanges>(&self, record: &OutgoingRecord<'_, SimRecord, H>) -> Result<(), Box<ClientError>> {
         let refused = |code, message: &str| {
-            // The error as `kafka::producer::send_error` returns it.
+            // `kafka::producer::send_error` returns the same error.
             Err(Box::new(ClientError { requires_abort: true, ..client_error(code, message.to_owned()) }))
         };
         let Some(mut world) = self.simulation.enter() else { return refused(ErrorCode::Fatal, "the process was killed") };

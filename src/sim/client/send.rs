@@ -1,4 +1,4 @@
-//! The way of queued records to their partitions.
+//! Sending queued records to their partitions: registration, batches, retries, and failures.
 
 use super::super::cluster::Producer;
 use super::super::faults::Api;
@@ -18,7 +18,7 @@ impl World {
         to
     }
 
-    /// Sends the batches that are due: their oldest record has lingered, the application flushes, or they are full.
+    /// Sends the batches that are due. A batch is due if its oldest record has lingered, if the application flushes, or if it is full.
     pub(super) fn send_batches(&mut self, client: ClientId) {
         let now = self.now;
         let Some(producer) = self.producer(client) else { return };
@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    /// Sends the batch in flight. Also used for retries.
+    /// Sends the batch in flight of a partition, for the first time or as a retry.
     fn send_batch(&mut self, client: ClientId, to: TopicPartition, as_producer: Producer) {
         let node = self.cluster.leader(&to);
         let Some(queue) = self.producer(client).and_then(|producer| producer.queues.get(&to)) else { return };
@@ -74,7 +74,7 @@ impl World {
             if world.cluster.partition(&target)?.leader != node {
                 return Err(Code::NotLeader);
             }
-            // A producer without transactions may write a batch twice when it retries. This is stricter than an idempotent producer.
+            // Without transactions, a retry may write a batch twice. The real producer is idempotent, so the simulation is stricter.
             world.append(&target, as_producer.is_transactional.then_some(as_producer), records)
         };
         self.request(client, (Api::Produce, node), serve, move |world, answer| world.take_appended(client, to, as_producer, answer));

@@ -15,7 +15,7 @@ fn gone() -> ClientError {
 }
 
 impl SimProducer {
-    /// `rd_kafka_init_transactions`
+    /// Simulates `rd_kafka_init_transactions`.
     pub(super) fn init(&self, timeout: Duration) -> Result<(), ClientError> {
         let (id, transaction_timeout) =
             self.with(|producer| (producer.transactional_id.clone().unwrap_or_default(), producer.timeout)).ok_or_else(gone)?;
@@ -37,7 +37,7 @@ impl SimProducer {
         .unwrap_or_else(|| Err(gone()))
     }
 
-    /// `rd_kafka_begin_transaction`
+    /// Simulates `rd_kafka_begin_transaction`.
     pub(super) fn begin(&self) -> Result<(), ClientError> {
         let begun = self.simulation.with(|world| {
             let now = world.now;
@@ -53,7 +53,7 @@ impl SimProducer {
         begun.flatten().unwrap_or_else(|| Err(gone()))
     }
 
-    /// `rd_kafka_send_offsets_to_transaction`: first `AddOffsetsToTxn`, then `TxnOffsetCommit`.
+    /// Simulates `rd_kafka_send_offsets_to_transaction`: first `AddOffsetsToTxn`, then `TxnOffsetCommit`.
     pub(super) fn add_offsets(
         &self,
         offsets: &[(TopicPartition, Offset, String)],
@@ -66,7 +66,7 @@ impl SimProducer {
                 return Err(producer.state_error());
             }
             producer.has_requests = true;
-            // The remaining time of the transaction bounds the timeout.
+            // The call may not take longer than the remaining time of the transaction.
             let left = producer.timeout.saturating_sub(now.saturating_sub(producer.began));
             Ok((producer.transactional_id.clone().unwrap_or_default(), producer.pid.unwrap_or_default(), left))
         });
@@ -107,7 +107,7 @@ impl SimProducer {
         .unwrap_or_else(|| Err(gone()))
     }
 
-    /// `rd_kafka_commit_transaction`. After a timeout, the next call continues the commit.
+    /// Simulates `rd_kafka_commit_transaction`. After a timeout, the next call continues the commit.
     pub(super) fn commit(&self, timeout: Duration) -> Result<(), ClientError> {
         let deadline = self.simulation.deadline(timeout);
         let left = |simulation: &super::super::Simulation| Duration::from_micros(deadline.saturating_sub(simulation.now_micros()));
@@ -145,7 +145,7 @@ impl SimProducer {
         self.finish(ended, TxnState::CommitNotAcked)
     }
 
-    /// `rd_kafka_abort_transaction`
+    /// Simulates `rd_kafka_abort_transaction`. After a timeout, the next call continues the abort.
     pub(super) fn abort(&self, timeout: Duration) -> Result<(), ClientError> {
         let deadline = self.simulation.deadline(timeout);
         let left = |simulation: &super::super::Simulation| Duration::from_micros(deadline.saturating_sub(simulation.now_micros()));
@@ -159,7 +159,7 @@ impl SimProducer {
         });
         begun.unwrap_or_else(|| Err(gone()))?;
         if self.with(|producer| producer.state == TxnState::BeginAbort).unwrap_or(false) {
-            // Records in flight must be answered first. Purging them would leave a gap in the sequence.
+            // Records in flight must be answered first, because purging them would leave a gap in the sequence numbers.
             self.with(ProducerState::purge_queued);
             if !self.wait(left(&self.simulation), |producer| producer.waiting == 0) {
                 return Err(retriable("Failed to flush all outstanding messages within the API timeout".to_owned()));
@@ -188,7 +188,7 @@ impl SimProducer {
             if producer.state != expected {
                 return Err(producer.state_error());
             }
-            // `rd_kafka_txn_complete`
+            // Resets the transaction, as `rd_kafka_txn_complete` does.
             producer.state = TxnState::Ready;
             producer.transaction += 1;
             producer.registered.clear();
@@ -210,7 +210,7 @@ impl World {
         self.request(client, (Api::EndTxn, node), serve, move |world, answer| world.take_end(client, transaction, is_commit, answer));
     }
 
-    /// `rd_kafka_txn_handle_EndTxn`
+    /// Handles the answer to `EndTxn` (`rd_kafka_txn_handle_EndTxn`).
     fn take_end(&mut self, client: ClientId, transaction: u64, is_commit: bool, answer: Result<(), Code>) {
         let backoff = millis(self.random.between(50, 300));
         let waits_for = if is_commit { TxnState::Committing } else { TxnState::Aborting };
@@ -245,7 +245,7 @@ impl World {
         self.notify(signal);
     }
 
-    /// Requests the next epoch, and starts its sequences at 0 (KIP-360, `rd_kafka_idemp_drain_epoch_bump0`).
+    /// Requests the next epoch, whose sequence numbers start at 0 (KIP-360, `rd_kafka_idemp_drain_epoch_bump0`).
     fn bump_epoch(&mut self, client: ClientId) {
         let Some(producer) = self.producer(client) else { return };
         let (Some(id), Some(pid), timeout) = (producer.transactional_id.clone(), producer.pid, producer.timeout) else { return };

@@ -5,8 +5,8 @@ use super::super::{Micros, World, micros, millis};
 use crate::record::{Offset, TopicPartition};
 
 impl World {
-    /// Takes a broker down for a while. Unless it returns within a moment, other brokers become leaders of its partitions and coordinators
-    /// of its groups and transactions.
+    /// Makes a broker unavailable for `time`. If the outage outlasts a random failover delay, other brokers become leaders of its
+    /// partitions and coordinators of its groups and transactions.
     pub(in crate::sim) fn take_down(&mut self, node: NodeId, time: Micros) {
         self.trace("broker down", node, time / 1000);
         let until = self.now + time;
@@ -39,7 +39,7 @@ impl World {
         }
     }
 
-    /// Moves all coordinators to the next broker that is up.
+    /// Moves all coordinators to the next available broker.
     pub(in crate::sim) fn move_coordinators(&mut self) {
         for own in 0..self.cluster.nodes.len() {
             let at = self.cluster.transactions.moved.get(&own).copied().unwrap_or(own);
@@ -51,7 +51,7 @@ impl World {
         }
     }
 
-    /// Takes the leader of a partition away for a while.
+    /// Leaves a partition without a leader for `time`.
     pub(in crate::sim) fn take_leader(&mut self, of: &TopicPartition, time: Micros) {
         let until = self.now + time;
         if let Ok(partition) = self.cluster.partition_mut(of) {
@@ -61,7 +61,7 @@ impl World {
         }
     }
 
-    /// Elects a leader. Its high watermark is behind by `lag` records for a moment (KIP-207).
+    /// Elects a leader. Its high watermark lags by `lag` records for less than a second (KIP-207).
     pub(in crate::sim) fn elect(&mut self, of: &TopicPartition, leader: NodeId, lag: Offset) {
         let unsure = millis(self.random.between(1, 800));
         let now = self.now;

@@ -15,7 +15,6 @@ pub(in crate::sim) enum GroupState {
     Stable,
 }
 
-/// A member's join request.
 #[derive(Clone, Debug)]
 pub(in crate::sim) struct JoinRequest {
     pub(in crate::sim) client: ClientId,
@@ -31,26 +30,24 @@ pub(in crate::sim) struct JoinRequest {
     pub(in crate::sim) rebalance_timeout: Micros,
 }
 
-/// A completed join.
 #[derive(Clone, Debug)]
 pub(in crate::sim) struct Joined {
     pub(in crate::sim) generation: i32,
     pub(in crate::sim) member_id: String,
-    /// All join requests, if this member is the leader and must assign partitions.
+    /// The join requests of all members, by member id, if this member is the leader and must assign partitions.
     pub(in crate::sim) members: Option<Vec<(String, JoinRequest)>>,
 }
 
-/// The answer to a join.
 #[derive(Clone, Debug)]
 pub(in crate::sim) enum JoinAnswer {
-    /// The join completes when the rest of the group has joined.
+    /// The join completes when the other members have joined.
     Waits,
     /// The member must join again with this id (KIP-394).
     IdRequired(String),
     Joined(Joined),
 }
 
-/// A member as named in its requests.
+/// The identity that a member sends with its requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberRef {
     pub(in crate::sim) id: String,
@@ -58,23 +55,22 @@ pub struct MemberRef {
     pub(in crate::sim) generation: i32,
 }
 
-/// A committed offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::sim) struct CommittedOffset {
     pub(in crate::sim) offset: Offset,
     pub(in crate::sim) metadata: String,
 }
 
-/// A coordinator that was frozen while another one took over. Until it notices, it answers `OffsetFetch` from its memory
-/// (`OffsetMetadataManager.fetchOffsets`).
+/// A former coordinator that was frozen while another broker took over. Until the former coordinator notices, it answers `OffsetFetch` with
+/// the offsets in its memory (`OffsetMetadataManager.fetchOffsets`).
 pub(in crate::sim) struct FormerCoordinator {
     pub(in crate::sim) offsets: BTreeMap<TopicPartition, CommittedOffset>,
     pub(in crate::sim) pending_offsets: BTreeMap<Pid, BTreeMap<TopicPartition, CommittedOffset>>,
-    /// The period in which it answers.
+    /// The period in which the former coordinator answers.
     pub(in crate::sim) times: std::ops::Range<Micros>,
 }
 
-/// The group without its offsets, as its coordinator last wrote it to `__consumer_offsets` (`GroupMetadataValue`).
+/// A group as its coordinator last wrote it to `__consumer_offsets`, without the committed offsets (`GroupMetadataValue`).
 #[derive(Default)]
 struct StoredGroup {
     generation: i32,
@@ -84,9 +80,9 @@ struct StoredGroup {
 
 pub(super) struct Member {
     pub(super) request: JoinRequest,
-    /// True while the member's `JoinGroup` request waits for the rest of the group.
+    /// True while the member's `JoinGroup` request waits for the other members.
     pub(super) is_joining: bool,
-    /// The attempt whose `SyncGroup` request waits for the leader.
+    /// The attempt whose `SyncGroup` request waits for the leader's assignment, if any.
     pub(super) syncing: Option<u64>,
     pub(super) assignment: Vec<TopicPartition>,
     /// The end of the member's session.
@@ -107,15 +103,15 @@ pub(in crate::sim) struct Group {
     stored: StoredGroup,
     /// The former coordinator, if it still answers.
     pub(in crate::sim) former: Option<FormerCoordinator>,
-    /// The number of the rebalance. Timeouts of earlier rebalances are ignored.
+    /// The number of the last rebalance. A timeout that an earlier rebalance scheduled is ignored.
     pub(super) rebalance: u64,
     pub(in crate::sim) offsets: BTreeMap<TopicPartition, CommittedOffset>,
-    /// Offsets of open transactions.
+    /// The offsets of open transactions, by producer id.
     pub(in crate::sim) pending_offsets: BTreeMap<Pid, BTreeMap<TopicPartition, CommittedOffset>>,
 }
 
 impl Group {
-    /// Finds a member (`ClassicGroup.validateMember`).
+    /// Checks the identity and the generation of a member (`ClassicGroup.validateMember`).
     pub(super) fn validate(&self, member: &MemberRef) -> Result<(), Code> {
         if let Some(instance) = &member.instance {
             match self.instances.get(instance) {
@@ -130,8 +126,8 @@ impl Group {
         if member.generation == self.generation { Ok(()) } else { Err(Code::IllegalGeneration) }
     }
 
-    /// Writes the group to `__consumer_offsets`. The coordinator does this when its members have an assignment, when a static member was
-    /// replaced, and when the last member has left.
+    /// Writes the group to `__consumer_offsets`. The coordinator does this when members have received their assignments, when a static
+    /// member was replaced, and when the last member has left.
     pub(super) fn store(&mut self) {
         let members = self.members.values().map(|member| (member.request.clone(), member.assignment.clone())).collect();
         self.stored = StoredGroup { generation: self.generation, leader: self.leader.clone(), members };
@@ -160,8 +156,9 @@ impl World {
         self.cluster.groups.entry(name.to_owned()).or_default()
     }
 
-    /// Moves the coordinator. The new coordinator knows only the stored state (`GroupMetadataManager.replay` and `onLoaded`): no rebalance
-    /// is in progress, and all sessions start over. Requests that wait at the former coordinator fail (`GroupMetadataManager.onUnloaded`).
+    /// Makes a new coordinator load the group. The new coordinator knows only the stored state (`GroupMetadataManager.replay` and
+    /// `onLoaded`), so no rebalance is in progress, and all sessions start over. Requests that wait at the former coordinator fail
+    /// (`GroupMetadataManager.onUnloaded`).
     pub(in crate::sim) fn load_group(&mut self, name: &str) {
         let now = self.now;
         let group = self.group(name);
@@ -230,8 +227,8 @@ impl World {
             let now = world.now;
             let is_down = world.cluster.is_down(world.cluster.coordinator(&name), now);
             let Some(member) = world.group(&name).members.get_mut(&id) else { return };
-            // A member whose request is waiting is alive (`hasHeartbeat` and `isAwaitingJoin`). A coordinator that loads the group starts
-            // all sessions over (`GroupMetadataManager.onLoaded`).
+            // A member whose request is waiting is alive (`hasHeartbeat` and `isAwaitingJoin`). If the coordinator is down, the next one
+            // starts all sessions over when it loads the group (`GroupMetadataManager.onLoaded`).
             if member.is_joining || member.syncing.is_some() || is_down {
                 member.expires = now + member.request.session;
             }

@@ -64,8 +64,8 @@ impl World {
         JoinAnswer::Waits
     }
 
-    /// Replaces a static member that returns with a new id, and fences the old one (KIP-345,
-    /// `updateStaticMemberThenRebalanceOrCompleteJoin`). A stable group does not rebalance.
+    /// Replaces a static member that joins without its member id. The member gets a new id, and the client with the old id is fenced
+    /// (KIP-345, `updateStaticMemberThenRebalanceOrCompleteJoin`). A stable group does not rebalance.
     fn replace_static(&mut self, name: &str, old: &str, instance: &str, request: JoinRequest) -> JoinAnswer {
         let (now, id) = (self.now, request.member_id.clone());
         let group = self.group(name);
@@ -89,7 +89,7 @@ impl World {
         self.watch_session(name.to_owned(), id.clone());
         if state == GroupState::Stable {
             self.group(name).store();
-            // Even the leader receives no members, because it must not assign (KIP-814).
+            // Even the leader receives no list of members, because it must not assign partitions (KIP-814).
             return JoinAnswer::Joined(Joined { generation, member_id: id, members: None });
         }
         self.set_joining(name, &id);
@@ -117,7 +117,7 @@ impl World {
         let is_same = member.request.topics == request.topics && member.request.owned == request.owned;
         member.request = request;
         match state {
-            // The answer to the first join was lost.
+            // The member repeats its request, because the answer was lost.
             GroupState::CompletingRebalance if is_same => {
                 let members = is_leader.then(|| members(self.group(name)));
                 JoinAnswer::Joined(Joined { generation, member_id: id, members })
@@ -175,8 +175,8 @@ impl World {
         }
     }
 
-    /// Starts a new generation with the members that have joined (`completeClassicGroupJoin`). Static members stay in the group until their
-    /// session expires.
+    /// Starts a new generation with the members that have joined (`completeClassicGroupJoin`). Static members that have not joined stay in
+    /// the group until their sessions expire.
     fn complete_join(&mut self, name: &str) {
         let now = self.now;
         let group = self.group(name);
@@ -224,8 +224,8 @@ impl World {
         });
     }
 
-    /// Handles a member's request for its assignment. The leader's request contains the assignments (`classicGroupSync`). `None` if the
-    /// member must wait for the leader.
+    /// Handles a member's request for its assignment. The leader's request contains the assignments (`classicGroupSync`). Returns `None` if
+    /// the member must wait for the leader.
     pub(in crate::sim) fn sync_group(
         &mut self,
         name: &str,

@@ -13,15 +13,15 @@ pub type Header = (Box<[u8]>, Option<Box<[u8]>>);
 /// A record in a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredRecord {
-    /// The offset.
+    /// The offset in the partition.
     pub offset: Offset,
-    /// The timestamp, or -1 if there is none.
+    /// The timestamp in milliseconds since the epoch, or -1 if there is none.
     pub time: Timestamp,
     /// The source of the timestamp.
     pub time_type: TimestampType,
-    /// The key.
+    /// The key, or `None` if it is null.
     pub key: Option<Box<[u8]>>,
-    /// The value.
+    /// The value, or `None` if it is null.
     pub value: Option<Box<[u8]>>,
     /// The headers, in order.
     pub headers: Vec<Header>,
@@ -30,9 +30,9 @@ pub struct StoredRecord {
 /// The isolation level of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
-    /// All records below the high watermark.
+    /// Reads all records below the high watermark.
     ReadUncommitted,
-    /// All committed records below the last stable offset.
+    /// Reads all committed records below the last stable offset.
     ReadCommitted,
 }
 
@@ -53,7 +53,7 @@ enum Kind {
 
 struct Batch {
     base: Offset,
-    /// The last offset. Compaction keeps it (KIP-98, `RecordBatch.lastOffset`).
+    /// The last offset of the batch. Compaction does not change it, even if it removes the last record (KIP-98, `RecordBatch.lastOffset`).
     last: Offset,
     leader_epoch: i32,
     producer: Option<Producer>,
@@ -66,9 +66,10 @@ struct Batch {
 #[derive(Default)]
 struct ProducerState {
     epoch: i16,
-    /// The sequence, the length, and the base offset of the latest batches (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN` = 5).
+    /// The first sequence number, the record count, and the base offset of the latest 5 batches
+    /// (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`).
     batches: VecDeque<(i32, i32, Offset)>,
-    /// The first offset of the open transaction.
+    /// The first offset of the open transaction, if any.
     first: Option<Offset>,
 }
 
@@ -90,13 +91,13 @@ pub(in crate::sim) struct Log {
     pub(in crate::sim) leader_epoch: i32,
     batches: VecDeque<Batch>,
     producers: BTreeMap<Pid, ProducerState>,
-    /// Transactions whose marker is at or above the high watermark: their first offset and the marker's offset.
+    /// Transactions whose marker is at or above the high watermark: the first offset of the transaction, and the offset of the marker.
     unreplicated: Vec<(Offset, Offset)>,
     /// The first offset of each leader epoch.
     epochs: Vec<(i32, Offset)>,
 }
 
-/// A fetch result.
+/// The result of a read.
 #[derive(Debug, Default)]
 pub(in crate::sim) struct Read {
     pub(in crate::sim) records: Vec<Arc<StoredRecord>>,
@@ -105,15 +106,16 @@ pub(in crate::sim) struct Read {
 }
 
 impl Log {
-    /// The last stable offset: the first offset of the oldest open transaction, or the high watermark (`UnifiedLog.lastStableOffset`). A
-    /// transaction counts as open until its marker is replicated (`ProducerStateManager.firstUnstableOffset`). The offset is not below the
-    /// log start offset (`UnifiedLog.maybeIncrementFirstUnstableOffset`).
+    /// The last stable offset: the high watermark, or the first offset of the oldest open transaction if that is smaller
+    /// (`UnifiedLog.lastStableOffset`). A transaction counts as open until its marker is replicated
+    /// (`ProducerStateManager.firstUnstableOffset`). The last stable offset is never below the log start offset
+    /// (`UnifiedLog.maybeIncrementFirstUnstableOffset`).
     pub(in crate::sim) fn last_stable(&self) -> Offset {
         let open = self.producers.values().filter_map(|producer| producer.first);
         open.chain(self.unreplicated.iter().map(|&(first, _)| first)).fold(self.high_watermark, Offset::min).max(self.start)
     }
 
-    /// The end of the log at an isolation level.
+    /// The offset before which a reader with this isolation level stops.
     pub(in crate::sim) fn end_for(&self, isolation: Isolation) -> Offset {
         match isolation {
             Isolation::ReadUncommitted => self.high_watermark,
@@ -121,7 +123,7 @@ impl Log {
         }
     }
 
-    /// Replicates all records below this offset.
+    /// Marks all records below an offset as replicated, so that the high watermark moves to it.
     pub(in crate::sim) fn replicate(&mut self, up_to: Offset) {
         self.high_watermark = up_to.min(self.end);
         let replicated = self.high_watermark;
@@ -182,8 +184,7 @@ impl Log {
         Ok(base)
     }
 
-    /// Ends a producer's transaction with a marker, which takes an offset (`UnifiedLog.appendAsLeader` with
-    /// `AppendOrigin.COORDINATOR`).
+    /// Ends a producer's transaction with a marker, which takes up an offset (`UnifiedLog.appendAsLeader` with `AppendOrigin.COORDINATOR`).
     pub(in crate::sim) fn end_transaction(&mut self, pid: Pid, epoch: i16, is_commit: bool, now: Timestamp) {
         let state = self.producers.entry(pid).or_default();
         if epoch > state.epoch {
@@ -205,7 +206,7 @@ impl Log {
         self.batches.push_back(Batch { base: offset, last: offset, leader_epoch, producer, is_aborted: false, kind: Kind::Control(now) });
     }
 
-    /// Reads at most `most` records. A batch is never split.
+    /// Reads records from an offset on, up to the batch that fills the result to at least `most` records. Never splits a batch.
     pub(in crate::sim) fn read(&self, from: Offset, isolation: Isolation, most: usize) -> Read {
         let end = self.end_for(isolation);
         let mut read = Read { records: Vec::new(), next: from };
@@ -261,7 +262,7 @@ impl Log {
         self.replicate(self.end);
     }
 
-    /// Rebuilds the producers' state from the rest of the log (`ProducerStateManager.truncateAndReload`).
+    /// Rebuilds the producers' state from the remaining log (`ProducerStateManager.truncateAndReload`).
     fn reload_producers(&mut self) {
         self.producers.clear();
         self.unreplicated.clear();
@@ -303,7 +304,7 @@ impl Log {
         self.epochs.push((self.leader_epoch, self.end));
     }
 
-    /// The end offset of a leader epoch (KIP-320, `OffsetsForLeaderEpoch`). A reader past that offset has read removed records.
+    /// The end offset of a leader epoch (KIP-320, `OffsetsForLeaderEpoch`). A reader past that offset has read records that were truncated.
     pub(in crate::sim) fn end_of_epoch(&self, epoch: i32) -> Offset {
         self.epochs.iter().find(|&&(next, _)| next > epoch).map_or(self.end, |&(_, first)| first)
     }

@@ -1,4 +1,6 @@
 //! The simulated cluster: brokers, topics, the group coordinator, and the transaction coordinator.
+//!
+//! Comments name the classes and methods of Apache Kafka that the code follows, such as `ClassicGroup.validateMember`.
 
 mod elections;
 mod group;
@@ -35,7 +37,7 @@ pub(super) struct Cluster {
     pub(super) topics: BTreeMap<String, Topic>,
     pub(super) groups: BTreeMap<String, Group>,
     pub(super) transactions: Transactions,
-    /// The time at which slow brokers have written everything that they received.
+    /// The time at which the brokers will have written all records that they have received (`Faults::record_time`).
     writes_until: Micros,
     /// The generator of topic ids and member ids.
     ids: Random,
@@ -52,13 +54,13 @@ impl Cluster {
         self.nodes[node].down_until > now
     }
 
-    /// The next available broker, or this one if none is available.
+    /// The next available broker after `node`, or `node` if no other broker is available.
     fn up_after(&self, node: NodeId, now: Micros) -> NodeId {
         let count = self.nodes.len();
         (1..count).map(|step| (node + step) % count).find(|&other| !self.is_down(other, now)).unwrap_or(node)
     }
 
-    /// The leader of a partition, or any broker if the partition does not exist.
+    /// The leader of a partition, or broker 0 if the partition does not exist.
     pub(super) fn leader(&self, of: &TopicPartition) -> NodeId {
         self.partition(of).map_or(0, |partition| partition.leader)
     }

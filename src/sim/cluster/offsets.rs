@@ -6,11 +6,11 @@ use super::group::{CommittedOffset, GroupState, MemberRef};
 use super::log::Pid;
 use crate::record::{Offset, TopicPartition};
 
-/// `offset.metadata.max.bytes`.
+/// The maximum size of an offset's metadata, in bytes (`offset.metadata.max.bytes`).
 const METADATA_MAX: usize = 4096;
-/// The largest commit, which is one batch of `__consumer_offsets` (`message.max.bytes`).
+/// The maximum size of a commit, in bytes. A commit must fit into one batch of `__consumer_offsets` (`message.max.bytes`).
 const COMMIT_MAX: usize = 1_048_588;
-/// The size of a committed offset without its metadata and topic name.
+/// The approximate size of a committed offset without its metadata and topic name, in bytes.
 const OFFSET_BYTES: usize = 60;
 
 /// The offsets of a commit request.
@@ -42,7 +42,7 @@ impl World {
     }
 
     /// Adds offsets to a transaction (`OffsetMetadataManager.commitTransactionalOffset`). The coordinator checks the generation and the
-    /// member (KIP-447), but not who owns the partitions. It checks nothing if the request has no generation and member.
+    /// member (KIP-447), but not who owns the partitions. A request that names no generation and no member is not checked.
     pub(in crate::sim) fn commit_transactional(
         &mut self,
         name: &str,

@@ -7,7 +7,7 @@ use super::{Isolation, StoredRecord};
 use crate::record::{Offset, TopicPartition};
 
 impl World {
-    /// Returns `LEADER_NOT_AVAILABLE` if the partition has no leader.
+    /// Returns [`Code::NotLeader`] if the partition has no leader.
     fn check_leader(&self, of: &TopicPartition) -> Result<(), Code> {
         if self.cluster.partition(of)?.no_leader_until > self.now { Err(Code::NotLeader) } else { Ok(()) }
     }
@@ -50,7 +50,7 @@ impl World {
         }
     }
 
-    /// Reads from a partition (`ReplicaManager.readFromLog`). `epoch` is the leader epoch of the reader's last record.
+    /// Reads from a partition (`ReplicaManager.readFromLog`). `epoch`, the leader epoch of the reader's last record, reveals truncation.
     pub(in crate::sim) fn read_log(
         &self,
         of: &TopicPartition,
@@ -68,8 +68,8 @@ impl World {
         Ok((log.read(from, isolation, most), log))
     }
 
-    /// The log start offset and the end (`ListOffsets`). A new leader that does not know the high watermark yet returns a retriable error
-    /// (KIP-207, `Partition.fetchOffsetForTimestamp`).
+    /// The log start offset and the end of a partition (`ListOffsets`). A new leader that does not know the high watermark yet returns a
+    /// retriable error (KIP-207, `Partition.fetchOffsetForTimestamp`).
     pub(in crate::sim) fn list_offsets(&self, of: &TopicPartition, isolation: Isolation) -> Result<(Offset, Offset), Code> {
         self.check_leader(of)?;
         let partition = self.cluster.partition(of)?;

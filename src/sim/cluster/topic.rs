@@ -28,10 +28,10 @@ impl Default for TopicOptions {
     }
 }
 
-/// A record to be written by another client.
+/// A record that a test appends to a topic.
 #[derive(Clone, Debug, Default)]
 pub struct NewRecord {
-    /// The timestamp. `None` means the brokers' clock.
+    /// The timestamp in milliseconds since the epoch. `None` means the time of the brokers' clock.
     pub time: Option<Timestamp>,
     /// The key.
     pub key: Option<Vec<u8>>,
@@ -68,8 +68,9 @@ pub(in crate::sim) struct Partition {
     pub(in crate::sim) former: Option<FormerLeader>,
 }
 
-/// A leader that was frozen while another one took over. Until it notices, it answers `ListOffsets` from its memory, because the request
-/// does not show that it is no longer the leader (`Partition.fetchOffsetForTimestamp`).
+/// A former leader that was frozen while another broker took over. Until the former leader notices, it answers `ListOffsets` with the
+/// offsets in its memory, because the request does not tell the broker that it is no longer the leader
+/// (`Partition.fetchOffsetForTimestamp`).
 pub(in crate::sim) struct FormerLeader {
     pub(in crate::sim) start: Offset,
     pub(in crate::sim) last_stable: Offset,
@@ -92,7 +93,7 @@ impl Topic {
         Partition { log, leader: number % nodes, lags_until: 0, unsure_until: 0, no_leader_until: 0, former: None }
     }
 
-    /// Validates and stamps the records of a batch (`LogValidator.validateMessagesAndAssignOffsets`).
+    /// Validates the records of a batch, and sets their timestamps (`LogValidator.validateMessagesAndAssignOffsets`).
     pub(in crate::sim) fn validate(&self, partition: i32, records: &mut [StoredRecord], now: Timestamp) -> Result<(), Code> {
         let options = &self.options;
         if records.iter().map(StoredRecord::bytes).sum::<usize>() > options.max_message_bytes {
@@ -158,7 +159,7 @@ impl Cluster {
 }
 
 impl World {
-    /// Wakes the readers of a partition.
+    /// Wakes the clients whose fetch requests wait for new records of a partition.
     pub(in crate::sim) fn log_changed(&mut self, of: &TopicPartition) {
         let parked: Vec<_> = self.clients.iter().filter(|(_, client)| client.is_parked_at(of)).map(|(&id, _)| id).collect();
         for client in parked {
@@ -170,7 +171,7 @@ impl World {
         }
     }
 
-    /// Replicates an append, at once unless the followers lag.
+    /// Replicates an append. If the followers lag, the producer gets its answer only when they have caught up.
     pub(in crate::sim) fn appended(&mut self, of: &TopicPartition) {
         let now = self.now;
         let Ok(partition) = self.cluster.partition_mut(of) else { return };

@@ -20,7 +20,7 @@ use TransactionState::{CompleteAbort, CompleteCommit, Empty, Ongoing, PrepareAbo
 struct Transaction {
     pid: Pid,
     epoch: i16,
-    /// The epoch before the last bump that the producer requested. The producer repeats the request if the answer was lost (KIP-360).
+    /// The epoch before the last bump that the producer requested. It identifies a request that is repeated after a lost answer (KIP-360).
     last_epoch: Option<i16>,
     state: TransactionState,
     timeout: Micros,
@@ -34,7 +34,7 @@ pub(in crate::sim) struct Transactions {
     by_id: BTreeMap<String, Transaction>,
     ids: BTreeMap<Pid, String>,
     next_pid: Pid,
-    /// Brokers whose coordinators have moved to another broker.
+    /// The brokers that have taken over coordinators, by the broker that first hosted them.
     pub(in crate::sim) moved: BTreeMap<NodeId, NodeId>,
 }
 
@@ -44,7 +44,7 @@ impl Transactions {
         self.next_pid
     }
 
-    /// Finds the transaction of a producer. Fences a producer with an old epoch.
+    /// Returns the transaction of a producer, or an error if the producer has an old epoch.
     fn of(&mut self, id: &str, (pid, epoch): (Pid, i16)) -> Result<&mut Transaction, Code> {
         let transaction = self.by_id.get_mut(id).filter(|transaction| transaction.pid == pid).ok_or(Code::InvalidProducerIdMapping)?;
         if transaction.epoch == epoch { Ok(transaction) } else { Err(Code::ProducerFenced) }
@@ -85,8 +85,8 @@ impl Transactions {
 }
 
 impl World {
-    /// Assigns an id and an epoch to a producer, and fences earlier producers (`handleInitProducerId`). If they have an open transaction,
-    /// the coordinator aborts it first, and the caller must retry.
+    /// Assigns an id and an epoch to a producer, and fences earlier producers (`handleInitProducerId`). If an earlier producer has an open
+    /// transaction, the coordinator aborts the transaction first, and the caller must retry.
     pub(in crate::sim) fn init_producer(&mut self, id: &str, timeout: Micros, known: Option<(Pid, i16)>) -> Result<(Pid, i16), Code> {
         let is_fenced = {
             let often = self.faults.fenced_init;
@@ -109,7 +109,7 @@ impl World {
         match transaction.state {
             PrepareCommit | PrepareAbort => Err(Code::ConcurrentTransactions),
             Ongoing => {
-                // `prepareFenceProducerEpoch`
+                // Fences the producer of the open transaction (`prepareFenceProducerEpoch`).
                 transaction.epoch += 1;
                 self.trace("transaction fenced", 0, 0);
                 self.prepare(id, PrepareAbort);
@@ -125,7 +125,7 @@ impl World {
         }
     }
 
-    /// Adds partitions and groups to a transaction (`handleAddPartitionsToTransaction`). The first ones open the transaction.
+    /// Adds partitions and groups to a transaction (`handleAddPartitionsToTransaction`). The first partition or group opens it.
     pub(in crate::sim) fn add_to_transaction(
         &mut self,
         id: &str,
@@ -161,7 +161,7 @@ impl World {
         self.after(timeout + late, move |world| {
             let Ok(transaction) = world.cluster.transactions.of(&id, producer) else { return };
             if transaction.state == Ongoing && transaction.began == began {
-                // The epoch is bumped, so the producer is fenced.
+                // The bump fences the producer, which does not know that its transaction has timed out.
                 transaction.epoch += 1;
                 world.trace("transaction timed out", 0, 0);
                 world.prepare(&id, PrepareAbort);

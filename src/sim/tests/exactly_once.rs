@@ -1,5 +1,5 @@
-//! A small worker that copies records exactly once, under all faults at once. Tests that the simulator's rules are neither too strict nor
-//! too lenient.
+//! Runs a small worker that copies records exactly once, under all faults at once. The tests show that the simulator's rules are neither
+//! too strict nor too lenient.
 
 use super::*;
 use crate::broker::{ClientError, Record as _};
@@ -250,7 +250,8 @@ fn records_are_copied_exactly_once_under_kills_and_faults() {
     assert_exactly_once(100..150, Faults::drawn);
 }
 
-/// Shows that the simulator reproduces the defect that KIP-890 fixes: a copier that keeps a producer in doubt duplicates records.
+/// Shows that the simulator reproduces the defect that KIP-890 fixes: a copier duplicates records if it keeps a producer whose last
+/// `EndTxn` may still arrive.
 #[test]
 fn producer_in_doubt_that_is_kept_duplicates_or_loses_records() {
     let faults = Faults { late_request: 3000, late_apis: &[Api::EndTxn], late_by: Duration::from_millis(500), ..Faults::none() };
@@ -269,7 +270,7 @@ fn same_seed_gives_the_same_trace_also_under_kills() {
     }
 }
 
-/// Prints the cost of a plan. Asserts nothing about speed.
+/// Prints the cost of a plan. Checks the copies, but not the speed.
 #[test]
 #[ignore = "prints measurements"]
 fn cost_of_a_plan() {

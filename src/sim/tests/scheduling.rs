@@ -57,7 +57,7 @@ fn killed_process_unwinds_all_of_its_threads() {
     struct Dropped(Arc<AtomicU32>);
     impl Drop for Dropped {
         fn drop(&mut self) {
-            // Outside a simulation, the call does nothing.
+            // While the thread unwinds, the call does nothing.
             runtime::sleep(SECOND);
             self.0.fetch_add(1, Ordering::Relaxed);
         }

@@ -94,7 +94,7 @@ fn lost_answer_of_end_leaves_the_transaction_committed() {
         // The retry learns that the transaction is committed.
         producer.commit_transaction(TIMEOUT).unwrap();
         assert!(producer.has_late_request());
-        // A process that dies here leaves the transaction committed.
+        // If the producer disappears after the broker has served `EndTxn`, the transaction is committed.
         producer.begin_transaction().unwrap();
         send(&producer, &at("out", 0), "2");
         simulation.set_request_fault(Api::EndTxn, RequestFault::LostAnswer);
@@ -123,7 +123,7 @@ fn lost_request_of_end_leaves_the_transaction_to_the_next_producer() {
     });
 }
 
-/// KIP-890: in version 1, `EndTxn` does not identify the transaction.
+/// KIP-890: in version 1 of the transaction protocol, `EndTxn` does not identify the transaction.
 #[test]
 fn late_end_of_one_transaction_ends_the_next_of_the_same_epoch() {
     run(|simulation| {
@@ -198,7 +198,7 @@ fn offsets_of_an_old_generation_are_refused() {
         let error = producer.send_offsets(&[(at("in", 0), 5, String::new())], &membership, TIMEOUT).unwrap_err();
         assert!(error.requires_abort, "{error:?}");
         producer.abort_transaction(TIMEOUT).unwrap();
-        // The coordinator does not check requests without a member.
+        // The coordinator does not check a request that names no member.
         producer.begin_transaction().unwrap();
         producer.send_offsets(&[(at("in", 0), 7, String::new())], &SimMembership::outsider("group"), TIMEOUT).unwrap();
         producer.commit_transaction(TIMEOUT).unwrap();

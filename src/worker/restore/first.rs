@@ -45,7 +45,8 @@ impl<B: Broker> Worker<B> {
                 }
                 continue;
             }
-            // If some partitions have an offset, the owner of partition 0 is committing, or has not been replaced yet.
+            // If other partitions have an offset, but partition 0 has none, the commit of its owner is not complete yet, or its owner has
+            // left. This member then waits for the owner of partition 0.
             if !is_any && self.has_begun(source, topic, all)? {
                 tracing::warn!(
                     topic = self.topics[topic].config.input,
@@ -56,7 +57,8 @@ impl<B: Broker> Worker<B> {
             if owns_first {
                 self.find_ends(source, &partitions, all)?;
             }
-            // Otherwise, a checkpoint or changelog of a repartition topic would make the group look as if it had started.
+            // A repartition topic waits together with its input. Otherwise, its checkpoint or changelog would make the group look as if it
+            // had started.
             let (unbegun, begun) = std::mem::take(all).into_iter().partition(|assigned| self.topics.configured(assigned.topic) == topic);
             *all = begun;
             tracing::info!(topic = self.topics[topic].config.input, "waiting until the group starts reading this topic");
@@ -93,7 +95,8 @@ impl<B: Broker> Worker<B> {
         if states.filter_map(|id| self.assignment.states.get(&id)).any(|state| !state.offsets.is_empty()) {
             return Ok(true);
         }
-        // The records in the changelog may all belong to other topics of the space. But they may also be all that is left of this topic.
+        // The records in the changelog may all belong to other topics of the space. They still count as evidence, because they may be all
+        // that is left of this topic.
         let own = self.topics.iter().filter(|(_, rule)| self.topics.configured(rule.of_input[0]) == topic).map(|(_, rule)| rule);
         let names: BTreeSet<_> = own.flat_map(|topic| topic.forward.iter().map(|forward| &forward.topic).chain(&topic.changelog)).collect();
         for name in names {
@@ -130,7 +133,7 @@ impl<B: Broker> Worker<B> {
                 has_record = true;
                 Ok(false)
             })?;
-            // If in doubt, no record may be skipped.
+            // A stop request ends the read early. A failed read counts as a record, because no record may be skipped if in doubt.
             if !has_record && self.check_stop() {
                 return Err(broker::Error::Stopped.into());
             }
@@ -144,7 +147,7 @@ fn has_offset(committed: &Committed) -> bool {
     committed.offset.is_some()
 }
 
-/// Takes over the offsets that the owner of partition 0 has committed since the offsets in `all` were read.
+/// Copies the offsets that the owner of partition 0 has committed since the offsets in `all` were read.
 fn take_offsets(all: &mut [AssignedPartition], partitions: &[TopicPartition], committed: Vec<Committed>) {
     for (partition, committed) in partitions.iter().zip(committed) {
         // A different id belongs to an earlier topic of this name.

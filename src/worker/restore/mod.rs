@@ -40,7 +40,7 @@ impl<B: Broker> Worker<B> {
         topics.dedup();
         let changelogs: BTreeSet<_> = partitions.iter().flat_map(|partition| self.changelogs_of(&partition.topic)).collect();
         let with_changelogs: Vec<_> = topics.iter().copied().chain(changelogs).collect();
-        // A missing changelog must not block the inputs. The rebuild waits for it.
+        // A missing changelog must not block the inputs. The rebuild waits for the changelog instead.
         let ids = match source.topic_ids(&with_changelogs) {
             Ok(ids) => ids,
             Err(_) => self.retry_until_answered(|| source.topic_ids(&topics))?,
@@ -81,7 +81,7 @@ impl<B: Broker> Worker<B> {
             let others =
                 self.assignment.pending_restores.remove(&unit).map(|mut pending| std::mem::take(&mut pending.assigned)).unwrap_or_default();
             for assigned in &others {
-                // The rebuilds of their states were canceled.
+                // The rebuilds for these partitions were canceled together with their pending restore, so the states must be loaded again.
                 self.load_states(assigned, &ids)?;
             }
             let starts_over = !others.is_empty();
@@ -101,7 +101,7 @@ impl<B: Broker> Worker<B> {
         Ok(starts)
     }
 
-    /// Loads the states of a partition from their checkpoints, unless they are there.
+    /// Loads the states of a partition from their checkpoints, unless they are already loaded.
     fn load_states(&mut self, assigned: &AssignedPartition, ids: &BTreeMap<String, String>) -> Result<(), Error> {
         for id in self.topics.states_of(assigned.input()) {
             let topic = self.topics.first_of(id.space);
@@ -124,7 +124,8 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Claims the checkpoints of partitions, before the group's offsets are read.
+    /// Claims the checkpoints of partitions, before the group's offsets are read. From then on, a former owner in this process cannot save
+    /// these checkpoints.
     fn claim(&mut self, partitions: &[TopicPartition]) {
         for TopicPartition { topic, partition } in partitions {
             let Some(topic) = self.topics.find(topic) else { continue };
@@ -152,7 +153,8 @@ impl<B: Broker> Worker<B> {
         let is_new = !self.is_used(id);
         let has_changelog = self.topics.first_of(id.space).changelog.is_some();
         let Some(state) = self.assignment.states.get(&id).filter(|_| is_new && has_changelog) else { return false };
-        // An empty input does not prove that the group is new, because the input may have been recreated. Only the changelog can prove it.
+        // An empty input does not prove that the group is new, because the input may have been recreated. Only the changelog can prove
+        // that.
         !assigned.iter().all(|assigned| {
             let offset = state.offset(&assigned.topic_incarnation);
             // A seed commits an offset that a checkpoint from before the seed may also have.
@@ -165,8 +167,8 @@ impl<B: Broker> Worker<B> {
         inputs_of(&self.topics, &self.assignment.inputs, id).next().is_some()
     }
 
-    /// Rebuilds the states of a unit that are not at the group's committed offsets, or all of them if `starts_over` is set. Until all of
-    /// them are there, the partitions in `assigned` wait.
+    /// Starts to rebuild the states of a unit that are not at the group's committed offsets, or all of them if `starts_over` is set. The
+    /// partitions in `assigned` wait until all states of the unit are restored.
     fn rebuild_unit(&mut self, unit: UnitId, assigned: Vec<AssignedPartition>, starts_over: bool) {
         let of_inputs = assigned.iter().filter(|assigned| self.topics[assigned.topic].forward.is_none());
         let ids: BTreeSet<_> = of_inputs.flat_map(|assigned| self.topics.states_of(assigned.input())).collect();
@@ -189,7 +191,7 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Rebuilds a state that `assigned` partitions use, if it has a changelog.
+    /// Starts to rebuild a state that `assigned` partitions use, if it has a changelog.
     fn rebuild(&mut self, id: StateId, assigned: &[AssignedPartition]) -> Option<Arc<Cancellation>> {
         let topic = self.topics.first_of(id.space);
         let changelog = topic.changelog.as_ref()?;
@@ -198,14 +200,14 @@ impl<B: Broker> Worker<B> {
         let (topic_id, epoch) = (state.changelog.topic_id.clone(), state.changelog.epoch);
         let ignores_checkpoint = assigned.iter().all(|assigned| assigned.note().is_seed);
         if ignores_checkpoint {
-            // The checkpoint may have been written before the group's offsets and its changelog were deleted.
+            // The checkpoint may be from before the seed, from a group whose offsets and changelog were deleted.
             state = PartitionState::new(topic.rules);
         }
         let bounds = assigned.iter().filter_map(|assigned| Some((assigned.topic_incarnation.clone(), assigned.committed.offset?)));
         // Keys that had expired at the last commit are not needed. The topics of a space share their stream time.
         let time = |assigned: &AssignedPartition| {
             let note = assigned.note();
-            // Written when the input had a single rule, which may not have been this one.
+            // This stream time was written when the input had a single rule, which may have been a different rule.
             let of_input = note.stream_time.filter(|_| !self.topics[assigned.topic].has_rules());
             note.stream_times.get(&topic.config.space).copied().flatten().or(of_input)
         };
@@ -324,13 +326,13 @@ impl<B: Broker> Worker<B> {
                 state.announced = Announced::Nothing { since: runtime::now() };
             }
             if is_elsewhere || state.offset(&assigned.topic_incarnation).is_none() {
-                // No checkpoint contains this topic yet. A checkpoint before the first record lets the next owner read the input from this
-                // offset, even if this process is killed, and still have an exact state.
+                // No checkpoint contains this topic yet, so a checkpoint is taken before the first record. Even if this process is killed,
+                // the next owner can then read the input from this offset, and has an exact state.
                 state.changed = true;
                 state.is_new = true;
                 if state.offsets.is_empty() && topic.changelog.is_some() {
-                    // The whole changelog comes after this state. So a checkpoint of this state cannot be used after the changelog was
-                    // trimmed.
+                    // This state is from before the whole changelog. The end offset 0 marks that, so that a checkpoint of this state is not
+                    // used after the changelog was trimmed.
                     state.changelog.end.get_or_insert(0);
                 }
             }
@@ -347,7 +349,7 @@ impl<B: Broker> Worker<B> {
         if group.offset.is_none() || is_elsewhere {
             let has_offset = |state: &PartitionState| state.offset(&assigned.topic_incarnation).is_some();
             let times = of_rules().map(|(id, resumption, state)| {
-                // A state that is to warm up has not reached the stream time of the group.
+                // A state that still has to warm up may not have reached the group's stream time. The committed stream time is then used.
                 let warms_up = resumption.warms_up() && !fault::defect("truncation_forgets_stream_time");
                 let of_state = Some(state).filter(|state| has_offset(state)).and_then(|state| state.dedup.stream_time());
                 let of_group = || note.stream_time_in(&self.topics.first_of(id.space).config.space);
@@ -360,8 +362,8 @@ impl<B: Broker> Worker<B> {
             let metadata = Note { first, id, ..self.topics.note_of_times(assigned.topic, times) }.to_string();
             group = Committed { offset: None, metadata };
         } else if assigned.committed.offset.is_some_and(|committed| committed < start) {
-            // The records in between have expired. A new commit removes the lag, and prevents the error from being reported again at every
-            // start.
+            // The records between the committed offset and `start` have expired. A new commit removes the lag, and prevents the error from
+            // being reported again at every start.
             group.offset = None;
         }
         // An announcement commits this metadata even if the offset does not change.

@@ -16,9 +16,10 @@ use std::time::Instant;
 /// The offset at which a state resumes, and the end of its warm-up.
 pub(super) struct Resumption {
     pub(super) start: Offset,
-    /// If there is no warm-up, the offset of the state: `start`, or less if the records in between have expired.
+    /// The end of the warm-up. If there is no warm-up, this is the offset of the state: `start`, or less if the records in between have
+    /// expired.
     pub(super) warm_until: Offset,
-    /// True if the group's committed offset is past the end of the log.
+    /// True if the group's committed offset is past the end of the log, so that the partition resumes at the end.
     pub(super) is_elsewhere: bool,
 }
 
@@ -65,38 +66,42 @@ impl<B: Broker> Worker<B> {
         self.state_of(rule, assigned).and_then(|state| state.offset(&assigned.topic_incarnation))
     }
 
-    /// Returns true if a checkpoint belongs to an earlier topic with the same name. Only needed if the brokers report no topic ids. When a
-    /// topic is deleted, the broker also deletes its committed offsets. If the new topic is longer than the old one, only its records show
-    /// the difference: below the checkpoint's offset, no record can be later than the checkpoint's stream time, except one that was ahead
-    /// of the clock. In case of such a record, the topic is read from its start, which loses nothing.
+    /// Returns true if a checkpoint belongs to an earlier topic with the same name. Only needed if the brokers report no topic ids, and if
+    /// there is no committed offset, because Kafka deletes a topic's committed offsets with the topic. If the new topic is longer than the
+    /// old one, only its records show the difference: below the checkpoint's offset, no record can be later than the checkpoint's stream
+    /// time, except one that was ahead of the clock. Such a record makes this function return true by mistake. The topic is then read from
+    /// its start, which loses nothing.
     fn is_of_another_log(&self, source: &B::Consumer, rule: TopicId, assigned: &AssignedPartition, stored: Offset) -> Result<bool, Error> {
         let stream_time = self.state_of(rule, assigned).and_then(|state| state.dedup.stream_time());
-        // Brokers find offsets by Kafka's timestamps only.
+        // Brokers find offsets by Kafka's timestamps only, so this check is not possible with event times.
         let Some(stream_time) = stream_time.filter(|_| self.topics[rule].config.time.is_none()) else { return Ok(false) };
         let later = self.retry_until_answered(|| source.offset_at(&assigned.partition, stream_time.saturating_add(1)))?;
         Ok(later.is_some_and(|later| later < stored))
     }
 
-    /// Returns false if the group did not use a rule's space when it committed the offset: the rule is new, or returns after it was removed.
-    /// The records that its state lacks belonged to other rules, so their keys must not count as seen.
+    /// Returns false if the group did not use a rule's space when it committed the offset: the rule is new, or was removed and added again.
+    /// The records that the rule's state lacks belonged to other rules, so their keys must not count as seen.
     fn was_used(&self, rule: TopicId, assigned: &AssignedPartition) -> bool {
         let (times, topic) = (assigned.note().stream_times, &self.topics[rule]);
         if !times.is_empty() {
             return times.contains_key(&topic.config.space) || fault::defect("new_rule_warms_up");
         }
-        // The input had a single rule, whose state is up to date if it has a changelog.
+        // The input had a single rule at the commit. If that rule has a changelog, its state is now at the committed offset. So a rule
+        // whose state is elsewhere was not used if another rule's state is at that offset.
         let is_current = |rule| self.stored(rule, assigned) == assigned.committed.offset;
         is_current(rule) || !topic.of_input.iter().any(|&other| is_current(other)) || fault::defect("new_rule_warms_up")
     }
 
-    /// Returns the offset that the group had reached by a rule's changelog, if the rule's state does not continue to there.
+    /// Returns the input offset that the group had reached according to a rule's changelog, if the changelog does not continue from the
+    /// rule's state.
     fn reached(&self, rule: TopicId, assigned: &AssignedPartition) -> Option<Offset> {
         let is_atomic = self.shared.config.worker.delivery == Delivery::ExactlyOnce && !fault::defect("gap_forgets_group_offsets");
         let state = self.state_of(rule, assigned).filter(|_| is_atomic)?;
         state.group_offsets.get(&*assigned.topic_incarnation).copied().filter(|&reached| reached <= assigned.high)
     }
 
-    /// Returns where the partition resumes, for the state of each rule. All of them resume at the same offset, after their warm-ups.
+    /// Returns the offset at which each rule's state resumes, with its warm-up. After their warm-ups, all states continue at the same
+    /// offset.
     pub(super) fn resumptions(
         &self,
         source: &B::Consumer,
@@ -128,11 +133,11 @@ impl<B: Broker> Worker<B> {
                     tracing::warn!(partition = %partition, offset = stored, "the group has no committed offset; resuming from the offset in the checkpoint");
                     stored
                 }
-                // If the group had started before, it must still read the records since then.
+                // The group may have started before. It must then read all records that are still in the log.
                 _ => return each(&|rule| Ok(Resumption { warm_until: self.stored(rule, assigned).unwrap_or(low), ..Resumption::at(low) })),
             };
             return each(&|rule| match self.stored(rule, assigned) {
-                // A crash came between the first checkpoints of the states. There are no records before them.
+                // The process was killed between the first checkpoints of the states. This state has none, but lacks no record either.
                 None if resume == low => Ok(Resumption::at(resume)),
                 _ => self.warm_up(source, rule, assigned, resume),
             });
@@ -151,7 +156,7 @@ impl<B: Broker> Worker<B> {
         }
         let resume = committed.max(low);
         each(&|rule| match self.stored(rule, assigned) {
-            // No record is missing: the state is up to date, or nothing has been judged yet.
+            // The state lacks no record, because it is up to date, or because the group has not judged any record yet.
             Some(stored) if stored == committed => Ok(Resumption { warm_until: stored, ..Resumption::at(resume) }),
             None if assigned.note().first == Some(committed) => Ok(Resumption::at(resume)),
             stored if !self.was_used(rule, assigned) => {
@@ -215,12 +220,14 @@ impl<B: Broker> Worker<B> {
             ColdStart::Fail => return Err(Error::ColdStart { partition: partition.clone(), why: why.to_owned() }),
             ColdStart::Empty => resume,
             ColdStart::Rebuild => {
-                // Brokers find offsets by Kafka's timestamps only. An event may be older or newer than its record, so nothing is skipped.
+                // Brokers find offsets by Kafka's timestamps only. An event may be older or newer than its record, so with event times, all
+                // records are read.
                 let Topic { window, time, space, .. } = &self.topics[rule].config;
                 let window = window.length_ms().filter(|_| time.is_none());
                 let oldest = match assigned.note().first {
                     Some(first) => first.clamp(assigned.low, resume),
-                    // The group may never have read these records, so they may not have been emitted and must not count as seen.
+                    // With `start = "latest"`, the group may never have read these records. They may not have been emitted, so they must
+                    // not count as seen.
                     None if self.shared.config.kafka.start == Start::Latest && !self.topics[rule].is_internal => resume,
                     None => assigned.low,
                 };

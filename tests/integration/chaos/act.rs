@@ -1,4 +1,4 @@
-//! How to inject each fault.
+//! Injects the faults of a plan.
 
 use super::plan::{Fault, Harm, Step};
 use super::stage::{Stage, copy};
@@ -20,14 +20,14 @@ const GONE: i64 = 1_000;
 const SOME: usize = 1_000;
 
 impl Stage<'_> {
-    /// Carries out a step. At least one member runs when it returns.
+    /// Carries out a step. At least one member runs when the function returns.
     pub fn act(&mut self, step: &Step) {
         let running = self.running();
         let at = running[step.who % running.len()];
         let name = self.members[at].name;
         self.story.tell(format_args!("{:?} of {name}", step.fault));
         match &step.fault {
-            // These are counted when they happen.
+            // These faults are counted when they happen, because an armed point may never be passed.
             Fault::Kill | Fault::KillAt(_) | Fault::StopAt { .. } => {}
             fault => self.story.count(fault.name()),
         }
@@ -122,7 +122,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Kills a member, starts it with armed fault points, and provokes them.
+    /// Kills a member, restarts it with armed fault points, and makes it pass them.
     fn arm(&mut self, at: usize, points: &str, standstill: Duration) {
         self.kill(at);
         let state = self.stream.setup.state_dir(self.members[at].name);
@@ -163,7 +163,7 @@ impl Stage<'_> {
     fn stop(&mut self, at: usize, time: Duration) {
         let Some(mut worker) = self.members[at].worker.take() else { return };
         if !worker.runs() {
-            // Other steps must be able to find the worker.
+            // Puts the worker back, so that other steps can find it.
             self.members[at].worker = Some(worker);
             return;
         }
@@ -180,7 +180,7 @@ impl Stage<'_> {
         });
     }
 
-    /// Runs two processes with the same names and the same initial state.
+    /// Runs two processes with the same name and the same initial state.
     fn twin(&mut self, at: usize, killed: bool) {
         self.kill(at);
         let name = self.members[at].name;
@@ -229,7 +229,7 @@ impl Stage<'_> {
             assert!(log.contains("the log was truncated"), "{name} did not log that the log was truncated");
             move_offset(&broker, &group, &self.stream.input, partition, offset);
         }
-        // The owner of the partition reports first where it continues.
+        // The owner of the partition starts first, and commits the offset at which it continues.
         running.retain(|&other| other != at);
         self.start(at, "");
         self.wait("the group has the log's end", |stage| committed_offset(&broker, &group, &stage.stream.input, partition) == Some(offset));
@@ -295,7 +295,7 @@ fn on_file(state: &Path, number: usize, done: &str, harm: impl FnOnce(&Path)) ->
     format!("{} was {done}", file.display())
 }
 
-/// The non-empty files of the state, sorted by name.
+/// The files of the state that can be damaged, sorted by name.
 fn files(state: &Path) -> Vec<PathBuf> {
     let checkpoints = state.join("checkpoints");
     let mut files = if checkpoints.is_dir() { entries(&checkpoints) } else { Vec::new() };

@@ -2,8 +2,8 @@
 //!
 //! A seed determines a plan: a configuration (`options`), and faults over a stream that is being produced (`plan`). The plan runs on real
 //! processes and a real broker (`stage`, `act`). The records that a `read_committed` consumer sees are compared with the promises of
-//! docs/contributing/promises.md for these options and faults (`table`, `truth`). So are the answers of a server that runs alongside
-//! (`server`). `scripts/chaos` runs any number of plans.
+//! docs/contributing/promises.md for these options and faults (`table`, `truth`). The answers of a server that runs alongside are compared,
+//! too (`server`). `scripts/chaos` runs any number of plans.
 
 mod act;
 mod brokers;
@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 use story::{Counts, Story};
 
-/// Keys of a partition in a window by count that rotates.
+/// The length of a window by count that is shorter than the stream, in keys per partition.
 const ROTATING_KEYS: i64 = 1_500;
 /// The size of the plans of `scripts/chaos`.
 const LARGE: Bounds = Bounds { records: 50_000, faults: 9, brokers: 1 };
@@ -70,7 +70,7 @@ impl Sum {
         self.counts.add(story.counts());
         let lost = own.filter(|_| outcome.is_err()).map(|own| own.transactions_without_end(&format!("chaos-{seed}-")));
         lost.iter().flatten().for_each(|lost| story.tell(lost));
-        // With replicas, a lost end is never excused.
+        // A lost end is excused only if the plan has killed its only broker. With replicas, no end may be lost.
         let was_killed = plan.steps.iter().any(|step| matches!(step.fault, Fault::Broker { .. }));
         if let Some(lost) = lost.as_ref().and_then(|lost| lost.first()).filter(|_| was_killed) {
             self.void.push(seed);
@@ -177,7 +177,7 @@ fn page_and_plans_have_the_same_rows() {
     let two: Vec<_> = (SERIES..3 * SERIES).map(|seed| Plan::draw(seed, LARGE)).collect();
     let missing: Vec<_> = meetings(&more).difference(&meetings(&two)).copied().collect();
     assert!(missing.len() <= meetings(&more).len() / 10, "{} options meet no such fault in two series: {missing:?}", missing.len());
-    // Each promise can be determined.
+    // The output of each plan can be judged, either in order or by keys.
     for plan in more.iter().chain(&cluster) {
         let options = &plan.conditions.options;
         assert!(table::promise(plan.rows()).exact && options.is_ordered() || options.is_judged_by_keys(), "{plan}");

@@ -1,6 +1,6 @@
 //! The space of configurations, and the combinations that are not allowed.
 //!
-//! A choice has the name of its row in docs/contributing/promises.md, which documents its promises.
+//! Each choice is named after its row in docs/contributing/promises.md, which documents the promises.
 
 use super::plan::pick;
 use crate::harness::SplitMix;
@@ -50,7 +50,7 @@ pub static FILTERS: LazyLock<Vec<Filter>> = LazyLock::new(|| {
     alone(keep_window).chain(confirmed).chain(alone(others)).collect()
 });
 
-/// One choice of each dimension is drawn.
+/// The dimensions of a configuration. A plan has one choice of each dimension.
 pub static DIMENSIONS: LazyLock<Vec<&[&str]>> = LazyLock::new(|| {
     let filters = FILTERS.iter().map(|filter| filter.choice).collect::<Vec<_>>().leak();
     [&[DELIVERY, filters][..], OTHER_DIMENSIONS].concat()
@@ -98,24 +98,24 @@ const OTHER_DIMENSIONS: &[&[&str]] = &[
     &["one entry per input", RULES],
 ];
 const NORMALIZED: &str = "normalized key parts, fallbacks, and retraction by value";
-/// The event time in a field differs from Kafka's timestamp, and has any unit. Some records have none.
+/// The event time in a field differs from Kafka's timestamp, and has any unit. Some records have no event time.
 pub const EVENT_TIMES: &str = "event times from a field, optional";
 /// The ids are in JSON in a text field, and the value is base64 of gzip.
 pub const ENCODED: &str = "encoded values, with the key in JSON in a text";
-/// Some records pass through, by a header or a field.
+/// Some records pass through, because of a header or a field.
 pub const WHEN: &str = "when, with records that pass through";
-/// Records that differ from the last one of their key are emitted.
+/// Records whose content differs from the last emitted record with their key are emitted.
 pub const ON_CHANGE: &str = "emit = \"on_change\"";
 /// Records with a header belong to another entry, with a key space, a key, a kind of filter, and a window of its own.
 pub const RULES: &str = "two entries of one input";
-/// The slices of that entry.
+/// The number of slices of the entry for records with a header ([`RULES`]).
 pub const RULE_SLICES: u32 = 2;
-/// The predicates of records that do not pass through.
+/// The predicates that select the records to deduplicate ([`WHEN`]).
 const SELECTED: &str = "{ header = \"skip\", exists = false }, { not = { field = \"/kind\", one_of = [\"view\", 7] } }";
-/// The space of that entry.
+/// The key space of the entry for records with a header ([`RULES`]).
 pub const RULE_SPACE: &str = "marked";
-/// The number of dimensions at the end whose choices are derived from the others. This keeps plans stable that were reported by their
-/// seeds.
+/// The number of dimensions at the end whose choices are derived from the others. Plans that were reported by their seeds therefore stay
+/// the same when such a dimension is added.
 const DERIVED: usize = 6;
 
 /// One choice per dimension.
@@ -152,7 +152,7 @@ impl Options {
     fn series(seed: u64) -> Vec<Self> {
         let mut random = SplitMix(seed);
         let mut had = BTreeSet::new();
-        // Discards the first draw, to keep plans stable that were reported by their seeds.
+        // Discards the first draw, so that plans that were reported by their seeds stay the same.
         Self::any(&mut random);
         let mut next = || {
             let candidates: Vec<_> = (0..20).map(|_| Self::any(&mut random)).collect();
@@ -165,13 +165,13 @@ impl Options {
         (0..SERIES).map(|_| next()).collect()
     }
 
-    /// All pairs of choices in these options, as the numbers of dimension and choice.
+    /// All pairs of choices in these options. A choice is the index of its dimension and its index in the dimension.
     pub fn pairs(&self) -> impl Iterator<Item = [(usize, usize); 2]> {
         let all = self.numbers();
         (0..all.len()).flat_map(move |at| (0..at).map(|before| [all[before], all[at]]).collect::<Vec<_>>())
     }
 
-    /// The choices, as the numbers of dimension and choice.
+    /// The choices. A choice is the index of its dimension and its index in the dimension.
     fn numbers(&self) -> Vec<(usize, usize)> {
         let number = |(at, choice): (usize, &String)| (at, DIMENSIONS[at].iter().position(|other| other == choice).unwrap_or_default());
         self.0.iter().enumerate().map(number).collect()
@@ -198,7 +198,7 @@ impl Options {
             && (!has("retract") || filter.can_retract())
             && (!has("on_invalid = \"fail\"") || !is_invalid.into_iter().any(has))
             && (!has("on_invalid = \"fail\"") || !has("tombstones") || !has("on_tombstone = \"invalid\""))
-            // With `repartition`, the output rejects such a record after the second hop, or the worker stops at it in the first hop.
+            // With `repartition`, the output rejects an oversized record after repartitioning, or the worker stops at the record earlier.
             && (!has("repartition = true") || !has("records too large for the output"));
         accepted && (self.is_ordered() && filter.keeps_window() || self.is_judged_by_keys())
     }
@@ -212,7 +212,7 @@ impl Options {
         &FILTERS[self.filter_number()]
     }
 
-    /// True if changes can be emitted, and their order is known. A seed has keys without contents.
+    /// True if changes can be emitted, and their order is known. There must be no seed, because seeds have keys without contents.
     fn may_emit_changes(&self) -> bool {
         self.filter().kind.is_on_disk() && self.has("no seed") && self.is_ordered()
     }
@@ -256,20 +256,20 @@ impl Options {
             has_event_times: self.has(EVENT_TIMES),
             is_selective: self.has(WHEN),
             emits_changes: self.has(ON_CHANGE),
-            // Everything else in a value is the same for all records of a key.
+            // The other fields of a value are the same for all records of a key, so both variants mean the same.
             content: if self.slices() == 1 { "field = \"/state\"" } else { "except = [\"/title\", \"/ts\", \"/kind\", \"/padding\"]" },
             has_rule: true,
         }
     }
 
-    /// The configuration lines of the first of two entries with the same input, if there are two, except for those of
-    /// [`Options::lines`] and the names of topics. Its window is twice as long. The name of its space ends with `suffix`.
+    /// The configuration lines of the first of two entries with the same input, if there are two, except for those of [`Options::lines`]
+    /// and the names of topics. The window of that entry is twice as long, and the name of its space ends with `suffix`.
     pub fn rule(&self, memory: &Memory, suffix: &str) -> Option<String> {
         let lines = || format!("{}space = \"{RULE_SPACE}{suffix}\"\n{}", self.key_of(true), memory.rule_lines());
         (self.has(RULES) && memory.has_rule).then(lines)
     }
 
-    /// The option for a server's filter of that entry, because a server cannot have an exact one.
+    /// The option for a server's filter of the entry in [`Options::rule`], because a server cannot have an exact filter.
     pub fn rule_of_server(&self, memory: &Memory) -> Option<String> {
         let capacity = if self.window_keys().is_some() { "" } else { ", capacity = 4000" };
         let filter = || format!("serve.filters.{RULE_SPACE}={{ kind = \"cuckoo\"{capacity}, false_positive_rate = 1e-9 }}");
@@ -300,7 +300,7 @@ impl Options {
         format!("key = [{}]\n{encoding}", parts.join(", "))
     }
 
-    /// The configuration lines of each topic, except for its names and filter.
+    /// The configuration lines of each topic, except for those of the topic names and the filter.
     pub fn lines(&self, dead_letters: &str, duplicates: &str) -> String {
         let has = |choice| self.has(choice);
         let mut lines = String::new();
@@ -365,10 +365,10 @@ impl Options {
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct Memory {
-    /// A number in [`FILTERS`].
+    /// An index into [`FILTERS`].
     filter: usize,
     by_count: bool,
-    /// In keys or in seconds.
+    /// The current window, in keys or in seconds.
     window: i64,
     /// The window at the start.
     first_window: i64,
@@ -430,7 +430,7 @@ impl Memory {
     }
 
     /// The false positive rate of a server with the same filter but without the part on disk. `None` if a server cannot have the filter, or
-    /// it guarantees no window.
+    /// if the filter guarantees no window.
     pub fn rate_of_follower(&self, retracts: bool) -> Option<f64> {
         let filter = &FILTERS[self.filter];
         let is_possible = filter.has_capacity() && (!retracts || filter.can_retract() && !filter.confirm);
@@ -470,7 +470,7 @@ impl Memory {
         if self.has_event_times { "time = { field = \"/ts\", optional = true }\n" } else { "" }
     }
 
-    /// Returns the lines of the entry for the records with a header. Only its `time` and its `when` change.
+    /// Returns the configuration lines of the entry for records with a header. Changes affect only the `time` and the `when` of that entry.
     fn rule_lines(&self) -> String {
         let window = 2 * self.first_window;
         let window = if self.by_count { format!("{{ keys = {window} }}") } else { format!("\"{window}s\"") };

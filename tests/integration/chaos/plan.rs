@@ -29,7 +29,7 @@ pub struct Conditions {
     pub options: Options,
     /// The filter of the server.
     pub server: Own,
-    /// The number of distinct keys that the filter is sized for. If the stream has more, the filter chains.
+    /// The number of distinct keys that the filter is sized for. If the stream has more keys, the filter chains layers.
     pub capacity: usize,
     pub commit_ms: u64,
     pub checkpoint_ms: u64,
@@ -73,7 +73,7 @@ pub enum Fault {
     Leave { killed: bool },
     /// All members are restarted one by one.
     Roll,
-    /// A second process runs with the same names and a copy of the state.
+    /// A second process runs with the same name and a copy of the state.
     Twin { killed: bool },
     /// The broker is killed and restarts. A worker may be killed with it.
     Broker { worker_too: bool },
@@ -85,7 +85,7 @@ pub enum Fault {
     RollBrokers,
     /// The state is damaged while the worker is stopped.
     State { harm: Harm, killed: bool },
-    /// Files cannot grow until the limit is lifted or the worker is killed.
+    /// Files cannot grow beyond this size until the limit is lifted or the worker is killed.
     FullDisk { kib: u64, killed: bool },
     /// All members stop, and start with another configuration.
     Change(Change),
@@ -172,7 +172,7 @@ impl Plan {
         let step = |number| {
             let mut fault = Fault::draw(&conditions, members, broker, &mut random);
             for _ in 0..8 {
-                // Rare kinds of faults are as likely as frequent ones.
+                // Draws again if the plan already has this kind of fault, so that rare kinds are about as likely as frequent kinds.
                 let is_welcome = !had.contains(fault.name()) && (keeps_little || !fault.weakens(&conditions.options));
                 if is_welcome {
                     break;
@@ -183,7 +183,7 @@ impl Plan {
             match fault {
                 Fault::Join => members += 1,
                 Fault::Leave { .. } => members -= 1,
-                // At most one, because it takes as long as several other faults.
+                // A plan has at most one such fault, because it takes as long as several other faults.
                 Fault::Broker { .. } => broker = false,
                 _ => {}
             }
@@ -235,7 +235,7 @@ impl Step {
         let mut had = BTreeSet::new();
         let mut steps = Vec::new();
         while steps.len() < bounds.faults.div_ceil(2) {
-            // Restart at once, stay down for less than the session timeout of 4 s, or for longer.
+            // The broker restarts at once, or stays down for less or for more than its session timeout of 4 s.
             let ms = pick(random, &[0, 2_000, 8_000]);
             let (number, worker_too) = (random.below(bounds.brokers), random.below(2) == 0);
             let ail = |ailment, ms| Fault::OneBroker { ailment, number, ms, worker_too };
@@ -258,15 +258,15 @@ impl Step {
 
 impl Fault {
     fn draw(conditions: &Conditions, members: usize, broker: bool, random: &mut SplitMix) -> Self {
-        // Stop for longer than the transaction timeout, for longer than the session timeout, or for less than both.
+        // A stop is longer than the transaction timeout, longer than the session timeout, or shorter than both.
         let ms = pick(random, &[300, conditions.transaction_ms + 1_500, conditions.session_ms + 1_500]);
         let killed = random.below(2) == 0;
         let has = |choice| conditions.options.has(choice);
-        // If the output is not exact, it must be possible to judge it by keys alone.
+        // If the output need not be exact, it must be possible to judge the output by keys alone.
         let is_spared = has("state.changelog = true") || conditions.options.is_judged_by_keys() && !has("cold_start = \"fail\"");
         let may_change = |change| match change {
             Change::Size => conditions.options.filter().keeps_window(),
-            // The changelog does not contain all renewals.
+            // The changelog does not contain all renewals of keys.
             Change::Kind => {
                 has("state.changelog = true") && has("refresh = false") && conditions.options.filter().keeps_window() && !has(ON_CHANGE)
             }
@@ -381,7 +381,7 @@ impl Harm {
     }
 }
 
-/// Draws a fault point, and a point that must be passed before it.
+/// Draws a fault point, and a point that must be passed before that one.
 fn points(conditions: &Conditions, random: &mut SplitMix, action: &str) -> String {
     // With a changelog, nothing is warmed up. Without one, nothing is rebuilt.
     let has_changelog = conditions.options.has("state.changelog = true");

@@ -1,6 +1,6 @@
 //! A server alongside the workers, with the same configuration file. It is killed, stopped, and cut off, and is queried for every key.
 //!
-//! The test judges its answers at the end, when it knows what the group has read. An answer must reflect everything that had certainly been
+//! The test judges the answers at the end, when it knows what the group has read. An answer must reflect everything that had certainly been
 //! committed by its `as_of_ms`.
 
 use super::options::{Memory, ON_CHANGE};
@@ -14,15 +14,15 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The number of keys that occur in no record.
+/// The number of keys that occur in no record, to count false positives.
 const STRANGERS: usize = 3_000;
 /// Time for which a transaction may be in doubt before the test skips recording what is committed.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Pause after an answer.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Pause after a failed query. It is short, because the first answer comes right after the server has read the changelogs.
+/// Pause after a failed query. The pause is short, because the first answer comes right after the server has read the changelogs.
 const SHORTLY: Duration = Duration::from_millis(20);
-/// False positive rates of the server's own filters. One is high enough to show false positives.
+/// False positive rates of the server's own filters. The first is high enough to show false positives.
 const OFTEN: f64 = 1e-3;
 const RARELY: f64 = 1e-9;
 /// Maximum number of filters that are queried for a key: six partitions, for a user id that is a number and for one that is text.
@@ -31,9 +31,9 @@ const ASKED: i32 = 12;
 /// The filter of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Own {
-    /// The worker's filter if a server can have it, or else a cuckoo filter.
+    /// The worker's filter if a server can use it, otherwise a cuckoo filter.
     Worker,
-    /// An aging filter if nothing is retracted, or else a cuckoo filter.
+    /// An aging filter if nothing is retracted, otherwise a cuckoo filter.
     Aging,
     Cuckoo,
 }
@@ -41,7 +41,7 @@ pub enum Own {
 /// The server process, and the recorded facts about it.
 pub struct Server {
     process: Option<Worker>,
-    /// The time of its last start.
+    /// The time at which the server last started.
     began_ms: i64,
     /// The address for Redis clients, and the HTTP address.
     addresses: (String, String),
@@ -63,7 +63,7 @@ pub struct Server {
     answers: Vec<Answer>,
 }
 
-/// The progress of the group and of every changelog at a time.
+/// The progress of the group and of every changelog at one moment.
 struct Sight {
     time_ms: i64,
     offsets: Vec<i64>,
@@ -118,7 +118,7 @@ fn filter(conditions: &Conditions, memory: &Memory) -> (Option<String>, f64) {
     match conditions.server {
         Own::Worker => memory.rate_of_follower(retracts).map_or_else(|| own("cuckoo", RARELY), |rate| (None, rate)),
         Own::Aging if !retracts => own("aging", OFTEN),
-        // A filter with many false positives would retract other keys.
+        // Retractions need a low rate, because a filter with many false positives would retract other keys.
         _ => own("cuckoo", RARELY),
     }
 }
@@ -169,7 +169,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Ends the fault when it is due, and queries the server now and then. Fails if the server has exited by itself.
+    /// Ends the fault when it is due, and queries the server at intervals. Fails if the server has exited by itself.
     pub fn tend_server(&mut self) {
         let Some(server) = &mut self.server else { return };
         if let Some(status) = server.process.as_mut().and_then(Worker::ended) {
@@ -255,7 +255,7 @@ impl Stage<'_> {
             200 => {
                 let mut answer: Value = serde_json::from_str(&body).expect("JSON");
                 let seen: Vec<bool> = serde_json::from_value(answer["seen"].take()).expect("a list");
-                // The server may become ready while it answers. It then knows everything that was committed before it started.
+                // The server may become ready while it answers. It then knows everything that was committed before the server started.
                 let as_of_ms = answer["as_of_ms"].as_i64().unwrap_or(server.began_ms);
                 let rate = server.rate;
                 self.story.tell(format_args!("the server: {} seen, as of {as_of_ms}", seen.iter().filter(|&&seen| seen).count()));
@@ -308,13 +308,13 @@ impl Stage<'_> {
         self.server.as_ref().map_or("", |server| &server.addresses.1)
     }
 
-    /// Panics unless every answer is true. Keys from `before` the group's start may be known or not.
+    /// Panics unless every answer is correct. Keys from `before` the group's start may be known or not.
     pub fn judge_server(&mut self, inputs: &[Vec<Vec<TestRecord>>]) {
         let Some(server) = self.server.take() else { return };
         let before: BTreeSet<_> = self.stream.records[..BEFORE].iter().map(truth::id).collect();
         let last = server.sights.last().expect("the last is of the end");
         let is_brought = self.conditions.options.has("repartition = true");
-        // The first records may be skipped.
+        // `inputs` may lack the first records of the input, so records are counted from the end.
         let index = |offsets: &[i64]| -> Vec<usize> {
             let records = inputs[0].iter().map(Vec::len).zip(&last.offsets).zip(offsets);
             records.map(|((count, end), offset)| count.saturating_sub(usize::try_from(end - offset).unwrap_or(0))).collect()

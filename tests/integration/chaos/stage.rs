@@ -1,6 +1,6 @@
 //! Carries out a plan: feeds the stream, and manages the members.
 //!
-//! A worker that exits is restarted if the plan expected it, or gave it a reason. Any other exit fails the plan.
+//! A worker that exits is restarted if the plan expected the exit, or gave the worker a reason to exit. Any other exit fails the plan.
 
 use super::options::{Memory, Options, RETRACTS};
 use super::plan::{Conditions, MEMBERS_MAX, Plan};
@@ -30,7 +30,7 @@ const LAST: usize = 1_000;
 /// The number of records before the group starts.
 pub const BEFORE: usize = 500;
 
-/// Reasons for which a worker may exit while another process has its names.
+/// Reasons for which a worker may exit while another process has its name.
 const FENCED: [&str; 3] = [
     "another process that uses transactional id",
     "another process uses transactional id",
@@ -43,9 +43,9 @@ pub struct Stage<'a> {
     pub broker: Option<&'a mut OwnBroker>,
     /// True once a broker was killed, stopped, or slow.
     pub broker_failed: bool,
-    /// The end of the fault of one of three brokers.
+    /// The time at which the current fault of one of three brokers ends.
     pub ailment_ends: Option<Instant>,
-    /// True if another process has had the names of a member.
+    /// True if another process has had the name of a member.
     pub twinned: bool,
     pub members: Vec<Member>,
     pub story: &'a mut Story,
@@ -80,9 +80,9 @@ pub struct Member {
     pub lives: usize,
     /// Fault points that are armed for the current process.
     pub armed: String,
-    /// The time for which it stops at one of them.
+    /// The time for which the process stops at such a point.
     pub standstill: Duration,
-    /// The time at which it continues, if it is stopped at one of them.
+    /// The time at which the process continues, if it is stopped at such a point.
     resume: Option<Instant>,
 }
 
@@ -183,7 +183,7 @@ impl<'a> Stage<'a> {
         }
         stage.start(0, "");
         if let Some(other) = &stage.other {
-            // The keys of the other topic meet those of the first in any order.
+            // Both topics are read at the same time, so their keys are in no certain order.
             produce(address, other, stage.stream.records.iter().step_by(3));
         }
         let rest = stage.stream.records[BEFORE..].to_vec();
@@ -191,7 +191,7 @@ impl<'a> Stage<'a> {
         stage
     }
 
-    /// The running members.
+    /// The indexes of the running members.
     pub fn running(&self) -> Vec<usize> {
         (0..self.members.len()).filter(|&at| self.members[at].worker.is_some()).collect()
     }
@@ -245,7 +245,6 @@ impl<'a> Stage<'a> {
         config
     }
 
-    /// Kills a member.
     pub fn kill(&mut self, at: usize) {
         let Some(mut worker) = self.members[at].worker.take() else { return };
         self.story.tell(format_args!("{} is killed", self.members[at].name));
@@ -280,7 +279,7 @@ impl<'a> Stage<'a> {
         self.story.tell(format_args!("{name} has ended: {}", why.unwrap_or_else(|| panic!("{name}, told to end, ended with {status}"))));
     }
 
-    /// Returns the reason for which a worker may have exited like this, if there is one.
+    /// Returns the reason for which a worker may have exited with this status and log, if there is one.
     fn why(&mut self, status: ExitStatus, log: &str) -> Option<&'static str> {
         if log.contains("fault point reached") && matches!(status.signal(), Some(6 | 9)) {
             self.story.count("kill at a point");
@@ -294,7 +293,7 @@ impl<'a> Stage<'a> {
         }
         match (status.success(), status.signal()) {
             (true, _) if log.contains("shutting down") => Some("drained"),
-            // The worker was not listening yet.
+            // The worker received SIGTERM before it had installed its handler.
             (_, Some(15)) => Some("terminated"),
             _ => None,
         }
@@ -437,7 +436,7 @@ impl<'a> Stage<'a> {
         self.delete_topics();
     }
 
-    /// The records of the inputs that the group must read.
+    /// The records that the group must read, by input and partition.
     fn inputs(&self) -> Vec<Vec<Vec<TestRecord>>> {
         let mut input = read_committed(&self.stream.broker, &self.stream.input, PARTITIONS);
         if self.conditions.options.has("start = \"latest\"") {
@@ -456,7 +455,7 @@ impl Drop for Stage<'_> {
         self.members.iter_mut().for_each(|member| drop(member.worker.take()));
         drop(self.server.take());
         if std::thread::panicking() || std::env::var_os("UNSEEN_CHAOS_KEEP").is_some() {
-            // Removes the directory, which is only for a person who investigates a failure.
+            // Replaces the files of an earlier failure, which are only for a person who investigates it.
             let _ = fs::remove_dir_all(self.dir);
             let _ = fs::create_dir_all(self.dir.parent().unwrap_or(self.dir));
             let _ = fs::rename(self.stream.setup.dir(), self.dir);

@@ -11,7 +11,7 @@ pub struct Story {
     counts: Counts,
 }
 
-/// Counters of events, and of true answers of a server.
+/// Counters of events, and of correct answers of a server.
 #[derive(Clone, Default)]
 pub struct Counts {
     faults: BTreeMap<&'static str, usize>,
@@ -33,7 +33,7 @@ impl Story {
         *self.counts.faults.entry(what).or_default() += 1;
     }
 
-    /// Counts a true answer.
+    /// Counts a correct answer.
     pub const fn judged(&mut self) {
         self.counts.answers += 1;
     }
@@ -59,7 +59,7 @@ impl Counts {
         self.faults.values().sum()
     }
 
-    /// The number of these events that were a SIGKILL or an abort of a worker.
+    /// The number of events with this name.
     pub fn of(&self, what: &str) -> usize {
         self.faults.get(what).copied().unwrap_or_default()
     }

@@ -11,7 +11,7 @@ use std::io::Read;
 
 /// The max timestamp, 2027-01-01: record times after it do not advance stream time.
 pub const MAX_TIMESTAMP: i64 = 1_798_761_600_000;
-/// The record size limit of the output.
+/// The record size limit of the output, in bytes.
 pub const LIMIT_BYTES: usize = 20_000;
 
 /// The id of a record, from its header, because its key may be missing. Each entry of an input has its own ids.
@@ -31,7 +31,7 @@ pub fn is_of_first_entry(record: &TestRecord) -> bool {
     has(RULE) && !has(WITHOUT_RULE)
 }
 
-/// Has a third of the records belong to the first of two entries, if the options ask for that.
+/// Makes a third of the records belong to the first of two entries, if the options require that.
 pub fn mark_rules(options: &Options, records: &mut [TestRecord], seed: u64) {
     let mut random = SplitMix(seed ^ 0x2171e);
     for record in records.iter_mut().filter(|_| options.has(RULES)) {
@@ -168,12 +168,12 @@ fn state(record: &TestRecord) -> Option<Vec<u8>> {
 const SKIP: &str = "skip";
 /// The header of a record that passes through because of its value, for this model. Workers read the value.
 const PASSES: &str = "passes";
-/// A header that no record has: this record was read without a condition, for this model.
+/// A header that only this model adds. It marks a record that was read without a condition.
 pub const WITHOUT_CONDITION: &str = "without-condition";
-/// The same for a record that was read without the first of two entries.
+/// A header that only this model adds. It marks a record that was read without the first of two entries.
 pub const WITHOUT_RULE: &str = "without-rule";
 
-/// A header that no record has: this record was read while only the first record of each key is emitted, for this model.
+/// A header that only this model adds. It marks a record that was read while only the first record of each key was emitted.
 pub const FIRST_ONLY: &str = "first-only";
 
 fn has_header(record: &TestRecord, name: &str) -> bool {
@@ -399,7 +399,7 @@ impl<'o> Model<'o> {
 fn expected(options: &Options, seeds: &[TestRecord], input: &[Vec<TestRecord>], to: Destination) -> Vec<Vec<TestRecord>> {
     let of_partition = |(partition, records): (usize, &Vec<TestRecord>)| {
         let mut models = [false, true].map(|is_first| Model::new(options, is_first, seeds, partition));
-        // After a change, the worker evaluates all records again by the other rule.
+        // After a change of `emit`, the worker evaluates all records again with the other `emit`.
         let mut other = options.has(ON_CHANGE).then(|| Model { emits_changes: false, ..Model::new(options, false, seeds, partition) });
         let mut judge = |record: &TestRecord| {
             let is_first = is_of_first_entry(record);
@@ -415,7 +415,7 @@ fn expected(options: &Options, seeds: &[TestRecord], input: &[Vec<TestRecord>], 
     input.iter().enumerate().map(of_partition).collect()
 }
 
-/// The certain facts about keys between two commits.
+/// The keys that a server must or may report as seen between two commits.
 #[derive(Default)]
 pub struct Known {
     /// Keys that are remembered the whole time.
@@ -424,8 +424,8 @@ pub struct Known {
     pub maybe: BTreeSet<Vec<u8>>,
 }
 
-/// The facts for an answer that is based on at least the first `from` records of each partition of the input, and at most the first
-/// `until`.
+/// Returns these keys for an answer that is based on at least the first `from` records of each partition of the input, and on at most the
+/// first `until` records.
 pub fn known(
     options: &Options,
     promise: Promise,
@@ -472,7 +472,7 @@ pub fn ids(records: &[TestRecord]) -> impl Iterator<Item = Vec<u8>> {
     records.iter().filter(|record| is_judged(record)).map(id)
 }
 
-/// The same for the space that a server is asked about: that of the last entry.
+/// Like [`ids`], for the space that a server is asked about, which is the space of the last entry.
 pub fn ids_in_space(records: &[TestRecord]) -> impl Iterator<Item = Vec<u8>> {
     records.iter().filter(|record| is_judged(record) && !is_of_first_entry(record)).map(id)
 }
@@ -505,7 +505,7 @@ pub fn unmarked(output: &[Vec<TestRecord>]) -> Vec<Vec<TestRecord>> {
     output
 }
 
-/// The keys that must be emitted, if each is unseen exactly once. Keys that the output rejects once are uncertain.
+/// The keys that must be emitted, if each is unseen exactly once. Leaves out keys that the output rejects once, which may count as seen.
 pub fn keys(options: &Options, seeds: &[TestRecord], inputs: &[Vec<Vec<TestRecord>>]) -> BTreeSet<Vec<u8>> {
     let judged = || inputs.iter().flatten().flatten().filter(|record| is_judged(record));
     let apart: BTreeSet<_> = judged().filter(|record| is_refused(options, record)).chain(seeds).map(id).collect();
@@ -581,7 +581,7 @@ fn check_content(options: &Options, inputs: &[Vec<Vec<TestRecord>>], before: &[T
     for record in inputs.iter().flatten().flatten().chain(before) {
         read.entry(trace(record)).or_default().push(as_written(record.clone()));
     }
-    // The output has no partition for records of added ones.
+    // If partitions were added to the input, the output has no partition with the same number for some records.
     let moves = options.has("repartition = true") || inputs[0].len() > output.len();
     for record in output.iter().flatten() {
         let candidates = read.get(&trace(record)).map_or(&[][..], Vec::as_slice);

@@ -1,6 +1,6 @@
 //! Promise: a client of the simulated cluster observes the same as a client of a real Kafka.
 //!
-//! A seed determines calls through the traits of `unseen::broker` (`plan`). They run on the simulated cluster and on a real broker
+//! A seed determines calls through the traits of `unseen::broker` (`plan`). The calls run on the simulated cluster and on a real broker
 //! (`play`), and every observation must be the same: records and their offsets, the ends of logs, committed offsets, and the error of each
 //! failed call.
 

@@ -2,7 +2,7 @@
 
 use crate::harness::SplitMix;
 
-/// A producer: the current or the fenced one of a transactional id.
+/// The current or the fenced producer of a transactional id.
 #[derive(Clone, Copy, Debug)]
 pub struct Who {
     pub id: usize,
@@ -34,7 +34,7 @@ pub enum Op {
     Send(Who, To, Vec<Kind>),
     /// Writes a record again, with other headers.
     Copy(Who, To, To),
-    /// Adds an offset of the plain topic to the transaction, with metadata of this length, as the member or as a former one.
+    /// Adds an offset of the plain topic to the transaction, with metadata of this length, as the present or as a former member.
     SendOffset {
         who: Who,
         partition: i32,
@@ -81,7 +81,7 @@ pub fn draw(seed: u64) -> Vec<Op> {
 }
 
 fn light(random: &mut SplitMix) -> Op {
-    // Usually the current producers.
+    // In most calls, the current producer.
     let who = Who { id: random.below(2), is_fenced: random.below(8) == 0 };
     let to = pick(random, &[To(0, 0), To(0, 0), To(0, 1), To(1, 0), To(2, 0)]);
     let offset = i64::try_from(random.below(30)).unwrap_or(0);

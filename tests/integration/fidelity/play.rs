@@ -50,7 +50,7 @@ struct Player<'s, S: Side> {
     ids: Vec<String>,
 }
 
-/// Plays all calls. Returns an observation for each.
+/// Plays all calls. Returns an observation for each call.
 pub fn play<S: Side>(side: &S, names: &Names, plan: &[Op]) -> Vec<String> {
     for (at, (kind, partitions)) in Names::TOPICS.into_iter().enumerate() {
         side.create_topic(&names.topic(at), partitions, kind);
@@ -253,7 +253,7 @@ impl<S: Side> Player<'_, S> {
         format!("{sent:?}, {reports}")
     }
 
-    /// Records that a transaction has written to a partition.
+    /// Notes that a transaction has written to a partition.
     fn touch(&mut self, who: Who, of: TopicPartition, before: Option<Offset>, was_sent: bool) {
         if !who.is_fenced && was_sent {
             let slot = &mut self.slots[who.id];
@@ -501,14 +501,14 @@ impl<S: Side> Player<'_, S> {
             self.reader.ends(of).ok(),
             self.consumer.last_stable_offset(of).ok(),
             self.side.end(of),
-            // A broker that sets timestamps uses its own clock.
+            // A broker that sets timestamps uses its own clock, so the offset differs.
             self.consumer.offset_at(of, time).ok().filter(|_| to.0 != 2),
         )
     }
 
     fn committed(&self) -> String {
         if self.slots.iter().any(|slot| slot.has_offsets) {
-            // A client would wait until its timeout.
+            // A client would wait for the open transaction until its timeout.
             return "unstable".to_owned();
         }
         let of: Vec<_> = (0..self.partitions.cast_signed()).map(|partition| self.at(To(0, partition))).collect();

@@ -1,7 +1,7 @@
 //! Brokers: one that all tests share, one with secure listeners, and brokers for single tests that kill them.
 //!
-//! The shared broker is the first of these: the one in `UNSEEN_TEST_BROKER`; the one of docker-compose.yml, if a Docker engine is running
-//! and `UNSEEN_KAFKA_VERSION` is not set; one that scripts/kafka starts.
+//! The shared broker is the one in `UNSEEN_TEST_BROKER`, if that variable is set. Otherwise, it is the broker of docker-compose.yml if a
+//! Docker engine is running and `UNSEEN_KAFKA_VERSION` is not set, and else a broker that scripts/kafka starts.
 
 use super::segments::transactions_without_end;
 use super::topic::client;
@@ -34,7 +34,7 @@ pub fn broker() -> &'static str {
 enum Shared {
     /// A broker that keeps running after the tests.
     Elsewhere(String),
-    /// A broker of this process. It is static and never dropped, but stops when this process and therefore its stdin ends.
+    /// A broker of this process. The static value is never dropped, but the script stops when this process and therefore its stdin ends.
     Script(Script),
 }
 
@@ -114,7 +114,7 @@ pub struct OwnBroker {
     behind: Vec<String>,
     /// True for each broker that is ready.
     ready: Vec<bool>,
-    // Last, so that the brokers have stopped when the directory is deleted.
+    // This field is last, so that the brokers have stopped when the directory is deleted.
     dir: TempDir,
 }
 

@@ -29,7 +29,7 @@ pub fn difference(expected: &[Vec<TestRecord>], actual: &[Vec<TestRecord>]) -> O
     })
 }
 
-/// Describes the difference at `at`, the first index at which the two differ.
+/// Describes the difference at `at`, the first index at which the records differ.
 fn describe(expected: &[TestRecord], actual: &[TestRecord], at: usize) -> Option<String> {
     match (expected.get(at), actual.get(at)) {
         (None, None) => None,

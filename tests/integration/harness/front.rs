@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread::spawn;
 
-/// Sends a request to the broker, and returns the answer. Both are without their size.
+/// Sends a request to the broker, and returns the answer. Both are without their size prefix.
 pub type Ask<'a> = dyn FnMut(&[u8]) -> io::Result<Vec<u8>> + 'a;
 
 /// Handles a request, and returns the answer for the client.
@@ -58,9 +58,9 @@ pub fn api(request: &[u8]) -> (i16, i16) {
     (number(0), number(2))
 }
 
-/// Makes an answer to `ApiVersions` of a broker that does not know a type of request, or only its versions up to `most`.
+/// Changes an `ApiVersions` response so that the broker seems not to know a type of request, or only its versions up to `most`.
 pub fn limit_api(request: &[u8], answer: &mut [u8], limited: i16, most: Option<i16>) {
-    // Correlation ID, error code, number of entries.
+    // Skips the correlation ID, the error code, and the number of entries.
     let (mut at, size) = if api(request).1 >= 3 { (4 + 2 + 1, 7) } else { (4 + 2 + 4, 6) };
     while at + size <= answer.len() && answer[at..at + 2] != limited.to_be_bytes() {
         at += size;
@@ -68,7 +68,7 @@ pub fn limit_api(request: &[u8], answer: &mut [u8], limited: i16, most: Option<i
     assert!(at + size <= answer.len(), "the broker does not know requests of type {limited}");
     match most {
         Some(most) => answer[at + 4..at + 6].copy_from_slice(&most.to_be_bytes()),
-        // A type that no client knows.
+        // Replaces the type by one that no client knows.
         None => answer[at..at + 2].copy_from_slice(&i16::MAX.to_be_bytes()),
     }
 }

@@ -1,4 +1,4 @@
-//! A broker that lets clients in as Amazon MSK does: by a URL that AWS credentials have signed.
+//! A broker that authenticates clients as Amazon MSK does: by a URL that is signed with AWS credentials.
 //!
 //! The signature is computed from the URL that arrives, so the check does not depend on the code of the worker.
 
@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 pub const REGION: &str = "eu-west-1";
 pub const KEY_ID: &str = "AKIDEXAMPLE";
-/// As AWS, the broker accepts times that differ from its own by less than this.
+/// Like AWS, the broker accepts times that differ from its clock by less than this.
 const SKEW_MAX: Duration = Duration::from_secs(5 * 60);
 
 const API_VERSIONS: i16 = 18;
@@ -21,7 +21,7 @@ const SASL_HANDSHAKE: i16 = 17;
 const SASL_AUTHENTICATE: i16 = 36;
 const SASL_AUTHENTICATION_FAILED: i16 = 58;
 
-/// A broker's view of AWS.
+/// The credentials that the broker accepts, and its sessions.
 pub struct Msk {
     secret: String,
     /// The time by which the broker's clock is ahead.
@@ -56,7 +56,7 @@ impl Msk {
             let correlation = &request[4..8];
             match api(&request) {
                 (API_VERSIONS, _) => ask(&request),
-                // No error, and one mechanism.
+                // The response has no error, and lists one mechanism.
                 (SASL_HANDSHAKE, _) => Ok([correlation, &[0, 0], &1_i32.to_be_bytes(), &string("OAUTHBEARER")].concat()),
                 (SASL_AUTHENTICATE, 1) => {
                     let answer = msk.log_in(&request);

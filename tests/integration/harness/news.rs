@@ -39,9 +39,8 @@ impl Default for News {
 impl News {
     /// The records to produce.
     ///
-    /// Each has about 200 bytes of JSON. The record key and the header `id` are the item's id, and so are `/user_id` and `/news_id`
-    /// combined. The same id is always in the same partition. A header `trace` distinguishes records with the same id, so that it shows
-    /// which of them was emitted.
+    /// Each record has about 200 bytes of JSON. The record key and the header `id` are the item's id, and so are `/user_id` and `/news_id`
+    /// combined. The same id is always in the same partition. A header `trace` distinguishes records with the same id.
     pub fn records(&self) -> Vec<TestRecord> {
         let mut random = SplitMix(self.seed);
         let span = i64::try_from(self.span.as_millis()).expect("a span of less than an eternity");
@@ -88,7 +87,7 @@ impl News {
     }
 }
 
-/// Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014.
+/// A seeded random number generator (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014).
 pub struct SplitMix(pub u64);
 
 impl SplitMix {

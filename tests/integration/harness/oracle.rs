@@ -22,7 +22,7 @@ impl Oracle {
         Self { slice_ms: (window + slices - 1) / slices, slices }
     }
 
-    /// The records that must be emitted, by partition and in order. The record key is the key.
+    /// The records that must be emitted, by partition and in order. The key by which they are deduplicated is the record key.
     pub fn expected(&self, records: &[TestRecord], partitions: usize) -> Vec<Vec<TestRecord>> {
         let mut states = vec![Remembered::default(); partitions];
         let mut expected = vec![Vec::new(); partitions];

@@ -24,7 +24,7 @@ pub fn produce<R: Borrow<TestRecord>>(broker: &str, topic: &str, records: impl I
 /// Records that are produced at a constant rate in the background.
 pub struct Feed {
     sent: Arc<AtomicUsize>,
-    /// The number of records that it may send.
+    /// The number of records that the feed may send.
     allowed: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }

@@ -17,7 +17,7 @@ pub fn open(state: &Path) -> DB {
     DB::open_default(state.join("checkpoints")).expect("the state is a RocksDB")
 }
 
-/// The files with this extension, the largest first. There is at least one.
+/// The files with this extension, the largest first. Panics if there is none.
 pub fn files(state: &Path, ending: &str) -> Vec<PathBuf> {
     let mut files = entries(&state.join("checkpoints"));
     files.retain(|path| path.extension().is_some_and(|found| found == ending));

@@ -39,7 +39,7 @@ pub fn topic_on(broker: &str, hint: &str, replicas: &[i32], properties: &[(&str,
 }
 
 fn create(broker: &str, name: &str, partitions: u32, properties: &[(&str, &str)]) {
-    // The broker's default number of replicas.
+    // -1 means the broker's default number of replicas.
     create_with(broker, name, partitions, TopicReplication::Fixed(-1), properties);
 }
 
@@ -98,7 +98,7 @@ pub fn delete_topics(broker: &str, prefix: &str) {
 
 /// Changes a setting of an existing topic, such as `max.message.bytes`.
 pub fn alter_topic(broker: &str, topic: &str, property: &str, value: &str) {
-    // Settings that are not in the request return to the broker's default.
+    // Settings that are not in the request return to the broker's default, so the request repeats `retention.ms`.
     let change = AlterConfig::new(ResourceSpecifier::Topic(topic)).set(property, value).set("retention.ms", "-1");
     let results = block_on(admin(broker).alter_configs([&change], &options())).expect("the broker answers");
     assert!(results.iter().all(Result::is_ok), "topic {topic} could not be changed: {results:?}");
@@ -173,7 +173,7 @@ pub struct Group {
 
 impl Group {
     pub fn new(broker: &str, group: &str, topic: &str, partitions: usize) -> Self {
-        // Does not wait for open transactions on the offsets.
+        // With `read_uncommitted`, the consumer does not wait for open transactions on the offsets.
         let consumer = client(broker).set("group.id", group).set("isolation.level", "read_uncommitted").create().expect("a consumer");
         let mut all = TopicPartitionList::new();
         for partition in (0..).take(partitions) {
@@ -188,7 +188,7 @@ impl Group {
         committed.elements().iter().map(|element| element.error().ok().map(|()| element.offset().to_raw().unwrap_or(0).max(0))).collect()
     }
 
-    /// True if everything is committed.
+    /// True if the group has committed the end of every partition.
     pub fn has_read_all(&self) -> bool {
         let Some(committed) = self.committed() else { return false };
         (0..).zip(committed).all(|(partition, committed)| {

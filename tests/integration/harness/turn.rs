@@ -1,5 +1,5 @@
 //! Limits the number of concurrent broker tests to `UNSEEN_TEST_JOBS`, eight by default. Tests spend most of their time waiting, but too
-//! many at a time would compete for the cores. `scripts/test` starts more threads than that (`RUST_TEST_THREADS`).
+//! many at a time would compete for the cores. `scripts/test` starts more threads than this limit (`RUST_TEST_THREADS`).
 
 use std::cell::RefCell;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! A proxy to a broker. It can be cut and throttled, and it can delay the end of a transaction.
+//! A proxy to a broker. The proxy can be cut off and throttled, and can delay the end of a transaction.
 
 use super::{PATIENCE, wait_until};
 use std::io::{Read, Write, copy};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-/// Forwards connections to a port of its own.
+/// Forwards connections from a port of its own to the broker.
 pub struct Way {
     port: u16,
     shared: Arc<Mutex<Shared>>,

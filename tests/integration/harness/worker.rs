@@ -10,11 +10,11 @@ use std::time::Duration;
 /// Timeout for the exit of a worker.
 const END_PATIENCE: Duration = Duration::from_secs(30);
 
-/// A running `unseen run`, or another command that runs until it is stopped. Dropping it kills the process. If the test has failed, it also
-/// prints the end of the log.
+/// A running `unseen run`, or another command that runs until it is stopped. Dropping the value kills the process, and prints the end of
+/// the log if the test has failed.
 pub struct Worker {
     child: Child,
-    /// Kills the worker when its stdin ends, which happens even if this process is killed.
+    /// Kills the worker when the guard's stdin ends, which happens even if the test process is killed.
     guard: Child,
     log: PathBuf,
     /// Writes the log of a worker that may not be able to write files. Exits with the worker.
@@ -46,7 +46,7 @@ impl Worker {
     }
 
     /// The same as `start`, with armed fault points (see src/fault.rs): `commit.flushed:3:kill`, or several separated by commas.
-    /// [`Worker::limit_files`] can fill its disk.
+    /// [`Worker::limit_files`] can simulate a full disk.
     pub fn start_armed(config: &Path, overrides: &[&str], faults: &str, log: &Path) -> Self {
         let mut command = Command::new("sh");
         command.args(["-c", r#"trap '' XFSZ; exec "$0" "$@""#, env!("CARGO_BIN_EXE_unseen")]);
@@ -58,7 +58,7 @@ impl Worker {
         worker
     }
 
-    /// The same as `start`, but files cannot grow beyond `bytes`, which looks like a full disk. [`Worker::lift_file_limit`] ends that.
+    /// The same as `start`, but files cannot grow beyond `bytes`, which looks like a full disk. [`Worker::lift_file_limit`] ends this.
     pub fn start_on_full_disk(config: &Path, overrides: &[&str], bytes: u64, log: &Path) -> Self {
         let mut command = Command::new("sh");
         // If the signal is ignored, the write fails with an error, as on a full disk.
@@ -140,7 +140,7 @@ impl Worker {
         }
     }
 
-    /// The process has not been reaped, so its ID cannot belong to another process.
+    /// Sends a signal. The process has not been reaped, so its ID cannot belong to another process.
     fn signal(&mut self, name: &str) {
         let status = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status();
         assert!(status.is_ok_and(|status| status.success()), "SIG{name} could not be sent");
@@ -193,9 +193,9 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // The guard first, because it knows the process only by its ID.
+        // Kills the guard first, because the guard knows the process only by its ID.
         for child in [&mut self.guard, &mut self.child] {
-            // Fails only if it has already exited.
+            // Fails only if the child has already exited.
             let _ = child.kill();
             let _ = child.wait();
         }

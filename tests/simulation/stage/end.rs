@@ -29,7 +29,7 @@ impl Stage<'_> {
 
     pub(super) fn finish(&mut self) {
         self.feed_until(self.records.len());
-        // Slow brokers stay slow.
+        // All faults end, except that slow brokers stay slow.
         self.simulation.set_faults(Faults { record_time: self.record_time(), ..Faults::none() });
         self.members.iter_mut().for_each(|member| member.disk.set_full(false));
         let is_read = self.wait_for(self.limit, Self::is_read);
@@ -54,7 +54,7 @@ impl Stage<'_> {
         for number in self.running() {
             self.terminate(number);
         }
-        // The election may have been armed for the last rebalance.
+        // An armed election may happen in the last rebalance, and the new leaders may not show everything at first.
         assert!(self.wait_for(self.limit, is_visible), "a part of what was written stays above its last stable offset");
         self.compare(&inputs);
         self.check_emitted_again();
@@ -69,8 +69,8 @@ impl Stage<'_> {
         truth::check(&self.plan.options, promises, (&[], &self.before), inputs, &written);
     }
 
-    /// Compares what was written so far with what an undisturbed run writes for the committed records, if no transaction is open. A commit
-    /// that is not atomic shows even if no process is killed in the middle of it.
+    /// If no transaction is open, compares what was written so far with what an undisturbed run writes for the committed records. This
+    /// detects a commit that is not atomic, even if no process is killed in the middle of it.
     pub(super) fn compare_so_far(&mut self) {
         if !self.promise.exact || !self.plan.options.is_ordered() || self.plan.steps.iter().any(|step| step.fault.changes_the_input()) {
             return;
@@ -114,7 +114,7 @@ impl Stage<'_> {
         (0..self.plan.partitions).map(|partition| self.read("out", partition, Isolation::ReadCommitted)).collect()
     }
 
-    /// The records of the inputs that the group must read.
+    /// The records that the group must read, by input and partition.
     pub(super) fn inputs(&self) -> Vec<Vec<Vec<TestRecord>>> {
         let of = |topic| (0..self.partitions()).map(|partition| self.read(topic, partition, Isolation::ReadCommitted)).collect::<Vec<_>>();
         let mut input = self.former.clone();

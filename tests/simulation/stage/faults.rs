@@ -25,7 +25,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Runs two processes with the same names, each with a disk from the same moment.
+    /// Runs two processes with the same name. Both start with a copy of the same disk.
     pub(super) fn twin(&mut self, number: usize, killed: bool) {
         self.kill(number);
         let disk = self.members[number].disk.copy();
@@ -41,7 +41,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Everything is read; then the processes get another condition, emit other records of a key, or have another number of entries.
+    /// Waits until everything is read, then changes the condition, `emit`, or the number of entries of all processes.
     pub(super) fn change_after_reading(&mut self, change: Change) {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before its configuration changes");
         self.while_all_are_down(|stage| {
@@ -86,7 +86,7 @@ impl Stage<'_> {
         self.start(number);
     }
 
-    /// The same with a group coordinator, which answers with outdated committed offsets.
+    /// Freezes a group coordinator, lets the group continue, and restores a process's partitions while the former coordinator answers.
     pub(super) fn ask_former_coordinator(&mut self, number: usize) {
         let (after, time) = (Duration::from_secs(2), Duration::from_secs(2));
         self.simulation.answer_from_former_coordinator(GROUP, after, time);
@@ -96,7 +96,7 @@ impl Stage<'_> {
         self.start(number);
     }
 
-    /// Reads a partition of the input. After an election, the new leader may show less than the group has read, until followers fetch.
+    /// Reads a whole partition of the input. Waits first, because a leader may show less than the group has read until its followers fetch.
     fn read_whole(&self, partition: i32) -> Vec<TestRecord> {
         let is_visible = || self.simulation.offsets(&at("in", partition)).is_none_or(|[_, last_stable, _, end]| last_stable == end);
         assert!(self.simulation.wait_for(STEP, self.limit, is_visible), "a part of the input stays above its last stable offset");
@@ -127,7 +127,6 @@ impl Stage<'_> {
         assert!(self.wait_for(self.limit, is_noticed), "the group does not notice that the log is shorter");
     }
 
-    /// Waits until everything is read.
     pub(super) fn wait_until_read(&mut self) {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input");
     }
@@ -175,8 +174,8 @@ impl Stage<'_> {
         self.simulation.end_transaction(producer, &of, false);
     }
 
-    /// Writes two transactions of other producers, with records of the stream before, between, and after their records. They end later, the
-    /// second one first.
+    /// Writes two transactions of other producers, with records of the stream before, between, and after their records. The transactions
+    /// end later, the second one first.
     pub(super) fn mix_transaction(&mut self, partition: i32, ms: u64, committed: bool) {
         let of = at("in", partition);
         for (part, is_commit) in [(1, committed), (2, !committed)] {
@@ -238,8 +237,7 @@ impl Stage<'_> {
             }
         });
         if self.plan.has(&Fault::LoseOffsets) {
-            // A group that loses its offsets before it has committed anything resumes at its checkpoints, and therefore loses the reset,
-            // too.
+            // A group that loses its offsets before it has committed anything would resume at its checkpoints, which undoes the reset.
             self.wait_until_read();
         }
     }

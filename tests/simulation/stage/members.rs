@@ -26,7 +26,7 @@ pub(super) struct Member {
     pub(super) old_disk: Option<MemoryDisk>,
     pub(super) running: Option<Life>,
     pub(super) clock_ahead: i64,
-    /// The reason for its last exit.
+    /// The reason for the last exit of the process.
     pub(super) ended: String,
 }
 
@@ -37,11 +37,11 @@ pub(super) struct Life {
     pub(super) view: View,
 }
 
-/// The configuration that a process works with, and its counts. A pattern may match other topics later.
+/// The configuration and the counts of a process. Both are replaced when a pattern matches other topics.
 pub(super) type View = Arc<Mutex<(Arc<Config>, Arc<Stats>)>>;
 
 impl Life {
-    /// The reason why the process is not ready, or the partition that lags although everything was read. `None` if all is well.
+    /// The reason why the process is not ready, or the partition that lags although everything was read. `None` if there is neither.
     pub(super) fn trouble(&self) -> Option<String> {
         let identity = Identity { instance: Some("simulated"), time_ms: 0, started_ms: 0, draining: false, login_trouble: None };
         let process =
@@ -135,7 +135,7 @@ impl Stage<'_> {
         life.stop.store(true, Ordering::Relaxed);
         life.process.resume();
         if !self.simulation.wait_for(STEP, Duration::from_secs(30), || life.process.has_ended()) {
-            // Like `worker.shutdown_timeout`.
+            // A real process would exit after `worker.shutdown_timeout`.
             life.process.kill();
             life.process.wait();
         }
@@ -156,7 +156,7 @@ impl Stage<'_> {
         "in good order, or killed".to_owned()
     }
 
-    /// Fails the plan unless a process may exit for this reason.
+    /// Panics if a process must never exit for this reason.
     pub(super) fn check_reason(error: &str) {
         let is_wrong = ["from its changelog: ", "arrived through the consumer's own queue", "another consumer group or key space writes"];
         assert!(!is_wrong.iter().any(|wrong| error.contains(wrong)), "a process ended: {error}");
@@ -237,7 +237,7 @@ fn round(
     let stats = Arc::new(Stats::new(&resolved.config));
     *view.lock().expect("no panic") = (Arc::clone(&resolved.config), Arc::clone(&stats));
     let instance = config.kafka.instance_id.clone().map_or_else(|| store.instance_id(), Ok).map_err(|error| text(&error))?;
-    // Ends this round. `stop` ends the process.
+    // `drain` ends this round, and `stop` ends the process.
     let drain = if config.patterns.is_empty() { Arc::clone(stop) } else { Arc::default() };
     let shared = Shared {
         broker: broker.clone(),
@@ -263,7 +263,7 @@ fn round(
             let thread = std::thread::Builder::new().name(process).spawn(move || {
                 task.run(|| {
                     let ended = work(number, shared);
-                    // The other workers drain, too.
+                    // When one worker ends, the other workers drain.
                     drain.store(true, Ordering::Relaxed);
                     ended
                 })

@@ -29,7 +29,7 @@ const GROUP: &str = "group";
 const BEFORE: usize = 20;
 /// The time that the group may take to commit everything after the last fault.
 const LIMIT: Duration = Duration::from_secs(600);
-/// The same for a worker with a defect, which may never commit everything.
+/// The limit for a worker with a defect, which may never commit everything.
 const LIMIT_WITH_DEFECT: Duration = Duration::from_secs(120);
 const STEP: Duration = Duration::from_millis(100);
 /// Maximum number of client calls in a plan. This is many times the number that any plan needs, so that a worker that loops without
@@ -41,7 +41,7 @@ type Configs = BTreeMap<(String, Vec<String>), Arc<Config>>;
 struct Stage<'p> {
     plan: &'p Plan,
     simulation: Simulation,
-    /// The virtual time that the group may take to get to a state.
+    /// The longest virtual time to wait until the group reaches a state.
     limit: Duration,
     memory: Memory,
     members: Vec<Member>,
@@ -57,11 +57,11 @@ struct Stage<'p> {
     /// The number of records per partition of the input that other producers write in transactions.
     mixed: Vec<usize>,
     has_more_partitions: bool,
-    /// Records of each partition of the input that were read when the condition changed, once for each change.
+    /// For each change of the condition: the number of records of each partition of the input that the group had read before it.
     condition_changes: Vec<Vec<usize>>,
-    /// The same for changes of the records of a key that are emitted.
+    /// Like `condition_changes`, for changes of `emit`.
     emit_changes: Vec<Vec<usize>>,
-    /// The same for the first of two entries.
+    /// Like `condition_changes`, for adding and removing the first of two entries.
     rule_changes: Vec<Vec<usize>>,
     kills: u64,
     other: bool,
@@ -86,7 +86,7 @@ pub fn digest(plan: &Plan) -> (u64, u64) {
 }
 
 fn simulate(plan: &Plan, defect: Option<&'static str>) -> (u64, (u64, u64)) {
-    // After the records' times, but before the latest time that moves a window.
+    // The brokers' clock starts after the times of the records, but before the latest time that moves a window.
     let options = unseen::sim::Options { epoch_ms: 1_790_000_000_000, step_limit: STEPS_MAX, defect, ..unseen::sim::Options::default() };
     Simulation::run(plan.seed, options, |simulation| {
         let limit = if defect.is_some() { LIMIT_WITH_DEFECT } else { LIMIT };
@@ -102,7 +102,7 @@ fn simulate(plan: &Plan, defect: Option<&'static str>) -> (u64, (u64, u64)) {
     })
 }
 
-/// The settings of the input.
+/// The topic options of the input.
 fn input_options(plan: &Plan) -> TopicOptions {
     TopicOptions { after_max_ms: i64::MAX, log_append_time: plan.append_time, ..TopicOptions::default() }
 }
@@ -327,7 +327,7 @@ impl<'p> Stage<'p> {
             Fault::Change(change @ (Change::When | Change::Emit | Change::Rules)) => self.change_after_reading(*change),
             Fault::Change(change) => self.while_all_are_down(|stage| stage.memory.change(*change, &stage.plan.options)),
             Fault::AddPartitions => self.add_partitions(),
-            // If nothing was ever logged, only the offsets show that the group has started.
+            // If nothing was ever logged, only the offsets show that the group has started, so they must remain.
             Fault::LoseOffsets if self.plan.options.has("start = \"latest\"") && !self.has_logged() => {}
             Fault::LoseOffsets => self.while_all_are_down(|stage| stage.simulation.delete_group(GROUP)),
             Fault::Outage { ms } => {

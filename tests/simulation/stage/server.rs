@@ -1,7 +1,7 @@
-//! A server alongside the workers. It follows the changelog, is killed and frozen, and is queried for every key.
+//! A server alongside the workers. The server follows the changelog, is killed and frozen, and is queried for every key.
 //!
-//! Its answers are judged at the end, when the group has read everything. Every answer has a time. All keys that the group had committed
-//! before that time must be known.
+//! The test judges the server's answers at the end, when the group has read everything. Every answer has a time. The answer must report all
+//! keys as seen that the group had committed before that time.
 
 use super::{BEFORE, GROUP, Stage, at};
 use crate::harness::TestRecord;
@@ -18,7 +18,7 @@ use unseen::follower::{Answer, Follower, Query, Unavailable};
 use unseen::runtime;
 use unseen::sim::{Ended, Isolation, Process, SimBroker};
 
-/// The number of keys that occur in no record.
+/// The number of keys that occur in no record, to count false positives.
 const STRANGERS: usize = 200;
 /// The virtual time between two queries.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -110,12 +110,12 @@ impl Stage<'_> {
         }
     }
 
-    /// Records what is committed, takes the answers, and restarts the server if the workers have another configuration.
+    /// Records the progress of the group, takes the server's answers, and restarts the server if the workers have another configuration.
     pub(super) fn tend_server(&mut self) {
         if self.server.is_none() {
             return;
         }
-        // For a moment, a new leader may hide records that a process has read.
+        // The records are counted as they were fed, because a new leader may hide records for a moment that a process has already read.
         let skipped = if self.plan.options.has("start = \"latest\"") { BEFORE } else { 0 };
         let fed = &self.records[skipped..self.fed.max(skipped)];
         let count = |partition: i32| {
@@ -156,7 +156,7 @@ impl Stage<'_> {
         self.server.iter_mut().for_each(|server| server.sights.clear());
     }
 
-    /// The number of input records per partition whose offset matches, in the numbering of [`Stage::inputs`].
+    /// The number of records per partition of the input whose offset matches, with the records of a deleted input, as in [`Stage::inputs`].
     pub(super) fn input_counts(&self, is_such: impl Fn(i32, i64) -> bool) -> Vec<usize> {
         let count = |partition: i32| {
             let place = usize::try_from(partition).expect("a partition");
@@ -187,7 +187,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Panics unless every answer of the server is true. Keys from before the group's start may be known or not.
+    /// Panics unless every answer of the server is correct. Keys from before the group's start may be known or not.
     pub(super) fn judge_server(&mut self, inputs: &[Vec<Vec<TestRecord>>]) {
         let Some(server) = self.server.take() else { return };
         let options = &self.plan.options;
@@ -208,7 +208,7 @@ impl Stage<'_> {
                 known.seen.extend(truth::ids_in_space(&records[..emitted]));
             }
             if options.has("cold_start = \"empty\"") && self.plan.has_reset_offset() {
-                // The workers have forgotten some keys, too.
+                // The workers have forgotten some keys, so the server may have forgotten them, too.
                 known.maybe.append(&mut known.seen);
             }
             let answered = |seen| server.keys.iter().zip(&given.seen).filter(move |(_, said)| **said == seen).map(|(key, _)| key);
@@ -237,7 +237,7 @@ fn filter(plan: &Plan, memory: &Memory) -> (Option<String>, f64) {
     match plan.server {
         Some(ServerFilter::Aging) if !retracts => own("aging", OFTEN),
         Some(ServerFilter::Worker) => memory.rate_of_follower(retracts).map_or_else(|| own("cuckoo", RARELY), |rate| (None, rate)),
-        // A filter with many false positives would retract other keys.
+        // Retractions need a low rate, because a filter with many false positives would retract other keys.
         _ => own("cuckoo", RARELY),
     }
 }
@@ -263,7 +263,7 @@ fn serve(
             let (user, item) = std::str::from_utf8(key).ok().and_then(|key| key.split_once('/')).expect("a user and an item");
             space.add(&mut query, [user, item].map(str::as_bytes).into_iter()).map_err(|error| error.to_string())?;
         }
-        // The server may become ready while it answers. It then knows everything that was committed before it started.
+        // The server may become ready while it answers. It then knows everything that was committed before the server started.
         let as_of = space.as_of().unwrap_or(began);
         match space.answer(&mut query) {
             (answers, None) => {

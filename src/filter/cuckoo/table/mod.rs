@@ -1,9 +1,9 @@
 //! A cuckoo table: fingerprints in buckets, each with a generation tag.
 //!
-//! Partial-key cuckoo hashing (Fan, Andersen, Kaminsky, Mitzenmacher: "Cuckoo Filter: Practically Better Than Bloom", 2014), but
-//! for any number of buckets: the two buckets of a fingerprint add up to a hash of the fingerprint, modulo the number of buckets,
-//! so each bucket follows from the other. Slots are packed without gaps. Must never lose a slot unless asked to: a failed
-//! insertion leaves the table unchanged.
+//! The table uses partial-key cuckoo hashing (Fan, Andersen, Kaminsky, Mitzenmacher: "Cuckoo Filter: Practically Better Than Bloom",
+//! 2014), extended to any number of buckets. The numbers of a key's two buckets add up to a hash of its fingerprint, modulo the number of
+//! buckets, so each bucket follows from the other bucket and the fingerprint. Slots are packed without gaps. The table must never lose a
+//! fingerprint unless it is removed or has expired: a failed insertion leaves the table unchanged.
 
 use crate::filter::hash::{SplitMix, mix, scale};
 use crate::filter::paged_buffer::PagedBuffer;
@@ -11,9 +11,9 @@ use crate::key::Fingerprint;
 
 /// Maximum number of fingerprints that an insertion moves before it gives up (the paper's number).
 const KICKS: usize = 500;
-/// Maximum bits per slot: with seven bits before it, a slot fits into a word.
+/// Maximum bits per slot. A slot may start at any bit of a byte, and must end within the 64 bits from the start of that byte.
 pub(super) const SLOT_BITS_MAX: u32 = 57;
-/// Bytes after the last slot, so that every slot can be read as part of a word.
+/// Unused bytes after the last slot, so that even this slot can be read as part of an eight-byte word.
 const PAD_BYTES: u64 = 8;
 
 /// Size of a table with buckets of `B` slots.
@@ -23,7 +23,7 @@ pub(super) struct TableLayout<const B: usize> {
     pub(super) buckets: u64,
     /// Bits per fingerprint, f.
     pub(super) fingerprint_bits: u32,
-    /// Number of generations at a time, and therefore of different tags.
+    /// Number of different tags: one for each generation that can exist at the same time.
     pub(super) tags: u64,
 }
 
@@ -39,12 +39,12 @@ impl<const B: usize> TableLayout<B> {
         self.buckets.saturating_mul(B as u64)
     }
 
-    /// Planned number of keys: a load of 0.95.
+    /// Planned number of keys: 95 % of the slots.
     pub(super) const fn capacity(self) -> u64 {
         self.slots() - self.slots().div_ceil(20)
     }
 
-    /// Bits that distinguish the generations, t.
+    /// Number of bits of a tag, t.
     pub(super) const fn tag_bits(self) -> u32 {
         u64::BITS - self.tags.saturating_sub(1).leading_zeros()
     }
@@ -65,7 +65,7 @@ impl<const B: usize> TableLayout<B> {
     pub(super) fn rate(self, keys: f64) -> f64 {
         let asked = 2.0 * B as f64 * keys / self.slots() as f64;
         let each = 1.0 / (2.0_f64.powi(self.fingerprint_bits.cast_signed()) - 1.0).max(1.0);
-        // 1 - (1 - each)^asked, without cancellation.
+        // 1 - (1 - each)^asked, without loss of precision at small rates.
         -((-each).ln_1p() * asked).exp_m1()
     }
 }
@@ -84,8 +84,8 @@ impl Place {
     }
 }
 
-/// Slots in buckets of `B`. A slot is a nonzero fingerprint above a tag. An empty slot is all zeros. A slot with a tag of no
-/// generation, from a forged page, counts as empty.
+/// A table with `B` slots per bucket. A slot has a tag in its low bits, and a nonzero fingerprint above the tag. An empty slot is all
+/// zeros. A slot with an invalid tag, which can only come from a forged or damaged page, counts as empty.
 #[derive(Debug)]
 pub(super) struct Table<const B: usize> {
     layout: TableLayout<B>,
@@ -102,7 +102,7 @@ impl<const B: usize> Table<B> {
         Some(Self { layout, slot_bits: layout.slot_bits(), tag_bits: layout.tag_bits(), used: 0, buffer })
     }
 
-    /// Creates the empty table that reads the pages of a table with `used` filled slots.
+    /// Creates a table with empty slots, whose pages are yet to be read. They have `used` filled slots.
     pub(super) fn restored(layout: TableLayout<B>, used: u64) -> Option<Self> {
         Some(Self { used, ..Self::new(layout)? })
     }
@@ -117,19 +117,19 @@ impl<const B: usize> Table<B> {
     }
 
     pub(super) fn place(&self, fingerprint: Fingerprint) -> Place {
-        // Zero marks an empty slot.
+        // A fingerprint is at least 1, because zero marks an empty slot.
         let own = 1 + scale(fingerprint.high(), (1 << self.layout.fingerprint_bits) - 1);
         let bucket = scale(fingerprint.low(), self.layout.buckets);
         Place { fingerprint: own, buckets: [bucket, self.other(bucket, own)] }
     }
 
-    /// The other bucket of a fingerprint. Applied twice, it returns the first bucket.
+    /// Returns the other bucket of a fingerprint. For that bucket, this function returns the first bucket again.
     fn other(&self, bucket: u64, fingerprint: u64) -> u64 {
         let sum = scale(mix(fingerprint), self.layout.buckets);
         if sum >= bucket { sum - bucket } else { sum + (self.layout.buckets - bucket) }
     }
 
-    /// The byte in which a slot starts, and the number of bits before the slot.
+    /// Returns the byte in which a slot starts, and the number of bits in that byte before the slot.
     fn at(&self, slot: u64) -> (usize, u32) {
         let bit = slot * u64::from(self.slot_bits);
         ((bit / 8) as usize, (bit % 8) as u32)
@@ -154,7 +154,7 @@ impl<const B: usize> Table<B> {
         self.buffer.touch(byte + (shift + self.slot_bits - 1) as usize / 8);
     }
 
-    /// Returns the fingerprint and tag of a slot, or `None` if it is empty.
+    /// Returns the fingerprint and tag of a slot, or `None` if the slot is empty.
     fn read(&self, slot: u64) -> Option<(u64, u64)> {
         let value = self.get(slot);
         let (fingerprint, tag) = (value >> self.tag_bits, value & ((1 << self.tag_bits) - 1));
@@ -184,7 +184,8 @@ impl<const B: usize> Table<B> {
         holds(place.buckets[0]) || holds(place.buckets[1])
     }
 
-    /// XORs the first and last bytes that a lookup reads, so that they are loaded into the cache.
+    /// Loads the bytes that a lookup reads into the cache, by reading the first and last byte of each bucket. Returns the XOR of the
+    /// bytes, so that the compiler does not remove the reads.
     pub(super) fn glance(&self, place: Place) -> u8 {
         let bytes = self.buffer.bytes();
         let ends = |bucket| bytes[self.at(bucket * B as u64).0] ^ bytes[self.at((bucket + 1) * B as u64 - 1).0];
@@ -209,7 +210,8 @@ impl<const B: usize> Table<B> {
         if let Some(slot) = place.buckets.iter().find_map(|&bucket| self.vacant(bucket)) {
             return self.fill(slot, carried);
         }
-        // The path is computed from the key itself, so that the same stream produces the same table.
+        // The key itself is the seed of the path along which fingerprints are moved, so that the same stream always produces the same
+        // table.
         let mut numbers = SplitMix(place.fingerprint ^ place.buckets[0]);
         let mut bucket = place.buckets[usize::from(numbers.next() >> 63 == 1)];
         let mut way = Vec::with_capacity(KICKS);
@@ -237,8 +239,8 @@ impl<const B: usize> Table<B> {
         })
     }
 
-    /// Inserts a key of a table with the same layout, or extends the lifetime of the existing copy. Returns false if there is no
-    /// room.
+    /// Inserts a key from a table with the same layout, or extends the lifetime of the existing copy. `new` is the tag of the key, and
+    /// `now` the current tag. Returns false if there is no room.
     pub(super) fn merge(&mut self, place: Place, new: u64, now: u64) -> bool {
         let copy = self.copies(place).next();
         let Some((slot, own)) = copy else { return self.used < self.layout.capacity() && self.insert(place, new) };
@@ -260,8 +262,8 @@ impl<const B: usize> Table<B> {
         before
     }
 
-    /// Starts `passed` generations after `now`: one pass over all slots removes the keys whose tags will be reused. Writes only
-    /// to slots that are removed.
+    /// Advances by `passed` generations from the tag `now`: one pass over all slots removes the keys whose tags will be reused. Writes
+    /// only to slots that it empties, so that pages without such slots stay clean.
     pub(super) fn expire(&mut self, now: u64, passed: u64) {
         self.used = 0;
         for slot in 0..self.layout.slots() {
@@ -274,7 +276,7 @@ impl<const B: usize> Table<B> {
     }
 }
 
-/// Number of generations between a tag's generation and `now`.
+/// Returns how many generations ago the tag was current. `now` is the current tag.
 pub(super) const fn age(tag: u64, now: u64, tags: u64) -> u64 {
     if tag <= now { now - tag } else { now + (tags - tag) }
 }
