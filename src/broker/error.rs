@@ -44,7 +44,7 @@ pub enum Error {
     Fatal(String),
     /// The group has another member with this consumer's static name, or treats this consumer as another one. This consumer cannot be used
     /// any longer. A new consumer can find out which is the case.
-    #[error("another process has joined the group as the same member; give each process its own kafka.instance_id")]
+    #[error("another process joined the group with the same kafka.instance_id; give each process its own kafka.instance_id")]
     Fenced,
     /// The process had to stop while it was waiting.
     #[error("interrupted, because the process is stopping")]

@@ -58,7 +58,7 @@ impl Database {
 
     /// Returns the content of a stored fingerprint, if there is one.
     pub(super) fn content(&self, key: &[u8]) -> Result<Option<u64>, DatabaseError> {
-        let invalid = || DatabaseError { message: "Corruption: a fingerprint has an invalid content".to_owned(), is_corruption: true };
+        let invalid = || DatabaseError { message: "Corruption: a fingerprint has invalid content".to_owned(), is_corruption: true };
         match self {
             Self::RocksDb(db) => db.get_pinned(key)?.map(|value| content(&value).ok_or_else(invalid)).transpose(),
             #[cfg(feature = "faults")]
