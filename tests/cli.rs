@@ -177,7 +177,7 @@ fn check_validates_serve_if_it_is_configured() {
     let filter = "filter = { capacity = 1000, confirm = true }";
     for (piece, by, reason) in [
         ("[log]", "changelog = false\n[log]", "serve: state.changelog is false"),
-        (filter, "filter = { kind = \"exact\" }", "serve: space \"in\": a filter of kind \"exact\" is on the worker's disk"),
+        (filter, "filter = { kind = \"exact\" }", "serve: space \"in\": a filter of kind \"exact\" stores its keys on the worker's disk"),
         (
             filter,
             "filter = { kind = \"exact\" }\nemit = \"on_change\"",
@@ -226,11 +226,11 @@ fn replay_reports_key_conflicts() {
     fs::write(&input, "{\"id\":1,\"version\":1}\n{\"id\":1,\"version\":2}\n{\"id\":1,\"version\":1}\n").unwrap();
     let name = input.to_string_lossy();
     let (code, _, summary) = setup.run(&["replay", &name]);
-    let line = "50 % of the duplicates of field `/id` differ in /version (2 compared). Check whether it is part of the key. If it is not, set key_conflicts = { except = [\"/version\"] } to ignore it.";
+    let line = "50 % of the duplicates of field `/id` differ in /version (2 compared). Check whether the key lacks a field. If it does not, set key_conflicts = { except = [\"/version\"] } to ignore the difference.";
     assert!(code == Some(0) && summary.contains(line), "{summary}");
     let except = "topics[0].key_conflicts={ except = [\"/version\"] }";
     let (code, _, said) = setup.run(&["replay", "--set", except, &name]);
-    assert!(code == Some(0) && !said.contains("part of the key"), "{said}");
+    assert!(code == Some(0) && !said.contains("the key lacks a field"), "{said}");
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn a_refused_connection_is_reported_while_waiting() {
     check.kill().unwrap();
     check.wait().unwrap();
     let told = told.expect("the command ended without this message");
-    assert!(told.starts_with("no broker answers yet; waiting ") && told.contains(&port.to_string()), "{told}");
+    assert!(told.starts_with("no broker has answered yet; waiting ") && told.contains(&port.to_string()), "{told}");
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn sigterm_ends_the_wait_for_a_broker() {
     let setup = Setup::new("", ID);
     let mut run = setup.command(&["run"]).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
-    assert!(lines.any(|line| line.contains("no broker answers yet; waiting")), "the command ended without this message");
+    assert!(lines.any(|line| line.contains("no broker has answered yet; waiting")), "the command ended without this message");
     assert!(Command::new("kill").arg(run.id().to_string()).status().unwrap().success());
     assert!(run.wait().unwrap().success());
 }
@@ -625,7 +625,8 @@ fn requests_for_other_hosts_are_rejected_on_loopback() {
         for host in ["evil", "evil.example:8080"] {
             let answer = waiting.ask(path, host).unwrap();
             assert!(
-                answer.starts_with("HTTP/1.1 421 ") && answer.ends_with("request localhost, or set http.listen to another address\n"),
+                answer.starts_with("HTTP/1.1 421 ")
+                    && answer.ends_with("use the host name localhost, or set http.listen to another address\n"),
                 "{path}: {answer}"
             );
         }

@@ -112,5 +112,5 @@ fn records_without_the_proposed_key_need_a_topic() {
     let error = refused(init(&["--ignore", "/at", "--sample", "-"]).write_stdin(sample.clone()));
     assert!(error.contains("1 of 1320 records have no such key, and would stop the worker"), "{error}");
     let text = printed(init(&["--ignore", "/at", "--dead-letters", "news.dead", "--sample", "-"]).write_stdin(sample));
-    assert!(text.contains("# - 1 of 1320 records have no such key, so on_invalid decides about them."), "{text}");
+    assert!(text.contains("# - 1 of 1320 records have no such key, so on_invalid decides what happens to them."), "{text}");
 }

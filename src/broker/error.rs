@@ -46,7 +46,7 @@ pub enum Error {
     Fatal(String),
     /// Another process has joined the group with this consumer's static name (`group.instance.id`), or the group mistakes this consumer for
     /// another process. The consumer can no longer be used. `worker/rejoin.rs` distinguishes the two cases.
-    #[error("another process has joined the group as the same member; give each process its own kafka.instance_id")]
+    #[error("another process joined the group with the same kafka.instance_id; give each process its own kafka.instance_id")]
     Fenced,
     /// The process had to stop while it was waiting.
     #[error("interrupted, because the process is stopping")]

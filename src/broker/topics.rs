@@ -144,7 +144,7 @@ pub fn followed<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool)
 pub fn report(stats: &Stats, left_out: Vec<LeftOut>) {
     let known = stats.left_out();
     for left_out in left_out.iter().filter(|left_out| !known.contains(left_out)) {
-        tracing::warn!("{left_out}; the worker checks it again every time it lists the topics");
+        tracing::warn!("{left_out}; the worker checks this topic again every time it lists the topics");
     }
     stats.set_left_out(left_out);
 }
@@ -203,12 +203,14 @@ pub fn watch<B: Broker>(broker: &B, config: &Config, current: &Resolved, stats: 
                 }
                 if is_rebuilding {
                     super::throttle::report("topics: rebuilding", |_| {
-                        tracing::info!("other topics match the patterns in `input`; they are read after the states are rebuilt");
+                        tracing::info!(
+                            "the topics that match the patterns in `input` have changed; the workers restart when the running rebuilds have finished"
+                        );
                     });
                 }
             }
             Err(error) => super::throttle::report(&format!("topics: {error}"), |_| {
-                tracing::warn!(error = %error, "cannot find the topics that match the patterns; trying again");
+                tracing::warn!(error = %error, "cannot list the topics that match the patterns in `input`; retrying");
             }),
         }
     }

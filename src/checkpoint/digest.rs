@@ -17,7 +17,7 @@ pub fn digest(store: &Store, id: &PartitionId, metadata: &CheckpointMetadata) ->
         exact.generations.iter_mut().for_each(|generation| generation.id = 0);
     }
     let mut hash = Xxh3::new();
-    let metadata = serde_json::to_vec(&state).map_err(|error| Error::Merge(format!("the metadata of {id}: {error}")))?;
+    let metadata = serde_json::to_vec(&state).map_err(|error| Error::Merge(format!("cannot serialize the metadata of {id}: {error}")))?;
     hash.update(&metadata);
     store.each_page(id, &mut |bytes| hash.update(bytes))?;
     for (generation, slice) in generations {

@@ -152,17 +152,18 @@ impl Settings {
         Origin::new(&owner, &keys, &clock, &self.filter)
     }
 
-    /// Describes the first difference between these settings and `now`, for use within a sentence: `its window was X and is Y`.
+    /// Describes the first difference between these settings and `now`, for use within a sentence: `its window is X, but the configured
+    /// window is Y`.
     #[must_use]
     pub fn difference(&self, now: &Self) -> String {
         if self.window != now.window {
-            format!("its window was {} and is {}", self.window, now.window)
+            format!("its window is {}, but the configured window is {}", self.window, now.window)
         } else if self.hash != now.hash {
-            format!("its keys were hashed by {} and are hashed by {}", self.hash, now.hash)
+            format!("its keys are hashed by {}, but the configuration hashes keys by {}", self.hash, now.hash)
         } else if self.filter != now.filter {
-            format!("its filter was {} and is {}", self.filter, now.filter)
+            format!("its filter is {}, but the configured filter is {}", self.filter, now.filter)
         } else {
-            format!("its keys were taken from {:?} and are taken from {:?}", self.keys, now.keys)
+            format!("its keys are taken from {:?}, but the configuration takes keys from {:?}", self.keys, now.keys)
         }
     }
 }
@@ -198,7 +199,7 @@ pub enum Error {
         what: String,
     },
     /// The stored state of a partition was lost.
-    #[error("state directory {}: the store was quarantined, so the stored keys of {id} are lost; the partition must be restored", .dir.display())]
+    #[error("state directory {}: the store was moved aside or deleted, so the stored keys of {id} are lost; the partition must be restored", .dir.display())]
     Lost {
         dir: PathBuf,
         /// The id of the lost state.

@@ -200,7 +200,7 @@ fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
 fn interrupted(path: &Path, written: u64) -> String {
     let what = if path == Path::new("-") { "the output is incomplete" } else { "no file was written" };
     format!(
-        "interrupted after {} records, {what}; run the command again, or capture less with --from, --to, or --limit",
+        "interrupted after {} records, so {what}; run the command again, or capture less with --from, --to, or --limit",
         HumanCount(written)
     )
 }
@@ -261,7 +261,7 @@ fn exists(path: &Path) -> String {
 /// Error message for output that cannot be written.
 fn unwritten(path: &Path) -> String {
     if path == Path::new("-") {
-        return "cannot write to stdout, the output is incomplete; free disk space, and run the command again".to_owned();
+        return "cannot write to stdout, so the output is incomplete; free disk space, and run the command again".to_owned();
     }
-    format!("cannot write {}, no file was written; free disk space, or use another disk", path.display())
+    format!("cannot write {}, so no file was written; free disk space, or use another disk", path.display())
 }

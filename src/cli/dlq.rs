@@ -153,10 +153,13 @@ fn text(args: &RedriveArgs, redriven: &Redriven) -> String {
     let mut lines = vec![format!("{did} {} {letters}\n", HumanCount(count)), table(&rows.collect::<Vec<_>>())];
     let list = |kinds: &BTreeSet<String>| kinds.iter().map(|kind| kind.replace('/', " ")).collect::<Vec<_>>().join(", ");
     if !redriven.left_out.is_empty() {
-        lines.push(format!("left out; select them with --reason and --topic: {}\n", list(&redriven.left_out)));
+        lines.push(format!("left out because they were not selected (see --reason and --topic): {}\n", list(&redriven.left_out)));
     }
     if !redriven.unknown.is_empty() {
-        lines.push(format!("left out; this configuration or version does not know their topic or reason: {}\n", list(&redriven.unknown)));
+        lines.push(format!(
+            "left out because this configuration or version does not know their topic or reason: {}\n",
+            list(&redriven.unknown)
+        ));
     }
     if redriven.skipped > 0 {
         let count = HumanCount(redriven.skipped);

@@ -89,7 +89,7 @@ pub struct Args {
 /// exists.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let is_stdout = args.output_file.as_os_str() == "-";
-    ensure!(is_stdout || !args.output_file.exists(), "{} exists; name another file with -o", args.output_file.display());
+    ensure!(is_stdout || !args.output_file.exists(), "{} already exists; name another file with -o", args.output_file.display());
     if let Some((name, _)) = args.property.iter().find(|(name, value)| config::is_secret(name) && !value.starts_with("${")) {
         bail!(
             "-X {name}: a secret would be readable in the file; write '{name}=${{VARIABLE}}' or '{name}=${{file:PATH}}', which unseen reads at each start"

@@ -353,10 +353,10 @@ fn conflicts(all: &Conflicts, rules: &[&Topic]) -> String {
     let except = if pointers.is_empty() {
         String::new()
     } else {
-        format!(" If it is not, set key_conflicts = {{ except = [{}] }} to ignore it.", pointers.join(", "))
+        format!(" If it does not, set key_conflicts = {{ except = [{}] }} to ignore the difference.", pointers.join(", "))
     };
     format!(
-        "{share} of the duplicates{of_key} differ in {} ({} compared). Check whether it is part of the key.{except}",
+        "{share} of the duplicates{of_key} differ in {} ({} compared). Check whether the key lacks a field.{except}",
         fields.join(", "),
         HumanCount(all.compared)
     )

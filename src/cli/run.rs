@@ -125,7 +125,7 @@ async fn round(
                 continue;
             }
             () = tokio::time::sleep(timeout) => {
-                tracing::error!(limit_s = config.worker.shutdown_timeout.as_secs_f64(), "shutdown timed out; the next owner processes uncommitted records again");
+                tracing::error!(limit_s = config.worker.shutdown_timeout.as_secs_f64(), "the workers did not stop within worker.shutdown_timeout; the next owner of each partition processes its uncommitted records again");
                 process::exit(1);
             }
             event = happened.recv() => match event {
@@ -133,7 +133,7 @@ async fn round(
                 Some(Event::Ended(Err(error))) => {
                     running -= 1;
                     if !config.patterns.is_empty() {
-                        tracing::error!("a worker has ended: {error:#}");
+                        tracing::error!("a worker stopped with an error: {error:#}");
                     }
                     failure = failure.or(Some(error));
                 }

@@ -155,7 +155,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     if topic.late != Late::Emit && args.offsets_of.is_none() && config.kafka.start == Start::Earliest {
         warn(
-            "stream time starts at the latest time of these keys; input records that are older by more than the window are late and are not emitted (late)",
+            "stream time starts at the latest time of these keys; input records that are older than that time by more than the window are late, and are only emitted if late = \"emit\"",
         );
     }
     let seeded = group.seed(seeds, &begin)?;
@@ -163,7 +163,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let is_old = topic.window.length_ms().is_some_and(|window| age > window);
     if is_old {
         warn(
-            "the latest time of these keys is longer ago than the window, so they do not affect current records; check that the times are in milliseconds",
+            "even the latest of these keys is older than the window, so the keys do not affect current records; check that the times are in milliseconds",
         );
     }
     let (group, partitions) = (&*config.kafka.group_id, group.partitions());
@@ -201,9 +201,9 @@ impl FileArgs {
 
 fn lines(counts: &Counts, keys: u64) -> String {
     let left_out = [
-        (counts.invalid, "lines without a key skipped"),
-        (counts.tombstones, "lines without a value skipped"),
-        (counts.passed, "lines that `when` does not select skipped"),
+        (counts.invalid, "skipped lines without a key"),
+        (counts.tombstones, "skipped lines without a value"),
+        (counts.passed, "skipped lines that `when` does not select"),
     ];
     let left_out = left_out.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{} {what}", HumanCount(*count)));
     let read = [format!("{} lines", HumanCount(counts.lines)), format!("{} keys", HumanCount(keys))];

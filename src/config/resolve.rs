@@ -63,7 +63,7 @@ fn check_changes(config: &Config, diagnostics: &mut Diagnostics) {
         let [first, second, ..] = space.topics[..] else { continue };
         if first.on_change.is_some() {
             let message = format!(
-                "\"on_change\" requires state.changelog = true, because {:?} and {:?} share the space {:?}: without a changelog, a restart reads them again in another order, and may restore an older content; or give each topic its own space",
+                "\"on_change\" requires state.changelog = true, because {:?} and {:?} share the space {:?}, and without a changelog, a restart reads them again in another order and may restore older content; set state.changelog to true, or give each topic its own space",
                 first.input, second.input, space.name
             );
             diagnostics.add(&first.setting("emit"), message);
@@ -138,7 +138,7 @@ fn worker(raw: &raw::Worker, diagnostics: &mut Diagnostics) -> Option<Worker> {
         diagnostics.add("worker.commit_interval", format!("expected a duration of at least 10ms, got {}", text(interval)));
     } else if interval > timeout / 2 && !diagnostics.knows("worker.transaction_timeout") {
         let message = format!(
-            "expected at most half of worker.transaction_timeout, which is {}, got {}; otherwise, the broker could abort a slow commit",
+            "expected at most {}, which is half of worker.transaction_timeout, got {}; otherwise, the broker could abort a slow commit",
             text(timeout / 2),
             text(interval)
         );

@@ -168,7 +168,7 @@ fn problem(topic: &Topic, earlier: &[&Topic], previous: &Topic) -> Option<(&'sta
     }
     if let Some(other) = earlier.iter().find(|other| other.space == *space) {
         let message = format!(
-            "{} also has the input {input:?} and the space {space:?}, but entries of one input do not share their keys; set a space of its own, such as space = \"{{input}}-{}\"",
+            "{} also has the input {input:?} and the space {space:?}, but entries of one input do not share their keys; give this entry its own space, such as space = \"{{input}}-{}\"",
             of(other),
             earlier.len() + 1
         );

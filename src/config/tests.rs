@@ -433,7 +433,7 @@ fn contradicting_options_of_topics_are_rejected() {
         (
             "[kafka]",
             "worker.commit_interval = \"6s\"\n[kafka]",
-            "worker.commit_interval: expected at most half of worker.transaction_timeout, which is 5s, got 6s; otherwise, the broker could abort a slow commit",
+            "worker.commit_interval: expected at most 5s, which is half of worker.transaction_timeout, got 6s; otherwise, the broker could abort a slow commit",
         ),
         (
             "[kafka]",
@@ -1111,7 +1111,7 @@ fn faults_of_a_list_name_the_entry_and_the_input() {
         ("[1]", "", "topics[0].input: expected a topic, a list of topics, or { pattern = \"…\" }, got [1]".to_owned()),
         ("[\"a\", \"b c\"]", "output = \"{input}.x\"", format!("topics[0].input[1]: {characters} \"b c\"")),
         ("[\"a\", \"${NONE}\"]", "", "topics[0].input[1]: environment variable NONE is not set".to_owned()),
-        ("[\"a\", \"b\", \"a\"]", "", "topics[0].input[2]: \"a\" is already at topics[0].input[0]".to_owned()),
+        ("[\"a\", \"b\", \"a\"]", "", "topics[0].input[2]: \"a\" is already the input at topics[0].input[0]".to_owned()),
         (
             "[\"a\", \"b\"]",
             "output = \"{topic}.x\"",
@@ -1177,7 +1177,7 @@ fn an_input_has_several_entries_if_they_fit_together() {
     for (second, error) in [
         (
             "output = \"out\"",
-            "topics[1].space: topics[0] also has the input \"in\" and the space \"in\", but entries of one input do not share their keys; set a space of its own, such as space = \"{input}-2\"",
+            "topics[1].space: topics[0] also has the input \"in\" and the space \"in\", but entries of one input do not share their keys; give this entry its own space, such as space = \"{input}-2\"",
         ),
         (
             "output = \"out\"\nspace = \"in-2\"\nrepartition = true",

@@ -276,7 +276,7 @@ impl<'a> Client<'a> {
             match cut {
                 Some(_) if cuts.len() == Cut::MAX => {
                     return Err(Error::Question(format!(
-                        "{changelog} shows more than {} resets of the group's offsets, too many to follow; explain the record from a capture of the input (--capture)",
+                        "{changelog} shows more than {} resets of the group's offsets, which is too many to follow; explain the record from a capture of the input (--capture)",
                         Cut::MAX
                     )));
                 }

@@ -282,7 +282,9 @@ fn check_and_insert_one_by_one<F: Filter + ?Sized>(
 #[non_exhaustive]
 pub enum CapacityError {
     /// This machine has no memory left for another part of the filter.
-    #[error("this machine does not have enough memory to grow the filter; use more memory, or add workers on other machines")]
+    #[error(
+        "this machine does not have enough memory to grow the filter; give this process more memory, or start more workers on other machines"
+    )]
     Memory,
     /// The filter has reached its maximum memory.
     #[error(

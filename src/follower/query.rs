@@ -25,7 +25,7 @@ pub enum Answer {
 pub enum Unavailable {
     /// The changelog was not found yet.
     #[error(
-        "changelog {changelog} was not found yet; check that a worker is running with this configuration, and that the brokers are reachable"
+        "changelog {changelog} has not been found yet; check that a worker is running with this configuration, and that the brokers are reachable"
     )]
     Nothing {
         /// The changelog topic.
@@ -52,7 +52,9 @@ pub enum Unavailable {
         partition: i32,
     },
     /// This server does not follow a partition that may contain the key.
-    #[error("the key may be in partition {partition}, which is not in serve.partitions here; ask a server that follows this partition")]
+    #[error(
+        "the key may be in partition {partition}, which is not in this server's serve.partitions; ask a server that follows this partition"
+    )]
     NotFollowed {
         /// The partition number.
         partition: i32,
@@ -69,7 +71,7 @@ pub enum Unavailable {
     #[error("the worker runs with different key or window settings; use the same configuration file for both")]
     OtherKeys,
     /// The brokers have not answered for longer than `serve.max_staleness`.
-    #[error("the brokers last answered {} s ago, and serve.max_staleness is {} s", .age.as_secs(), .most.as_secs_f64())]
+    #[error("the brokers last answered {} s ago, which is longer than serve.max_staleness ({} s)", .age.as_secs(), .most.as_secs_f64())]
     Stale {
         /// The time since the last answer.
         age: Duration,

@@ -349,13 +349,16 @@ fn default_filter(space: &KeySpace<'_>) -> Result<Filter, Error> {
     let kinds = Kind::list('"', |kind| kind.can_retract && kind.size == Size::Capacity);
     let own = format!("configure a filter for serving this space: [serve.filters.{name}] kind = {kinds}, capacity = ...");
     if filter.is_exact() {
-        return Err(Error::Config(format!("space {name:?}: a filter of kind {:?} is on the worker's disk; {own}", filter.kind.name())));
+        return Err(Error::Config(format!(
+            "space {name:?}: a filter of kind {:?} stores its keys on the worker's disk, where a server cannot read them; {own}",
+            filter.kind.name()
+        )));
     }
     // With `confirm`, the filter in memory may have a high error rate. Without the exact store, a retraction would often remove another
     // key.
     if first.filter.confirm && space.topics.iter().any(|topic| topic.retract.is_some()) {
         return Err(Error::Config(format!(
-            "space {name:?}: with confirm, exact retraction needs the fingerprints on the worker's disk; {own}"
+            "space {name:?}: with confirm, exact retraction needs the fingerprints on the worker's disk, which a server cannot read; {own}"
         )));
     }
     Ok(filter)

@@ -152,7 +152,7 @@ fn router(view: CurrentView) -> Router {
 /// resolving its own host name to this address (DNS rebinding).
 async fn require_local_host(State(view): State<View>, request: Request, next: Next) -> Response {
     if is_of_elsewhere(&request, view.config.http.listen) {
-        let advice = "http.listen is a loopback address: request localhost, or set http.listen to another address";
+        let advice = "http.listen is a loopback address; use the host name localhost, or set http.listen to another address";
         return (StatusCode::MISDIRECTED_REQUEST, format!("{advice}\n")).into_response();
     }
     next.run(request).await

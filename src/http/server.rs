@@ -53,7 +53,7 @@ pub(crate) async fn serve(listener: TcpListener, tls: Option<Arc<Tls>>, router: 
             Ok((stream, _)) => connections.add(stream, tls.clone(), router.clone()),
             Err(error) => {
                 let (setting, error) = (limits.setting, io_error(&error));
-                tracing::warn!(setting, error, "failed to accept a connection; trying again");
+                tracing::warn!(setting, error, "failed to accept a connection; retrying");
                 sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -101,7 +101,11 @@ impl Connections {
         if self.reported.is_none_or(|at| at.elapsed() >= REPORT_INTERVAL) {
             self.reported = Some(Instant::now());
             let Limits { setting, connections, .. } = self.limits;
-            tracing::warn!(setting, limit = connections, "too many connections; ending the oldest after their current answers");
+            tracing::warn!(
+                setting,
+                limit = connections,
+                "too many connections; closing the oldest connections after their current responses"
+            );
         }
     }
 

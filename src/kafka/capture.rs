@@ -89,7 +89,9 @@ impl Capture {
             Ok(count) => count,
             // If this user has no permission on the topic at all, brokers do not reveal whether it exists.
             Err(KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed)) => {
-                return Err(Error::Fatal(format!("topic {topic:?} does not exist, or this user may not see it; give the user Read on it")));
+                return Err(Error::Fatal(format!(
+                    "topic {topic:?} does not exist, or this user may not see it; check its name, or give this user Read on the topic"
+                )));
             }
             Err(error) => return Err(unanswered(&format!("get metadata of topic {topic:?}"), &error)),
         };
@@ -273,10 +275,10 @@ fn seek_back(consumer: &BaseConsumer<Observer>, range: &Range, code: RDKafkaErro
 fn fatal(error: &KafkaError, topic: &str) -> Result<(), Error> {
     match error {
         KafkaError::MessageConsumption(code) if is_corrupt(*code) => Err(Error::Fatal(format!(
-            "a record batch of topic {topic:?} is corrupt or unreadable ({code}); capture the records before it and after it separately"
+            "a record batch of topic {topic:?} is corrupt or unreadable ({code}); capture the records before and after that batch separately"
         ))),
         KafkaError::MessageConsumption(RDKafkaErrorCode::TopicAuthorizationFailed) => {
-            Err(Error::Fatal(format!("this user may not read topic {topic:?}; give the user Read on it")))
+            Err(Error::Fatal(format!("this user may not read topic {topic:?}; give this user Read on the topic")))
         }
         KafkaError::MessageConsumptionFatal(code) => Err(Error::Fatal(format!("the consumer cannot continue: {code}"))),
         _ => Ok(()),

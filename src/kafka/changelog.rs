@@ -127,7 +127,7 @@ fn is_short_of_files(reason: &str) -> bool {
 /// Advice to add to the problem of a topic.
 fn advice(problem: &str) -> &'static str {
     // Setting the option to `false` would not help a process that is short of file descriptors.
-    if is_short_of_files(problem) { RAISE_FILES } else { "or set it to false" }
+    if is_short_of_files(problem) { RAISE_FILES } else { "or set this option to false" }
 }
 
 /// Returns an error message for a failed operation on a topic. The message advises to grant permissions only if that may help, so not if
@@ -156,7 +156,7 @@ fn failure(what: &str, name: &str, wanted: u32, error: &KafkaError) -> String {
 fn is_like(count: u32, name: &str, other: Option<&(u32, String)>) -> Result<(), Fault> {
     match other {
         Some((wanted, other)) if *wanted != count => Err(Fault::Problem(format!(
-            "topic {name:?} has {count} partitions, but {other:?} of the same space has {wanted}, and the counts must be equal; once all records of {name:?} are read, delete it, and unseen recreates it"
+            "topic {name:?} has {count} partitions, but {other:?} of the same space has {wanted}, and the counts must be equal; once unseen has read all records of {name:?}, delete that topic, and unseen recreates it"
         ))),
         _ => Ok(()),
     }
@@ -208,7 +208,7 @@ fn ensure_one(
         }
         Ok(refused) => {
             if make {
-                tracing::info!(topic = name, partitions = wanted, "prepared internal topic");
+                tracing::info!(topic = name, partitions = wanted, "created the internal topic, or added partitions to it");
             }
             refused.map(|code| left_out(name, code, keeps, make))
         }
@@ -395,7 +395,7 @@ mod tests {
                 && problem.contains("; give this user Create on the cluster, or create the topic with 4 partitions"),
             "{problem}"
         );
-        assert_eq!(advice(&problem), "or set it to false");
+        assert_eq!(advice(&problem), "or set this option to false");
     }
 
     #[test]

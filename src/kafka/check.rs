@@ -76,7 +76,7 @@ fn settings(config: &Config) -> Vec<String> {
                 && output < input
             {
                 warnings.push(format!(
-                    "{}: topic {name:?} accepts at most {output} bytes (max.message.bytes), and {:?} {input}; larger records are invalid, so on_invalid decides about them",
+                    "{}: topic {name:?} accepts records of at most {output} bytes (max.message.bytes), but {:?} accepts {input}; larger records are invalid, so on_invalid decides what happens to them",
                     topic.setting(setting),
                     topic.input
                 ));

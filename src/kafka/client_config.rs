@@ -250,7 +250,8 @@ fn check_together(config: &Config) -> Result<(), Error> {
     if let Some(fetch) = number("fetch.max.bytes").filter(|&bytes| bytes < FETCH_BYTES_MIN) {
         // `fetch.max.bytes` limits a whole fetch: brokers return a larger record anyway. The message explains this to users who want to
         // limit the size of records.
-        let message = format!("fetch.max.bytes ({fetch}) must be at least {FETCH_BYTES_MIN}; it does not limit the size of a record");
+        let message =
+            format!("fetch.max.bytes ({fetch}) must be at least {FETCH_BYTES_MIN}; this property does not limit the size of a record");
         return Err(Error::Property(message));
     }
     // `u32::MAX` partitions result in the longest possible linger time, which `delivery.timeout.ms` must exceed.
@@ -277,7 +278,7 @@ pub(super) fn property_error(error: &KafkaError) -> Error {
         KafkaError::ClientCreation(message) => Error::Property(match message.split_once(" failed: ") {
             Some((name, why)) if name.starts_with("ssl.") => {
                 format!(
-                    "{name}: OpenSSL cannot read it ({why}); check that it is in PEM (a keystore: in PKCS #12) and that the password is correct"
+                    "{name}: OpenSSL cannot read the file or value ({why}); check that it is in PEM (or, for a keystore, in PKCS #12), and that the password is correct"
                 )
             }
             _ => message.clone(),
@@ -346,7 +347,10 @@ mod tests {
             ("\"socket.timeout.ms\" = 60000", "`socket.timeout.ms` must be set <= `transaction.timeout.ms` + 100"),
             ("\"delivery.timeout.ms\" = 60000", "`message.timeout.ms` must be set <= `transaction.timeout.ms`"),
             ("\"topic.message.timeout.ms\" = 60000", "`message.timeout.ms` must be set <= `transaction.timeout.ms`"),
-            ("\"fetch.max.bytes\" = 1000", "fetch.max.bytes (1000) must be at least 1000000; it does not limit the size of a record"),
+            (
+                "\"fetch.max.bytes\" = 1000",
+                "fetch.max.bytes (1000) must be at least 1000000; this property does not limit the size of a record",
+            ),
             ("\"max.in.flight.requestz\" = 1", "No such configuration property: \"max.in.flight.requestz\""),
             ("\"fetch.wait.max.ms\" = 400000", "\"fetch.wait.max.ms\" value 400000 is outside allowed range 0..300000"),
         ] {
@@ -384,7 +388,7 @@ mod tests {
         for name in ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.crl.location"] {
             let properties = format!("\"security.protocol\" = \"SSL\"\n\"{name}\" = {file:?}");
             let error = refused(&properties).join("\n");
-            assert!(error.contains(&format!("{name}: OpenSSL cannot read it")), "{error}");
+            assert!(error.contains(&format!("{name}: OpenSSL cannot read the file or value")), "{error}");
         }
     }
 }

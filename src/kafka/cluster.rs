@@ -103,7 +103,9 @@ fn find_topics(config: &Config, observer: &BaseConsumer<Observer>, is_worker: bo
             }
             // If this user has no permission on the topic at all, brokers do not reveal whether it exists.
             Err(KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed)) => {
-                format!("{setting}: topic {topic:?} does not exist, or this user may not see it; give the user {operation:?} on it")
+                format!(
+                    "{setting}: topic {topic:?} does not exist, or this user may not see it; create the topic, or give this user {operation:?} on it"
+                )
             }
             // A topic that matches a pattern may be so new that it has no leader yet. Such a topic must not stop the others.
             Err(error @ KafkaError::MetadataFetch(RDKafkaErrorCode::LeaderNotAvailable)) if config.is_matched(input) => {
@@ -171,7 +173,7 @@ pub(super) fn wait(
         let give_up = limit.saturating_sub(started.elapsed()).as_secs();
         throttle::report(&format!("no broker at {servers}: {reason}"), |_| {
             let advice = advice.map_or_else(String::new, |advice| format!("; {advice}"));
-            report(&format!("no broker answers yet; waiting {give_up} s more for {servers} ({reason}){advice}"));
+            report(&format!("no broker has answered yet; waiting {give_up} s more for {servers} ({reason}){advice}"));
         });
     }
 }
@@ -221,7 +223,7 @@ pub(super) fn denied(observer: &BaseConsumer<Observer>, all: &[NamedTopic<'_>]) 
     let denied = |named: &&NamedTopic<'_>| described.get(named.topic).is_some_and(|topic| topic.denies(named.operation));
     let problem = |NamedTopic { setting, input, topic, operation }: &NamedTopic<'_>| Problem {
         input: input.input.clone(),
-        message: format!("{setting}: this user lacks the permission {operation:?} on topic {topic:?}; give the user {operation:?} on it"),
+        message: format!("{setting}: this user lacks the permission {operation:?} on topic {topic:?}; give this user {operation:?} on it"),
     };
     all.iter().filter(denied).map(problem).collect()
 }

@@ -146,7 +146,7 @@ impl Failure {
 
 impl Outcome {
     fn report(self, config: &Config, checked: &mut Checked) {
-        const AT_LEAST_ONCE: &str = "set it to \"at_least_once\", which can emit records again after a crash or a rebalance";
+        const AT_LEAST_ONCE: &str = "set worker.delivery to \"at_least_once\", which can emit records again after a crash or a rebalance";
         const GROWS: &str = "the changelog and the repartition topics grow without limit, so set state.changelog and repartition to false";
         let group = &config.kafka.group_id;
         let untested = self.untested;
@@ -177,11 +177,11 @@ impl Outcome {
         let what = "worker.delivery: the brokers do not support isolation.level=read_committed";
         add("read_committed", self.read_committed, problems, what, AT_LEAST_ONCE);
         let what = "state.changelog: the brokers do not keep the settings of a new topic";
-        add("topic_settings", self.settings, problems, what, "set it and repartition to false");
+        add("topic_settings", self.settings, problems, what, "set state.changelog and repartition to false");
         add("delete_records", self.delete_records, warnings, "the brokers do not support DeleteRecords", GROWS);
-        let lost = "outputs lack the headers of their inputs, and those that unseen adds";
+        let lost = "output records lack the headers of their input records, and the headers that unseen adds";
         add("headers", self.headers, warnings, "the brokers do not keep the headers of records", lost);
-        let lost = "outputs lack the times of their inputs";
+        let lost = "output records lack the times of their input records";
         add("timestamps", self.timestamps, warnings, "the brokers do not keep the times of records", lost);
         let lost = "the worker cannot reliably detect that a topic was deleted and recreated, so do not recreate topics of a group";
         add("topic_ids", self.topic_ids, warnings, "the brokers have no topic IDs", lost);
@@ -247,7 +247,8 @@ impl<'c> Trial<'c> {
         match created.and_then(|()| self.await_topic()) {
             Ok(()) => self.try_features(is_transactional, initialized, &mut outcome),
             Err(failure) => {
-                outcome.untested = Some(failure.advise(&self.config.kafka.group_id, "without such a topic, features cannot be tried"));
+                outcome.untested =
+                    Some(failure.advise(&self.config.kafka.group_id, "without a topic of its own, the check cannot test features"));
             }
         }
         if may_exist {

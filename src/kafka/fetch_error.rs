@@ -48,13 +48,16 @@ pub(super) fn fatal(error: &KafkaError) -> Result<(), Error> {
             throttle::report("inconsistent group protocol", |left_out| {
                 tracing::warn!(
                     left_out,
-                    "the group rejects this member, because its other members use a different assignment strategy; stop all of them first. The strategy changes if the first shared space is added or the last one is removed"
+                    "the group rejects this member, because the other members use a different assignment strategy; stop all other members first. The strategy changes if the first shared space is added, or the last shared space is removed"
                 );
             });
             Ok(())
         }
         other => {
-            throttle::report(&format!("reading {other}"), |left_out| tracing::warn!(error = %other, left_out, "failed to read; retrying"));
+            throttle::report(
+                &format!("reading {other}"),
+                |left_out| tracing::warn!(error = %other, left_out, "failed to read from the brokers; retrying"),
+            );
             Ok(())
         }
     }

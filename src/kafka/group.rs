@@ -48,7 +48,9 @@ impl GroupView {
             Ok(count) => Ok(count),
             // If this user has no permission on the topic at all, brokers do not reveal whether it exists.
             Err(KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed)) => {
-                let message = format!("topic {topic:?} does not exist, or this user may not see it; give the user Read on it");
+                let message = format!(
+                    "topic {topic:?} does not exist, or this user may not see it; check its name, or give this user Read on the topic"
+                );
                 Err(Error::Cluster(vec![Problem { input: topic.to_owned(), message }]))
             }
             Err(error) => Err(unanswered(&format!("get metadata of topic {topic:?}"), &error)),

@@ -95,7 +95,7 @@ impl Deliveries {
         });
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::MessageTimedOut | RDKafkaErrorCode::PurgeInflight | RDKafkaErrorCode::Fatal) => {
-                format!("{topic} did not acknowledge the write, but may have the record anyway")
+                format!("the brokers did not acknowledge the write to {topic}, but the record may be in the topic anyway")
             }
             _ => format!("the record was not written to {topic}: {error}"),
         }

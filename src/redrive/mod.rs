@@ -95,7 +95,7 @@ pub fn redrive(config: &Config, options: &Options, waiting: &Waiting<'_>, progre
     if selected.is_empty() {
         let has_pattern = config.patterns.iter().any(|pattern| Destination::DeadLetters.name(pattern.entry()).is_some());
         return Err(Error::Refused(if has_pattern && options.inputs.is_empty() {
-            "no topic that this user may see matches a pattern in `input` whose entry has a dead-letter topic; correct the pattern, or give this user Describe on the topics".to_owned()
+            "no topic that this user may see matches the pattern of an entry that has a dead-letter topic; correct the pattern, or give this user Describe on the topics".to_owned()
         } else {
             "no selected topic has a dead-letter topic; set on_invalid = { topic = \"...\" }".to_owned()
         }));
@@ -219,7 +219,7 @@ impl<'a> Redrive<'a> {
         }
         if verdicts.iter().any(|&verdict| is_of_output(verdict)) {
             for input in self.origins.with_several_outputs() {
-                let why = "its entries have different outputs, and dead letters do not name their entry; redrive only those that go to the input (without --reason)";
+                let why = "its entries have different outputs, and dead letters do not name their entry; redrive only the dead letters that go back to the input (without --reason)";
                 self.leave_topic(&input, why.to_owned());
             }
         }

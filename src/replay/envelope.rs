@@ -153,7 +153,7 @@ impl<'a> TryFrom<Envelope<'a>> for Recorded<'a> {
         let time = envelope.ts.filter(|&ts| ts >= 0 && envelope.tstype.as_deref() != Some("unknown"));
         let parts = match envelope.headers_base64 {
             None => envelope.headers.into_iter().map(|text| text.0).collect(),
-            Some(_) if !envelope.headers.is_empty() => return Err("both `headers` and `headers_base64`".to_owned()),
+            Some(_) if !envelope.headers.is_empty() => return Err("the record has both `headers` and `headers_base64`".to_owned()),
             Some(parts) => {
                 let decoded = parts.into_iter().map(|part| part.map(|part| decode("headers_base64", &part)).transpose());
                 decoded.collect::<Result<_, _>>()?
@@ -176,8 +176,8 @@ fn headers(parts: Vec<Bytes<'_>>) -> Result<Vec<Header<'_>>, String> {
     let mut headers = Vec::with_capacity(parts.len() / 2);
     let mut parts = parts.into_iter();
     while let Some(name) = parts.next() {
-        let name = name.ok_or("a header without a name")?;
-        let value = parts.next().ok_or_else(|| format!("header `{}` without value", String::from_utf8_lossy(&name)))?;
+        let name = name.ok_or("a header has no name")?;
+        let value = parts.next().ok_or_else(|| format!("header `{}` has no value", String::from_utf8_lossy(&name)))?;
         headers.push((name, value));
     }
     Ok(headers)
@@ -189,7 +189,7 @@ fn either<'a>(name: &str, text: Option<Text<'a>>, base64: Option<&str>) -> Resul
         (Some(text), None) => Ok(text.0),
         (None, Some(base64)) => decode(&format!("{name}_base64"), base64).map(Some),
         (None, None) => Err(format!("missing field `{name}`")),
-        (Some(_), Some(_)) => Err(format!("both `{name}` and `{name}_base64`")),
+        (Some(_), Some(_)) => Err(format!("the record has both `{name}` and `{name}_base64`")),
     }
 }
 
@@ -332,9 +332,9 @@ mod tests {
             (r#"{"partition":0,"key":null}"#, "missing field `payload`"),
             (r#"{"partition":0,"key":null,"payload":{"avro":1}}"#, "a string or null"),
             (r#"{"partition":"0","key":null,"payload":null}"#, "i32"),
-            (r#"{"partition":0,"headers":["a"],"key":null,"payload":null}"#, "header `a` without value"),
-            (r#"{"partition":0,"headers":[null,"a"],"key":null,"payload":null}"#, "a header without a name"),
-            (r#"{"partition":0,"headers_base64":["YQ=="],"key":null,"payload":null}"#, "header `a` without value"),
+            (r#"{"partition":0,"headers":["a"],"key":null,"payload":null}"#, "header `a` has no value"),
+            (r#"{"partition":0,"headers":[null,"a"],"key":null,"payload":null}"#, "a header has no name"),
+            (r#"{"partition":0,"headers_base64":["YQ=="],"key":null,"payload":null}"#, "header `a` has no value"),
             (r#"{"partition":0,"headers_base64":["YQ"],"key":null,"payload":null}"#, "`headers_base64` is not in base64: "),
             (r#"{"partition":0,"headers":["a",null],"headers_base64":[],"key":null,"payload":null}"#, "both `headers` and"),
             (r#"{"partition":0,"key_base64":"/w=","payload":null}"#, "`key_base64` is not in base64: invalid length at 0"),

@@ -28,7 +28,7 @@ pub enum Error {
     },
     /// The topic's records have their time in a header, and an ndjson line has no headers.
     #[error(
-        "the topic's `time` is header `{0}`, which a line of ndjson does not have; record with `unseen capture` and replay with --format capture"
+        "the topic's `time` is header `{0}`, which an ndjson line does not have; record with `unseen capture` and replay with --format capture"
     )]
     TimeHeader(String),
     /// A time field was given, but the topic's `time` already names one.
@@ -98,7 +98,7 @@ pub enum LineError {
         partitions: usize,
     },
     /// The record has no key, and the topic is configured to stop in that case.
-    #[error("{0}; set the topic's `on_invalid` to continue after such records")]
+    #[error("{0}; to continue after such records, set the topic's `on_invalid` to \"drop\", \"emit\", or {{ topic = \"...\" }}")]
     Invalid(Invalid),
     /// The schema that the record names is not available.
     #[error("the record needs schema {schema}, which is not available: {why}")]

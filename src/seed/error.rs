@@ -33,7 +33,7 @@ pub enum Error {
     #[error("{0}")]
     Refused(String),
     /// The filter does not have enough memory.
-    #[error("partition {partition}: {error}; increase the size of topics.filter")]
+    #[error("cannot add the keys of partition {partition} to the filter: {error}")]
     Memory {
         /// Partition of the changelog.
         partition: u32,
@@ -67,11 +67,11 @@ pub enum Fault {
     #[error("expected a time in milliseconds since 1970 or in RFC 3339, got {0:?}")]
     Time(String),
     /// The time is before 1973.
-    #[error("the time, {0}, is too long ago; if the times are in seconds, convert them to milliseconds")]
+    #[error("the time {0} is before March 1973; if the times are in seconds, convert them to milliseconds")]
     Past(String),
     /// The time is too far ahead of the clock.
     #[error(
-        "the time, {0}, is more than max_future ahead of this machine's clock; check the clock, and that the times are in milliseconds"
+        "the time {0} is more than max_future ahead of this machine's clock; check that the clock is correct, and that the times are in milliseconds"
     )]
     Future(String),
     /// The partition of the key is unknown.

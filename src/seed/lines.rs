@@ -100,7 +100,7 @@ impl<'t> LineReader<'t> {
                 match &topic.time {
                     Some(EventTime { place: place @ TimePlace::Header(_), optional: false, .. }) => {
                         return Err(Error::Options(format!(
-                            "the topic's `time` is {place}, which a line of ndjson does not have; write a table with a column `time`, and use --format csv"
+                            "the topic's `time` is {place}, which an ndjson line does not have; write a table with a column `time`, and use --format csv"
                         )));
                     }
                     Some(EventTime { place, optional: false, .. }) if options.time.is_some() => {

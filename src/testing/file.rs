@@ -175,12 +175,12 @@ impl TestFile {
 impl Test {
     fn check(&self) -> Result<(), String> {
         match (&self.records[..], &self.file, &self.expect) {
-            ([], None, _) => return Err("records: expected records, or a file of them".to_owned()),
-            ([_, ..], Some(_), _) => return Err("file: expected records or a file, got both".to_owned()),
+            ([], None, _) => return Err("records: required, unless `file` has the records".to_owned()),
+            ([_, ..], Some(_), _) => return Err("file: expected `records` or `file`, got both".to_owned()),
             ([], Some(_), expect) if expect.as_ref().is_none_or(|totals| *totals == Totals::default()) => {
                 return Err("expect: expected the number of records per verdict, such as { unseen = 10 }".to_owned());
             }
-            ([_, ..], None, Some(_)) => return Err("expect: only valid with a file; set `expect` in each record".to_owned()),
+            ([_, ..], None, Some(_)) => return Err("expect: only valid with `file`; set `expect` in each record instead".to_owned()),
             _ => {}
         }
         if !(1..=100_000).contains(&self.partitions) {

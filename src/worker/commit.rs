@@ -88,10 +88,12 @@ impl<B: Broker> Worker<B> {
             return Ok(Flow::Continue);
         }
         if self.assignment.is_replaying() {
-            return self.abort(source, SinkError::Abort("its records were not all read again yet".to_owned())).map(|()| Flow::Rewound);
+            return self
+                .abort(source, SinkError::Abort("the records of the aborted transaction have not all been read again yet".to_owned()))
+                .map(|()| Flow::Rewound);
         }
         if self.has_unhandled_rebalance && !fault::defect("unhandled_rebalance_ignored") {
-            return self.abort(source, SinkError::Abort("a rebalance is not handled yet".to_owned())).map(|()| Flow::Rewound);
+            return self.abort(source, SinkError::Abort("a rebalance has not been handled yet".to_owned())).map(|()| Flow::Rewound);
         }
         let _span = tracing::debug_span!("commit", records = self.writer.in_flight.len()).entered();
         let began = runtime::now();
@@ -136,7 +138,7 @@ impl<B: Broker> Worker<B> {
             // The topic limits may have changed since the start. If the cluster does not answer, the worker keeps the known limits. A
             // missing topic is reported when a record is written to it.
             if let Err(error) = self.refresh_cluster() {
-                tracing::warn!(error = %error, "cannot read the topic settings; keeping the known limits");
+                tracing::warn!(error = %error, "cannot read the settings of the topics; keeping the known settings");
             }
             self.writer.replace_sink(&self.shared, self.number, self.shared.cluster.batch_bytes)?;
         } else {
@@ -200,7 +202,9 @@ impl<B: Broker> Worker<B> {
         if self.assignment.logged(&self.topics, written) {
             return;
         }
-        tracing::warn!("a changelog was recreated while it was in use; until one window has passed, only the checkpoints contain all keys");
+        tracing::warn!(
+            "a changelog was recreated while it was in use; until one window has passed, only the checkpoints contain all keys, so keep the state directory"
+        );
         let changelogs: BTreeSet<_> = self.topics.iter().filter_map(|(_, topic)| topic.changelog.as_deref()).collect();
         // If the request fails, the next restore asks for the ids again.
         let ids = source.topic_ids(&changelogs.into_iter().collect::<Vec<_>>()).unwrap_or_default();
@@ -313,7 +317,7 @@ impl<B: Broker> Worker<B> {
             }
             if culprits > 0 {
                 let why = &invalid.message;
-                tracing::warn!(partition = %input.partition, offset, why, records = culprits, "a topic rejected records; they are now invalid and handled by on_invalid. This is the first one");
+                tracing::warn!(partition = %input.partition, offset, why, records = culprits, "a topic rejected records, which are now invalid; on_invalid decides what happens to them. This line shows the first of these records");
                 culprits = 0;
             }
             self.reporter.tallies[topic.counted].count(Verdict::Invalid(invalid.reason));

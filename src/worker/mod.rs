@@ -186,7 +186,7 @@ impl<B: Broker> Worker<B> {
 
     /// Commits everything and writes checkpoints.
     fn commit_and_checkpoint(&mut self, source: &B::Consumer) -> Result<(), Error> {
-        tracing::info!("draining");
+        tracing::info!("draining: committing the records that were read, and writing checkpoints");
         fault::point("drain.begin");
         self.step_over_control_records(source)?;
         self.commit(source)?;

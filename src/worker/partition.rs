@@ -169,7 +169,7 @@ impl PartitionState {
                 window_keys = usage.keys,
                 window_capacity = self.dedup.rules().capacity(),
                 bytes = usage.bytes,
-                "the filter's current slice is past 70 % of its capacity; beyond its capacity the slice takes more memory, or filter.at_max_memory applies (logged once)"
+                "the filter's current slice is more than 70 % full; when the slice is full, the filter takes more memory, or does what filter.at_max_memory sets (logged once)"
             );
         }
         if usage.evicted > reported.evicted {
@@ -178,7 +178,7 @@ impl PartitionState {
                 space,
                 partition,
                 keys,
-                "the filter reached its max_memory and forgot keys before the end of their window; records with these keys may be emitted again"
+                "the filter reached its max_memory and forgot keys before the end of their window; records with these keys may be emitted again. Raise max_memory, or shorten the window"
             );
         }
         let slice = self.dedup.slice();
@@ -283,11 +283,11 @@ impl PartitionState {
             Err(error) => {
                 self.failures += 1;
                 add(&stats.checkpoint_failures, 1);
-                tracing::error!(partition = %id, error = %error, "checkpoint failed; the worker continues, and the next checkpoint tries again");
+                tracing::error!(partition = %id, error = %error, "checkpoint failed; the worker continues, and tries again at the next checkpoint");
                 if let checkpoint::Error::Corrupt { what, .. } = &error
                     && let Err(error) = store.quarantine(what)
                 {
-                    tracing::error!(error = %error, "cannot quarantine the corrupt state");
+                    tracing::error!(error = %error, "cannot move the corrupt state aside");
                 }
                 None
             }

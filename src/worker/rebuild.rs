@@ -191,14 +191,16 @@ fn trim_partition(reader: &impl ChangelogReader, partition: &TopicPartition, tri
     let before = trim.before;
     let is_recreated = |now: Option<String>| trim.topic_id.is_some() && now.is_some() && now != trim.topic_id;
     match reader.topic_id(&partition.topic).map(is_recreated) {
-        Ok(true) => tracing::warn!(partition = %partition, before, "the topic was recreated; not trimming it"),
+        Ok(true) => tracing::warn!(partition = %partition, before, "the topic was recreated; not deleting its expired records"),
         Ok(false) => match reader.delete_before(partition, before) {
-            Ok(()) => tracing::debug!(partition = %partition, before, "trimmed"),
+            Ok(()) => tracing::debug!(partition = %partition, before, "deleted expired records"),
             Err(error) => {
-                tracing::warn!(partition = %partition, error = %error, "cannot delete expired records, so the topic keeps growing; the next trim tries again; if the error is about authorization, give this user Delete on the topic");
+                tracing::warn!(partition = %partition, error = %error, "cannot delete expired records, so the topic keeps growing; the worker will try again. If the error is about authorization, give this user Delete on the topic");
             }
         },
-        Err(error) => tracing::warn!(partition = %partition, error = %error, "cannot trim the topic; the next trim tries again"),
+        Err(error) => {
+            tracing::warn!(partition = %partition, error = %error, "cannot delete expired records of the topic; the worker will try again");
+        }
     }
 }
 
@@ -292,7 +294,7 @@ fn read_all<B: Broker>(
         };
         job.state = PartitionState::new(job.rules);
         if cuts.len() == Cut::MAX {
-            tracing::error!(partition = %job.partition, "the group's offsets were reset too many times to replay the changelog; ignoring it");
+            tracing::error!(partition = %job.partition, "the group's offsets were reset too many times to replay the changelog; ignoring the changelog");
             let mut state = PartitionState::new(job.rules);
             state.changelog.epoch = applier.epoch;
             return Ok(Some(state));
@@ -371,7 +373,7 @@ impl<B: Broker> Follow<'_, B> {
             Ok(record) => record,
             Err(error) => {
                 return Err(Error::Exit(format!(
-                    "{} offset {}: {error}; run the version that wrote this record, or delete the topic and set state.cold_start to choose how to start without it",
+                    "{} offset {}: {error}; run the version of unseen that wrote this record, or delete the changelog topic and set state.cold_start to choose how to start without a changelog",
                     self.job.changelog, logged.offset
                 )));
             }
@@ -412,7 +414,7 @@ impl<B: Broker> Follow<'_, B> {
             Outcome::Passed => return Ok(true),
             Outcome::Foreign => {
                 return Err(Error::Exit(format!(
-                    "{} offset {}: another consumer group or key space writes to this changelog, because its group_id and space result in the same topic name; change kafka.group_id of this group or the name of the space, and delete the topic if both have written to it",
+                    "{} offset {}: another consumer group or key space writes to this changelog, because its group_id and space result in the same topic name; change kafka.group_id or the name of the space in this configuration. If both have already written to the topic, delete the topic",
                     self.job.changelog, logged.offset
                 )));
             }

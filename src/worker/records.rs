@@ -202,7 +202,7 @@ impl<B: Broker> Worker<B> {
                 Ok(Flow::Continue)
             }
             Stop::Undecided(VerdictError::Gap(expected)) => {
-                tracing::error!(partition = %partition, expected, got = offset, "records that already have a verdict were not read again; restoring the partition");
+                tracing::error!(partition = %partition, expected, got = offset, "some records that were already evaluated were not read again; restoring the partition");
                 self.restart_in_batch(source, partition)
             }
             Stop::Undecided(VerdictError::State(ExactError::Archive(error))) => {
@@ -310,7 +310,7 @@ impl<B: Broker> RecordLoop<'_, B> {
         };
         self.input.remember(offset, &[verdict]);
         if self.input.end_warm_up() {
-            tracing::info!(partition = %self.input.partition, offset, "warmed up");
+            tracing::info!(partition = %self.input.partition, offset, "warm-up finished");
             fault::point("warm_up.ended");
         }
         if !self.input.is_counted(offset)

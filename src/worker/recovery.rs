@@ -16,7 +16,7 @@ impl<B: Broker> Worker<B> {
     /// Aborts the open transaction, and restores assigned partitions whose state cannot be trusted.
     fn restart(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
         if self.writer.is_open() {
-            self.abort(source, SinkError::Abort("its partitions must be restored".to_owned()))?;
+            self.abort(source, SinkError::Abort("some partitions must be restored".to_owned()))?;
         }
         self.restore_assigned(source, partitions)
     }
@@ -76,12 +76,12 @@ impl<B: Broker> Worker<B> {
             tracing::warn!(
                 records,
                 bytes,
-                "the last transaction was too large to be replayed in time; limiting transactions to this number of records and bytes"
+                "the records of the last transaction could not be read and written again in time; limiting transactions to this number of records and bytes"
             );
         }
         let missing = self.restorable();
         if missing.is_empty() {
-            return self.abort(source, SinkError::Abort("its records were not read again in time".to_owned()));
+            return self.abort(source, SinkError::Abort("the records of the aborted transaction were not read again in time".to_owned()));
         }
         self.restart(source, &missing)
     }

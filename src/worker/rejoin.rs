@@ -44,7 +44,7 @@ impl<B: Broker> Worker<B> {
         self.rejoins.push(runtime::now());
         tracing::warn!(
             time = self.rejoins.len(),
-            "the group reported that another process joined as this member; rejoining, because this can also happen after an outage"
+            "the group reported that another process joined with this process's kafka.instance_id; rejoining, because an outage can have the same effect"
         );
         let partitions: Vec<_> = self.assignment.positions().into_iter().map(|(partition, _)| partition).collect();
         self.drop_lost(source, &partitions)?;

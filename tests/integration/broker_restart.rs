@@ -60,7 +60,7 @@ fn a_static_member_rejoins_after_its_session_has_expired() {
         groups.groups().first().is_some_and(|group| group.members().is_empty()).then_some(())
     });
     stranger.abort_transaction(PATIENCE).expect("an end of the transaction");
-    worker.wait_for_log("rejoining, because this can also happen after an outage", LIMIT);
+    worker.wait_for_log("rejoining, because an outage can have the same effect", LIMIT);
     stream.check(worker);
 }
 

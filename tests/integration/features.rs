@@ -70,7 +70,7 @@ fn settings_of_outputs_that_reject_records_are_reported() {
     assert_eq!(code, Some(0), "{report}");
     let messages = messages(&report);
     assert!(messages.contains(&format!("topics[0].output: topic {output:?} is compacted: it rejects records without a key")), "{messages}");
-    assert!(messages.contains(&format!("topics[0].output: topic {output:?} accepts at most 1000 bytes")), "{messages}");
+    assert!(messages.contains(&format!("topics[0].output: topic {output:?} accepts records of at most 1000 bytes")), "{messages}");
 }
 
 /// Request types (the API keys of Kafka's protocol).
@@ -101,13 +101,19 @@ fn missing_features_are_reported_with_the_options_that_avoid_them() {
         broker.way().lead_to(&behind);
     };
     for (limited, most, feature, words, remedy) in [
-        (END_TXN, None, "transactions", "worker.delivery: the brokers do not complete transactions", "set it to \"at_least_once\""),
+        (
+            END_TXN,
+            None,
+            "transactions",
+            "worker.delivery: the brokers do not complete transactions",
+            "set worker.delivery to \"at_least_once\"",
+        ),
         (
             TXN_OFFSET_COMMIT,
             None,
             "transactional_offsets",
             "worker.delivery: the brokers do not accept offsets",
-            "set it to \"at_least_once\"",
+            "set worker.delivery to \"at_least_once\"",
         ),
         (
             DELETE_RECORDS,

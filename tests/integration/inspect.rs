@@ -111,9 +111,9 @@ fn query_requires_the_configuration_of_the_state() {
     let (dir, config) = (stream.setup.state_dir("a"), stream.setup.write_config("a"));
     let text = std::fs::read_to_string(&config).expect("a configuration");
     for (piece, by, difference) in [
-        ("/user_id", "/user", "its keys were taken from"),
-        ("space = \"news\"", "space = \"news\"\nhash = { siphash = \"00112233445566778899aabbccddeeff\" }", "its keys were hashed by"),
-        ("window = \"86400s\"", "window = \"12h\"", "its window was"),
+        ("/user_id", "/user", "its keys are taken from"),
+        ("space = \"news\"", "space = \"news\"\nhash = { siphash = \"00112233445566778899aabbccddeeff\" }", "its keys are hashed by"),
+        ("window = \"86400s\"", "window = \"12h\"", "its window is"),
     ] {
         assert!(text.contains(piece), "{text}");
         let other = config.with_file_name("other.toml");

@@ -114,7 +114,7 @@ fn invalid_record_stops_the_worker_by_default() {
 
         let log = stream.setup.start_with("a", &[TOMBSTONES]).fails(1);
         assert!(
-            log.contains(&format!("error: {}[{partition}] offset {offset}: {message}; fix the producer, and to continue, ", stream.input)),
+            log.contains(&format!("error: {}[{partition}] offset {offset}: {message}. The worker stopped at this record. ", stream.input)),
             "{log}"
         );
         assert_eq!(

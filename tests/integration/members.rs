@@ -52,7 +52,7 @@ fn a_member_with_another_assignment_strategy_is_explained() {
     let setup = Setup::new(broker(), "another-way").of_group(stream.setup.group());
     let setup = setup.topic(&stream.input, &stream.output, &lines).topic(&other, &stream.output, &lines);
     let mut second = setup.start("b");
-    second.wait_for_log("because its other members use a different assignment strategy; stop all of them first", LIMIT);
+    second.wait_for_log("because the other members use a different assignment strategy; stop all other members first", LIMIT);
     stream.check(first);
     second.wait_for_log("partition restored", LIMIT);
     second.drain();
@@ -101,7 +101,7 @@ fn a_fenced_static_member_rejoins() {
         });
         // A static member does not leave the group when it stops.
         drop(other);
-        worker.wait_for_log(&format!("rejoining, because this can also happen after an outage time={time}"), LIMIT);
+        worker.wait_for_log(&format!("rejoining, because an outage can have the same effect time={time}"), LIMIT);
     }
     feed.join();
     stream.check(worker);
@@ -120,7 +120,7 @@ fn one_of_two_processes_with_one_name_stops() {
     let (loser, winner) = if first.runs() { (second, first) } else { (first, second) };
     let log = loser.fails(1);
     let reasons = [
-        "another process has joined the group as the same member",
+        "another process joined the group with the same kafka.instance_id",
         "another process that uses transactional id",
         "another process uses transactional id",
     ];

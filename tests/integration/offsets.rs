@@ -166,7 +166,7 @@ fn log_that_ends_before_the_groups_offset_stops_the_worker() {
     let end = committed(&stream, 0);
     commit(&stream, 0, 1_000_000);
     let log = stream.setup.start("a").fails(1);
-    let sentence = format!("{}[0] ends at offset {end}, but the group has read it up to 1000000; the log was truncated", stream.input);
+    let sentence = format!("{}[0] ends at offset {end}, but the group has read up to offset 1000000; the log was truncated", stream.input);
     assert!(log.contains(&sentence) && log.contains("To continue at the end of the log, set kafka.on_truncation to \"continue\""), "{log}");
     // After a reset by hand, nothing is lost and nothing is duplicated.
     commit(&stream, 0, end);

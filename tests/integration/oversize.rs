@@ -31,7 +31,7 @@ impl Case {
         let mut stream = Stream::into(broker(), hint, output, records, WINDOW);
         let dead = stream.expected.iter_mut().map(|expected| {
             let apart = expected.extract_if(.., |record| record.text().len() > 20_000);
-            apart.map(|record| letter(&record, &stream.input, &stream.records)).collect()
+            apart.map(|record| letter(&record, &stream.input, &stream.output, &stream.records)).collect()
         });
         let dead = dead.collect();
         Self { stream, dead }
@@ -77,10 +77,10 @@ fn small_topic(hint: &str) -> String {
     topic_with(broker(), &format!("{hint}-out"), 4, &[("max.message.bytes", LIMIT_BYTES)])
 }
 
-fn letter(record: &TestRecord, input: &str, records: &[TestRecord]) -> TestRecord {
+fn letter(record: &TestRecord, input: &str, output: &str, records: &[TestRecord]) -> TestRecord {
     let bytes = record.text().len() + record.key.as_ref().map_or(0, Vec::len);
     let message =
-        format!("the record has {bytes} bytes, which is more than the output topic accepts; raise max.message.bytes of that topic");
+        format!("the record has {bytes} bytes, which is more than topic {output:?} accepts; raise max.message.bytes of that topic");
     record.dead_letter(input, offset_of(record, records), "unseen.oversize", &message)
 }
 
@@ -101,7 +101,7 @@ fn oversized_records_become_dead_letters() {
     case.stream.produce(..);
     let log = case.check(&topic(broker(), "oversize-dead", 4));
     assert!(logged(&log, "aborts") > 1, "no transaction was aborted, so nothing was tried");
-    assert!(log.contains("is more than the output topic accepts"), "the log does not explain why");
+    assert!(log.contains("bytes, which is more than topic "), "the log does not explain why");
 }
 
 /// Without transactions, the offsets of forwarded records are committed when other records are rejected. The offset of a record that the
@@ -144,7 +144,9 @@ fn oversized_record_stops_the_worker_by_default() {
     let log = case.stream.setup.start("a").fails(1);
     case.check_stop(&log, "the record has 30");
     assert!(
-        log.contains("is more than the output topic accepts; raise max.message.bytes of that topic; fix the producer, and to continue, "),
+        log.contains(
+            " accepts; raise max.message.bytes of that topic. The worker stopped at this record. To continue past it, set on_invalid to "
+        ),
         "{log}"
     );
     case.check(&topic(broker(), "oversize-fail-dead", 4));

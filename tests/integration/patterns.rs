@@ -157,7 +157,7 @@ fn drain_has_a_deadline_after_a_signal_but_not_after_a_topic_change() {
     });
     worker.sigterm();
     let log = worker.fails(1);
-    assert!(log.contains("shutdown timed out"), "{log}");
+    assert!(log.contains("the workers did not stop within worker.shutdown_timeout"), "{log}");
 }
 
 #[test]
@@ -169,5 +169,5 @@ fn the_error_of_a_worker_is_logged_when_it_happens() {
     produce(broker(), &a, vec![TestRecord { key: None, ..records(0..1).remove(0) }]);
     let worker = setup.start("w");
     let log = worker.fails(1);
-    assert!(log.contains("a worker has ended:"), "{log}");
+    assert!(log.contains("a worker stopped with an error:"), "{log}");
 }

@@ -362,7 +362,7 @@ fn an_unusable_matching_topic_does_not_stop_the_others() {
     let none = setup(&format!("{base}-none"));
     let config = none.write_config("a").display().to_string();
     let (code, _, error) = unseen(["dlq", "redrive", "-c", &config]);
-    let message = "no topic that this user may see matches a pattern in `input` whose entry has a dead-letter topic";
+    let message = "no topic that this user may see matches the pattern of an entry that has a dead-letter topic";
     assert!(code == Some(1) && error.contains(message) && !error.contains("set on_invalid"), "{code:?}: {error}");
 }
 

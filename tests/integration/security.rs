@@ -141,7 +141,7 @@ fn refused(stream: &Stream, overrides: &[&str], sentence: &str) {
     let (code, _, stderr) = stream.setup.check_with("a", overrides);
     assert_eq!(code, Some(78), "{stderr}");
     let problems: Vec<_> =
-        stderr.lines().filter(|line| !line.starts_with("connecting to ") && !line.starts_with("no broker answers yet")).collect();
+        stderr.lines().filter(|line| !line.starts_with("connecting to ") && !line.starts_with("no broker has answered yet")).collect();
     assert!(problems.len() == 1 && problems[0].contains(sentence), "`check` does not report {sentence:?} alone:\n{stderr}");
 }
 
@@ -151,7 +151,7 @@ fn kept_out(stream: &Stream, overrides: &[&str], sentence: &str) {
     let log = stream.setup.start_with("a", &[overrides, &["kafka.connect_timeout=3s"]].concat()).fails(1);
     let last = log.lines().last().unwrap_or_default();
     assert!(last.starts_with("error: ") && last.contains(sentence), "`run` does not report {sentence:?}:\n{log}");
-    assert!(log.contains("no broker answers yet; waiting"), "`run` did not wait:\n{log}");
+    assert!(log.contains("no broker has answered yet; waiting"), "`run` did not wait:\n{log}");
 }
 
 #[test]
@@ -249,8 +249,9 @@ fn missing_permission_is_reported() {
     let (code, _, stderr) = stream.setup.check_with("a", &[]);
     assert_eq!(code, Some(78), "{stderr}");
     for (setting, topic, right) in [("input", &stream.input, "Read"), ("output", &stream.output, "Write")] {
-        let sentence =
-            format!("topics[0].{setting}: topic {topic:?} does not exist, or this user may not see it; give the user {right} on it");
+        let sentence = format!(
+            "topics[0].{setting}: topic {topic:?} does not exist, or this user may not see it; create the topic, or give this user {right} on it"
+        );
         assert!(stderr.contains(&sentence), "`check` does not report {sentence:?}:\n{stderr}");
     }
 }
@@ -411,7 +412,7 @@ fn a_private_key_and_its_password_are_not_shown() {
     let stream = way.stream("key", 2_000).with(|setup| setup.environment("KEY_PASSWORD", &secret));
 
     let wrong = ["kafka.properties.ssl.key.password=wrong", TELL_ALL[0], TELL_ALL[1]];
-    let sentence = "kafka.properties: ssl.key.location: OpenSSL cannot read it";
+    let sentence = "kafka.properties: ssl.key.location: OpenSSL cannot read the file or value";
     refused(&stream, &wrong, sentence);
     // The error is found before anything connects.
     let log = stream.setup.start_with("a", &wrong).fails(78);

@@ -76,7 +76,7 @@ fn a_truncated_table_is_quarantined() {
     is_quarantined(
         half_read("state-cut-table"),
         |state| truncate(&tables(state)[0]),
-        "the stored state is corrupt; it was quarantined, and the worker continues without it",
+        "the stored state is corrupt; the worker moved it aside, and continues without it",
     );
 }
 
@@ -91,7 +91,7 @@ fn flipped_bits_are_quarantined() {
     is_quarantined(
         half_read("state-flipped"),
         |state| tables(state).iter().for_each(|path| flip(path)),
-        "the stored state is corrupt; it was quarantined, and the worker continues without it",
+        "the stored state is corrupt; the worker moved it aside, and continues without it",
     );
 }
 
@@ -104,7 +104,7 @@ fn flipped_bits_among_fingerprints_are_quarantined() {
     is_quarantined(
         half_read_of(stream),
         |state| flip(&tables(state)[0]),
-        "the stored state is corrupt; it was quarantined, and the worker continues without it",
+        "the stored state is corrupt; the worker moved it aside, and continues without it",
     );
 }
 
@@ -119,8 +119,7 @@ fn a_changed_window_is_not_misread() {
     let stream = half_read("state-window");
     // A window of half the length still covers all records, so the output must be the same.
     let log = stream.check(stream.setup.start_with("a", &["topics[0].window=12h"]));
-    let sentence =
-        "the checkpoint was written with a different configuration and cannot be used: its window was 4 slices of 6h and is 4 slices of 3h";
+    let sentence = "the checkpoint was written with a different configuration and cannot be used: its window is 4 slices of 6h, but the configured window is 4 slices of 3h";
     assert!(log.contains(sentence), "{log}");
     assert!(log.contains("no usable checkpoint; reading "), "{log}");
 }
@@ -182,7 +181,7 @@ fn a_full_disk_fails_only_checkpoints() {
     stream.produce(..BEFORE);
     // Enough space for the empty checkpoints of a start, but not for a page of a filter.
     let mut worker = stream.setup.start_on_full_disk("a", &["log.level=info,unseen=debug"], 128 << 10);
-    worker.wait_for_log("checkpoint failed; the worker continues, and the next checkpoint tries again", LIMIT);
+    worker.wait_for_log("checkpoint failed; the worker continues, and tries again at the next checkpoint", LIMIT);
     stream.wait_until_read(BEFORE, &mut worker);
 
     let full = worker.log().len();

@@ -42,14 +42,16 @@ impl<B: Broker> Sink<B> {
                 // error, so the next attempt needs a new producer.
                 Err(error) if error.code == ErrorCode::Fenced && fenced < FENCED_MAX => {
                     fenced += 1;
-                    tracing::warn!(error = %error, transactional_id, attempt = fenced, "another producer with this transactional id interfered; retrying with a new producer");
+                    tracing::warn!(error = %error, transactional_id, attempt = fenced, "another producer with the same transactional id fenced this producer; retrying with a new producer");
                 }
                 Err(error) if error.code == ErrorCode::Fenced => {
                     return Err(Error::Fatal(duplicate_producer(transactional_id, &error.to_string())));
                 }
                 Err(error) => {
                     let advice = error.missing_permission.map(|right| format!("; give this user {right}")).unwrap_or_default();
-                    return Err(Error::Fatal(format!("cannot begin transactions as {transactional_id:?}: {error}{advice}")));
+                    return Err(Error::Fatal(format!(
+                        "cannot initialize transactions with transactional id {transactional_id:?}: {error}{advice}"
+                    )));
                 }
             }
         }

@@ -36,7 +36,7 @@ pub(super) const fn may_repeat(error: &ClientError) -> bool {
 
 /// Returns the error for a missing permission to write to a topic.
 pub(super) fn not_allowed(message: &str) -> SinkError {
-    SinkError::Exit(format!("the brokers deny writing {message}; give this user Write on that topic"))
+    SinkError::Exit(format!("the brokers do not allow this user to write {message}; give this user Write on that topic"))
 }
 
 /// Returns the reaction to an error that a retry of the same call cannot fix.

@@ -221,7 +221,7 @@ impl<B: Broker> Sink<B> {
                 return Ok(());
             }
             ErrorCode::TooLarge => {
-                let invalid = oversize(record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len));
+                let invalid = oversize(topic, record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len));
                 match WrittenFrom::of(record.tag) {
                     WrittenFrom::Read(origin) => {
                         SinkError::Refused(vec![Refused { origin, topic: topic.to_owned(), invalid, is_certain: true }])
@@ -306,17 +306,19 @@ impl<B: Broker> Sink<B> {
         let refused: Vec<_> = failures.iter().filter_map(|failed| Some((failed, invalid(failed)?))).collect();
         if let Some((failed, invalid)) = refused.iter().find(|(failed, _)| WrittenFrom::of(failed.tag) == WrittenFrom::Changelog) {
             return SinkError::Exit(match invalid.reason {
-                Reason::Oversize => format!(
-                    "a changelog record is too large ({}); set max.message.bytes of the changelog topic to at least 1000000",
-                    message(failed)
-                ),
+                Reason::Oversize => {
+                    format!("cannot write a changelog record {}; set max.message.bytes of that topic to at least 1000000", message(failed))
+                }
                 _ => format!("{}; set cleanup.policy=delete for this changelog topic", invalid.message),
             });
         }
         let SinkError::Abort(reason) = failure else { return failure };
         if refused.is_empty() {
             return SinkError::Abort(
-                failures.into_iter().find(|failed| !is_given_up(failed.code)).map_or(reason, |failed| message(&failed)),
+                failures
+                    .into_iter()
+                    .find(|failed| !is_given_up(failed.code))
+                    .map_or(reason, |failed| format!("cannot write a record {}", message(&failed))),
             );
         }
         // If all records have different messages, the broker named each record.

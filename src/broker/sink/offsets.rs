@@ -53,7 +53,7 @@ impl<B: Broker> Sink<B> {
         let limit = self.offset_request_bytes.get();
         let Some(smaller) = smaller(limit) else {
             return SinkError::Exit(
-                "the group coordinator rejected a request with a single offset; raise max.message.bytes of __consumer_offsets".to_owned(),
+                "the group coordinator rejected the offset commit of a single partition as too large; raise max.message.bytes of __consumer_offsets".to_owned(),
             );
         };
         self.offset_request_bytes.set(smaller);

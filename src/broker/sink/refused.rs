@@ -26,7 +26,7 @@ pub(super) fn message(DeliveryFailure { topic, error, .. }: &DeliveryFailure) ->
 pub(super) fn invalid(failed: &DeliveryFailure) -> Option<Invalid> {
     let DeliveryFailure { topic, bytes, code, error, reason, .. } = failed;
     match code {
-        ErrorCode::TooLarge => Some(oversize(*bytes)),
+        ErrorCode::TooLarge => Some(oversize(topic, *bytes)),
         ErrorCode::InvalidRecord | ErrorCode::InvalidTimestamp => {
             let why = if reason.is_empty() { error } else { reason.trim_end_matches('.') };
             Some(Invalid { reason: Reason::Refused, message: format!("topic {topic:?} rejected the record: {why}") })
@@ -36,8 +36,8 @@ pub(super) fn invalid(failed: &DeliveryFailure) -> Option<Invalid> {
 }
 
 /// Returns the reason for a record that is larger than its topic accepts.
-pub(super) fn oversize(bytes: usize) -> Invalid {
+pub(super) fn oversize(topic: &str, bytes: usize) -> Invalid {
     let message =
-        format!("the record has {bytes} bytes, which is more than the output topic accepts; raise max.message.bytes of that topic");
+        format!("the record has {bytes} bytes, which is more than topic {topic:?} accepts; raise max.message.bytes of that topic");
     Invalid { reason: Reason::Oversize, message }
 }

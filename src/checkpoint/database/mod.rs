@@ -58,7 +58,7 @@ impl Database {
 
     /// Looks up a stored fingerprint. Returns its content, 0 if contents are not stored, or `None` if the fingerprint is not stored.
     pub(super) fn content(&self, key: &[u8]) -> Result<Option<u64>, DatabaseError> {
-        let invalid = || DatabaseError { message: "Corruption: a fingerprint has an invalid content".to_owned(), is_corruption: true };
+        let invalid = || DatabaseError { message: "Corruption: a fingerprint has invalid content".to_owned(), is_corruption: true };
         match self {
             Self::RocksDb(db) => db.get_pinned(key)?.map(|value| content(&value).ok_or_else(invalid)).transpose(),
             #[cfg(feature = "faults")]

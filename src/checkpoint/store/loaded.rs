@@ -13,7 +13,7 @@ pub enum Loaded {
     Nothing,
     /// The checkpoint was written with other settings.
     Foreign {
-        /// The difference, such as `its window was X and is Y`.
+        /// The difference, such as `its window is X, but the configured window is Y`.
         difference: String,
     },
     /// The checkpoint can be used.

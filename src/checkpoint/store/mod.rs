@@ -237,7 +237,7 @@ impl Store {
         let now = runtime::wall_clock();
         let aside = self.dir.join(format!("checkpoints.corrupt-{now}"));
         fs::rename(self.checkpoints(), &aside).map_err(|error| Error::Io { dir: self.dir.clone(), error })?;
-        tracing::error!(reason = what, quarantined = %aside.display(), "the stored state is corrupt; it was quarantined, and the worker continues without it");
+        tracing::error!(reason = what, quarantined = %aside.display(), "the stored state is corrupt; the worker moved it aside, and continues without it");
         Ok(())
     }
 

@@ -184,7 +184,7 @@ impl<'a> PartitionApplier<'a> {
             tracing::warn!(changelog = %self.changelog, "the changelog was recreated; loading it again");
             self.forget();
         } else if watermarks.low > self.next && self.reading == Reading::Active {
-            tracing::warn!(changelog = %self.changelog, trimmed_to = watermarks.low, read_to = self.next, "the changelog was trimmed past the position of this follower; loading it again");
+            tracing::warn!(changelog = %self.changelog, trimmed_to = watermarks.low, read_to = self.next, "the changelog was trimmed past the last offset that was read; loading the changelog again");
             self.forget();
         }
         (self.low, self.end, self.log) = (watermarks.low, watermarks.end, watermarks.log.clone().or(self.log.take()));
@@ -226,7 +226,7 @@ impl<'a> PartitionApplier<'a> {
             Event::Record { .. } => {}
             Event::End(offset) => self.next = self.next.max(offset),
             Event::OutOfRange => {
-                tracing::warn!(changelog = %self.changelog, read_to = self.next, "the position of this follower is outside the changelog; loading the changelog again");
+                tracing::warn!(changelog = %self.changelog, read_to = self.next, "the next offset to read is outside the changelog; loading the changelog again");
                 self.forget();
             }
             Event::Error => self.reading = Reading::Seek,

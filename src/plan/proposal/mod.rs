@@ -318,7 +318,7 @@ fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best
     let without = table.records - best.distinct - best.repeats;
     proposal.without_key = without as u64;
     if without > 0 {
-        reasons.push(format!("{without} of {} records have no such key, so on_invalid decides about them.", table.records));
+        reasons.push(format!("{without} of {} records have no such key, so on_invalid decides what happens to them.", table.records));
     }
     if !compare.except.is_empty() {
         reasons.push(format!("Differences in {} were ignored (--ignore).", compare.except.join(", ")));

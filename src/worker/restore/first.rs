@@ -50,7 +50,7 @@ impl<B: Broker> Worker<B> {
             if !is_any && self.has_begun(source, topic, all)? {
                 tracing::warn!(
                     topic = self.topics[topic].config.input,
-                    "the group has no committed offsets, but it has read this topic before; partitions without a checkpoint are read from their beginning"
+                    "the group has no committed offsets, but has read this topic before; partitions without a checkpoint are read from their beginning"
                 );
                 continue;
             }

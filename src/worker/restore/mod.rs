@@ -115,7 +115,7 @@ impl<B: Broker> Worker<B> {
                 tracing::warn!(
                     changelog,
                     partition = id.partition,
-                    "the changelog was recreated after the checkpoint was written; it lacks the earlier records"
+                    "the changelog was recreated after the checkpoint was written, so the changelog lacks all earlier records"
                 );
             }
             self.assignment.states.insert(id, state);

@@ -46,7 +46,7 @@ impl<B: Broker> Worker<B> {
             };
             if is_beyond && !fault::defect("checkpoint_past_offset_used") {
                 tracing::warn!(partition = %assigned.partition, checkpoint = stored, committed = assigned.committed.offset, end = assigned.high,
-                    "the checkpoint is past the group's committed offset, which may have been reset; not using the checkpoint");
+                    "the checkpoint is past the group's committed offset, which may have been reset; ignoring the checkpoint");
                 let rules = self.topics[rule].rules;
                 if let Some(state) = self.assignment.states.get_mut(&id) {
                     *state = state.emptied(rules);
@@ -125,7 +125,7 @@ impl<B: Broker> Worker<B> {
             let resume = match (stored, reached) {
                 // A transaction commits offsets and changelog together, so the group had committed the offsets in its changelog.
                 (Some(stored), Some(reached)) if reached > stored => {
-                    tracing::warn!(partition = %partition, offset = reached, "the group has no committed offset, but its changelog does; resuming from there");
+                    tracing::warn!(partition = %partition, offset = reached, "the group has no committed offset; resuming from the offset in the changelog");
                     reached.max(low)
                 }
                 (Some(stored), _) if stored >= low => {
@@ -161,7 +161,7 @@ impl<B: Broker> Worker<B> {
             None if assigned.note().first == Some(committed) => Ok(Resumption::at(resume)),
             stored if !self.was_used(rule, assigned) => {
                 if stored.is_none() {
-                    tracing::info!(%partition, space = self.topics[rule].config.space, "the entry is new to the group, and starts without keys");
+                    tracing::info!(%partition, space = self.topics[rule].config.space, "this entry of the configuration is new to the group, so it starts without keys");
                 }
                 Ok(Resumption { warm_until: stored.unwrap_or(resume), ..Resumption::at(resume) })
             }
@@ -179,7 +179,7 @@ impl<B: Broker> Worker<B> {
         match self.shared.config.kafka.on_truncation {
             OnTruncation::Fail => Err(Error::Truncated { partition: partition.clone(), end, read }),
             OnTruncation::Continue => {
-                tracing::error!(partition = %partition, read, end, "the log was truncated below the position up to which it was read; continuing at its end");
+                tracing::error!(partition = %partition, read, end, "the log was truncated below the offset up to which the group has read; continuing at the end of the log");
                 Ok(Resumption { is_elsewhere: true, ..self.warm_up(source, rule, assigned, end)? })
             }
         }
@@ -242,7 +242,7 @@ impl<B: Broker> Worker<B> {
             }
         };
         fault::point("restore.cold");
-        tracing::warn!(partition = %partition, why, "no usable checkpoint; reading {} records of the input again to restore the state. This is approximate: keys that were first emitted before these records may be emitted again", resume - start);
+        tracing::warn!(partition = %partition, why, "no usable checkpoint; reading {} records of the input again to restore the state. The restored state is approximate: keys that were first emitted before these records may be emitted again", resume - start);
         Ok(Resumption { start, warm_until: resume, is_elsewhere: false })
     }
 }

@@ -34,7 +34,7 @@ pub const BEFORE: usize = 500;
 const FENCED: [&str; 3] = [
     "another process that uses transactional id",
     "another process uses transactional id",
-    "another process has joined the group as the same member",
+    "another process joined the group with the same kafka.instance_id",
 ];
 
 pub struct Stage<'a> {
@@ -288,7 +288,7 @@ impl<'a> Stage<'a> {
         if self.twinned && FENCED.iter().any(|sentence| log.contains(sentence)) {
             return Some("fenced by another process of its name");
         }
-        if self.broker_failed && log.contains("shutdown timed out") {
+        if self.broker_failed && log.contains("the workers did not stop within worker.shutdown_timeout") {
             return Some("it could not drain");
         }
         match (status.success(), status.signal()) {
