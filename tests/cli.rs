@@ -847,7 +847,7 @@ fn the_long_version_describes_the_build() {
 }
 
 #[test]
-fn a_configuration_is_tested() {
+fn test_reports_failed_expectations() {
     let setup = Setup::new("", ID);
     let refused = |setup: &Setup, args: &[&str], sentence: &str| {
         let (code, _, error) = setup.run(args);

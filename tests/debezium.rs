@@ -58,7 +58,7 @@ fn envelope(row: u32, total: u32, lsn: u32, op: &str, seen: u32) -> Event {
 }
 
 #[test]
-fn json_changes_with_an_envelope() {
+fn repeated_json_changes_with_an_envelope_are_dropped() {
     let events = [
         envelope(1, 5, 100, "c", 1),
         envelope(2, 5, 100, "c", 2), // another row at the same position in the log
@@ -74,7 +74,7 @@ fn json_changes_with_an_envelope() {
 }
 
 #[test]
-fn changes_without_an_envelope() {
+fn repeated_changes_without_an_envelope_are_dropped() {
     let change = |row: u32, lsn: u32, op: &str| {
         (text(format!(r#"{{"id":{row}}}"#)), text(format!(r#"{{"id":{row},"total":5,"__op":"{op}","__lsn":{lsn}}}"#)), None)
     };
@@ -84,7 +84,7 @@ fn changes_without_an_envelope() {
 }
 
 #[test]
-fn events_of_an_outbox() {
+fn repeated_events_of_an_outbox_are_dropped() {
     let event = |id, value: &str| (text("order-1"), text(value), Some(id));
     let events = [event("e-1", "{}"), event("e-2", "{}"), event("e-1", "{}"), event("e-3", "not JSON")];
     assert_eq!(emitted("debezium-outbox.toml", unseen::format::NoSchemas, &events), [0, 1, 3]);
@@ -117,7 +117,7 @@ impl Schemas for Versions {
 }
 
 #[test]
-fn avro_changes() {
+fn repeated_avro_changes_are_dropped() {
     // In this encoding, numbers below 64 take one byte.
     let change = |row: u8, lsn: u8, seen: u8, version: u8| {
         let key = [0, 0, 0, 0, if version == 3 { 4 } else { 1 }, 2 * row];

@@ -55,8 +55,8 @@ pub enum Outcome {
     /// The record starts below the applied offset, because the group's offsets were reset. Earlier changelog records are void if they
     /// contain effects of input offsets from that start on.
     SetBack,
-    /// The changelog does not continue from the state: the first record that the state lacks starts after the state's offset, or is a
-    /// warm-up that starts before it.
+    /// The changelog does not continue from the checkpoint: the first record that the checkpoint lacks starts after the checkpoint's offset,
+    /// or a warm-up starts before the applied offset.
     Gap,
     /// The record was written by another group, or for another key space.
     Foreign,
@@ -74,6 +74,8 @@ pub struct Applier {
     bounds: BTreeMap<String, Offset>,
     /// The oldest slice whose keys have not expired, if known.
     oldest_slice: Option<Slice>,
+    /// True if the state was loaded from a checkpoint, which may have keys that the changelog lacks.
+    has_checkpoint: bool,
     /// The highest epoch of any record so far.
     pub epoch: i64,
     /// The last applied commit: its spans and its epoch, which all of its parts (changelog records) share, and the number of applied parts.
@@ -85,14 +87,15 @@ pub struct Applier {
 impl Applier {
     /// Creates an applier that continues from a state at `offsets`, up to `bounds`. Keys of slices before `oldest_slice` have expired.
     #[must_use]
-    pub const fn new(
+    pub fn new(
         offsets: BTreeMap<String, Offset>,
         origin: Origin,
         bounds: BTreeMap<String, Offset>,
         oldest_slice: Option<Slice>,
         epoch: i64,
     ) -> Self {
-        Self { offsets, fingerprints: 0, origin, bounds, oldest_slice, epoch, last: Vec::new(), last_epoch: epoch, last_parts: 0 }
+        let has_checkpoint = !offsets.is_empty();
+        Self { offsets, fingerprints: 0, origin, bounds, oldest_slice, has_checkpoint, epoch, last: Vec::new(), last_epoch: epoch, last_parts: 0 }
     }
 
     /// True if the record is another part of the last applied commit.
@@ -157,7 +160,7 @@ impl Applier {
                 // warm-up are then only in checkpoints.
                 return match (old, self.last.is_empty()) {
                     (true, is_first) if is_first || record.warms_up => Outcome::Passed,
-                    (false, true) if record.warms_up => Outcome::Gap,
+                    (false, _) if record.warms_up && self.has_checkpoint => Outcome::Gap,
                     _ => Outcome::SetBack,
                 };
             }

@@ -481,7 +481,11 @@ fn a_warm_up_is_not_a_reset() {
     let mut applier = from_checkpoint();
     assert_eq!(follow(&mut applier, (6, 9), false), Outcome::Taken);
     assert_eq!(follow(&mut applier, (1, 9), true), Outcome::Passed);
+    assert_eq!(follow(&mut applier, (1, 12), true), Outcome::Gap, "the last part of a warm-up may contain new records");
     assert_eq!(follow(&mut applier, (1, 9), false), Outcome::SetBack);
+    let mut applier = applier_from(BTreeMap::new(), ORIGIN, BTreeMap::new());
+    assert_eq!(follow(&mut applier, (6, 9), false), Outcome::Taken);
+    assert_eq!(follow(&mut applier, (1, 12), true), Outcome::SetBack, "without a checkpoint, the warm-up has all keys that are left");
 }
 
 #[test]

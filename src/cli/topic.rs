@@ -19,8 +19,12 @@ pub fn expand(config: &Config, name: Option<&str>) -> anyhow::Result<Config> {
 /// # Errors
 /// Fails if the topic matches a pattern but cannot be read, or if entries of several topics have this space.
 pub fn expand_rule(config: &Config, name: Option<&str>) -> anyhow::Result<Config> {
+    if name.is_some_and(|name| config.rule(name).is_ok()) {
+        // A pattern may match the name of a space, but no such topic is meant.
+        return expand(config, None);
+    }
     let as_input = expand(config, name);
-    let Some(name) = name.filter(|name| config.rule(name).is_err()) else { return as_input };
+    let Some(name) = name else { return as_input };
     let of_space = config.inputs_of_space(name).into_iter().filter(|input| input != name);
     let expanded = of_space.filter_map(|input| expand(config, Some(&input)).ok()).chain(as_input.as_ref().ok().cloned());
     let mut found: Vec<_> = expanded.filter(|config| config.rule(name).is_ok()).collect();

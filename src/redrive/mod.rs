@@ -40,7 +40,7 @@ use writer::Writer;
 const BATCH_BYTES: usize = 1_000_000;
 /// Maximum size of a batch in bytes with which each record gets its own batch, for topics that accept only smaller batches.
 const ONE_RECORD: usize = 1;
-/// Maximum number of rejected dead letters of a topic in one redrive.
+/// Maximum number of rejected dead letters of a dead-letter topic that a redrive passes over. The redrive ends before the next one.
 const REJECTED_MAX: usize = 100;
 
 /// Selection of dead letters.
@@ -113,9 +113,9 @@ pub fn redrive(config: &Config, options: &Options, waiting: &Waiting<'_>, progre
     let mut redrive = Redrive { config: &own, options, waiting, view, origins, kinds, names: names(config), rejected, redriven };
     redrive.find_targets(config, &selected, &verdicts)?;
     redrive.kinds = redrive.origins.kinds(&verdicts);
-    let topics = redrive.find_letters(&selected)?;
+    let mut topics = redrive.find_letters(&selected)?;
     let mut writer = redrive.connect(BATCH_BYTES)?;
-    for letters in &topics {
+    for letters in &mut topics {
         redrive.rejected.clear();
         let mut batch_bytes = BATCH_BYTES;
         loop {
@@ -128,7 +128,7 @@ pub fn redrive(config: &Config, options: &Options, waiting: &Waiting<'_>, progre
             let is_repeated = match failure {
                 Failure::Error(error) => return Err(error),
                 Failure::Topic(why) => redrive.leave_topic(&letters.name, why),
-                Failure::Rejected(rejected) => redrive.leave_rejected(rejected),
+                Failure::Rejected(rejected) => redrive.leave_rejected(letters, rejected),
                 Failure::Batch => {
                     // With one record per batch, brokers reject only records that they would reject in any batch.
                     batch_bytes = ONE_RECORD;
@@ -149,8 +149,10 @@ pub fn redrive(config: &Config, options: &Options, waiting: &Waiting<'_>, progre
 struct Letters {
     name: String,
     partitions: Vec<TopicPartition>,
-    /// The end of each partition when the redrive started.
+    /// The end of each partition when the redrive started, or the first rejected dead letter that the redrive does not pass over.
     ends: BTreeMap<i32, Offset>,
+    /// The number of passes that failed after the maximum number of rejected dead letters was reached.
+    failed: usize,
 }
 
 struct Redrive<'a> {
@@ -187,23 +189,30 @@ impl<'a> Redrive<'a> {
         false
     }
 
-    /// Leaves rejected dead letters where they are. Returns false if there are too many, which means that the pass is not repeated.
-    fn leave_rejected(&mut self, rejected: Vec<Rejected>) -> bool {
+    /// Leaves rejected dead letters where they are, and the next pass skips them. If there are too many, the next pass ends before the first
+    /// of the others. Returns false if the pass is not repeated, because that did not help.
+    fn leave_rejected(&mut self, letters: &mut Letters, rejected: Vec<Rejected>) -> bool {
+        letters.failed += usize::from(self.rejected.len() == REJECTED_MAX);
         for rejected in rejected {
             let Rejected { topic, partition, offset, target, error } = &rejected;
-            if self.rejected.len() == REJECTED_MAX {
-                let why = format!(
-                    "topic {target:?} and others reject more than {REJECTED_MAX} of its dead letters ({error}); change the topics that reject them, or select other dead letters with --reason and --topic"
-                );
-                return self.leave_topic(&topic.clone(), why);
+            if self.rejected.len() < REJECTED_MAX {
+                (self.waiting.report)(&format!(
+                    "topic {target:?} rejects the dead letter at {topic}[{partition}] offset {offset}: {error}; later runs try it again"
+                ));
+                self.rejected.insert((*partition, *offset));
+                self.redriven.rejected.push(rejected);
+                continue;
             }
-            (self.waiting.report)(&format!(
-                "topic {target:?} rejects the dead letter at {topic}[{partition}] offset {offset}: {error}; later runs try it again"
-            ));
-            self.rejected.insert((*partition, *offset));
-            self.redriven.rejected.push(rejected);
+            let end = letters.ends.entry(*partition).or_insert(*offset);
+            *end = (*end).min(*offset);
+            if !self.redriven.unusable.contains_key(topic) {
+                let why = format!(
+                    "topic {target:?} and others reject more than {REJECTED_MAX} of its dead letters ({error}), so the dead letters after {topic}[{partition}] offset {offset} wait; change the topics that reject them, or select other dead letters with --reason and --topic"
+                );
+                self.leave_topic(&topic.clone(), why);
+            }
         }
-        true
+        letters.failed <= REJECTED_MAX
     }
 
     /// Finds the topics to write to.
@@ -239,7 +248,7 @@ impl<'a> Redrive<'a> {
                     let partitions: Vec<_> = (0..count).map(of).collect();
                     let end = |of: &TopicPartition| Ok((of.partition, self.view.watermarks(of)?.1));
                     let ends = partitions.iter().map(end).collect::<Result<_, kafka::Error>>()?;
-                    found.push(Letters { name: name.to_owned(), partitions, ends });
+                    found.push(Letters { name: name.to_owned(), partitions, ends, failed: 0 });
                     continue;
                 }
                 Err(problem @ kafka::Error::Cluster(_)) => problem.to_string(),
@@ -252,7 +261,7 @@ impl<'a> Redrive<'a> {
 
     /// Redrives the dead letters in one dead-letter topic. Returns false if the limit was reached or a signal ended the redrive.
     fn topic(&mut self, letters: &Letters, writer: &mut Option<Writer<'_>>, progress: &dyn Fn(u64, u64)) -> Result<bool, Failure> {
-        let Letters { name, partitions, ends } = letters;
+        let Letters { name, partitions, ends, .. } = letters;
         let topic_id = self.view.topic_ids(&[name]).map_err(Error::from)?.remove(name);
         let mut positions = self.positions(partitions, topic_id.as_deref())?;
         let &Waiting { stop, report } = self.waiting;
@@ -267,6 +276,8 @@ impl<'a> Redrive<'a> {
             committed.clone_from(redriven);
             Ok::<(), Failure>(())
         };
+        // Kinds that are not selected, and of which an earlier redrive left rejected dead letters.
+        let mut waiting_rejected = BTreeSet::new();
         let is_whole = capture.read(stop, report, &mut |message: &Message<'_>, left| {
             progress(total - left, total);
             let (partition, offset) = (message.partition(), message.offset());
@@ -277,6 +288,9 @@ impl<'a> Redrive<'a> {
                 let origin = origins.of(letter.topic).zip(letter.verdict).filter(|_| is_selected(&kind));
                 match origin {
                     _ if !position.is_due(&kind, offset) => {}
+                    None if position.is_rejected(offset) => {
+                        let _ = waiting_rejected.insert(kind);
+                    }
                     None => position.leave_out(&kind, offset),
                     Some(_) if rejected.contains(&(partition, offset)) => position.reject(offset),
                     Some((origin, verdict)) => {
@@ -299,7 +313,7 @@ impl<'a> Redrive<'a> {
             }
             Ok::<_, Failure>(count < options.limit)
         })?;
-        for kind in positions.iter().flat_map(|position| position.left_out.keys()) {
+        for kind in positions.iter().flat_map(|position| position.left_out.keys()).chain(&waiting_rejected) {
             match names.get(kind) {
                 Some(kind) => redriven.left_out.insert(kind.clone()),
                 None => redriven.unknown.insert(if is_hash(kind) { format!("?{kind}") } else { kind.clone() }),

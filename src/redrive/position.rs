@@ -83,9 +83,14 @@ impl Position {
         self.left_out.get(kind).or_else(|| self.left_out.get(&hash(kind))).copied()
     }
 
+    /// True if an earlier redrive left the dead letter at this offset, because its target rejected it.
+    pub(super) fn is_rejected(&self, offset: Offset) -> bool {
+        self.rejected.contains(&offset)
+    }
+
     /// Records that a dead letter that is due is left out.
     pub(super) fn leave_out(&mut self, kind: &str, offset: Offset) {
-        if !self.rejected.contains(&offset) && self.first(kind).is_none() {
+        if !self.is_rejected(offset) && self.first(kind).is_none() {
             self.left_out.insert(kind.to_owned(), offset);
         }
     }

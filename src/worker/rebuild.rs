@@ -178,11 +178,13 @@ fn serve<B: Broker>(context: &Context<B>, tasks: &Tasks) {
                 let state = Err(Error::Exit("cannot read the changelogs; the log shows the reason".to_owned()));
                 let _ = job.done.send(Rebuilt { id: job.id, cancellation: job.cancellation, state });
             }
-            (Task::Trim, Some(connection)) => {
+            (Task::Trim, connection) => {
                 let Some((partition, trim)) = tasks.lock().trims.pop_first() else { continue };
-                trim_partition(&connection.reader, &partition, &trim);
+                // Without a client, the records stay until a later checkpoint requests this again.
+                if let Some(connection) = connection {
+                    trim_partition(&connection.reader, &partition, &trim);
+                }
             }
-            (Task::Trim, None) => {}
         }
     }
 }

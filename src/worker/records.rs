@@ -270,12 +270,6 @@ impl<B: Broker> RecordLoop<'_, B> {
             // librdkafka resumed at an earlier offset than requested.
             return Ok(());
         }
-        if let Err(NoKey::Awaits(schema)) = keyed
-            && self.topic.has_rules()
-        {
-            // Until the schema is known, another rule may select the record. So this rule's state must not decide about the record.
-            return Err(Stop::Undecided(VerdictError::Awaits(*schema)));
-        }
         let Some(state) = self.state.as_deref_mut() else { return self.process_forwarded(message, keyed) };
         if !self.input.is_warm_up(offset) {
             // The last offsets of the warm-up may hold no record, so the first record after them ends the warm-up.
@@ -284,6 +278,13 @@ impl<B: Broker> RecordLoop<'_, B> {
                 self.input.pass_over();
                 return Err(Stop::Waits);
             }
+        }
+        if let Err(NoKey::Awaits(schema)) = keyed
+            && self.topic.has_rules()
+            && self.input.verdicts().recall(offset) == Recall::New
+        {
+            // Until the schema is known, another rule may select the record. So this rule's state must not decide about the record.
+            return Err(Stop::Undecided(VerdictError::Awaits(*schema)));
         }
         let id = StateId { space: self.topic.space, partition: self.of.partition };
         if self.topic.has_rules() && self.input.is_in(id, offset) {

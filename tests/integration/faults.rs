@@ -135,7 +135,7 @@ fn died_at(mut worker: Worker, faults: &str) {
 }
 
 #[test]
-fn kills_at_steps_of_transactions_and_checkpoints() {
+fn kills_at_steps_of_transactions_and_checkpoints_do_not_change_the_output() {
     let mut lives = Lives::new("faults-transaction", TRANSACTION.len(), HOUR / 3, EXACT);
     lives.each_dies(TRANSACTION);
     lives.check();
@@ -176,7 +176,7 @@ fn member_killed_during_a_revocation_leaves_no_partition_unowned() {
 }
 
 #[test]
-fn kills_while_a_large_checkpoint_is_written() {
+fn kills_while_a_large_checkpoint_is_written_do_not_change_the_output() {
     // Nearly every key has its own page, and each worker writes one checkpoint per partition at its end.
     let mut lives = Lives::new("faults-large", 6 * LARGE.len(), 24 * HOUR, LARGE_CONFIRMED);
     lives.overrides.extend(["worker.checkpoint_interval=1h".to_owned(), "state.changelog=false".to_owned()]);
@@ -192,7 +192,7 @@ fn kills_while_a_large_checkpoint_is_written() {
 
 /// The corrupt page is found when the state is loaded, and the whole store is moved aside.
 #[test]
-fn kills_while_corrupt_state_is_moved_aside() {
+fn kills_while_corrupt_state_is_moved_aside_do_not_change_the_output() {
     let mut lives = Lives::new("faults-state", DAMAGED.len(), 24 * HOUR, AGING);
     lives.overrides.push("state.changelog=false".to_owned());
     lives.feed();

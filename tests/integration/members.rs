@@ -8,7 +8,7 @@ use std::time::Duration;
 const RECORDS: usize = 100_000;
 
 #[test]
-fn processes_join_leave_and_die_under_load() {
+fn output_is_exact_while_processes_join_leave_and_die() {
     let stream = Stream::new(broker(), "members", RECORDS).with(short_timeouts);
     let feed = stream.feed(15);
     let mut first = stream.setup.start("a");
@@ -59,7 +59,7 @@ fn a_member_with_another_assignment_strategy_is_explained() {
 }
 
 #[test]
-fn a_rolling_restart_of_static_members() {
+fn rolling_restart_of_static_members_does_not_change_the_output() {
     let stream = Stream::new(broker(), "rolling", RECORDS);
     let start = |name: &str| stream.setup.start_with(name, &[&format!("kafka.instance_id={}-{name}", stream.setup.group())]);
     let feed = stream.feed(10);

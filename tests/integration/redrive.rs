@@ -255,8 +255,9 @@ fn rejected_dead_letter_does_not_stop_the_others() {
         assert_eq!(rejected, [11, 12], "{report}");
         assert!(error.contains(&place(11)) && error.contains(&place(12)), "{error}");
     }
-    // A redrive that does not select the rejected dead letters succeeds.
-    assert_eq!(dead.redrive(&["--reason", "malformed"])["redriven"], 0);
+    // A redrive that does not select the rejected dead letters succeeds, and reports that they wait.
+    let report = dead.redrive(&["--reason", "malformed"]);
+    assert_eq!((&report["redriven"], &report["left_out"]), (&json!(0), &json!([{ "input": dead.input, "reason": "oversize" }])), "{report}");
     alter_topic(broker(), &dead.output, "max.message.bytes", "5000");
     assert_eq!(dead.redrive_in_part(&all).0["redriven"], 1);
     alter_topic(broker(), &dead.output, "max.message.bytes", "9000");
@@ -264,6 +265,32 @@ fn rejected_dead_letter_does_not_stop_the_others() {
     assert_eq!(dead.redrive(&all)["redriven"], 0);
     let expected = by_partition(records.iter().chain(&records).cloned().chain([large, larger]), PARTITIONS);
     assert_eq!(read_committed(broker(), &dead.output, PARTITIONS), expected);
+}
+
+#[test]
+fn a_redrive_ends_before_the_rejected_dead_letters_that_are_too_many() {
+    let output = topic_with(broker(), "redrive-many-out", 4, &[("max.message.bytes", "2000")]);
+    let dead = Dead::with_topics(topic(broker(), "redrive-many-in", 4), output, "redrive-many");
+    let mut records = records(30);
+    let mut random = SplitMix(5);
+    for record in &mut records {
+        record.value = Some(b"{}".to_vec());
+        record.headers.clear();
+        record.enlarge(500, &mut random);
+    }
+    let mut large = records[0].clone();
+    large.enlarge(3_000, &mut random);
+    let letters = [&records[..20], &vec![large; 150], &records[20..]].concat();
+    dead.bury(&letters, "oversize");
+    // Only those in the same partition come after the rejected dead letters.
+    let waiting = records[20..].iter().filter(|record| record.partition == records[0].partition).count();
+    for redriven in [30 - waiting, 0] {
+        let (report, error) = dead.redrive_in_part(&["--reason", "oversize"]);
+        assert_eq!((&report["redriven"], report["rejected"].as_array().map(Vec::len)), (&json!(redriven), Some(100)), "{error}");
+        assert!(error.contains("reject more than 100 of its dead letters"), "{error}");
+    }
+    alter_topic(broker(), &dead.output, "max.message.bytes", "9000");
+    assert_eq!(dead.redrive(&["--reason", "oversize"])["redriven"], 150 + waiting);
 }
 
 /// A worker may write new dead letters while the redrive repeats a rejected batch.

@@ -112,27 +112,27 @@ fn works(way: Way<'_>, hint: &str) {
 }
 
 #[test]
-fn ssl_with_a_certificate_on_both_sides() {
+fn worker_and_brokers_verify_each_others_certificates() {
     works(SSL, "ssl");
 }
 
 #[test]
-fn sasl_ssl_plain() {
+fn worker_logs_in_with_plain_over_ssl() {
     works(Way { mechanism: "PLAIN", ..SCRAM }, "plain");
 }
 
 #[test]
-fn sasl_ssl_scram_sha_256() {
+fn worker_logs_in_with_scram_sha_256_over_ssl() {
     works(Way { mechanism: "SCRAM-SHA-256", ..SCRAM }, "scram-256");
 }
 
 #[test]
-fn sasl_ssl_scram_sha_512() {
+fn worker_logs_in_with_scram_sha_512_over_ssl() {
     works(SCRAM, "scram-512");
 }
 
 #[test]
-fn sasl_plaintext_scram_sha_512() {
+fn worker_logs_in_with_scram_sha_512_without_ssl() {
     works(Way { protocol: "sasl_plaintext", ..SCRAM }, "scram-open");
 }
 

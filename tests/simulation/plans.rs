@@ -137,14 +137,14 @@ fn every_fault_point_has_a_test() {
 }
 
 #[test]
-fn worker_is_killed_at_every_point_of_its_work() {
+fn output_is_exact_if_a_worker_is_killed_at_any_point_of_its_work() {
     for kind in ["kind = \"aging\"", "kind = \"exact\""] {
         kill_at_each(WORKING, &[1, 4], |kill| plan(&[STATIC, kind], [step(60, kill)]));
     }
 }
 
 #[test]
-fn worker_is_killed_at_every_point_of_its_start() {
+fn output_is_exact_if_a_worker_is_killed_at_any_point_of_its_start() {
     kill_at_each(STARTING, &[1], |kill| plan(&[STATIC], [step(100, Fault::Kill), at_once(100, kill)]));
     let lost = || step(100, Fault::LoseDisk { killed: true });
     kill_at_each(REBUILDING, &[1, 3], |kill| plan(&[STATIC, NO_COLD_START], [lost(), at_once(100, kill)]));
@@ -154,7 +154,7 @@ fn worker_is_killed_at_every_point_of_its_start() {
 }
 
 #[test]
-fn worker_is_killed_at_every_point_of_a_warm_up() {
+fn output_is_exact_if_a_worker_is_killed_at_any_point_of_a_warm_up() {
     kill_at_each(&["warm_up.record", "warm_up.ended"], &[1, 4], |kill| {
         let steps = [step(100, Fault::Kill), at_once(100, kill)];
         Plan { checkpoint_ms: NEVER_MS, ..plan(&[STATIC, WITHOUT_CHANGELOG], steps) }
@@ -162,7 +162,7 @@ fn worker_is_killed_at_every_point_of_a_warm_up() {
 }
 
 #[test]
-fn worker_is_killed_at_every_point_after_a_failed_transaction() {
+fn output_is_exact_if_a_worker_is_killed_at_any_point_after_an_abort() {
     kill_at_each(ABORTING, &[1], |kill| plan(&[STATIC], [step(60, fail_at("commit.begin", 1)), at_once(60, kill)]));
     for failed in ["commit.flushed", "commit.committed"] {
         kill_at_each(IN_DOUBT, &[1], |kill| plan(&[STATIC], [step(60, fail_at(failed, 1)), at_once(60, kill)]));
@@ -188,7 +188,7 @@ fn worker_is_killed_at_every_point_of_a_start_with_a_new_topic() {
 
 /// For a while, the members of the group know different topics.
 #[test]
-fn members_start_with_new_topics_at_different_times() {
+fn output_is_exact_if_members_start_with_new_topics_at_different_times() {
     for options in [&[][..], &["workers = 2"], &["repartition = true", COVERS_ALL]] {
         let steps = [
             step(20, Fault::Join),
@@ -205,7 +205,7 @@ fn members_start_with_new_topics_at_different_times() {
 
 /// Each step of a transaction and of a checkpoint fails twice, with small and with large transactions.
 #[test]
-fn steps_of_transactions_and_checkpoints_fail() {
+fn output_is_exact_if_steps_of_transactions_and_checkpoints_fail() {
     for kind in ["kind = \"aging\"", "kind = \"exact\""] {
         for transaction_records in [30, 1_000_000] {
             let twice = |(number, point): (usize, &str)| [1, 3].map(|time| step(20 + 25 * number, fail_at(point, time)));
@@ -422,7 +422,7 @@ fn aborted_records_of_the_input_do_not_count_as_seen() {
 }
 
 #[test]
-fn static_members_restart_one_by_one() {
+fn output_is_exact_if_static_members_restart_one_by_one() {
     let steps = [step(60, Fault::Join), step(80, Fault::Join), step(120, Fault::Roll), step(200, Fault::Roll)];
     check(&plan(&[STATIC], steps));
 }
@@ -507,7 +507,7 @@ fn worker_that_polls_too_seldom_loses_its_partitions() {
 /// Tests each set of brokers that a process may be unable to reach. With some sets, the process remains a member that cannot read or commit
 /// all of its partitions. With others, it reads but is no longer a member.
 #[test]
-fn a_worker_is_cut_off_from_some_brokers() {
+fn output_is_exact_if_a_worker_cannot_reach_some_brokers() {
     for bits in 1..8 {
         let brokers = || (0..3).filter(|broker| bits >> broker & 1 == 1).collect::<Vec<_>>();
         let steps =
@@ -527,7 +527,7 @@ fn records_around_open_transactions_keep_their_order() {
 }
 
 #[test]
-fn coordinators_move_and_forget_transactional_ids() {
+fn output_is_exact_if_coordinators_move_and_forget_transactional_ids() {
     let steps = [
         step(60, Fault::MoveAll { lag: 5 }),
         step(90, Fault::Join),
@@ -540,7 +540,7 @@ fn coordinators_move_and_forget_transactional_ids() {
 }
 
 #[test]
-fn brokers_set_the_times_of_the_input() {
+fn output_is_exact_if_brokers_set_the_timestamps() {
     check(&Plan { append_time: true, ..plan(&[STATIC, "kind = \"exact\""], [step(100, Fault::Kill), step(200, Fault::Kill)]) });
 }
 
@@ -637,7 +637,7 @@ fn entries_of_one_input_survive_kills_and_a_lost_disk() {
 
 /// A new entry starts without keys, and an entry that returns has its former keys. Records of another entry do not count as seen.
 #[test]
-fn entries_of_one_input_are_removed_and_added() {
+fn output_is_exact_if_entries_of_an_input_are_removed_and_added() {
     let change = |at| step(at, Fault::Change(Change::Rules));
     let steps = || [change(80), step(120, Fault::Kill), change(160), step(220, Fault::LoseDisk { killed: true }), change(240)];
     for kind in filters().map(|filter| filter.choice) {
@@ -650,7 +650,7 @@ fn entries_of_one_input_are_removed_and_added() {
 
 /// Without a changelog, the states of an input are restored from checkpoints of different offsets.
 #[test]
-fn entries_of_one_input_warm_up_from_different_offsets() {
+fn output_is_exact_if_entries_of_an_input_warm_up_from_different_offsets() {
     let steps = || (1..=8).map(|number| step(30 * number, Fault::Kill));
     for more in ["a window by time that rotates", "a window by count that rotates", "a space that topics share"] {
         let kinds = if more.starts_with("a space") { &[COVERS_ALL][..] } else { &[] };

@@ -104,14 +104,14 @@ fn dir() -> PathBuf {
 }
 
 #[test]
-fn a_small_plan_on_one_broker() {
+fn output_is_exact_after_a_small_plan_on_one_broker() {
     let mut sum = Sum::default();
     sum.add(&Plan::draw(11, SMALL), broker(), None);
     sum.check();
 }
 
 #[test]
-fn a_small_plan_on_three_brokers() {
+fn output_is_exact_after_a_small_plan_on_three_brokers() {
     let mut sum = Sum::default();
     let mut cluster = OwnBroker::start_cluster();
     let address = cluster.address().to_owned();
