@@ -233,7 +233,7 @@ fn render(args: &Args, key: &str, window: &str, capacity: u64, more: &str) -> St
         }
     };
     let invalid = match &args.dead_letters {
-        Some(topic) => format!("# Records without a key go to this topic.\non_invalid = {{ topic = {} }}\n", quoted(topic)),
+        Some(topic) => format!("# Records without a key, and records that the output rejects, go to this topic.\non_invalid = {{ topic = {} }}\n", quoted(topic)),
         None => "# Records without a key stop the worker. Alternatives: \"drop\", \"emit\", { topic = \"a dead-letter topic\" }\non_invalid = \"fail\"\n"
             .to_owned(),
     };

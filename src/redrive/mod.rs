@@ -40,7 +40,7 @@ use writer::Writer;
 const BATCH_BYTES: usize = 1_000_000;
 /// Maximum size of a batch in bytes with which each record gets its own batch, for topics that accept only smaller batches.
 const ONE_RECORD: usize = 1;
-/// Maximum number of rejected dead letters of a dead-letter topic that a redrive passes over. The redrive ends before the next one.
+/// Maximum number of rejected dead letters that a redrive passes over in a dead-letter topic. In their partitions, it ends before the next.
 const REJECTED_MAX: usize = 100;
 
 /// Selection of dead letters.
