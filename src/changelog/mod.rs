@@ -95,7 +95,18 @@ impl Applier {
         epoch: i64,
     ) -> Self {
         let has_checkpoint = !offsets.is_empty();
-        Self { offsets, fingerprints: 0, origin, bounds, oldest_slice, has_checkpoint, epoch, last: Vec::new(), last_epoch: epoch, last_parts: 0 }
+        Self {
+            offsets,
+            fingerprints: 0,
+            origin,
+            bounds,
+            oldest_slice,
+            has_checkpoint,
+            epoch,
+            last: Vec::new(),
+            last_epoch: epoch,
+            last_parts: 0,
+        }
     }
 
     /// True if the record is another part of the last applied commit.

@@ -257,7 +257,11 @@ fn rejected_dead_letter_does_not_stop_the_others() {
     }
     // A redrive that does not select the rejected dead letters succeeds, and reports that they wait.
     let report = dead.redrive(&["--reason", "malformed"]);
-    assert_eq!((&report["redriven"], &report["left_out"]), (&json!(0), &json!([{ "input": dead.input, "reason": "oversize" }])), "{report}");
+    assert_eq!(
+        (&report["redriven"], &report["left_out"]),
+        (&json!(0), &json!([{ "input": dead.input, "reason": "oversize" }])),
+        "{report}"
+    );
     alter_topic(broker(), &dead.output, "max.message.bytes", "5000");
     assert_eq!(dead.redrive_in_part(&all).0["redriven"], 1);
     alter_topic(broker(), &dead.output, "max.message.bytes", "9000");
