@@ -15,7 +15,7 @@ mod plans;
 mod stage;
 #[path = "../integration/chaos/table.rs"]
 mod table;
-#[path = "../integration/chaos/truth.rs"]
+#[path = "../integration/chaos/truth/mod.rs"]
 #[allow(dead_code, reason = "servers are asked on a real broker")]
 mod truth;
 

@@ -1,0 +1,70 @@
+//! The keys that a server must or may report as seen.
+
+use super::super::options::Options;
+use super::super::table::Promise;
+use super::model::Model;
+use super::records::{id, is_judged, is_of_first_entry};
+use crate::harness::TestRecord;
+use std::collections::BTreeSet;
+
+/// The keys that a server must or may report as seen between two commits.
+#[derive(Default)]
+pub struct Known {
+    /// Keys that are remembered the whole time.
+    pub seen: BTreeSet<Vec<u8>>,
+    /// Keys that are remembered part of the time, or possibly.
+    pub maybe: BTreeSet<Vec<u8>>,
+}
+
+/// Returns these keys for an answer that is based on at least the first `from` records of each partition of the input, and on at most the
+/// first `until` records.
+pub fn known(
+    options: &Options,
+    promise: Promise,
+    seeds: &[TestRecord],
+    inputs: &[Vec<Vec<TestRecord>>],
+    from: &[usize],
+    until: &[usize],
+) -> Known {
+    let mut known = Known::default();
+    for (partition, ((records, &from), &until)) in inputs[0].iter().zip(from).zip(until).enumerate() {
+        let of_space = |records: &[TestRecord]| records.iter().filter(|record| !is_of_first_entry(record)).cloned().collect::<Vec<_>>();
+        let (early, late) = records[..until].split_at(from.min(until));
+        let (early, late) = (&*of_space(early), &*of_space(late));
+        if promise.exact && options.is_ordered() {
+            // A server is asked about the space of the last entry.
+            let mut model = Model::new(options, false, seeds, partition);
+            for record in early {
+                model.judge(record);
+            }
+            let seen: BTreeSet<_> = model.keys.keys().filter(|id| model.remembers(id)).cloned().collect();
+            for record in late.iter().filter(|record| is_judged(record)) {
+                let was_seen = model.remembers_when(record);
+                model.judge(record);
+                // The key was forgotten before, or is forgotten now.
+                if !was_seen || !model.remembers(&id(record)) {
+                    known.maybe.insert(id(record));
+                }
+            }
+            let (seen, left): (Vec<_>, Vec<_>) = seen.into_iter().partition(|id| model.remembers(id) && !known.maybe.contains(id));
+            known.seen.extend(seen);
+            known.maybe.extend(left);
+        } else {
+            known.seen.extend(ids(early).chain(ids(seeds)));
+            known.maybe.extend(ids(late));
+        }
+    }
+    // It is unknown when the other topic of a space is read.
+    known.maybe.extend(inputs[1..].iter().flatten().flat_map(|records| ids(records)));
+    known
+}
+
+/// The keys of records whose output is judged by key.
+pub fn ids(records: &[TestRecord]) -> impl Iterator<Item = Vec<u8>> {
+    records.iter().filter(|record| is_judged(record)).map(id)
+}
+
+/// Like [`ids`], for the space that a server is asked about, which is the space of the last entry.
+pub fn ids_in_space(records: &[TestRecord]) -> impl Iterator<Item = Vec<u8>> {
+    records.iter().filter(|record| is_judged(record) && !is_of_first_entry(record)).map(id)
+}
