@@ -1,0 +1,174 @@
+//! The processes of the members.
+//!
+//! A worker that exits is restarted if the plan expected the exit, or gave the worker a reason to exit. Any other exit fails the plan.
+
+use super::super::plan::Conditions;
+use super::Stage;
+use crate::harness::Worker;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+/// Reasons for which a worker may exit while another process has its name.
+const FENCED: [&str; 3] = [
+    "another process that uses transactional id",
+    "another process uses transactional id",
+    "another process joined the group with the same kafka.instance_id",
+];
+
+/// A process that is or may become a member of the group.
+pub struct Member {
+    pub name: &'static str,
+    pub worker: Option<Worker>,
+    pub lives: usize,
+    /// Fault points that are armed for the current process.
+    pub armed: String,
+    /// The time for which the process stops at such a point.
+    pub standstill: Duration,
+    /// The time at which the process continues, if it is stopped at such a point.
+    pub(super) resume: Option<Instant>,
+}
+
+impl Member {
+    /// Returns the process of the member, if it has not exited.
+    pub fn alive(&mut self) -> Option<&mut Worker> {
+        let worker = self.worker.as_mut()?;
+        if worker.runs() { Some(worker) } else { None }
+    }
+}
+
+impl Stage<'_> {
+    /// The indexes of the running members.
+    pub fn running(&self) -> Vec<usize> {
+        (0..self.members.len()).filter(|&at| self.members[at].worker.is_some()).collect()
+    }
+
+    /// Starts a member with armed fault points.
+    pub fn start(&mut self, at: usize, armed: &str) {
+        let name = self.members[at].name;
+        let worker = self.spawn(name, name, armed);
+        let member = &mut self.members[at];
+        member.worker = Some(worker);
+        armed.clone_into(&mut member.armed);
+        member.lives += 1;
+        member.resume = None;
+        let armed = if armed.is_empty() { String::new() } else { format!(", armed with {armed}") };
+        self.story.tell(format_args!("{name} starts, life {}{armed}", self.members[at].lives));
+    }
+
+    /// Starts a worker with a name. Its static name is `known_as` if members are static.
+    pub fn spawn(&self, name: &str, known_as: &str, armed: &str) -> Worker {
+        let Conditions { options, commit_ms, checkpoint_ms, transaction_ms, .. } = self.conditions;
+        let mut overrides = options.overrides();
+        overrides.extend([
+            "log.level=info,unseen=debug".to_owned(),
+            format!("worker.commit_interval={commit_ms}ms"),
+            format!("worker.checkpoint_interval={checkpoint_ms}ms"),
+            format!("worker.transaction_timeout={transaction_ms}ms"),
+        ]);
+        if options.has("instance_id") {
+            overrides.push(format!("kafka.instance_id={}-{known_as}", self.stream.setup.group()));
+        }
+        let overrides: Vec<_> = overrides.iter().map(String::as_str).collect();
+        let config = self.write_config(name);
+        let dir = self.stream.setup.dir().join(name);
+        let life = fs::read_dir(&dir)
+            .map_or(0, |entries| entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("log-")).count());
+        Worker::start_armed(&config, &overrides, armed, &dir.join(format!("log-{life}")))
+    }
+
+    /// Writes the current configuration. Returns its path.
+    pub fn write_config(&self, name: &str) -> PathBuf {
+        let config = self.stream.setup.write_config(name);
+        let options = &self.conditions.options;
+        let first = options.memory(self.conditions.capacity);
+        let mut text = self.stream.setup.config(name).replace(&first.lines(), &self.memory.lines());
+        if let (Some(first), Some(now)) = (options.rule(&first, ""), options.rule(&self.memory, "")) {
+            text = text.replace(&first, &now);
+        }
+        fs::write(&config, text).expect("the configuration can be written");
+        config
+    }
+
+    pub fn kill(&mut self, at: usize) {
+        let Some(mut worker) = self.members[at].worker.take() else { return };
+        self.story.tell(format_args!("{} is killed", self.members[at].name));
+        if worker.runs() {
+            worker.kill9();
+            self.story.count("kill -9");
+        }
+    }
+
+    /// Stops a member gracefully, and waits until it has exited.
+    pub fn terminate(&mut self, at: usize) {
+        let Some(worker) = self.members[at].worker.take() else { return };
+        let name = self.members[at].name;
+        self.end(worker, name);
+    }
+
+    /// Stops a worker gracefully, and waits until it has exited.
+    pub fn end(&mut self, mut worker: Worker, name: &str) {
+        self.story.tell(format_args!("{name} is told to end"));
+        if worker.runs() {
+            worker.sigterm();
+        }
+        self.wait("a worker that was told to ends", |_| {
+            // The worker may be stopped at a fault point.
+            if worker.runs() {
+                worker.sigcont();
+            }
+            worker.ended().is_some()
+        });
+        let status = worker.ended().expect("it has ended");
+        let why = self.why(status, &worker.log());
+        self.story.tell(format_args!("{name} has ended: {}", why.unwrap_or_else(|| panic!("{name}, told to end, ended with {status}"))));
+    }
+
+    /// Returns the reason for which a worker may have exited with this status and log, if there is one.
+    fn why(&mut self, status: ExitStatus, log: &str) -> Option<&'static str> {
+        if log.contains("fault point reached") && matches!(status.signal(), Some(6 | 9)) {
+            self.story.count("kill at a point");
+            return Some("killed at a fault point");
+        }
+        if self.twinned && FENCED.iter().any(|sentence| log.contains(sentence)) {
+            return Some("fenced by another process of its name");
+        }
+        if self.broker_failed && log.contains("the workers did not stop within worker.shutdown_timeout") {
+            return Some("it could not drain");
+        }
+        match (status.success(), status.signal()) {
+            (true, _) if log.contains("shutting down") => Some("drained"),
+            // The worker received SIGTERM before it had installed its handler.
+            (_, Some(15)) => Some("terminated"),
+            _ => None,
+        }
+    }
+
+    /// Restarts members that have exited, and continues members that were stopped for long enough.
+    pub(super) fn tend(&mut self) {
+        for at in 0..self.members.len() {
+            let member = &mut self.members[at];
+            let Some(worker) = &mut member.worker else { continue };
+            let name = member.name;
+            if let Some(status) = worker.ended() {
+                let log = worker.log();
+                let why = self.why(status, &log).unwrap_or_else(|| panic!("{name} ended by itself with {status}"));
+                self.story.tell(format_args!("{name} has ended: {why}"));
+                self.start(at, "");
+            } else if let Some(resume) = member.resume {
+                if Instant::now() >= resume {
+                    member.resume = None;
+                    member.armed.clear();
+                    worker.sigcont();
+                    self.story.tell(format_args!("{name} continues"));
+                }
+            } else if member.armed.ends_with(":stop") && worker.log().contains("action=Stop") {
+                member.resume = Some(Instant::now() + member.standstill);
+                self.story.tell(format_args!("{name} stands still at its fault point"));
+                self.story.count("stop at a point");
+            }
+        }
+    }
+}
