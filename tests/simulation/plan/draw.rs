@@ -1,225 +1,9 @@
-//! A plan, drawn from a seed: a configuration, and faults over a stream of records.
-//!
-//! As text, a plan has one line for the configuration and one line per step.
+//! Draws plans and their faults from seeds.
 
+use super::{FAILING, Fault, MEMBERS, Plan, ServerFilter, Step, pick};
 use crate::harness::SplitMix;
 use crate::options::{Change, EVENT_TIMES, Memory, ON_CHANGE, Options, RULES, WHEN};
 use crate::table;
-use serde::{Deserialize, Serialize};
-use std::fmt;
-
-/// Maximum number of processes in the group.
-pub const MEMBERS: usize = 3;
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(clippy::struct_excessive_bools, reason = "independent choices")]
-pub struct Plan {
-    pub seed: u64,
-    pub records: usize,
-    pub options: Options,
-    /// The number of distinct keys that the filter is sized for.
-    pub capacity: usize,
-    pub commit_ms: u64,
-    pub checkpoint_ms: u64,
-    pub session_ms: u64,
-    pub transaction_ms: u64,
-    /// Maximum number of records per transaction.
-    pub transaction_records: usize,
-    /// The numbers of client calls after which the first two members are killed. `None` if the group starts with one member that is not
-    /// killed.
-    #[serde(default)]
-    pub begin_kills: Option<[u64; 2]>,
-    /// True if the changelog has an aborted transaction before the group starts, as left by a killed `unseen seed`.
-    #[serde(default)]
-    pub aborted_seed: bool,
-    /// The filter of the server that follows the changelog, or `None` for a plan without a server.
-    #[serde(default)]
-    pub server: Option<ServerFilter>,
-    /// True if requests and answers are lost, late, or rejected.
-    pub network: bool,
-    /// The time that brokers need for each record of a transaction.
-    #[serde(default)]
-    pub record_ms: u64,
-    /// The number of partitions of every topic.
-    #[serde(default = "Plan::few")]
-    pub partitions: i32,
-    /// `max.poll.interval.ms`; `None` for the default.
-    #[serde(default)]
-    pub max_poll_ms: Option<u64>,
-    /// True if the input has `message.timestamp.type=LogAppendTime`.
-    #[serde(default)]
-    pub append_time: bool,
-    /// The lead of each process's wall clock over the brokers' clock at its first start, in milliseconds.
-    #[serde(default)]
-    pub clocks_ms: [i64; MEMBERS],
-    /// True if the input is configured by a pattern, which also matches topics that appear later.
-    #[serde(default)]
-    pub pattern: bool,
-    #[serde(skip)]
-    pub steps: Vec<Step>,
-}
-
-/// The filter of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ServerFilter {
-    /// The worker's filter if a server can use it, otherwise a cuckoo filter.
-    Worker,
-    /// An aging filter if nothing is retracted, otherwise a cuckoo filter.
-    Aging,
-    Cuckoo,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Step {
-    /// The number of records that are appended before the step.
-    pub at: usize,
-    /// The virtual time between these records and the step.
-    pub delay_ms: u64,
-    /// The index of the affected process among the running ones.
-    pub who: usize,
-    pub fault: Fault,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Fault {
-    /// `kill -9`, and a restart.
-    Kill,
-    /// `kill -9` after this number of client calls.
-    KillAfter(u64),
-    /// `kill -9` at the n-th pass of a fault point.
-    KillAt(String, u32),
-    /// A step of a transaction or a checkpoint fails at the n-th pass of its fault point.
-    FailAt(String, u32),
-    /// The process is frozen for a while.
-    Stop {
-        ms: u64,
-    },
-    /// The process is frozen for a while at the n-th pass of a fault point.
-    StopAt {
-        point: String,
-        count: u32,
-        ms: u64,
-    },
-    /// SIGTERM, and a restart.
-    Terminate,
-    Join,
-    Leave {
-        killed: bool,
-    },
-    Roll,
-    /// A second process runs with the name of the first and a copy of its disk.
-    Twin {
-        killed: bool,
-    },
-    /// The process stops, and its disk is deleted.
-    LoseDisk {
-        killed: bool,
-    },
-    /// The process stops, and a stored value is damaged.
-    DamageDisk {
-        entry: usize,
-        killed: bool,
-    },
-    /// The process stops, and its disk is replaced by the copy that the previous step of this kind made.
-    OldDisk,
-    FullDisk {
-        ms: u64,
-    },
-    /// The state directory is deleted under the running process.
-    DeleteDisk,
-    /// All processes stop, and start with another configuration.
-    Change(Change),
-    AddPartitions,
-    /// All processes stop, and the group's offsets are deleted.
-    LoseOffsets,
-    /// All brokers are unavailable.
-    Outage {
-        ms: u64,
-    },
-    /// A partition of the input gets another leader, whose high watermark lags for a moment.
-    Elect {
-        partition: i32,
-        lag: i64,
-    },
-    /// A process stops. While its partitions are restored, former leaders of the input, which were frozen, answer with outdated offsets.
-    FormerLeader,
-    /// A process stops. While its partitions are restored, a former group coordinator, which was frozen, answers with outdated offsets.
-    /// Random plans do not contain this fault.
-    FormerCoordinator,
-    /// All processes stop, and the input is deleted and recreated.
-    RecreateInput,
-    /// The input is deleted and recreated, and the processes start without their disks.
-    RecreateInputAndDisks,
-    /// All processes stop, and the group's offset of a partition is set past the end of its log, as if the log had been truncated.
-    ShortLog {
-        partition: i32,
-    },
-    /// Everything is read, and all processes stop. A transaction of another producer is aborted, and all records of the input expire.
-    ExpireInput,
-    /// Everything is read. A transaction of another producer is aborted, and all records of the input expire while the processes run and
-    /// another one joins.
-    ExpireUnderWay,
-    /// All processes stop, and the changelog is deleted.
-    DeleteChangelog,
-    /// Everything is read, and all processes stop. The repartition topic is deleted.
-    DeleteRepartitionTopic,
-    /// Everything is read, and all processes stop. The group's offset of a partition is reset by hand.
-    ResetOffset {
-        partition: i32,
-        back: i64,
-    },
-    /// The broker receives an `EndTxn` request late, after the client has repeated it.
-    LateEnd {
-        ms: u64,
-    },
-    /// `kill -9`, and a restart. Without a changelog, the process restarts with its checkpoints from the start of the group. When the
-    /// process has restored its partitions, all partitions get other leaders, which know only some of the committed records for a moment.
-    ElectAfterRestore {
-        lag: i64,
-    },
-    /// The wall clock of a process jumps by this time.
-    StepClock {
-        ms: i64,
-    },
-    /// The server is killed, or frozen for a while.
-    Server {
-        killed: bool,
-        ms: u64,
-    },
-    /// Another producer leaves a transaction open in the changelog or the input for a while.
-    OpenTransaction {
-        partition: i32,
-        ms: u64,
-    },
-    /// Another producer writes some records of the input in a transaction, and other producers write more records after them. The
-    /// transaction ends later.
-    MixedTransaction {
-        partition: i32,
-        ms: u64,
-        committed: bool,
-    },
-    /// A process cannot reach some of the brokers for a while.
-    CutOff {
-        brokers: Vec<usize>,
-        ms: u64,
-    },
-    /// A thread is delayed for a while at the n-th pass of a fault point. The other threads of its process continue.
-    StallAt {
-        point: String,
-        count: u32,
-        ms: u64,
-    },
-    /// The transaction coordinators expire the transactional ids without an open transaction.
-    ExpireTransactionalIds,
-    /// All leaders and coordinators move to other available brokers.
-    MoveAll {
-        lag: i64,
-    },
-    /// An empty topic appears that the pattern of the configuration matches.
-    NewTopic,
-}
 
 /// The numbers of the faults that a plan draws most often. Half of the plans have none. Some defects need a few kinds of faults in the right
 /// order, which is rare among all kinds.
@@ -243,15 +27,7 @@ impl Favorites {
     }
 }
 
-pub fn pick<T: Copy>(random: &mut SplitMix, choices: &[T]) -> T {
-    choices[random.below(choices.len())]
-}
-
 impl Plan {
-    const fn few() -> i32 {
-        4
-    }
-
     /// The plan of a seed, with this number of faults.
     pub fn draw(seed: u64, faults: usize) -> Self {
         let mut random = SplitMix(seed ^ 0x5eed);
@@ -352,18 +128,13 @@ impl Plan {
         if plan.may_have_pattern() && random.below(8) == 0 { plan.with_pattern(&mut random) } else { plan }
     }
 
-    /// The key space of the input.
-    pub const fn space(&self) -> &'static str {
-        if self.pattern { "news_in" } else { "news" }
-    }
-
     /// True if the options allow a pattern.
-    pub fn may_have_pattern(&self) -> bool {
+    fn may_have_pattern(&self) -> bool {
         ["start = \"latest\"", "instance_id", "a space that topics share"].iter().all(|option| !self.options.has(option))
     }
 
     /// Adds a pattern to the plan, and steps at which topics appear.
-    pub fn with_pattern(mut self, random: &mut SplitMix) -> Self {
+    fn with_pattern(mut self, random: &mut SplitMix) -> Self {
         self.pattern = true;
         // A filter that is configured for the server belongs to one space, and each new topic has its own space. For that space, the server
         // needs the worker's filter.
@@ -402,111 +173,9 @@ impl Plan {
         self.steps.sort_by_key(|step| step.at);
         self
     }
-
-    /// Parses a plan.
-    pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
-        let mut lines = text.lines().filter(|line| !line.trim().is_empty());
-        let mut plan: Self = serde_json::from_str(lines.next().unwrap_or_default())?;
-        plan.steps = lines.map(serde_json::from_str).collect::<Result<_, _>>()?;
-        Ok(plan)
-    }
-
-    /// True if a step has this fault.
-    pub fn has(&self, fault: &Fault) -> bool {
-        self.steps.iter().any(|step| step.fault == *fault)
-    }
-
-    pub fn has_reset_offset(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step.fault, Fault::ResetOffset { .. }))
-    }
-
-    /// True if partitions may move to another process.
-    fn starts_others(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step.fault, Fault::Join | Fault::Twin { .. } | Fault::ExpireUnderWay))
-    }
-
-    /// The matching rows of docs/contributing/promises.md.
-    pub fn rows(&self) -> Vec<&str> {
-        let has = |choice| self.options.has(choice);
-        // After the changelog is deleted, its keys are only in checkpoints and in the input. So the promises without a changelog apply.
-        let lacks_changelog = has("state.changelog = false") || self.has(&Fault::DeleteChangelog);
-        let faults = self.steps.iter().filter_map(|step| {
-            Some(match step.fault {
-                Fault::LoseDisk { .. } | Fault::DamageDisk { .. } | Fault::OldDisk | Fault::DeleteDisk if lacks_changelog => {
-                    "the state directory is lost or harmed, without a changelog"
-                }
-                // A joining member has no checkpoint of partitions that it never owned, and may not rebuild them.
-                Fault::DeleteChangelog if has("cold_start = \"empty\"") => "the state directory is lost or harmed, without a changelog",
-                // A repartition topic is trimmed, so another process cannot read its records again.
-                Fault::DeleteChangelog if has("repartition = true") && self.starts_others() => {
-                    "the state directory is lost or harmed, without a changelog"
-                }
-                Fault::RecreateInput
-                | Fault::RecreateInputAndDisks
-                | Fault::ExpireInput
-                | Fault::ExpireUnderWay
-                | Fault::ShortLog { .. }
-                | Fault::Change(_)
-                    if self.has(&Fault::DeleteChangelog) =>
-                {
-                    "the state directory is lost or harmed, without a changelog"
-                }
-                // Keys that were emitted after the new offset are emitted again, as with a group that has lost its offsets.
-                Fault::ResetOffset { .. } => "the group's offsets are lost, without a changelog",
-                Fault::LoseOffsets if has("repartition = true") => "the group's offsets are lost, with repartition",
-                Fault::LoseOffsets if lacks_changelog => "the group's offsets are lost, without a changelog",
-                Fault::AddPartitions if has("repartition = true") => "partitions are added, with repartition",
-                Fault::AddPartitions => "partitions are added",
-                Fault::Change(Change::Stable) => "a change to or from stable",
-                _ => return None,
-            })
-        });
-        self.options.names().chain(faults).collect()
-    }
 }
-
-impl fmt::Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", serde_json::to_string(self).expect("plain data"))?;
-        self.steps.iter().try_for_each(|step| writeln!(f, "{}", serde_json::to_string(step).expect("plain data")))
-    }
-}
-
-/// Fault points whose step can fail.
-pub const FAILING: [&str; 9] = [
-    "transaction.begin",
-    "transaction.send",
-    "commit.begin",
-    "commit.offsets_sent",
-    "commit.flushed",
-    "commit.committed",
-    "checkpoint.write",
-    "checkpoint.written",
-    "abort.begin",
-];
 
 impl Fault {
-    /// True if the committed offsets do not show which records the group has read so far.
-    pub const fn changes_the_input(&self) -> bool {
-        matches!(
-            self,
-            Self::RecreateInput
-                | Self::RecreateInputAndDisks
-                | Self::ExpireInput
-                | Self::ExpireUnderWay
-                | Self::ShortLog { .. }
-                | Self::LoseOffsets
-                | Self::ResetOffset { .. }
-                | Self::AddPartitions
-                | Self::Change(Change::When | Change::Emit | Change::Rules)
-        )
-    }
-
-    /// True if the fault changes which records are deduplicated, or which entry deduplicates them.
-    const fn changes_conditions(&self) -> bool {
-        matches!(self, Self::Change(Change::When | Change::Rules))
-    }
-
     fn draw(plan: &Plan, members: usize, favorites: &Favorites, random: &mut SplitMix) -> Self {
         let killed = random.below(2) == 0;
         let has = |choice| plan.options.has(choice);

@@ -1,0 +1,179 @@
+//! The faults that a plan can have.
+
+use crate::options::Change;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Fault {
+    /// `kill -9`, and a restart.
+    Kill,
+    /// `kill -9` after this number of client calls.
+    KillAfter(u64),
+    /// `kill -9` at the n-th pass of a fault point.
+    KillAt(String, u32),
+    /// A step of a transaction or a checkpoint fails at the n-th pass of its fault point.
+    FailAt(String, u32),
+    /// The process is frozen for a while.
+    Stop {
+        ms: u64,
+    },
+    /// The process is frozen for a while at the n-th pass of a fault point.
+    StopAt {
+        point: String,
+        count: u32,
+        ms: u64,
+    },
+    /// SIGTERM, and a restart.
+    Terminate,
+    Join,
+    Leave {
+        killed: bool,
+    },
+    Roll,
+    /// A second process runs with the name of the first and a copy of its disk.
+    Twin {
+        killed: bool,
+    },
+    /// The process stops, and its disk is deleted.
+    LoseDisk {
+        killed: bool,
+    },
+    /// The process stops, and a stored value is damaged.
+    DamageDisk {
+        entry: usize,
+        killed: bool,
+    },
+    /// The process stops, and its disk is replaced by the copy that the previous step of this kind made.
+    OldDisk,
+    FullDisk {
+        ms: u64,
+    },
+    /// The state directory is deleted under the running process.
+    DeleteDisk,
+    /// All processes stop, and start with another configuration.
+    Change(Change),
+    AddPartitions,
+    /// All processes stop, and the group's offsets are deleted.
+    LoseOffsets,
+    /// All brokers are unavailable.
+    Outage {
+        ms: u64,
+    },
+    /// A partition of the input gets another leader, whose high watermark lags for a moment.
+    Elect {
+        partition: i32,
+        lag: i64,
+    },
+    /// A process stops. While its partitions are restored, former leaders of the input, which were frozen, answer with outdated offsets.
+    FormerLeader,
+    /// A process stops. While its partitions are restored, a former group coordinator, which was frozen, answers with outdated offsets.
+    /// Random plans do not contain this fault.
+    FormerCoordinator,
+    /// All processes stop, and the input is deleted and recreated.
+    RecreateInput,
+    /// The input is deleted and recreated, and the processes start without their disks.
+    RecreateInputAndDisks,
+    /// All processes stop, and the group's offset of a partition is set past the end of its log, as if the log had been truncated.
+    ShortLog {
+        partition: i32,
+    },
+    /// Everything is read, and all processes stop. A transaction of another producer is aborted, and all records of the input expire.
+    ExpireInput,
+    /// Everything is read. A transaction of another producer is aborted, and all records of the input expire while the processes run and
+    /// another one joins.
+    ExpireUnderWay,
+    /// All processes stop, and the changelog is deleted.
+    DeleteChangelog,
+    /// Everything is read, and all processes stop. The repartition topic is deleted.
+    DeleteRepartitionTopic,
+    /// Everything is read, and all processes stop. The group's offset of a partition is reset by hand.
+    ResetOffset {
+        partition: i32,
+        back: i64,
+    },
+    /// The broker receives an `EndTxn` request late, after the client has repeated it.
+    LateEnd {
+        ms: u64,
+    },
+    /// `kill -9`, and a restart. Without a changelog, the process restarts with its checkpoints from the start of the group. When the
+    /// process has restored its partitions, all partitions get other leaders, which know only some of the committed records for a moment.
+    ElectAfterRestore {
+        lag: i64,
+    },
+    /// The wall clock of a process jumps by this time.
+    StepClock {
+        ms: i64,
+    },
+    /// The server is killed, or frozen for a while.
+    Server {
+        killed: bool,
+        ms: u64,
+    },
+    /// Another producer leaves a transaction open in the changelog or the input for a while.
+    OpenTransaction {
+        partition: i32,
+        ms: u64,
+    },
+    /// Another producer writes some records of the input in a transaction, and other producers write more records after them. The
+    /// transaction ends later.
+    MixedTransaction {
+        partition: i32,
+        ms: u64,
+        committed: bool,
+    },
+    /// A process cannot reach some of the brokers for a while.
+    CutOff {
+        brokers: Vec<usize>,
+        ms: u64,
+    },
+    /// A thread is delayed for a while at the n-th pass of a fault point. The other threads of its process continue.
+    StallAt {
+        point: String,
+        count: u32,
+        ms: u64,
+    },
+    /// The transaction coordinators expire the transactional ids without an open transaction.
+    ExpireTransactionalIds,
+    /// All leaders and coordinators move to other available brokers.
+    MoveAll {
+        lag: i64,
+    },
+    /// An empty topic appears that the pattern of the configuration matches.
+    NewTopic,
+}
+
+/// Fault points whose step can fail.
+pub const FAILING: [&str; 9] = [
+    "transaction.begin",
+    "transaction.send",
+    "commit.begin",
+    "commit.offsets_sent",
+    "commit.flushed",
+    "commit.committed",
+    "checkpoint.write",
+    "checkpoint.written",
+    "abort.begin",
+];
+
+impl Fault {
+    /// True if the committed offsets do not show which records the group has read so far.
+    pub const fn changes_the_input(&self) -> bool {
+        matches!(
+            self,
+            Self::RecreateInput
+                | Self::RecreateInputAndDisks
+                | Self::ExpireInput
+                | Self::ExpireUnderWay
+                | Self::ShortLog { .. }
+                | Self::LoseOffsets
+                | Self::ResetOffset { .. }
+                | Self::AddPartitions
+                | Self::Change(Change::When | Change::Emit | Change::Rules)
+        )
+    }
+
+    /// True if the fault changes which records are deduplicated, or which entry deduplicates them.
+    pub(super) const fn changes_conditions(&self) -> bool {
+        matches!(self, Self::Change(Change::When | Change::Rules))
+    }
+}

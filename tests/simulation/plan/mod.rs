@@ -1,0 +1,170 @@
+//! A plan: a configuration, and faults over a stream of records.
+//!
+//! As text, a plan has one line for the configuration and one line per step.
+
+mod draw;
+mod fault;
+
+pub use fault::{FAILING, Fault};
+
+use crate::harness::SplitMix;
+use crate::options::{Change, Options};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Maximum number of processes in the group.
+pub const MEMBERS: usize = 3;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "independent choices")]
+pub struct Plan {
+    pub seed: u64,
+    pub records: usize,
+    pub options: Options,
+    /// The number of distinct keys that the filter is sized for.
+    pub capacity: usize,
+    pub commit_ms: u64,
+    pub checkpoint_ms: u64,
+    pub session_ms: u64,
+    pub transaction_ms: u64,
+    /// Maximum number of records per transaction.
+    pub transaction_records: usize,
+    /// The numbers of client calls after which the first two members are killed. `None` if the group starts with one member that is not
+    /// killed.
+    #[serde(default)]
+    pub begin_kills: Option<[u64; 2]>,
+    /// True if the changelog has an aborted transaction before the group starts, as left by a killed `unseen seed`.
+    #[serde(default)]
+    pub aborted_seed: bool,
+    /// The filter of the server that follows the changelog, or `None` for a plan without a server.
+    #[serde(default)]
+    pub server: Option<ServerFilter>,
+    /// True if requests and answers are lost, late, or rejected.
+    pub network: bool,
+    /// The time that brokers need for each record of a transaction.
+    #[serde(default)]
+    pub record_ms: u64,
+    /// The number of partitions of every topic.
+    #[serde(default = "Plan::few")]
+    pub partitions: i32,
+    /// `max.poll.interval.ms`; `None` for the default.
+    #[serde(default)]
+    pub max_poll_ms: Option<u64>,
+    /// True if the input has `message.timestamp.type=LogAppendTime`.
+    #[serde(default)]
+    pub append_time: bool,
+    /// The lead of each process's wall clock over the brokers' clock at its first start, in milliseconds.
+    #[serde(default)]
+    pub clocks_ms: [i64; MEMBERS],
+    /// True if the input is configured by a pattern, which also matches topics that appear later.
+    #[serde(default)]
+    pub pattern: bool,
+    #[serde(skip)]
+    pub steps: Vec<Step>,
+}
+
+/// The filter of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ServerFilter {
+    /// The worker's filter if a server can use it, otherwise a cuckoo filter.
+    Worker,
+    /// An aging filter if nothing is retracted, otherwise a cuckoo filter.
+    Aging,
+    Cuckoo,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// The number of records that are appended before the step.
+    pub at: usize,
+    /// The virtual time between these records and the step.
+    pub delay_ms: u64,
+    /// The index of the affected process among the running ones.
+    pub who: usize,
+    pub fault: Fault,
+}
+
+pub fn pick<T: Copy>(random: &mut SplitMix, choices: &[T]) -> T {
+    choices[random.below(choices.len())]
+}
+
+impl Plan {
+    const fn few() -> i32 {
+        4
+    }
+
+    /// The key space of the input.
+    pub const fn space(&self) -> &'static str {
+        if self.pattern { "news_in" } else { "news" }
+    }
+
+    /// Parses a plan.
+    pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
+        let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+        let mut plan: Self = serde_json::from_str(lines.next().unwrap_or_default())?;
+        plan.steps = lines.map(serde_json::from_str).collect::<Result<_, _>>()?;
+        Ok(plan)
+    }
+
+    /// True if a step has this fault.
+    pub fn has(&self, fault: &Fault) -> bool {
+        self.steps.iter().any(|step| step.fault == *fault)
+    }
+
+    pub fn has_reset_offset(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step.fault, Fault::ResetOffset { .. }))
+    }
+
+    /// True if partitions may move to another process.
+    fn starts_others(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step.fault, Fault::Join | Fault::Twin { .. } | Fault::ExpireUnderWay))
+    }
+
+    /// The matching rows of docs/contributing/promises.md.
+    pub fn rows(&self) -> Vec<&str> {
+        let has = |choice| self.options.has(choice);
+        // After the changelog is deleted, its keys are only in checkpoints and in the input. So the promises without a changelog apply.
+        let lacks_changelog = has("state.changelog = false") || self.has(&Fault::DeleteChangelog);
+        let faults = self.steps.iter().filter_map(|step| {
+            Some(match step.fault {
+                Fault::LoseDisk { .. } | Fault::DamageDisk { .. } | Fault::OldDisk | Fault::DeleteDisk if lacks_changelog => {
+                    "the state directory is lost or harmed, without a changelog"
+                }
+                // A joining member has no checkpoint of partitions that it never owned, and may not rebuild them.
+                Fault::DeleteChangelog if has("cold_start = \"empty\"") => "the state directory is lost or harmed, without a changelog",
+                // A repartition topic is trimmed, so another process cannot read its records again.
+                Fault::DeleteChangelog if has("repartition = true") && self.starts_others() => {
+                    "the state directory is lost or harmed, without a changelog"
+                }
+                Fault::RecreateInput
+                | Fault::RecreateInputAndDisks
+                | Fault::ExpireInput
+                | Fault::ExpireUnderWay
+                | Fault::ShortLog { .. }
+                | Fault::Change(_)
+                    if self.has(&Fault::DeleteChangelog) =>
+                {
+                    "the state directory is lost or harmed, without a changelog"
+                }
+                // Keys that were emitted after the new offset are emitted again, as with a group that has lost its offsets.
+                Fault::ResetOffset { .. } => "the group's offsets are lost, without a changelog",
+                Fault::LoseOffsets if has("repartition = true") => "the group's offsets are lost, with repartition",
+                Fault::LoseOffsets if lacks_changelog => "the group's offsets are lost, without a changelog",
+                Fault::AddPartitions if has("repartition = true") => "partitions are added, with repartition",
+                Fault::AddPartitions => "partitions are added",
+                Fault::Change(Change::Stable) => "a change to or from stable",
+                _ => return None,
+            })
+        });
+        self.options.names().chain(faults).collect()
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", serde_json::to_string(self).expect("plain data"))?;
+        self.steps.iter().try_for_each(|step| writeln!(f, "{}", serde_json::to_string(step).expect("plain data")))
+    }
+}
