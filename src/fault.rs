@@ -10,7 +10,7 @@
 //! several faults. The actions are `kill` (SIGKILL), `abort`, `stop` (SIGSTOP, until SIGCONT), and `hang` (the thread waits forever). At
 //! a [`step`], a test can also request `error`, which makes the step fail.
 //!
-//! To add a point, call [`point`] or [`step`] in the code, and add the name to [`POINTS`]. A test in `tests/simulation/plans.rs` then
+//! To add a point, call [`point`] or [`step`] in the code, and add the name to [`POINTS`]. A test in `tests/simulation/plans` then
 //! requires a plan that kills a process at the new point.
 
 /// The names of all fault points, in the order in which a process can pass them.

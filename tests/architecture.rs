@@ -44,28 +44,30 @@ const UNTANGLED: [&str; 9] = ["dedup", "changelog", "replay", "stats", "registry
 /// The pure parts: no I/O, no clock, no randomness, no concurrency.
 const PURE: [&str; 8] = ["record", "format", "key", "values", "content", "filter", "dedup", "changelog"];
 
-/// All Rust files without comments, with their paths below `src`.
-fn sources() -> Vec<(String, String)> {
-    fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
-        for entry in fs::read_dir(dir).expect("src can be read") {
-            let path = entry.expect("src can be read").path();
-            if path.is_dir() {
-                walk(&path, found);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                found.push(path);
-            }
+/// The Rust files below a directory, except those in directories named `target`.
+fn rust_files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).expect("the directory can be read") {
+        let path = entry.expect("the directory can be read").path();
+        if path.is_dir() && !path.ends_with("target") {
+            found.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
         }
     }
+    found
+}
+
+/// All Rust files without comments, with their paths below `src`.
+fn sources() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut found = Vec::new();
-    walk(&root, &mut found);
     let read = |path: PathBuf| {
         let name = path.strip_prefix(&root).expect("below src").to_string_lossy().replace('\\', "/");
         let text = fs::read_to_string(&path).expect("a source file can be read");
         let code = text.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n");
         (name, code)
     };
-    found.into_iter().map(read).collect()
+    rust_files(&root).into_iter().map(read).collect()
 }
 
 /// The part of a file, such as `filter` for `filter/bloom.rs`.
@@ -182,14 +184,16 @@ fn all_fault_points_are_listed() {
 
 #[test]
 fn simulation_must_detect_every_defect() {
-    let read = |name| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulation").join(name)).expect("a test");
+    let simulation = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulation");
+    let read = |path: &Path| fs::read_to_string(path).expect("a test");
     let quoted = |text: &str, before: &str| {
         let names = text.split(before).skip(1).filter_map(|rest| rest.split('"').next());
         names.map(str::to_owned).collect::<BTreeSet<_>>()
     };
     let found: BTreeSet<_> = sources().iter().flat_map(|(_, code)| quoted(code, "fault::defect(\"")).collect();
-    let drawn = quoted(&read("defects.rs"), "Defect { name: \"");
-    let planned = &quoted(&read("plans.rs"), "run(&plan, Some(\"") | &quoted(&read("plans.rs"), "check_kept(\"");
+    let drawn = quoted(&read(&simulation.join("defects.rs")), "Defect { name: \"");
+    let plans: String = rust_files(&simulation.join("plans")).iter().map(|path| read(path)).collect();
+    let planned = &quoted(&plans, "run(&plan, Some(\"") | &quoted(&plans, "check_kept(\"");
     assert_eq!(found, &drawn | &planned);
 }
 

@@ -1,6 +1,6 @@
 //! Promise: a worker that is killed, frozen, or fails at a step of a real transaction or checkpoint does not change the output.
 //!
-//! tests/simulation/plans.rs kills a simulated worker at every fault point (src/fault.rs). This file has the points at which a real broker
+//! tests/simulation/plans kills a simulated worker at every fault point (src/fault.rs). This file has the points at which a real broker
 //! or a real disk may matter. Each scenario arms them one after the other over one stream: the worker dies at one point, the next worker is
 //! started with another point armed, and the test compares the output with the expected one at the end.
 

@@ -1,0 +1,49 @@
+//! State that must survive configuration changes, lost disks, and lost changelogs.
+
+use super::{COVERS_ALL, NO_COLD_START, STATIC, WITHOUT_CHANGELOG, check, check_kept, filters, plan, step};
+use crate::options::{Change, EVENT_TIMES};
+use crate::plan::Fault;
+
+#[test]
+fn state_survives_configuration_changes() {
+    for kind in filters().map(|filter| filter.choice) {
+        let changes = [Change::Kind, Change::Slices, Change::Window, Change::Size, Change::Kind];
+        let steps = changes.into_iter().enumerate().map(|(number, change)| step(50 * (number + 1), Fault::Change(change)));
+        check(&plan(&[STATIC, COVERS_ALL, NO_COLD_START, kind], steps));
+    }
+}
+
+#[test]
+fn window_that_covers_all_records_survives_a_change_of_its_times() {
+    let steps = (1..=4).map(|number| step(50 * number, Fault::Change(Change::Time)));
+    check(&plan(&[STATIC, COVERS_ALL, NO_COLD_START, EVENT_TIMES], steps));
+}
+
+#[test]
+fn window_by_count_survives_a_lost_disk() {
+    for kind in filters().map(|filter| filter.choice) {
+        let steps = [step(100, Fault::LoseDisk { killed: true }), step(200, Fault::LoseDisk { killed: false })];
+        check(&plan(&[STATIC, "a window by count that covers all", NO_COLD_START, kind], steps));
+    }
+}
+
+/// Records from before the group's start were never emitted, so a cold start must not count them as seen.
+#[test]
+fn cold_start_ignores_records_from_before_the_group() {
+    let steps = [step(60, Fault::LoseDisk { killed: false })];
+    check(&plan(&[STATIC, COVERS_ALL, "start = \"latest\"", WITHOUT_CHANGELOG], steps));
+}
+
+/// The changelog is deleted. The first records of the new changelog are from a member that warmed up from an old checkpoint. A member with
+/// a newer checkpoint must keep it, because it has keys from before the new changelog.
+#[test]
+fn a_warm_up_in_a_recreated_changelog_is_not_a_reset() {
+    check_kept("warm_up_taken_for_reset", include_str!("../seeds/recreated_changelog.txt"));
+}
+
+/// The changelog of one entry is deleted after the disk was full. The repartition topic must still have the records that the entry's
+/// checkpoint lacks, although the other entry of the input has a later checkpoint.
+#[test]
+fn a_lost_changelog_is_replaced_by_records_that_were_not_trimmed() {
+    check_kept("trimmed_before_checkpoint", include_str!("../seeds/changelog_lost_after_a_trim.txt"));
+}
