@@ -39,6 +39,8 @@ fn cold_start_ignores_records_from_before_the_group() {
 #[test]
 fn a_warm_up_in_a_recreated_changelog_is_not_a_reset() {
     check_kept("warm_up_taken_for_reset", include_str!("../seeds/recreated_changelog.txt"));
+    // The last part of the warm-up also contains new records, and comes after records that the checkpoint lacks.
+    check_kept("warm_up_taken_for_reset", include_str!("../seeds/warm_up_with_new_records.txt"));
 }
 
 /// The changelog of one entry is deleted after the disk was full. The repartition topic must still have the records that the entry's
