@@ -14,7 +14,6 @@ use unseen::key::Fingerprint;
 
 /// The false-positive rate that each contestant is sized for, when all of its generations are full.
 const RATE: f64 = 1e-3;
-/// Number of keys that are prefetched together.
 const BATCH: usize = 64;
 /// Number of keys generated before each timed section, so that generating them is not timed.
 const CHUNK: usize = 8192;
@@ -31,13 +30,12 @@ fn scatter(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// The key of a number. Different numbers have different keys.
 fn key(number: u64) -> Fingerprint {
     let low = scatter(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     Fingerprint(u128::from(scatter(low ^ 0x5851_f42d_4c95_7f2d)) << 64 | u128::from(low))
 }
 
-/// A contestant, which accepts an unlimited number of distinct keys.
+/// A set of keys to measure. It accepts an unlimited number of distinct keys.
 trait Contestant {
     fn name(&self) -> String;
     fn bytes(&self) -> u64;
@@ -46,7 +44,6 @@ trait Contestant {
     fn fill(&mut self, keys: &[Fingerprint]);
     /// Looks up each key, and inserts it if it is new. Returns the number of keys that were not new.
     fn check_and_insert(&mut self, keys: &[Fingerprint]) -> u64;
-    /// Returns how many of the keys are present.
     fn count(&mut self, keys: &[Fingerprint]) -> u64;
 }
 
@@ -270,7 +267,7 @@ fn nanoseconds(time: Duration, count: u64) -> f64 {
 /// A contestant with its measurements. `insert` and `hit` are in nanoseconds per key.
 struct Course {
     contestant: Box<dyn Contestant>,
-    /// Number of keys inserted.
+    /// Number of keys inserted so far.
     put: u64,
     rate: f64,
     insert: f64,
@@ -372,7 +369,6 @@ fn compare(keys: u64, rounds: u64) {
     }
 }
 
-/// Measures how the cost grows with the window.
 #[expect(clippy::cast_precision_loss, reason = "a ratio")]
 fn curve() {
     println!(
@@ -406,7 +402,6 @@ fn curve() {
     }
 }
 
-/// Prints the machine that produced the numbers.
 fn machine() {
     let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
     let cpus = read("/proc/cpuinfo");

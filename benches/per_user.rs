@@ -43,7 +43,6 @@ const IDS_MEASURED: u64 = 100_000_000;
 const CAPACITY: u64 = 4_000;
 /// Number of a user's latest ids from which a full filter is rebuilt.
 const LATEST: u64 = 100;
-/// Slices per window.
 const SLICES: u64 = 4;
 /// Length of a slice in milliseconds: six hours, so the window is one day.
 const SLICE_MS: i64 = 6 * 60 * 60 * 1000;
@@ -100,11 +99,9 @@ fn window() -> Window {
 
 /// The ids that the users have seen. The ids of a user are consecutive numbers.
 trait Store {
-    /// Records that a user has seen ids.
     fn see(&mut self, user: u64, ids: Range<u64>);
-    /// Returns how many of the ids are reported as seen by a user.
+    /// Returns how many of the ids are reported as seen by the user.
     fn ask(&mut self, user: u64, ids: Range<u64>) -> u64;
-    /// Starts a slice of the window.
     fn advance(&mut self, _slice: u64) {}
 }
 
@@ -189,7 +186,7 @@ fn scatter(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// The key of a user and one of their ids.
+/// Returns the fingerprint of the key [user, id], computed from a fast mix instead of a hash of the encoded key.
 fn key(user: u64, id: u64) -> Fingerprint {
     let low = scatter(user << 32 | id);
     Fingerprint(u128::from(scatter(low)) << 64 | u128::from(low))
@@ -274,7 +271,7 @@ fn nanoseconds(time: Duration, count: u64) -> f64 {
     time.as_secs_f64() * 1e9 / count as f64
 }
 
-/// Anonymous memory of this process, in bytes. It does not include the program itself.
+/// Anonymous memory of this process, in bytes: heap and stack, but not the program file.
 fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").expect("Linux has this file");
     let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("the file has this line");
@@ -297,7 +294,6 @@ fn main() {
     }
 }
 
-/// Prints memory and time, by users and ids.
 fn loads() {
     let side = ["filter per user", "one space"];
     let memory = side.map(|side| [format!("{side}: bytes per user"), "bytes per id".to_owned()]).concat();
@@ -329,7 +325,6 @@ fn loads() {
     println!("CPU time in nanoseconds per id, one thread, minimum of several rounds:\n\n{time}");
 }
 
-/// Prints false positives and forgotten ids, for ten thousand users.
 fn quality() {
     let kinds = [("rebuilt half full", Kind::EachHalf), ("rebuilt full", Kind::EachFull), ("one space", Kind::Aging)];
     let head = kinds.map(|(name, _)| [format!("{name}: false positives"), "forgotten".to_owned()]).concat();

@@ -13,7 +13,6 @@
 //! To add a point, call [`point`] or [`step`] in the code, and add the name to [`POINTS`]. A test in `tests/simulation/plans` then
 //! requires a plan that kills a process at the new point.
 
-/// The names of all fault points, in the order in which a process can pass them.
 pub const POINTS: &[&str] = &[
     "connect.begin",
     "connect.ready",
@@ -74,35 +73,32 @@ pub const POINTS: &[&str] = &[
     "outsider.committed",
 ];
 
-/// Does nothing, because this build has no fault points.
 #[cfg(not(feature = "faults"))]
 pub const fn point(_name: &'static str) {}
 
-/// Marks a fault point. Runs the action that a test requests for the point, if any.
+/// Marks a fault point. Runs the action that `UNSEEN_FAULT` or a simulation requests for the point, if any. Panics if the action is
+/// `error`, because only a [`step`] can fail.
 #[cfg(feature = "faults")]
 pub fn point(name: &'static str) {
     assert!(!armed::pass(name), "UNSEEN_FAULT: {name} is not a step, so the action error is not possible");
 }
 
-/// Does nothing, because this build has no fault points.
-///
 /// # Errors
-/// Never fails without the feature `faults`.
+/// Never. Only builds with the feature `faults` have fault points.
 #[cfg(not(feature = "faults"))]
 pub const fn step(_name: &'static str) -> Result<(), String> {
     Ok(())
 }
 
-/// Marks a fault point at a step that a test can make fail. Runs the action that a test requests for the point, if any.
+/// Marks a fault point like [`point`], at a step that a test can also make fail.
 ///
 /// # Errors
-/// Returns an error message if a test makes the step fail. The caller must then behave as if the step had failed.
+/// Returns an error message if the requested action is `error`. The caller must then behave as if the step had failed.
 #[cfg(feature = "faults")]
 pub fn step(name: &'static str) -> Result<(), String> {
     if armed::pass(name) { Err(format!("a test made {name} fail")) } else { Ok(()) }
 }
 
-/// Always false. Only simulations have defects, and this build has no simulation.
 #[cfg(not(feature = "faults"))]
 #[must_use]
 pub const fn defect(_name: &'static str) -> bool {
@@ -162,7 +158,7 @@ mod armed {
         }
     }
 
-    /// Runs the actions that are requested for a point. Returns true if the step at the point must fail.
+    /// Runs the actions that are requested for a point. Returns true if one of them is `error`, so that the step at the point must fail.
     pub(super) fn pass(name: &'static str) -> bool {
         if let Some(scheduler) = crate::runtime::scheduler() {
             return scheduler.point(name);

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// The commit of the source code, which `git archive` writes into the file. In a clone, the file contains only a placeholder.
+/// The commit that `git archive` writes into src/cli/commit.txt. In a clone, the file contains only a placeholder that starts with `$`.
 const ARCHIVED: &str = include_str!("cli/commit.txt").trim_ascii_end();
 
 /// The allocator of the whole binary, including the C libraries. librdkafka allocates a record in one thread and frees it in another. The
@@ -21,7 +21,6 @@ fn main() -> ExitCode {
     unseen::cli::main(commit(option_env!("UNSEEN_COMMIT"), ARCHIVED))
 }
 
-/// Returns the value of `UNSEEN_COMMIT` at build time, or else the commit in the archive.
 fn commit<'a>(built: Option<&'a str>, archived: &'a str) -> &'a str {
     match built {
         Some(commit) if !commit.is_empty() => commit,

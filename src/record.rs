@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-/// The offset of a record in its partition.
+/// The offset of a record in its partition, or the offset to continue from: the last processed offset plus one.
 pub type Offset = i64;
 
 /// Milliseconds since the Unix epoch.
@@ -13,13 +13,14 @@ pub type Timestamp = i64;
 /// The source of a record's timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimestampType {
-    /// The producer set it.
+    /// The producer set the timestamp.
     CreateTime,
-    /// The broker set it when it appended the record.
+    /// The broker set the timestamp when it appended the record.
     LogAppendTime,
 }
 
-/// The index of a topic that a worker reads, in the order of the configuration. Internal topics come last.
+/// The index of an entry in [`Config::topics`](crate::config::Config::topics). With `repartition`, this index stands for the repartition
+/// topic, and the input itself gets an index after all entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TopicId(pub usize);
 
@@ -27,12 +28,12 @@ pub struct TopicId(pub usize);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SpaceId(pub usize);
 
-/// A partition of a topic.
+/// A partition of a topic, displayed as `topic[partition]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TopicPartition {
-    /// The name of the topic.
+    /// The topic's name in Kafka.
     pub topic: String,
-    /// The partition number.
+    /// The number of the partition, from 0.
     pub partition: i32,
 }
 
@@ -61,7 +62,7 @@ pub fn log_id(log: &str) -> Option<&str> {
     log.split_once(':').map(|(_, id)| id)
 }
 
-/// The parts of a record from which a key is extracted. The bytes are borrowed from the Kafka client.
+/// The parts of a record from which a key is extracted, as borrowed bytes.
 ///
 /// ```
 /// use unseen::record::Record;
@@ -75,18 +76,20 @@ pub struct Record<'a> {
     pub key: Option<&'a [u8]>,
     /// The record value, or `None` for a tombstone.
     pub value: Option<&'a [u8]>,
-    /// Names and values of the headers, in order. Empty if the configuration does not need headers.
+    /// Names and values of the headers, in the record's order. A null value is `None`. May be empty if the configuration does not need
+    /// headers.
     pub headers: &'a [(&'a str, Option<&'a [u8]>)],
 }
 
-/// The verdict on a record. It is decided when the record is first read, and only changes if a broker rejects the record.
+/// The decision about a record. If a transaction is aborted, the worker emits its records again with the same verdicts, except for records
+/// that a broker rejected: these become [`Verdict::Invalid`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The key was not seen within the window. The record is emitted.
     Unseen,
-    /// The key was seen within the window. By default, only records with this verdict are dropped.
+    /// The key was seen within the window. By default, the record is dropped. `on_duplicate` can set another destination.
     Duplicate,
-    /// The key is unseen, but the record is older than the window, and `late` is not `"emit"`.
+    /// The key is unseen, but the record is older than the window, and `late` is `"drop"` or `"dead_letter"`.
     Late,
     /// The record retracts its key, so that the next record with the key is unseen. The record itself is not written.
     Retracted,
@@ -94,12 +97,12 @@ pub enum Verdict {
     Tombstone,
     /// `when` does not select the record. It is emitted without deduplication.
     Passed,
-    /// The record has no key, or the output rejects it. `on_invalid` determines the action.
+    /// The record has no key, or a broker rejects it. `on_invalid` determines the action.
     Invalid(Reason),
 }
 
 impl Verdict {
-    /// Returns the verdict as a metric label.
+    /// Returns the name of the verdict, as in metric labels and headers. All reasons of [`Verdict::Invalid`] have the same label.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -114,14 +117,14 @@ impl Verdict {
     }
 }
 
-/// The reason for [`Verdict::Invalid`], which is also a metric label.
+/// The reason for [`Verdict::Invalid`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// The key needs a field, but the record key or value does not have the configured format.
+    /// The key needs a field of the record key or value, which does not have the configured format.
     Malformed,
     /// The record does not have a part of the key.
     MissingKey,
-    /// All parts of the key are null, so the key does not identify the record.
+    /// All parts of the key are null, so the key does not identify a record.
     NullKey,
     /// The broker rejects the record because of its size.
     Oversize,
@@ -134,7 +137,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// All reasons, in the order of their declaration.
+    /// All reasons, in the order of the variants.
     pub const ALL: [Self; 7] =
         [Self::Malformed, Self::MissingKey, Self::NullKey, Self::Oversize, Self::Tombstone, Self::Refused, Self::UnknownSchema];
 
@@ -144,7 +147,7 @@ impl Reason {
         matches!(self, Self::Oversize | Self::Refused)
     }
 
-    /// Returns the reason as a metric label.
+    /// Returns the name of the reason, as in metric labels and dead letters.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -164,9 +167,9 @@ impl Reason {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Invalid {
-    /// The kind of error.
+    /// The kind of problem, which determines the metric label.
     pub reason: Reason,
-    /// The error message, which names the part of the key and the location in the value.
+    /// The problem, with the part of the key and the location in the value if they are known.
     pub message: String,
 }
 

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// The scheduler of a simulation. It runs one thread at a time.
 #[cfg(feature = "faults")]
 pub trait Scheduler: Send + Sync {
-    /// The virtual monotonic time.
     fn now(&self) -> Instant;
     /// The wall clock of the calling thread's process, in milliseconds since the epoch.
     fn wall_clock(&self) -> Timestamp;
@@ -24,7 +23,6 @@ pub trait Scheduler: Send + Sync {
     fn register(&self, name: &str) -> Box<dyn Registered>;
     /// Runs the action that the simulation plans for a fault point, if any. Returns true if the step at the point must fail.
     fn point(&self, name: &'static str) -> bool;
-    /// The name of the defect that the simulation has switched on, if any.
     fn defect(&self) -> Option<&'static str>;
 }
 
@@ -48,7 +46,6 @@ pub fn install(scheduler: Option<Arc<dyn Scheduler>>) {
     SCHEDULER.set(scheduler);
 }
 
-/// The scheduler of the calling thread, if it is part of a simulation.
 #[cfg(feature = "faults")]
 #[must_use]
 pub fn scheduler() -> Option<Arc<dyn Scheduler>> {
@@ -94,13 +91,11 @@ pub fn now() -> Instant {
     scheduler().map_or_else(Instant::now, |scheduler| scheduler.now())
 }
 
-/// Returns the time that has passed since `earlier`, a result of [`now`].
 #[must_use]
 pub fn since(earlier: Instant) -> Duration {
     now().saturating_duration_since(earlier)
 }
 
-/// Returns the milliseconds since the Unix epoch, by this machine's clock.
 #[must_use]
 pub fn wall_clock() -> Timestamp {
     scheduler().map_or_else(|| millis(SystemTime::now()), |scheduler| scheduler.wall_clock())
@@ -134,7 +129,7 @@ pub fn receive<T>(receiver: &Receiver<T>) -> Result<T, RecvError> {
 }
 
 /// Calls `look` until it returns `Ok`, and returns the value. Between two calls, waits until `changed` is notified, or until the time in
-/// `Err`, if there is one.
+/// `Err`, if there is one. In a simulation, the scheduler waits instead and ignores `changed`.
 pub fn wait<S, T>(state: &Mutex<S>, changed: &Condvar, mut look: impl FnMut(&mut S) -> Result<T, Option<Instant>>) -> T {
     let locked = || state.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(scheduler) = scheduler() {
@@ -184,12 +179,11 @@ pub struct Task {
     registered: Option<Box<dyn Registered>>,
 }
 
-/// Shows when a [`Task`] has ended.
+/// A handle that shows whether a [`Task`] has ended.
 #[derive(Clone, Debug)]
 pub struct Done(Arc<AtomicBool>);
 
 impl Done {
-    /// True once the task has ended.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.0.load(Ordering::Acquire)
@@ -215,7 +209,6 @@ impl Task {
         }
     }
 
-    /// Returns a handle that shows when the task has ended.
     #[must_use]
     pub fn done(&self) -> Done {
         self.done.clone()

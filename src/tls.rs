@@ -20,7 +20,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{sleep, timeout};
 use tokio_openssl::SslStream;
 
-/// Interval at which the files are read again.
 const READ_EVERY: Duration = Duration::from_secs(60);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -36,7 +35,6 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// The contents of the files, and the acceptors built from them.
 struct Loaded {
     contents: Contents,
     acceptor: SslAcceptor,
@@ -59,7 +57,7 @@ struct Contents {
 }
 
 impl Tls {
-    /// Reads the certificate and key files.
+    /// Loads the certificate, the key, and the client CA.
     ///
     /// # Errors
     /// Returns an error message if a file cannot be read or is invalid.
@@ -67,7 +65,6 @@ impl Tls {
         Ok(Self { files: files.clone(), now: RwLock::new(Loaded::new(files, read(files)?)?) })
     }
 
-    /// True if clients must present a certificate.
     #[must_use]
     pub const fn wants_certificates(&self) -> bool {
         self.files.client_ca_location.is_some()
@@ -95,8 +92,8 @@ impl Tls {
         self.now.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the files every minute until the future is dropped. New connections use the new files if they are valid. Invalid files are
-    /// ignored, because they may be only partly written.
+    /// Reads the files every minute until the future is dropped. If the files have changed and are valid, new connections use them.
+    /// Otherwise, the previous certificate stays in use, because the files may be only partly written.
     pub async fn renew(&self) {
         loop {
             sleep(READ_EVERY).await;
@@ -108,7 +105,7 @@ impl Tls {
         }
     }
 
-    /// Reads the files again. Returns true if they changed.
+    /// Loads the files if their contents changed. Returns true if they did.
     fn read_again(&self) -> Result<bool, String> {
         let contents = read(&self.files)?;
         if contents == self.read().contents {
@@ -174,7 +171,6 @@ fn acceptor(files: &config::Tls, contents: &Contents, wants_certificates: bool) 
     Ok(builder.build())
 }
 
-/// Parses PEM certificates. Returns an error message if there are none.
 fn certificates(option: &str, file: &Path, pem: &[u8]) -> Result<Vec<X509>, String> {
     match X509::stack_from_pem(pem) {
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),
@@ -201,7 +197,6 @@ mod tests {
     use std::path::PathBuf;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-    /// Creates a key, and a certificate with this name. `signer` signs the certificate. Without `signer`, the certificate is self-signed.
     fn certificate(name: &str, signer: Option<&(X509, PKey<Private>)>) -> (X509, PKey<Private>) {
         let curve = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
         let key = PKey::from_ec_key(EcKey::generate(&curve).unwrap()).unwrap();
@@ -254,7 +249,7 @@ mod tests {
             config::Tls { certificate_location: self.path("server.crt"), key_location: self.path("server.key"), client_ca_location: None }
         }
 
-        /// Makes a client send a word and receive the echo. Returns the name in the server's certificate.
+        /// Makes a client send a word and receive the echo. Returns the name in the certificate that the server presents.
         async fn talk(&self, tls: &Tls, client_certificate: Option<&str>) -> io::Result<String> {
             let (here, there) = tokio::io::duplex(1 << 10);
             let mut connector = SslConnector::builder(SslMethod::tls_client())?;

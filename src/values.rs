@@ -14,9 +14,7 @@ use crate::key::{Field, ValueReader};
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// Maximum number of values that are counted by name.
 pub const NAMED_MAX: usize = 64;
-/// A value is named if more than one in `SHARE` records have the value.
 pub const SHARE: u64 = 256;
 /// If few names are left, a value is named only if more than one in `SHARE_OF_LAST` × (remaining names) records have the value.
 const SHARE_OF_LAST: u64 = 16;
@@ -37,8 +35,8 @@ pub enum CountBy {
 }
 
 impl CountBy {
-    /// Returns the counted value of a record. Returns `None` if the record has no such value, if the value is neither text nor a number, or
-    /// if the schema of the record is not known.
+    /// Returns the counted value of a record. Returns `None` if the record has no text or number at this location, or if it cannot be
+    /// decoded, for example because its schema is not known yet.
     #[must_use]
     pub fn text<'a>(
         &self,
@@ -58,7 +56,6 @@ impl CountBy {
     }
 }
 
-/// The number of records, and how many of these records are duplicates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     pub records: u64,
@@ -72,12 +69,10 @@ impl Counted {
     }
 }
 
-/// Counts of records and duplicates by value.
 #[derive(Clone, Debug, Default)]
 pub struct ValueCounts {
-    /// Named values, in the order in which they were named, with their counts since then.
+    /// The named values, oldest first. A value's counts start when the value is named.
     named: Vec<(String, Counted)>,
-    /// Index of each value in `named`.
     places: HashMap<String, usize>,
     /// Records without a value, and records with a value that was not named at the time.
     rest: Counted,
@@ -180,7 +175,7 @@ mod tests {
         assert_eq!(all.iter().map(|(value, _)| value.as_deref()).collect::<Vec<_>>(), [Some("often"), Some("seldom"), None]);
         let [often, seldom, rest] = [0, 1, 2].map(|place: usize| all[place].1);
         assert_eq!(often, Counted { records: 60_000 - LEAST, duplicates: 30_000 - LEAST / 2 });
-        // `rest` contains only the few records with this value that came before the value was named.
+        // `rest` contains only the few records with "seldom" that came before "seldom" was named.
         assert!(seldom.records == seldom.duplicates && seldom.records > 970, "{seldom:?}");
         assert_eq!(often.records + seldom.records + rest.records, 100_000);
         assert!(rest.records > strangers && counts.candidates.len() <= CANDIDATES_MAX);

@@ -47,7 +47,6 @@ fn load(options: &str) -> Result<Config, config::Errors> {
     Config::load(&file, &[])
 }
 
-/// Runs the tests of a case. Returns a report if a test fails.
 fn failures(name: &str, options: &str) -> Option<String> {
     let config = load(options).unwrap_or_else(|errors| panic!("{name}: {errors}"));
     let tree = config::document(&data(&format!("{name}.test.toml"))).expect("a file of tests");

@@ -12,10 +12,10 @@ use unseen::dedup::{Dedup, Emit, Late, Rules};
 use unseen::filter::{AgingSizing, Spec, Window};
 use unseen::key::Fingerprint;
 
-/// The maximum memory that the store may use for unwritten data, in bytes.
+/// The maximum additional memory while a checkpoint is written, in bytes.
 const EXTRA_MAX: u64 = 64 << 20;
 
-/// The number of keys, which touch every page of the filter, one page after the other.
+/// The number of new keys per checkpoint: so many that every page of the filter changes.
 const KEYS: u64 = 200_000;
 
 /// A number in /proc/self/status, in bytes.

@@ -6,7 +6,6 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Collects the files below a path, except directories named `target`.
 fn files(path: &Path, found: &mut Vec<PathBuf>) {
     if path.is_file() {
         found.push(path.to_owned());
@@ -19,7 +18,6 @@ fn files(path: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// All Markdown files with their text.
 fn documents() -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     for path in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "docs", "helm", "tests", ".github"] {
@@ -129,7 +127,7 @@ fn commands_parse() {
 #[test]
 fn configurations_are_valid() {
     let file = tempfile::NamedTempFile::with_suffix(".toml").expect("a file");
-    // True for properties of librdkafka, tests, and parts of other tables.
+    // True for a block with properties of librdkafka, with tests of a configuration, or with a part of another table.
     let is_other = |block: &str| !block.contains("[[topics]]") && (block.starts_with(['"', '[']) || block.contains("\n["));
     let options =
         "input = 'in'\noutput = 'out'\nkey = { record = 'key' }\nwindow = '1d'\non_invalid = { topic = 'dead' }\nfilter = { capacity = 1 }";

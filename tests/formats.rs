@@ -36,7 +36,6 @@ fn format(value: &Value) -> Format {
     }
 }
 
-/// The responses of a registry, by id and by GUID.
 #[derive(Debug, Default)]
 struct Registry(HashMap<SchemaId, Arc<Schema>>);
 
@@ -127,7 +126,6 @@ fn of_values(format: Format, schema: Option<LocalSchema>) -> Formats {
     Formats::new(RecordFormat::default(), RecordFormat { format, schema: schema.map(Arc::new), ..RecordFormat::default() })
 }
 
-/// The formats of a record without a frame.
 fn unframed(entry: &Value, avro: impl Fn(&str) -> String, protobuf: &Value) -> Formats {
     let format = format(&entry["format"]);
     let local = |body| LocalSchema { schema: Schema::new(format, body, Vec::new()), message: entry["message"].as_str().map(str::to_owned) };

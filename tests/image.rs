@@ -8,7 +8,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The instructions of the first stage, one per line.
 fn first_stage(dockerfile: &str) -> Vec<(String, String)> {
     let text = dockerfile.lines().filter(|line| !line.trim_start().starts_with('#')).collect::<Vec<_>>().join("\n");
     let text = text.replace("\\\n", " ");

@@ -5,7 +5,7 @@ use assert_cmd::cargo::cargo_bin_cmd;
 use std::fs;
 use std::path::Path;
 
-/// A command without this machine's environment.
+/// `unseen init` for two topics, without this machine's environment variables.
 fn init(args: &[&str]) -> Command {
     let mut command = cargo_bin_cmd!("unseen");
     command.env_clear().args(["init", "news.events", "news.unseen"]).args(args);

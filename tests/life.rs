@@ -13,7 +13,6 @@ use unseen::key::Fingerprint;
 use unseen::record::{Offset, Timestamp, TopicId, Verdict};
 
 const TOPICS: [&str; 2] = ["a", "b"];
-/// A seeded random number generator.
 struct Draw(u64);
 
 impl Draw {
@@ -43,7 +42,6 @@ struct Log {
 }
 
 impl Log {
-    /// Commits records, and returns their offsets.
     fn commit(&mut self, records: Vec<Vec<u8>>) -> Vec<Offset> {
         let offsets = (self.end..).zip(&records).map(|(offset, _)| offset).collect();
         self.records.extend((self.end..).zip(records));
@@ -62,7 +60,6 @@ impl Log {
     }
 }
 
-/// The contents of stored fingerprints.
 #[derive(Clone, Debug, Default)]
 struct Stored(Arc<Mutex<HashMap<(GenerationId, Fingerprint), u64>>>);
 
@@ -180,7 +177,6 @@ fn drawn_kind(draw: &mut Draw, kinds: &[Rules], retracts: bool, keeps_window: bo
     possible[usize::try_from(draw.below(possible.len() as u64)).unwrap()]
 }
 
-/// A worker's state of one partition in memory.
 struct Live {
     dedup: Dedup,
     pending: PendingChanges,
@@ -256,7 +252,6 @@ impl Life {
         i64::try_from(self.inputs[topic].len()).unwrap()
     }
 
-    /// True if all verdicts are committed.
     fn is_at_rest(&self) -> bool {
         (0..2).all(|topic| self.committed[topic] == self.position(topic))
     }
@@ -352,7 +347,6 @@ impl Life {
         self.checkpoint = Some(Checkpoint { kind: self.kind, offsets, progress: live.progress.clone(), metadata, pages, stored });
     }
 
-    /// Loads the checkpoint, if there is one of this kind.
     fn load(&self) -> (Live, BTreeMap<String, Offset>) {
         let mut live = Live {
             dedup: Dedup::new(self.rules()),

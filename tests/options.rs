@@ -5,16 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use unseen::checkpoint::Settings;
 use unseen::config::{self, Config};
 
-/// The answer to whether something depends on an option.
 #[derive(Clone, Copy, Debug)]
 enum Depends {
     Yes,
-    /// No. Contains the reason.
     No(&'static str),
 }
 use Depends::{No, Yes};
 
-/// An option with two values, and the effects of a change.
 struct Row {
     option: &'static str,
     values: [&'static str; 2],
@@ -124,7 +121,6 @@ fn load(topics: &[Vec<(&str, &str)>]) -> Result<Config, String> {
     Config::load(file.path(), &[]).map_err(|errors| errors.to_string())
 }
 
-/// A topic with this value of an option, and the other options that are needed.
 fn topic<'a>(row: &Row, value: &'a str) -> Vec<(&'a str, &'a str)> {
     row.with.iter().copied().chain([(row.option, value)]).collect()
 }

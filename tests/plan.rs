@@ -9,7 +9,6 @@ use std::fs;
 /// All kinds, in the order of the tables.
 const KINDS: [&str; 7] = ["aging", "unchained", "pair", "stable", "cuckoo", "exact", "bloom"];
 
-/// Returns the command with an empty environment.
 fn plan(args: &[&str]) -> Command {
     let mut command = cargo_bin_cmd!("unseen");
     command.env_clear().arg("plan").args(args);
@@ -27,7 +26,6 @@ fn parsed(command: &mut Command) -> Value {
     serde_json::from_str(&printed(command)).expect("one JSON object")
 }
 
-/// Returns the error of a command that fails with this exit code.
 fn refused(command: &mut Command, code: i32) -> String {
     let output = command.assert().failure().code(code).get_output().clone();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "");

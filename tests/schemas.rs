@@ -122,7 +122,6 @@ fn with(config: &Value, path: &str, value: Value) -> Value {
     config
 }
 
-/// The paths of all errors.
 fn faults(config: &Value) -> Vec<String> {
     let schema = jsonschema::draft7::new(&unseen::config::schema()).expect("a schema");
     let mut places: Vec<_> = schema.iter_errors(config).map(|error| error.instance_path().to_string()).collect();

@@ -32,7 +32,6 @@ fn gallery() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/use-cases")
 }
 
-/// The folders of the use cases, by name.
 fn folders() -> Vec<PathBuf> {
     let entries = fs::read_dir(gallery()).expect("the gallery");
     let mut folders: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_dir()).collect();
@@ -86,7 +85,6 @@ fn tests_detect_a_changed_window_key_or_option() {
     assert_eq!(unnoticed, [""; 0]);
 }
 
-/// A configuration with a single change.
 struct Mutant {
     what: String,
     document: Value,

@@ -5,7 +5,6 @@ use crate::{Kind, SLICES};
 use std::collections::VecDeque;
 use unseen::key::Fingerprint;
 
-/// A filter that can be a generation of a [`Ring`].
 pub trait Generation: Kind {
     fn clear(&mut self);
 }
@@ -85,7 +84,6 @@ impl Generation for Bloom {
 pub struct Scalable {
     first_keys: usize,
     rate: f64,
-    /// Layers, oldest first.
     layers: Vec<Bloom>,
     /// Remaining capacity of the newest layer.
     room: usize,
@@ -188,7 +186,7 @@ impl Approximator {
         Self { cells: Cells::new(cells, 3), k, slice: 0 }
     }
 
-    /// True if a key was inserted into a cell within the window.
+    /// True if the value of a cell is the number of a slice of the window.
     fn is_live(&self, cell: usize) -> bool {
         let value = self.cells.get(cell);
         value > 0 && (self.slice + NUMBERS - (value - 1)) % NUMBERS <= SLICES as u64
@@ -233,7 +231,7 @@ pub struct AgePartitioned {
 }
 
 impl AgePartitioned {
-    /// Selects the k and l that meet the rate with the least memory.
+    /// Selects the numbers of parts, k and l, that meet the rate with the least memory.
     pub fn new(keys: usize, rate: f64) -> Self {
         let cost = |k: usize, l: usize| k as f64 * (k + l) as f64 / l as f64;
         let shapes = (1..40).filter_map(|k| Some((k, (1..200).rev().find(|&l| false_positives(k, l) <= rate)?)));

@@ -46,7 +46,6 @@ impl Cells {
         self.map.len()
     }
 
-    /// Returns the numbers of a key's `k` cells, which may be anywhere among all cells.
     pub fn places(&self, hash: u64, k: usize) -> impl Iterator<Item = usize> + use<> {
         let len = self.len;
         (0..k).map(move |number| place(hash, number, len))
@@ -60,7 +59,6 @@ pub fn place(hash: u64, index: usize, len: usize) -> usize {
     scale((mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93), len)
 }
 
-/// Scales a 64-bit hash to the range `0..len`.
 pub fn scale(hash: u64, len: usize) -> usize {
     ((u128::from(hash) * len as u128) >> 64) as usize
 }

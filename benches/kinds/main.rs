@@ -32,10 +32,8 @@ use unseen::filter::{self, Demand, Window};
 use unseen::key::Fingerprint;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Slices per window.
 const SLICES: usize = 4;
 const RATES: [f64; 4] = [1e-2, 1e-3, 1e-4, 1e-6];
-/// Number of keys in a window when measuring rates.
 const RATE_KEYS: usize = 200_000;
 /// Numbers of keys in a window when measuring times. With the first, a filter fits into the cache. With the second, it does not.
 const TIME_KEYS: [usize; 2] = [80_000, 16_000_000];
@@ -43,7 +41,6 @@ const TIME_KEYS: [usize; 2] = [80_000, 16_000_000];
 const WRONG: f64 = 400.0;
 const LOOKUPS_MAX: f64 = 2e7;
 
-/// A data structure that remembers keys.
 trait Kind {
     fn insert(&mut self, key: Fingerprint);
     fn contains(&self, key: Fingerprint) -> bool;
@@ -132,7 +129,6 @@ fn key(number: usize) -> Fingerprint {
     Fingerprint(xxh3_128(&number.to_le_bytes()))
 }
 
-/// Keys that were never inserted.
 fn absent_keys() -> impl Iterator<Item = Fingerprint> {
     (0..).map(|number| key(number | 1 << 40))
 }

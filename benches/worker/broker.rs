@@ -21,9 +21,7 @@ pub struct Broker {
     pub address: String,
     names: Cell<usize>,
     admin: AdminClient<DefaultClientContext>,
-    /// Client that sees all written records.
     uncommitted: BaseConsumer,
-    /// Client that sees only committed records.
     committed: BaseConsumer,
     runtime: Runtime,
     /// The script that runs the broker, and the directory of the broker's data. The script ends when its stdin is closed. `None` if the
@@ -70,7 +68,6 @@ impl Broker {
         format!("{what}-{}-{}", std::process::id(), self.names.get())
     }
 
-    /// Creates a topic, and waits until it exists.
     pub fn create(&self, topic: &str, partitions: i32) {
         let new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
         let options = AdminOptions::new().operation_timeout(Some(PATIENCE)).request_timeout(Some(PATIENCE));
@@ -82,7 +79,6 @@ impl Broker {
         self.ends(topic, partitions);
     }
 
-    /// Creates a topic that contains this stream.
     pub fn fill(&self, stream: Stream) -> Topic {
         let topic = Topic { name: self.new_name("in"), stream };
         eprintln!("filling a topic: {stream}");
@@ -139,7 +135,6 @@ impl Drop for Broker {
     }
 }
 
-/// A topic, and the stream that it contains.
 pub struct Topic {
     pub name: String,
     pub stream: Stream,

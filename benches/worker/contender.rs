@@ -12,9 +12,7 @@ use std::time::Duration;
 
 /// Number of threads of Kafka Streams and Flink.
 const PEER_THREADS: &str = "2";
-/// Slices of the worker's window.
 const SLICES: usize = 4;
-/// Usual kind of the worker's filter.
 const AGING: &str = "aging";
 
 /// Allocator of a process that only makes raw librdkafka calls.
@@ -22,7 +20,6 @@ const AGING: &str = "aging";
 pub enum Allocator {
     /// The worker's allocator.
     Jemalloc,
-    /// The system's allocator.
     Glibc,
 }
 
@@ -64,7 +61,6 @@ pub struct Unseen {
     pub callgrind: Option<PathBuf>,
     /// Additional configuration lines of the topic, with INPUT and OUTPUT for the names of topics.
     pub lines: &'static str,
-    /// Kind of the topic's filter.
     pub kind: &'static str,
     /// Capacity of the topic's filter. `None` makes room for all ids of the stream.
     pub capacity: Option<usize>,
@@ -137,7 +133,6 @@ impl Unseen {
     }
 }
 
-/// Input, group, and directory of a contender's run.
 pub struct Job<'a> {
     pub broker: &'a str,
     pub topic: &'a Topic,
@@ -151,7 +146,6 @@ impl Job<'_> {
         format!("{}-out", self.name)
     }
 
-    /// Directory of the state on disk.
     pub fn state(&self) -> PathBuf {
         self.dir.join("state")
     }
@@ -204,7 +198,6 @@ impl Contender {
         matches!(self, Self::KafkaStreams { .. } | Self::Flink { .. })
     }
 
-    /// Allowed number of output records.
     pub fn outputs(&self, stream: &Stream) -> RangeInclusive<usize> {
         let ids = stream.distinct();
         match self {

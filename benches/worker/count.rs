@@ -5,7 +5,6 @@ use crate::input::{self, Input};
 use crate::records::Stream;
 use rdkafka::topic_partition_list::Offset;
 
-/// Number of records in an output, and number of their distinct ids.
 pub struct Count {
     pub records: usize,
     pub ids: usize,

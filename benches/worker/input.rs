@@ -12,7 +12,6 @@ use std::time::Duration;
 
 const BATCH: usize = 1024;
 
-/// Base configuration of every client.
 pub fn client(address: &str) -> ClientConfig {
     let mut client = ClientConfig::new();
     client.set("bootstrap.servers", address);
@@ -95,7 +94,6 @@ impl Drop for Messages<'_> {
     }
 }
 
-/// The key of a message.
 pub fn key(message: &rd::rd_kafka_message_t) -> &[u8] {
     if message.key.is_null() {
         return &[];

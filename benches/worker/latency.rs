@@ -25,7 +25,7 @@ const CHECKPOINTS: &str = "checkpoint";
 const SETTLE: Duration = Duration::from_secs(2);
 /// Capacity of the filter: more ids than the stream has.
 const CAPACITY: usize = 10_000_000;
-/// Longer than any run.
+/// A checkpoint interval that is longer than any run.
 const NEVER: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(clap::Args)]
@@ -46,7 +46,6 @@ struct Figures {
     cpu: f64,
 }
 
-/// A worker, the feeder of its input, and the reader of its output.
 struct Chain<'a> {
     run: Run<'a>,
     feeder: Feeder<'a>,
@@ -88,7 +87,6 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// Creates an empty topic.
 fn topic(broker: &Broker, load: Load) -> Topic {
     let topic = Topic { name: broker.new_name("in"), stream: Stream::usual(load, usize::MAX / 100, 50) };
     broker.create(&topic.name, topic.stream.partitions);
@@ -147,7 +145,6 @@ pub fn measure(options: &Options, arguments: &Arguments) {
     show(options, arguments, &Measured { peak, grid, checkpoints });
 }
 
-/// The results of all rounds.
 struct Measured {
     /// Records per second.
     peak: f64,

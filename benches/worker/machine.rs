@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use std::process::Command;
 
-/// Facts that two runs must have in common to be comparable.
+/// Returns the machine, the versions, and the time of a measurement, which are published with its results.
 pub fn facts() -> Value {
     let version = |file: &str, before: &str, after: &str| between(file, before, after).unwrap_or("?").to_owned();
     let flink = include_str!("../peers/flink/pom.xml");
@@ -28,7 +28,6 @@ pub fn facts() -> Value {
     })
 }
 
-/// Formats the facts in a sentence or two.
 pub fn sentence(facts: &Value) -> String {
     let text = |path: &str| facts.pointer(path).map_or_else(String::new, |value| value.as_str().map_or(value.to_string(), str::to_owned));
     format!(
@@ -68,7 +67,6 @@ impl Usage {
     }
 }
 
-/// Returns the first line of a command's output.
 fn said(command: &str, arguments: &[&str]) -> String {
     let output = Command::new(command).args(arguments).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();

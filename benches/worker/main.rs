@@ -1,8 +1,8 @@
 //! The cost of the worker, compared with the cost of Kafka and of other systems. `scripts/bench` documents how to run it.
 //!
 //! Each contender is a separate process, and is measured from outside: the growth of its output, CPU time, memory, and disk space. No
-//! contender counts anything itself, so all are measured in the same way. Rounds are interleaved, so that other load on the machine
-//! affects all contenders alike. Tables show the median of the rounds. After each round, the output is read and counted.
+//! contender counts anything itself, so all are measured in the same way. Rounds are interleaved, so that other load on the machine affects
+//! all contenders alike. Tables show the median of the rounds. After each run, the output is read and counted.
 
 #![allow(clippy::cast_precision_loss, reason = "counts and times here stay far below 2^52")]
 
@@ -72,7 +72,6 @@ struct Options {
 }
 
 impl Options {
-    /// True if `--only` selects this name.
     fn includes(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|only| name.starts_with(only))
     }
@@ -94,7 +93,6 @@ enum Command {
     Raw(raw::Arguments),
 }
 
-/// Parses `500k`, `3M`, or a plain number.
 fn count(text: &str) -> Result<usize, String> {
     let (digits, unit) = match text.as_bytes().last() {
         Some(b'k') => (&text[..text.len() - 1], 1_000),

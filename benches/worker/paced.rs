@@ -46,7 +46,6 @@ impl Latencies {
     }
 }
 
-/// Reads the committed records of an output.
 pub struct Reader {
     received: Arc<AtomicU64>,
     latencies: Arc<Mutex<Latencies>>,
@@ -79,7 +78,7 @@ impl Reader {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Waits until the worker has emitted `count` records.
+    /// Waits until the reader has received `count` records from the worker.
     pub fn wait_for(&self, count: u64, worker: &mut Process) {
         let began = Instant::now();
         while self.received() < count {
@@ -92,7 +91,7 @@ impl Reader {
     /// Waits until all records that the feeder has written are emitted, and returns their latencies.
     ///
     /// # Panics
-    /// Panics if more or fewer records are emitted.
+    /// Panics if the worker emits more records than there are ids, or fewer than [`Feeder::allowance`] permits.
     pub fn latencies(&self, feeder: &Feeder, worker: &mut Process, commit: Duration) -> Latencies {
         self.wait_for(feeder.ids() - feeder.allowance(), worker);
         std::thread::sleep(commit * 2 + Duration::from_millis(200));
@@ -109,7 +108,6 @@ impl Drop for Reader {
     }
 }
 
-/// Writes a stream's records in order.
 pub struct Feeder<'a> {
     topic: &'a str,
     stream: Stream,
@@ -120,17 +118,14 @@ pub struct Feeder<'a> {
 }
 
 impl<'a> Feeder<'a> {
-    /// Creates a feeder whose producer lingers for `linger_ms`.
     pub fn new(broker: &Broker, topic: &'a str, stream: Stream, linger_ms: &str) -> Self {
         Self { topic, stream, producer: producer(&broker.address, linger_ms), next: 0, key: Vec::new(), value: Vec::new() }
     }
 
-    /// Returns the number of ids written.
     pub fn ids(&self) -> u64 {
         self.stream.ids_before(self.next) as u64
     }
 
-    /// Returns the number of records written.
     pub fn records(&self) -> u64 {
         self.next as u64
     }
@@ -157,7 +152,6 @@ impl<'a> Feeder<'a> {
         self.flush();
     }
 
-    /// Writes records at a constant rate for a duration.
     pub fn pace(&mut self, rate: f64, seconds: Duration) {
         let (began, began_at, first) = (Instant::now(), now(), self.next);
         while began.elapsed() < seconds {
@@ -171,7 +165,6 @@ impl<'a> Feeder<'a> {
         }
     }
 
-    /// Waits until the broker has all records.
     pub fn flush(&self) {
         self.producer.flush(PATIENCE).expect("the broker accepts all records");
     }

@@ -26,7 +26,6 @@ impl Colour {
     }
 }
 
-/// Formats a value.
 pub type Say = fn(f64) -> String;
 
 pub struct Bar {

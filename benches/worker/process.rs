@@ -21,7 +21,6 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts the process, with its output in the log file.
     pub fn start(command: &mut Command, log: &Path) -> Self {
         let file = || File::options().create(true).append(true).open(log).expect("a log");
         Self::spawn(command.stdout(file()).stderr(file()), log)
@@ -49,7 +48,6 @@ impl Process {
         Self { child, log: log.to_owned(), started }
     }
 
-    /// CPU time of all threads of the process so far.
     pub fn worked(&self) -> Duration {
         worked(&self.proc("stat"))
     }
@@ -59,7 +57,6 @@ impl Process {
         self.number("status", "VmHWM:") * 1024
     }
 
-    /// Returns the log so far.
     pub fn said(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -72,7 +69,6 @@ impl Process {
         }
     }
 
-    /// Returns the last lines of the log.
     pub fn last_words(&self) -> String {
         let said = self.said();
         let lines: Vec<_> = said.lines().collect();

@@ -44,7 +44,6 @@ pub fn work(arguments: &Arguments) {
     }
 }
 
-/// Reads records, and prints how many it has read.
 fn consume(mut input: Input) {
     let (mut read, mut told) = (0, 0);
     loop {
@@ -58,7 +57,6 @@ fn consume(mut input: Input) {
     }
 }
 
-/// Reads records, and forwards them in transactions.
 fn pass_on(mut input: Input, arguments: &Arguments, output: &str) {
     let mut client = client(&arguments.broker);
     // The same value as `Delivery::linger` in the worker. This program does not link the worker's crate, because it should contain only

@@ -44,7 +44,6 @@ pub enum Ids {
     Random,
 }
 
-/// The form of a record's value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     Json,
@@ -73,7 +72,6 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Records of 200 bytes in four partitions, with this percentage of duplicates.
     pub const fn usual(load: Load, records: usize, repeats: usize) -> Self {
         let ids = match load {
             Load::Far => Ids::Random,
@@ -93,12 +91,10 @@ impl Stream {
         number - after * self.repeats / 100
     }
 
-    /// Returns the total number of distinct ids.
     pub fn distinct(&self) -> usize {
         self.ids_before(self.records)
     }
 
-    /// Returns the number of a record's id.
     fn id(&self, number: usize) -> usize {
         let before = self.ids_before(number);
         if self.ids_before(number + 1) > before {
@@ -149,7 +145,8 @@ impl Stream {
             }
             value.extend_from_slice(br#""text":""#);
             let room = self.bytes.saturating_sub(value.len() + 2);
-            // A quarter of the value is random, and hardly compresses. The other part is one repeated letter, and compresses well.
+            // A quarter of the value is random digits, which hardly compress. The rest of the text is one repeated letter, which compresses
+            // well.
             let end = value.len() + room.min(self.bytes / 4);
             for word in 0.. {
                 if value.len() >= end {
@@ -206,7 +203,6 @@ impl fmt::Display for Stream {
     }
 }
 
-/// Returns a pseudorandom number that depends only on `number`.
 fn noise(number: usize) -> u64 {
     let mixed = (number as u64 ^ (number as u64 >> 31)).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 1
@@ -220,7 +216,6 @@ fn mix(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// The inverse of `mix`.
 fn unmix(mut mixed: u64) -> u64 {
     mixed = (mixed ^ (mixed >> 31) ^ (mixed >> 62)).wrapping_mul(0x3196_42b2_d24d_8ec3);
     mixed = (mixed ^ (mixed >> 27) ^ (mixed >> 54)).wrapping_mul(0x96de_1b17_3f11_9089);
@@ -234,7 +229,7 @@ pub fn producer(broker: &str, linger_ms: &str) -> BaseProducer {
     client.set("queue.buffering.max.messages", "500000").set("delivery.report.only.error", "true").create().expect("a producer")
 }
 
-/// Hands over a record, and waits while the queue is full.
+/// Passes a record to the producer. Waits while the producer's queue is full.
 pub fn send(producer: &BaseProducer, mut record: BaseRecord<'_, [u8], [u8]>) {
     while let Err((error, refused)) = producer.send(record) {
         assert!(error == KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), "{error}");
@@ -243,7 +238,6 @@ pub fn send(producer: &BaseProducer, mut record: BaseRecord<'_, [u8], [u8]>) {
     }
 }
 
-/// Writes these records of the stream to the topic.
 pub fn produce(broker: &str, topic: &str, stream: Stream, numbers: Range<usize>) {
     let filled = SystemTime::now();
     std::thread::scope(|scope| {

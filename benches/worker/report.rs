@@ -1,4 +1,4 @@
-//! The results of a command: a table on the terminal, and raw figures, the table, and pictures in `docs/benchmarks`.
+//! The results of a command: its tables on the terminal, and raw figures, tables, and pictures in `docs/benchmarks`.
 
 use crate::records::Load;
 use crate::{Options, machine};
@@ -39,7 +39,6 @@ fn write(dir: &Path, file: &str, text: &str) {
     std::fs::write(dir.join(file), text).unwrap_or_else(|error| panic!("{file} cannot be written: {error}"));
 }
 
-/// Returns the figures of one row as JSON, with the row's name.
 pub fn named(name: &str, figures: impl Serialize) -> Value {
     json!({ "name": name, "runs": serde_json::to_value(figures).expect("plain data") })
 }

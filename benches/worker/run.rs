@@ -14,7 +14,6 @@ use tempfile::TempDir;
 /// because the number of outputs includes transaction markers.
 const END: u64 = 99;
 
-/// Cost of a run.
 #[derive(Clone, Copy, Serialize)]
 pub struct Cost {
     /// Averages from the end of the first quarter of the output.
@@ -27,7 +26,6 @@ pub struct Cost {
     pub state: u64,
     /// Bytes written to disk, including while stopping.
     pub written: u64,
-    /// Number of output records.
     pub outputs: usize,
 }
 
@@ -40,7 +38,6 @@ pub struct Run<'a> {
     _dir: TempDir,
 }
 
-/// Runs a contender from start to end.
 pub fn run(broker: &Broker, topic: &Topic, contender: &Contender) -> Cost {
     let mut run = Run::start(broker, topic, contender);
     let samples = run.watch();
@@ -71,14 +68,13 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Stops the contender, calls `meanwhile`, and restarts it with the same state.
     pub fn restart(&mut self, meanwhile: impl FnOnce()) {
         self.process.stop();
         meanwhile();
         (self.process, self.read) = self.contender.start(&self.job);
     }
 
-    /// Stops the contender without counting its output.
+    /// Stops the contender, and deletes its topics without counting its output.
     pub fn abandon(mut self) {
         self.process.stop();
         self.broker.delete(&self.job.name);

@@ -13,7 +13,6 @@ use serde_json::Value;
 use std::time::{Duration, UNIX_EPOCH};
 
 const KEYS: usize = 10_000_000;
-/// Number of waiting records.
 const WAITING: usize = 1000;
 const COMMIT: Duration = Duration::from_millis(100);
 
@@ -78,7 +77,6 @@ pub fn measure(options: &Options) {
     publish(options, "start", &figures, &page, &[]);
 }
 
-/// Stops the worker, writes records to its input, and restarts it.
 fn restart(broker: &Broker, topic: &Topic, run: &mut Run, reader: &Reader, round: usize) -> Figures {
     let before = reader.received();
     let first = topic.stream.records + round * WAITING;

@@ -52,7 +52,6 @@ pub fn thousands(number: f64) -> String {
     text
 }
 
-/// Formats bytes as megabytes.
 pub fn megabytes(bytes: f64) -> String {
     format!("{:.1} MB", bytes / 1e6)
 }
@@ -62,7 +61,6 @@ pub fn ratio<T>(rounds: &[T], to: &[T], figure: impl Fn(&T) -> f64, other: impl 
     median(rounds.iter().zip(to).map(|(round, to)| figure(round) / other(to)))
 }
 
-/// The middle value, or the mean of the two middle values.
 pub fn median(numbers: impl IntoIterator<Item = f64>) -> f64 {
     let mut all: Vec<_> = numbers.into_iter().collect();
     all.sort_by(f64::total_cmp);

@@ -17,10 +17,8 @@ use std::time::Duration;
 pub const RECORDS: usize = 6_000_000;
 const SHORT: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(1);
-/// Default commit interval of the worker.
 const DEFAULT: Duration = Duration::from_millis(200);
 
-/// A row of the table.
 pub struct Row {
     pub name: &'static str,
     pub contender: Contender,
@@ -38,7 +36,7 @@ const HALF_SHORT: Ceilings = ["half forwarded, jemalloc, commit 100 ms", "half f
 const HALF_LONG: Ceilings = ["half forwarded, jemalloc, commit 1 s", "half forwarded, glibc, commit 1 s"];
 const ALL_LONG: Ceilings = ["all forwarded, jemalloc, commit 1 s", "all forwarded, glibc, commit 1 s"];
 
-/// Returns all rows. The worker rows use this binary.
+/// Returns all rows. `binary` is the worker that the worker rows run.
 pub fn rows(binary: &Path) -> Vec<Row> {
     let row = |name, contender, repeats, ceilings| Row { name, contender, repeats, ceilings, pictured: false };
     let pictured = |name, contender, ceilings| Row { pictured: true, ..row(name, contender, 50, ceilings) };
@@ -79,7 +77,6 @@ pub fn rows(binary: &Path) -> Vec<Row> {
     ]
 }
 
-/// Fills a topic for each share of duplicates in these rows.
 pub fn fill(broker: &Broker, rows: &[Row], load: Load, records: usize) -> Vec<(usize, Topic)> {
     let mut topics: Vec<(usize, Topic)> = Vec::new();
     for &Row { repeats, .. } in rows {
@@ -90,7 +87,6 @@ pub fn fill(broker: &Broker, rows: &[Row], load: Load, records: usize) -> Vec<(u
     topics
 }
 
-/// Returns the topic with the row's share of duplicates.
 pub fn topic<'a>(topics: &'a [(usize, Topic)], row: &Row) -> &'a Topic {
     topics.iter().find_map(|(repeats, topic)| (*repeats == row.repeats).then_some(topic)).expect("a filled topic")
 }

@@ -25,7 +25,6 @@ struct Sample {
     machine: Usage,
 }
 
-/// Samples, in order of time.
 pub struct Samples(Vec<Sample>);
 
 /// Averages between two samples.
@@ -39,7 +38,7 @@ pub struct Pace {
     pub idle: f64,
 }
 
-/// Watches a process until its run is complete, and has made no progress for a second.
+/// Samples a process until its run is complete and has made no progress for a second.
 pub fn watch(process: &mut Process, mut progress: impl FnMut() -> Progress) -> Samples {
     let mut samples: Vec<Sample> = Vec::new();
     let mut grown = Instant::now();
@@ -60,7 +59,6 @@ pub fn watch(process: &mut Process, mut progress: impl FnMut() -> Progress) -> S
 }
 
 impl Samples {
-    /// Final count.
     pub fn all(&self) -> u64 {
         self.0.last().map_or(0, |last| last.count)
     }

@@ -19,10 +19,10 @@ struct Input<'a> {
     slices: u8,
     /// True if a valid checksum is appended to the metadata.
     checksummed: bool,
-    /// Arbitrary bytes. If empty, the metadata of a state with `keys` keys is used.
+    /// Arbitrary bytes. If empty, the metadata of a state is used that has judged `keys` keys, modulo 4,000.
     metadata: &'a [u8],
     keys: u16,
-    /// Positions of bytes in that metadata, and their new values.
+    /// Positions of bytes in the metadata of that state, and their new values.
     edits: Vec<(u16, u8)>,
     pages: Vec<Page<'a>>,
 }

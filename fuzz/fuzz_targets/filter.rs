@@ -16,7 +16,7 @@ struct Input<'a> {
     slices: u8,
     /// Steps before the state of the filter is damaged.
     before: Vec<Step>,
-    /// Positions of numbers in the metadata, and their new values.
+    /// Positions of numbers and nulls in the metadata, and their new values.
     edits: Vec<(u8, Number)>,
     /// Pages that are overwritten with one byte.
     fills: Vec<(u8, u8)>,
@@ -33,7 +33,7 @@ enum Number {
     Null,
 }
 
-/// Replaces the number at a position. Numbers are counted through the whole JSON value. A position past the last number changes nothing.
+/// Replaces the number or null at a position. Numbers and nulls are counted through the whole JSON value.
 fn edit(value: &mut Value, place: &mut u8, by: Number) {
     match value {
         Value::Number(_) | Value::Null => {

@@ -33,7 +33,7 @@ enum AnyPart {
     HeaderInAnyCase(String),
     Optional(Box<AnyPart>),
     FirstOf(Box<[AnyPart; 2]>),
-    /// One bit for each normalization step, and the query parameters to drop.
+    /// One bit for each of [`STEPS`]. The highest bit adds a `url` step that drops these query parameters.
     Normalized(Box<AnyPart>, u8, Vec<String>),
 }
 
@@ -90,7 +90,6 @@ fn change(value: &[u8], (place, with): &(Range<u16>, &[u8])) -> Vec<u8> {
     [&value[..start], with, &value[at(place.end).max(start)..]].concat()
 }
 
-/// Checks that the field at a pointer is the string that a DOM has there.
 fn same_as_a_dom(value: &[u8], pointer: &str) {
     let (Ok(field), Ok(dom)) = (Field::new(pointer), serde_json::from_slice::<Value>(value)) else { return };
     if let Some(Value::String(text)) = dom.pointer(pointer) {

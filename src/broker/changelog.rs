@@ -1,6 +1,6 @@
 //! Traits of the clients that read, follow, and trim changelogs.
 //!
-//! Owns the decision that a changelog was read to its end. Must never decode a record.
+//! Owns the decision when a changelog has been read to its end. Must never decode a record.
 #![allow(clippy::missing_errors_doc, reason = "each method returns the errors of librdkafka")]
 
 use super::Error;
@@ -9,23 +9,22 @@ use crate::runtime;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The maximum number of changelog records per poll.
 const READ_MAX: usize = 1000;
 
-/// The number of consecutive errors after which a read of the changelog fails.
+/// The number of consecutive polls with a fetch error after which [`ChangelogReader::read`] returns [`ReadEnd::Failed`].
 const READ_ERRORS_MAX: u32 = 10;
 
 /// The longest wait for records in one poll, and the pause after an error. A stop request is noticed within this time.
 const READ_WAIT: Duration = Duration::from_millis(100);
 
-/// A committed changelog record.
+/// A committed changelog record. `value` is empty if the record has no value.
 pub struct Logged<'a> {
     pub offset: Offset,
     pub time: Option<Timestamp>,
     pub value: &'a [u8],
 }
 
-/// The result of reading a changelog.
+/// The reason why [`ChangelogReader::read`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadEnd {
     /// The reader has reached the end, or `take` or `stop` has ended the read.
@@ -36,9 +35,8 @@ pub enum ReadEnd {
     Failed,
 }
 
-/// Reads changelogs, one partition at a time.
+/// A client that reads and trims changelogs, one partition at a time. It joins no group.
 pub trait ChangelogReader {
-    /// The client that fetches the records.
     type Tail: ChangelogTail;
     fn tail(&self) -> &Self::Tail;
     /// Returns the log start offset and the last stable offset, or `None` if the changelog has an open transaction. Errors can be retried.
@@ -86,15 +84,13 @@ pub trait ChangelogReader {
         tail.stop(changelog)?;
         read.unwrap_or(Ok(ReadEnd::Reached))
     }
-    /// Deletes the records below an offset.
     fn delete_before(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error>;
-    /// Returns the id of the topic, if the brokers report ids. Errors can be retried.
+    /// Returns the id of an existing topic, or `None` if the brokers do not report ids. Errors can be retried.
     fn topic_id(&self, topic: &str) -> Result<Option<String>, Error>;
 }
 
-/// An event of a followed partition.
+/// An event in a partition that a [`ChangelogTail`] reads.
 pub enum TailEvent<'m> {
-    /// A committed record.
     Record(Logged<'m>),
     /// All records below this offset were read, and there are no more yet.
     End(Offset),
@@ -105,21 +101,22 @@ pub enum TailEvent<'m> {
     Error,
 }
 
-/// Reads any number of changelog partitions, and waits for new records at their ends.
+/// A client that reads any number of changelog partitions at once, and waits for new records at their ends. It joins no group.
 pub trait ChangelogTail {
     /// Starts reading a stopped partition at `offset`.
     fn start(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error>;
-    /// Stops reading a partition. A [`ChangelogTail::poll`] that is in progress may still pass on its events.
+    /// Stops reading a partition. A [`ChangelogTail::poll`] that is in progress may still pass on events of the partition.
     fn stop(&self, partition: &TopicPartition) -> Result<(), Error>;
     /// Passes at most `count` events to `take`, each with its topic and partition. If there are no events, waits up to `wait`.
     fn poll(&self, count: usize, wait: Duration, take: &mut dyn FnMut(&str, i32, TailEvent<'_>)) -> Result<(), Error>;
 }
 
-/// Requests the ends of changelogs.
+/// A client that looks up the partition counts, topic ids, and start and end offsets of changelogs.
 pub trait ChangelogEnds {
     /// Returns the number of partitions, or 0 if the topic does not exist. Errors can be retried.
     fn partitions(&self, topic: &str) -> Result<u32, Error>;
-    /// Returns the ids of the existing topics, by name.
+    /// Returns the ids of the topics, by name. The map is empty if the request fails, if one of the topics does not exist, or if the
+    /// brokers do not report ids.
     fn ids(&self, topics: &[&str]) -> BTreeMap<String, String>;
     /// Returns the log start offset and the last stable offset. Errors can be retried.
     fn of(&self, partition: &TopicPartition, timeout: Duration) -> Result<(Offset, Offset), Error>;

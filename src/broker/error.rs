@@ -7,7 +7,7 @@
 pub struct Problem {
     /// The input topic that cannot be read because of this problem.
     pub input: String,
-    /// The problem and its solution.
+    /// An error message that names the problem and what to do about it.
     pub message: String,
 }
 
@@ -19,27 +19,22 @@ pub enum Error {
     /// librdkafka rejected a property or its value.
     #[error("kafka.properties: {0}")]
     Property(String),
-    /// No broker responded in time.
     #[error(
         "no broker at {servers} answered within {waited:?}; check that Kafka is running there, and that kafka.bootstrap_servers is correct ({reason})"
     )]
     NoBroker {
-        /// The addresses that were tried.
         servers: String,
-        /// The time spent waiting.
         waited: std::time::Duration,
-        /// The last error message of librdkafka.
-        reason: String,
-    },
-    /// The brokers respond, but reject this client.
-    #[error("{advice} ({reason})")]
-    Refused {
-        /// The action for the operator, such as granting a permission.
-        advice: String,
         /// The error message of librdkafka.
         reason: String,
     },
-    /// The topics do not meet the requirements of the configuration.
+    /// The brokers respond, but reject this client. Retrying does not help.
+    #[error("{advice} ({reason})")]
+    Refused {
+        /// The advice for the operator, such as to grant a permission.
+        advice: String,
+        reason: String,
+    },
     #[error("{}", .0.iter().map(|problem| &*problem.message).collect::<Vec<_>>().join("\n       "))]
     Cluster(Vec<Problem>),
     #[error("{0}")]
@@ -48,7 +43,6 @@ pub enum Error {
     /// another process. The consumer can no longer be used. `worker/rejoin.rs` distinguishes the two cases.
     #[error("another process joined the group with the same kafka.instance_id; give each process its own kafka.instance_id")]
     Fenced,
-    /// The process had to stop while it was waiting.
     #[error("interrupted, because the process is stopping")]
     Stopped,
 }

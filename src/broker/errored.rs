@@ -38,7 +38,7 @@ impl Errored {
         .collect()
     }
 
-    /// Removes partitions whose fetching was restarted.
+    /// Removes the partitions for which `of` returns true, because they were sought, assigned, or revoked.
     pub(crate) fn forget(&mut self, of: impl Fn(&TopicPartition) -> bool) {
         self.0.retain(|(partition, _)| !of(partition));
     }

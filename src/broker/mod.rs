@@ -29,15 +29,10 @@ pub use sink::{Meanwhile, Outgoing, Refused, Sink, SinkError, Target, duplicate_
 
 /// A Kafka cluster, with constructors for its clients. Clones refer to the same cluster.
 pub trait Broker: Clone + Send + Sync + 'static {
-    /// A member of the consumer group.
     type Consumer: Consumer;
-    /// A transactional producer.
     type Producer: ProducerClient<Self> + Send;
-    /// Reads one changelog partition at a time.
     type ChangelogReader: ChangelogReader;
-    /// Follows many changelog partitions.
     type ChangelogTail: ChangelogTail + Send + 'static;
-    /// Requests the ends of changelogs.
     type ChangelogEnds: ChangelogEnds + Send + 'static;
 
     /// Creates the consumer of worker `number`, which has not joined the group yet.
@@ -46,45 +41,37 @@ pub trait Broker: Clone + Send + Sync + 'static {
     /// Creates a producer that has not contacted any broker yet.
     fn producer(&self, config: &Config, options: &ProducerOptions<'_>) -> Result<Self::Producer, Error>;
 
-    /// Creates a reader of changelogs, which does not join a group.
     fn changelog_reader(&self, config: &Config) -> Result<Self::ChangelogReader, Error>;
 
-    /// Creates a client that follows changelogs without joining a group.
     fn changelog_tail(&self, config: &Config) -> Result<Self::ChangelogTail, Error>;
 
-    /// Creates a client that requests the ends of changelogs.
     fn changelog_ends(&self, config: &Config) -> Result<Self::ChangelogEnds, Error>;
 
     /// Waits for a broker, and returns the names of all topics that the configured user may see.
     fn topics(&self, config: &Config, stop: &dyn Fn() -> bool) -> Result<BTreeSet<String>, Error>;
 
-    /// Waits for a broker, checks the configured topics, and creates missing internal topics.
+    /// Waits for a broker, and checks the configured topics. Creates missing internal topics, and adds partitions to changelogs whose
+    /// topics have more.
     fn discover(&self, config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Error>;
 
-    /// Describes each known topic that no longer exists. Returns nothing if the brokers do not respond.
+    /// Returns an error message for each topic in `known` that no longer exists, or nothing if the brokers do not respond.
     fn missing(&self, config: &Config, known: &Cluster) -> Vec<String>;
 }
 
-/// The record type of a broker's consumers.
 pub type RecordOf<'a, B> = <<B as Broker>::Consumer as Consumer>::Record<'a>;
 
-/// The membership type of a broker's consumers.
 pub type MembershipOf<B> = <<B as Broker>::Consumer as Consumer>::Membership;
 
 /// A consumed record, whose data is borrowed from the client.
 pub trait Record {
-    /// The topic that the record was read from.
     fn topic(&self) -> &str;
-    /// The partition that the record was read from.
     fn partition(&self) -> i32;
     fn offset(&self) -> Offset;
-    /// The timestamp and its type. The timestamp may be negative, and is then invalid.
+    /// The timestamp in milliseconds since the epoch, with its type. A negative timestamp is invalid.
     fn stamp(&self) -> Option<(TimestampType, Timestamp)>;
-    /// The key, or `None` if it is null.
     fn key(&self) -> Option<&[u8]>;
-    /// The value, or `None` if it is null.
     fn value(&self) -> Option<&[u8]>;
-    /// All headers, in order.
+    /// All headers in order, including those whose names are not UTF-8.
     fn all_headers(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)>;
     /// True if both records are from the same topic-partition.
     fn same_partition(&self, other: &Self) -> bool;
@@ -108,7 +95,6 @@ pub trait Record {
 /// A change of the group that the worker must answer with [`Consumer::assign`] or [`Consumer::unassign`].
 #[derive(Debug)]
 pub enum Rebalance {
-    /// These partitions are assigned to this consumer.
     Assigned(Vec<TopicPartition>),
     /// This consumer must release these partitions, or has already lost them.
     Revoked {
@@ -123,13 +109,12 @@ pub enum Rebalance {
 pub struct Committed {
     /// The next offset to process, or `None` if the group has committed nothing.
     pub offset: Option<Offset>,
-    /// The metadata that was committed with the offset.
     pub metadata: String,
 }
 
-/// The result of polling a consumer.
+/// The records and events that a consumer returned in one or more polls.
 pub struct Batch<R> {
-    /// Records, in order within each partition.
+    /// Records, in offset order within each partition.
     pub messages: Vec<R>,
     /// True if the position of some partition is outside its log.
     pub out_of_range: bool,
@@ -145,13 +130,11 @@ impl<R> Default for Batch<R> {
 }
 
 impl<R> Batch<R> {
-    /// True if the poll returned nothing.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.messages.is_empty() && !self.out_of_range && self.ends.is_empty()
     }
 
-    /// Clears the batch, but keeps its memory.
     pub fn clear(&mut self) {
         self.messages.clear();
         self.out_of_range = false;
@@ -161,7 +144,6 @@ impl<R> Batch<R> {
 
 /// A member of the consumer group. Rebalances are queued until the worker answers them.
 pub trait Consumer {
-    /// A record, valid while the consumer lives.
     type Record<'a>: Record
     where
         Self: 'a;
@@ -169,26 +151,27 @@ pub trait Consumer {
     type Membership: Send;
 
     fn subscribe(&self, topics: &[&str]) -> Result<(), Error>;
-    /// Waits up to `timeout`, and appends at most `records` records to `batch`. Returns early, without records, if a rebalance is queued.
-    /// Errors are permanent: afterwards, this consumer cannot read again. After [`Error::Fenced`], a new consumer can take the static name
-    /// back.
+    /// Waits up to `timeout`, and appends at most `records` records to `batch`. Returns early, without records, if a rebalance is queued or
+    /// `batch.out_of_range` is set. Errors are permanent: afterwards, this consumer cannot read again. After [`Error::Fenced`], a new
+    /// consumer can take the static name back.
     fn poll<'a>(&'a self, batch: &mut Batch<Self::Record<'a>>, records: usize, timeout: Duration) -> Result<(), Error>;
-    /// True if a rebalance is waiting to be answered.
     fn has_rebalance(&self) -> bool;
     fn next_rebalance(&self) -> Option<Rebalance>;
-    /// Answers [`Rebalance::Assigned`]. Starts reading at these offsets, and resumes the partitions.
+    /// Answers [`Rebalance::Assigned`]. Starts reading at these offsets, and resumes these partitions, because librdkafka remembers earlier
+    /// pauses.
     fn assign(&self, partitions: &[(TopicPartition, Offset)]) -> Result<(), Error>;
     /// Answers [`Rebalance::Revoked`].
     fn unassign(&self, partitions: &[TopicPartition]) -> Result<(), Error>;
     /// True if the group may already have given this consumer's partitions to other members.
     fn lost(&self) -> bool;
-    /// Restarts fetching the `stopped` partitions. `all` contains the positions of all assigned partitions, including `stopped`.
+    /// Restarts fetching the `stopped` partitions, and resumes them. `all` contains the positions of all assigned partitions, including
+    /// `stopped`. With the eager protocol, all of them are restarted.
     fn restart(&self, stopped: &[TopicPartition], all: &[(TopicPartition, Offset)]) -> Result<(), Error>;
-    /// Returns the end of the partition's log as of the last fetch.
+    /// Returns the high watermark of a partition as of its last fetch, or `None` before its first fetch.
     fn end(&self, partition: &TopicPartition) -> Option<Offset>;
     /// Returns, for each partition, the offset up to which the consumer has passed over records and control records. The offset is `None`
-    /// from a seek until the first record. It is also `None` directly after an error or the end of a partition, because librdkafka counts
-    /// these events as records.
+    /// from a seek until the first record, and from a fetch error until the seek. It is always `None` if the consumer reports
+    /// [`Batch::ends`], because librdkafka counts such an event as a record.
     fn positions<'p>(&self, partitions: impl Iterator<Item = &'p TopicPartition>) -> Vec<Option<Offset>>;
     /// Returns the last stable offset of a partition. Waits for at most a second.
     fn last_stable_offset(&self, partition: &TopicPartition) -> Result<Offset, Error>;
@@ -197,22 +180,19 @@ pub trait Consumer {
     fn errored_due(&self) -> Vec<TopicPartition>;
     /// Continues reading at another offset. Fails if the partition is not being read.
     fn seek(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error>;
-    /// Stops fetching assigned partitions.
     fn pause(&self, partitions: &[TopicPartition]) -> Result<(), Error>;
-    /// Resumes fetching paused partitions.
     fn resume(&self, partitions: &[TopicPartition]) -> Result<(), Error>;
     /// Returns the group's committed offsets, in the order of `partitions`. Waits until no open transaction contains an offset of these
-    /// partitions. Errors can be retried.
+    /// partitions, or until the request times out. Errors can be retried.
     fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error>;
-    /// Returns the log start offset and the high watermark. Errors can be retried.
+    /// Returns the log start offset and the last stable offset. Errors can be retried.
     fn watermarks(&self, partition: &TopicPartition) -> Result<(Offset, Offset), Error>;
     /// Returns the ids of topics by name. The map is empty with brokers before Kafka 2.8, which have no topic ids. Errors can be retried.
     fn topic_ids(&self, topics: &[&str]) -> Result<BTreeMap<String, String>, Error>;
     /// Returns the first offset whose timestamp is `time` or later, or `None` if there is none. Errors can be retried.
     fn offset_at(&self, partition: &TopicPartition, time: Timestamp) -> Result<Option<Offset>, Error>;
-    /// Returns the membership of this consumer, or `None` if it is not a member.
     fn membership(&self) -> Option<Self::Membership>;
-    /// Returns the generation of the group, or `None` if this consumer is not a member.
+    /// Returns the group's generation, or `None` if this consumer is not a member at present.
     fn generation(&self) -> Option<i32>;
     /// Commits offsets outside a transaction.
     fn commit(&self, offsets: &[(TopicPartition, Offset, String)]) -> Result<(), ClientError>;
@@ -220,18 +200,14 @@ pub trait Consumer {
     fn close(self);
 }
 
-/// The settings of a producer.
 pub struct ProducerOptions<'a> {
     pub transactional_id: &'a str,
     /// The number of input partitions, which determines `linger.ms`.
     pub partitions: u32,
-    /// The maximum size of a batch in bytes.
     pub batch_bytes: usize,
-    /// True if every record gets its own batch.
     pub one_record_per_batch: bool,
 }
 
-/// The timestamp of a record to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutgoingTime {
     /// The time in milliseconds. 0 becomes 1, because librdkafka interprets 0 as "now".
@@ -241,15 +217,13 @@ pub enum OutgoingTime {
     Never,
 }
 
-/// Changes to the headers of a record.
 pub trait HeaderChanges {
     /// The indexes of headers to remove first. Headers at other indexes stay, even if they have the same names.
     fn removed_positions(&self) -> Range<usize> {
         0..0
     }
-    /// The names of headers to remove after that.
+    /// The names of the headers to remove next.
     fn removed(&self) -> impl Iterator<Item = &CStr>;
-    /// The headers to append.
     fn added(&self) -> impl Iterator<Item = (&CStr, &[u8])>;
 }
 
@@ -260,16 +234,14 @@ pub struct OutgoingRecord<'a, R, H> {
     pub key: Option<&'a [u8]>,
     pub value: Option<&'a [u8]>,
     pub time: OutgoingTime,
-    /// The record whose headers are copied, and the changes to them.
+    /// The record whose headers are copied, and the changes to them. `None` writes no headers.
     pub headers: Option<(&'a R, &'a H)>,
     /// The number that identifies the record in delivery reports. 0 marks changelog records, whose offsets are also reported.
     pub tag: usize,
 }
 
-/// A record that was not written.
 #[derive(Clone, Debug)]
 pub struct DeliveryFailure {
-    /// The number from [`OutgoingRecord::tag`].
     pub tag: usize,
     pub topic: String,
     /// The size of the key and the value in bytes.
@@ -281,7 +253,8 @@ pub struct DeliveryFailure {
     pub reason: String,
 }
 
-/// A producer with librdkafka's interface. Each [`ClientError`] states which reactions are possible.
+/// A producer with librdkafka's interface. Each [`ClientError`] shows whether the call can be retried, or whether the transaction must be
+/// aborted.
 pub trait ProducerClient<B: Broker> {
     /// Fences earlier producers with the same transactional id, and waits until their transactions have ended.
     fn init_transactions(&self, timeout: Duration) -> Result<(), ClientError>;
@@ -304,7 +277,8 @@ pub trait ProducerClient<B: Broker> {
     /// Commits the transaction. All records must have been flushed.
     fn commit_transaction(&self, timeout: Duration) -> Result<(), ClientError>;
     fn abort_transaction(&self, timeout: Duration) -> Result<(), ClientError>;
-    /// Takes the failures reported since the last call, at most 10,000.
+    /// Takes the failures reported since the last call, at most 10,000. A record that failed only because of another record is left out,
+    /// unless its failure was reported first.
     fn take_failures(&self) -> Vec<DeliveryFailure>;
     /// Takes the offsets of changelog records (tag 0) written since the last call, in order.
     fn take_written(&self) -> BTreeMap<TopicPartition, Vec<Offset>>;
@@ -316,29 +290,26 @@ pub trait ProducerClient<B: Broker> {
 /// The cluster metadata of the configured topics.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
-    /// The partition count of each existing topic.
+    /// The partition counts of the existing topics that the configuration names, and of the internal topics.
     pub partitions: BTreeMap<String, u32>,
     /// The maximum batch size in bytes that every output accepts.
     pub batch_bytes: usize,
-    /// Warnings for the operator.
     pub warnings: Vec<String>,
 }
 
 /// The error codes of a client or a broker that callers handle differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorCode {
-    /// The user lacks a permission.
+    /// The user lacks a permission on the topic.
     NotAuthorized,
-    /// Another producer has this transactional id.
+    /// Another producer with this transactional id has started, or the coordinator has aborted a transaction that was open for too long.
     Fenced,
     QueueFull,
     /// The call is not allowed in the client's state, such as in a failed transaction.
     State,
     Fatal,
-    /// The record was purged from the queue.
     PurgedQueue,
     PurgedInFlight,
-    /// The record or its batch is too large.
     TooLarge,
     /// The record is invalid, for example without a key in a compacted topic.
     InvalidRecord,
@@ -350,30 +321,24 @@ pub enum ErrorCode {
     OffsetMetadataTooLarge,
     /// The group coordinator cannot store the offsets of one request.
     OffsetsTooLarge,
-    /// The broker reported an unknown error.
+    /// The broker returned `UNKNOWN_SERVER_ERROR`.
     Unknown,
-    /// Any other error.
     Other,
 }
 
-/// A failed call.
+/// The error of a client call, and the reactions that it allows.
 #[derive(Clone, Debug)]
 pub struct ClientError {
     pub code: ErrorCode,
-    /// The client's message.
     pub message: String,
-    /// The permission that the user lacks, if that is the reason.
     pub missing_permission: Option<&'static str>,
     /// True if the client can no longer be used.
     pub is_fatal: bool,
-    /// True if the same call may still succeed.
     pub is_retriable: bool,
-    /// True if the transaction must be aborted.
     pub requires_abort: bool,
 }
 
 impl ClientError {
-    /// Creates the error of a producer that was fenced by another one.
     pub(crate) const fn fenced(message: String) -> Self {
         let code = ErrorCode::Fenced;
         Self { code, message, missing_permission: None, is_fatal: true, is_retriable: false, requires_abort: false }

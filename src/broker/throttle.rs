@@ -9,10 +9,8 @@ use std::num::NonZeroU64;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The shortest time between two lines about the same problem.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// The maximum number of problems to keep track of.
 const PROBLEMS_MAX: usize = 256;
 
 /// Calls `line` with the number of suppressed lines, unless this problem was logged within the last ten seconds.

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The maximum to which consecutive changes double the time between two topic lists, unless the configured interval is longer.
+/// The limit up to which consecutive changes double the time between two topic lists. A longer configured interval stays as it is.
 const INTERVAL_MAX: Duration = Duration::from_secs(8 * 60);
 /// The longest time that a change of the topics waits for rebuilds to finish.
 const REBUILD_WAIT: Duration = Duration::from_secs(10 * 60);
@@ -21,9 +21,7 @@ const STEP: Duration = Duration::from_millis(100);
 /// A configuration with the topics that match its patterns.
 #[derive(Clone, Debug)]
 pub struct Resolved {
-    /// The configuration with the matching topics instead of the patterns.
     pub config: Arc<Config>,
-    /// The cluster metadata of these topics.
     pub cluster: Arc<Cluster>,
     /// The matching topics that are not read, with the reasons, sorted by name.
     pub left_out: Vec<LeftOut>,
@@ -32,7 +30,6 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// Returns the names of the topics that are read.
     #[must_use]
     pub fn inputs(&self) -> BTreeSet<&str> {
         self.config.topics.iter().map(|topic| topic.input.as_str()).collect()
@@ -81,12 +78,10 @@ pub fn resolve_among(
     }
 }
 
-/// The result of listing the topics again.
 #[derive(Debug)]
 pub enum Refreshed {
     /// The selected topics are unchanged. Contains the topics that are left out now.
     Same(Vec<LeftOut>),
-    /// The selected topics changed.
     Changed(Box<Resolved>),
 }
 
@@ -126,7 +121,7 @@ pub fn existing<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool)
     config.expand(names.iter().map(String::as_str)).map_err(Error::Fatal)
 }
 
-/// Returns the configuration of a server: with the matching topics that have a changelog.
+/// Returns the configuration of a server: with the topics that it names, and those matching topics that have a changelog.
 ///
 /// # Errors
 /// Returns an error if no broker answers, or if too many topics match its patterns.
@@ -152,7 +147,6 @@ pub fn report(stats: &Stats, left_out: Vec<LeftOut>) {
 /// A change of the topics for which the workers have not been restarted yet.
 #[derive(Default)]
 struct Pending {
-    /// The topics that were missing from the last list.
     lost: BTreeSet<String>,
     since: Option<Instant>,
 }

@@ -44,19 +44,18 @@ impl Origin {
     }
 }
 
-/// The result of applying a changelog record.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The record was applied.
+    /// The record has an effect. [`Applier::follow`] has applied it. After [`Applier::accept`], the caller must apply it.
     Taken,
-    /// The record was skipped. It has different key settings or a lower epoch, is past the group's committed offset, or contains only
-    /// effects that were already applied.
+    /// The record was skipped. It has different key settings, has a lower epoch, ends past the bound of a topic (in a rebuild, the group's
+    /// committed offset), or contains only effects that were already applied.
     Passed,
     /// The record starts below the applied offset, because the group's offsets were reset. Earlier changelog records are void if they
-    /// contain effects of input offsets from that start on.
+    /// contain effects of input records at or past the start of this record.
     SetBack,
-    /// The changelog does not continue from the checkpoint: the first record that the checkpoint lacks starts after the checkpoint's offset,
-    /// or a warm-up starts before the applied offset.
+    /// The changelog does not continue from the checkpoint: the first record that the checkpoint lacks starts after the checkpoint's
+    /// offset, or a record of a warm-up starts before the applied offset and ends after it.
     Gap,
     /// The record was written by another group, or for another key space.
     Foreign,
@@ -76,7 +75,7 @@ pub struct Applier {
     oldest_slice: Option<Slice>,
     /// True if the state was loaded from a checkpoint, which may have keys that the changelog lacks.
     has_checkpoint: bool,
-    /// The highest epoch of any record so far.
+    /// The highest epoch so far, of the records or of the state from which the applier started.
     pub epoch: i64,
     /// The last applied commit: its spans and its epoch, which all of its parts (changelog records) share, and the number of applied parts.
     last: Vec<(String, Offset, Offset)>,
@@ -85,7 +84,8 @@ pub struct Applier {
 }
 
 impl Applier {
-    /// Creates an applier that continues from a state at `offsets`, up to `bounds`. Keys of slices before `oldest_slice` have expired.
+    /// Creates an applier that continues from a state at `offsets` and `epoch`, up to `bounds`. Keys of slices before `oldest_slice` have
+    /// expired.
     #[must_use]
     pub fn new(
         offsets: BTreeMap<String, Offset>,
@@ -120,7 +120,7 @@ impl Applier {
             && record.spans.iter().zip(&self.last).all(same)
     }
 
-    /// Applies a record to the state.
+    /// Decides the outcome of the next record, and applies the record to the state if it has an effect.
     ///
     /// # Errors
     /// Returns [`ExactError`] if the state has no room, or if its exact store cannot be read.
@@ -190,7 +190,6 @@ impl Applier {
         Outcome::Taken
     }
 
-    /// Returns the effect of an accepted record on the state.
     #[must_use]
     pub fn effect<'r>(&self, record: &'r ChangelogRecord<'r>) -> Effect<'r> {
         let slice = record.slice.filter(|_| record.origin.clock == self.origin.clock);
@@ -206,7 +205,7 @@ impl Applier {
         }
     }
 
-    /// Returns the offset reset that a record with [`Outcome::SetBack`] shows. `before` is the offset of the record in the changelog.
+    /// Returns the offset reset that a record with [`Outcome::SetBack`] shows. `before` is the changelog offset of the record.
     #[must_use]
     pub fn cut(&self, before: Offset, record: &ChangelogRecord<'_>) -> Option<Cut> {
         let back = record.spans.iter().find(|span| self.offsets.get(span.topic).is_some_and(|&applied| span.start < applied))?;
@@ -220,7 +219,7 @@ impl Applier {
 pub struct Effect<'r> {
     /// The stream time, slice, and replay info at the start, or `None` if the keys have expired.
     start: Option<(Option<Timestamp>, Option<Slice>, Option<u64>)>,
-    /// The keys, to be applied with [`Dedup::apply`].
+    /// The keys, to be applied with [`Dedup::apply`] in this order.
     pub runs: &'r [KeyRun<'r>],
     end_time: Option<Timestamp>,
 }
@@ -233,7 +232,6 @@ impl Effect<'_> {
         }
     }
 
-    /// Advances the state to the end time of the record.
     pub fn end(&self, dedup: &mut Dedup) {
         dedup.resume(self.end_time, None, None);
     }
@@ -252,11 +250,11 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// The maximum number of offset resets within one changelog.
+    /// The maximum number of offset resets in `cuts`. If a changelog has more, it is not replayed.
     pub const MAX: usize = 100;
 
-    /// Adds this reset to `cuts`, for another read of the changelog from its beginning. Removes an earlier reset if this reset makes its
-    /// record void. The worker that logged this reset had restored its state without that record.
+    /// Adds this reset to `cuts`, for another read of the changelog from its beginning. Removes each earlier reset whose record this reset
+    /// makes void, because the worker that logged this reset had restored its state without that record.
     ///
     /// Each read adds a reset, and removes only resets from earlier records, so the number of reads is finite.
     pub fn add_to(self, cuts: &mut Vec<Self>) {
@@ -266,7 +264,6 @@ impl Cut {
         cuts.push(self);
     }
 
-    /// True if the reset makes the record at this changelog offset void.
     #[must_use]
     pub fn voids(&self, offset: Offset, record: &ChangelogRecord<'_>) -> bool {
         offset < self.before && record.spans.iter().any(|span| span.topic == self.topic && span.end > self.start)

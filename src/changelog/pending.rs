@@ -10,13 +10,12 @@ use crate::key::Fingerprint;
 use crate::record::{Offset, Timestamp, TopicId};
 use std::collections::VecDeque;
 
-/// The maximum number of fingerprints per changelog record: half a megabyte, far below the brokers' size limit.
+/// The maximum number of fingerprints per changelog record: half a megabyte, which is half of the brokers' default size limit.
 pub const RECORD_FINGERPRINTS_MAX: usize = 1 << 15;
 
-/// The maximum number of entries that stay allocated for reuse. They take 2 MiB, in every partition.
+/// The maximum number of entries that stay allocated for reuse. They take 2 MiB in every state.
 const SPARE_MAX: usize = 1 << 16;
 
-/// The changes within one slice, in order.
 #[derive(Debug)]
 struct SliceChanges {
     /// The slice, or `None` before the first timestamp.
@@ -35,31 +34,29 @@ struct SliceChanges {
 struct Entry {
     fingerprint: Fingerprint,
     offset: Offset,
-    /// The id of the input topic.
     topic: u32,
     mutation: Mutation,
 }
 
 impl Entry {
-    /// True if the input record that caused the change is below the end of its topic.
+    /// True if the record that caused the change is below its topic's offset in `ends`.
     fn is_in(&self, ends: &[(TopicId, Offset)]) -> bool {
         ends.iter().any(|&(topic, end)| topic.0 == self.topic as usize && self.offset < end)
     }
 }
 
-/// Converts a topic id to the number in an [`Entry`]. There are far fewer topics than a `u32` can hold.
+/// Converts a topic id to the number in an [`Entry`]. A worker has far fewer topics than a `u32` can count.
 fn topic_number(topic: TopicId) -> u32 {
     u32::try_from(topic.0).unwrap_or(u32::MAX)
 }
 
-/// Changes of a state that are not logged yet.
 #[derive(Debug, Default)]
 pub struct PendingChanges {
     groups: VecDeque<SliceChanges>,
     /// The buffer of a logged slice, kept for reuse.
     spare: Vec<Entry>,
     len: usize,
-    /// True if stream time was still unknown at the last record.
+    /// True if stream time was unknown after the last record.
     is_untimed: bool,
 }
 
@@ -128,7 +125,6 @@ impl PendingChanges {
         self.len
     }
 
-    /// True if there are no pending changes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0

@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 /// Stands for the unknown slice of keys that were judged before the first timestamp.
 const UNTIMED: Slice = Slice(i64::MIN);
 
-/// The part of a changelog that a state contains.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
@@ -60,7 +59,8 @@ impl Progress {
         self.starts.clear();
     }
 
-    /// Returns the offset from which the changelog is needed for slices from `oldest` on, or `None` if unknown.
+    /// Returns the offset from which the changelog is needed for slices from `oldest` on. Returns `None` if no known slice is `oldest` or
+    /// earlier, or if the slice of the first keys is unknown.
     pub fn needed_from(&mut self, oldest: Slice) -> Option<Offset> {
         if self.starts.first_key_value().is_none_or(|(&first, _)| first > oldest || first == UNTIMED) {
             return None;
@@ -103,7 +103,6 @@ mod tests {
         assert_eq!(progress.needed_from(Slice(8)), Some(15));
     }
 
-    /// Logs ten records in each of the slices 0 to 3.
     fn four_slices() -> Progress {
         let mut progress = Progress::default();
         progress.adopt(Some("one"));

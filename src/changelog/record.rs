@@ -27,13 +27,12 @@ use crate::record::{Offset, Timestamp};
 /// The format version, and the older version that is still supported.
 pub(super) const VERSION: u8 = 3;
 const VERSION_WITHOUT_PART: u8 = 2;
-/// Encodes `None` in an `i64` field, because every other value is valid there.
+/// Stands for `None` in an `i64` field. No slice and no stream time has this value.
 const NONE: i64 = i64::MIN;
 pub(super) const FINGERPRINT_BYTES: usize = 16;
 /// The capacity in bytes to reserve for the fields before the runs, including the names of one or two topics.
 pub(super) const HEAD_BYTES: usize = 256;
 
-/// An error for bytes that are not a changelog record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this version of unseen cannot read the changelog record: {0}")]
 pub struct DecodeError(&'static str);
@@ -43,7 +42,6 @@ pub struct DecodeError(&'static str);
 pub struct Span<'a> {
     pub topic: &'a str,
     pub start: Offset,
-    /// The offset after the last record.
     pub end: Offset,
 }
 
@@ -67,23 +65,19 @@ impl KeyRun<'_> {
         (self.bytes.len() / FINGERPRINT_BYTES) as u64
     }
 
-    /// True if there are no fingerprints.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Iterates over the fingerprints in order.
     pub fn fingerprints(&self) -> impl Iterator<Item = Fingerprint> {
         let (chunks, _) = self.bytes.as_chunks();
         chunks.iter().map(|bytes| Fingerprint(u128::from_le_bytes(*bytes)))
     }
 }
 
-/// A decoded changelog record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangelogRecord<'a> {
-    /// The writer and its settings.
     pub origin: Origin,
     /// The epoch of the owner, which increases each time another worker takes the partition over. Records that the previous owner writes
     /// after that are void.
@@ -108,10 +102,11 @@ pub struct ChangelogRecord<'a> {
 }
 
 impl<'a> ChangelogRecord<'a> {
-    /// Decodes a record.
+    /// Decodes a record of this format version or of the previous one.
     ///
     /// # Errors
-    /// Returns [`DecodeError`] if the bytes are not a valid record.
+    ///
+    /// Returns [`DecodeError`] if the bytes have another format version, or are not a valid record.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader(bytes);
         let [version @ (VERSION | VERSION_WITHOUT_PART)] = reader.take()? else { return Err(DecodeError("unknown format version")) };
@@ -161,7 +156,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends all fields of `record` except for its runs.
+/// Appends all fields of `record` except for its runs. Ignores `warms_up`: the spans of a warm-up must contain [`Span::WARM_UP`].
 pub(super) fn push_head(out: &mut Vec<u8>, record: &ChangelogRecord<'_>) {
     let ChangelogRecord { origin, epoch, part, slice, time, end_time, replay_info, spans, .. } = record;
     out.push(VERSION);

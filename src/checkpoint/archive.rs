@@ -9,7 +9,6 @@ use crate::filter::{Archive, ArchiveError, GenerationId};
 use crate::key::Fingerprint;
 use std::sync::Arc;
 
-/// The stored fingerprints of one partition.
 #[derive(Debug)]
 pub struct StoredFingerprints {
     store: Arc<Store>,

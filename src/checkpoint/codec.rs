@@ -1,15 +1,13 @@
-//! Keys and checksums of the stored entries. Keys sort in the order in which entries are read. The values of metadata and pages end with a
-//! checksum.
+//! Keys and checksums of the stored entries. Keys sort in the order in which entries are read. Ranges of keys include their start, but not
+//! their end. The values of metadata and pages end with a checksum.
 
 use super::PartitionId;
 use crate::filter::{GenerationId, PageId, Part, Slice};
 use crate::key::Fingerprint;
 use xxhash_rust::xxh3::Xxh3;
 
-/// The size of a value's checksum.
 const CHECKSUM_BYTES: usize = 8;
 
-/// Returns the key of a partition's metadata.
 #[must_use]
 pub fn metadata_key(id: &PartitionId) -> Vec<u8> {
     key(b'h', id)
@@ -25,7 +23,6 @@ pub fn page_key(id: &PartitionId, page: PageId) -> Vec<u8> {
     key
 }
 
-/// Returns the key range of all pages of a partition (end exclusive).
 #[must_use]
 pub fn all_pages(id: &PartitionId) -> (Vec<u8>, Vec<u8>) {
     let from = key(b'p', id);
@@ -34,7 +31,6 @@ pub fn all_pages(id: &PartitionId) -> (Vec<u8>, Vec<u8>) {
     (from, to)
 }
 
-/// Returns the key range of all pages of one part (end exclusive).
 #[must_use]
 pub fn pages_of(id: &PartitionId, part: Part) -> (Vec<u8>, Vec<u8>) {
     let from = page_key(id, PageId { slice: part.slice, layer: part.layer, page: 0 });
@@ -44,7 +40,6 @@ pub fn pages_of(id: &PartitionId, part: Part) -> (Vec<u8>, Vec<u8>) {
     (from, to)
 }
 
-/// Returns the key of a stored fingerprint.
 #[must_use]
 pub fn fingerprint_key(id: &PartitionId, generation: GenerationId, fingerprint: Fingerprint) -> Vec<u8> {
     let mut key = key(b'x', id);
@@ -53,7 +48,6 @@ pub fn fingerprint_key(id: &PartitionId, generation: GenerationId, fingerprint: 
     key
 }
 
-/// Returns the key range of all fingerprints of one generation (end exclusive).
 #[must_use]
 pub fn fingerprints_of(id: &PartitionId, generation: GenerationId) -> (Vec<u8>, Vec<u8>) {
     let mut from = key(b'x', id);
@@ -63,7 +57,6 @@ pub fn fingerprints_of(id: &PartitionId, generation: GenerationId) -> (Vec<u8>, 
     (from, to)
 }
 
-/// Returns the key range of all fingerprints of a partition (end exclusive).
 #[must_use]
 pub fn all_fingerprints(id: &PartitionId) -> (Vec<u8>, Vec<u8>) {
     let from = key(b'x', id);
@@ -72,7 +65,7 @@ pub fn all_fingerprints(id: &PartitionId) -> (Vec<u8>, Vec<u8>) {
     (from, to)
 }
 
-/// Returns the partition of a metadata key, or `None` for any other key. The inverse of [`metadata_key`].
+/// The inverse of [`metadata_key`]. Returns `None` for any other key.
 #[must_use]
 pub fn partition_of(key_bytes: &[u8]) -> Option<PartitionId> {
     let (length, rest) = key_bytes.strip_prefix(b"h")?.split_first_chunk::<8>()?;
@@ -81,7 +74,7 @@ pub fn partition_of(key_bytes: &[u8]) -> Option<PartitionId> {
     Some(PartitionId { space: String::from_utf8(space.to_vec()).ok()?, partition })
 }
 
-/// Returns the page of a page key, or `None` for any other key. The inverse of [`page_key`].
+/// The inverse of [`page_key`]. Returns `None` for any other key.
 #[must_use]
 pub fn page_id(id: &PartitionId, key_bytes: &[u8]) -> Option<PageId> {
     let (numbers, []) = key_bytes.strip_prefix(&key(b'p', id)[..])?.as_chunks::<8>() else { return None };

@@ -16,7 +16,7 @@ pub struct Decoder<'a> {
     pages: u64,
 }
 
-/// Decodes the metadata of a partition's checkpoint.
+/// Checks the checksum of a checkpoint's metadata, and parses the metadata.
 ///
 /// # Errors
 /// Returns a description of the problem.

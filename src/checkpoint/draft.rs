@@ -32,7 +32,6 @@ pub(super) struct Files<'o> {
 }
 
 impl<'o> Draft<'o> {
-    /// Creates an in-memory draft.
     pub(super) fn in_memory() -> Self {
         Self::Batch(WriteBatch::default())
     }
@@ -73,7 +72,7 @@ impl<'o> Draft<'o> {
         Ok(())
     }
 
-    /// Finishes the last file. No entries can be added afterwards.
+    /// Finishes the last file. Must be called after the last entry, before [`Self::write`].
     pub(super) fn finish(&mut self) -> Result<(), Error> {
         match self {
             Self::Files(files) => files.finish(),
@@ -83,7 +82,6 @@ impl<'o> Draft<'o> {
         }
     }
 
-    /// Writes the draft to the database. Returns the number of bytes written.
     pub(super) fn write(self, db: &DB) -> Result<u64, Error> {
         match self {
             Self::Batch(batch) => {
@@ -102,7 +100,7 @@ impl<'o> Draft<'o> {
 }
 
 impl<'o> Files<'o> {
-    /// Returns the file for keys of the same kind as `key`.
+    /// Returns the open file if it is for keys of the same kind as `key`. Otherwise, finishes the open file and opens the next one.
     fn of_kind_of(&mut self, key: &[u8]) -> Result<&mut SstFileWriter<'o>, Error> {
         let kind = key.first().copied().unwrap_or_default();
         if self.open.as_ref().is_none_or(|(open, _)| *open != kind) {
@@ -150,7 +148,6 @@ pub(super) fn tables() -> BlockBasedOptions {
     tables
 }
 
-/// Returns the options of files that the store ingests.
 pub(super) fn options() -> Options {
     let mut options = Options::default();
     options.set_block_based_table_factory(&tables());

@@ -94,7 +94,6 @@ pub struct Asked {
 /// A key to look up.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// The space of the key.
     pub space: String,
     /// The fingerprints of all keys that match the request.
     pub fingerprints: Vec<Fingerprint>,
@@ -102,7 +101,8 @@ pub struct Question {
     pub settings: Settings,
 }
 
-/// Reads a state directory, which a worker may be using. Shows the state of the last checkpoint. `question` is a key to look up.
+/// Returns the contents of a state directory as of its last checkpoints, and looks up the key of `question` in them. A worker may be using
+/// the directory.
 ///
 /// # Errors
 /// Returns an error if the directory cannot be read, or was written with settings that do not match the question.

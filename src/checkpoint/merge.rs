@@ -34,7 +34,6 @@ pub fn merge(sources: &[PathBuf], target: &Path) -> Result<usize, Error> {
     Ok(ids.len())
 }
 
-/// A directory, its store, and the metadata of its partitions.
 type Source<'a> = (&'a PathBuf, Store, Vec<(PartitionId, CheckpointMetadata)>);
 
 /// Merges one partition from all directories that contain it.

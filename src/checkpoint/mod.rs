@@ -82,12 +82,12 @@ pub struct CheckpointMetadata {
     /// The next offset of each input, by [`crate::record::log_name`]. The state contains the effects of exactly the records below these
     /// offsets.
     pub offsets: BTreeMap<String, Offset>,
-    /// The part of the changelog that the state contains.
     pub changelog: Progress,
     pub state: DedupMetadata,
 }
 
-/// The configuration that the stored bits depend on. Capacity and error rate are not included: changes of them apply to new slices.
+/// The configuration that the stored bits depend on. Capacity and error rate are not included, because changes of them apply to new
+/// slices. The exception is `stable`: its memory and error rate are part of `filter`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
@@ -96,12 +96,11 @@ pub struct Settings {
     pub filter: String,
     /// The id of the key hash. If keys are hashed with a secret, the id differs between secrets, but does not reveal them.
     pub hash: String,
-    /// The key definition of each input topic.
+    /// The key definition of each input of the space, by input. With `emit = "on_change"`, the definition includes the compared content.
     pub keys: BTreeMap<String, String>,
 }
 
 impl Settings {
-    /// Returns the settings of a topic's space.
     #[must_use]
     pub fn of(config: &Config, topic: &Topic) -> Self {
         // All options are listed by name, so that a new option does not compile until somebody decides whether stored bits depend on it.
@@ -168,54 +167,45 @@ impl Settings {
     }
 }
 
-/// The reason why the state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The directory cannot be created, read, or written.
     #[error("state directory {}: {error}; it must be a directory that this user can write to", .dir.display())]
     Io {
         dir: PathBuf,
-        /// The system error.
+        /// The error of the file operation, such as a missing permission.
         error: std::io::Error,
     },
-    /// The directory is in use by another process.
     #[error("state directory {} is in use by another unseen process; give each process its own `state.dir`", .0.display())]
     InUse(PathBuf),
-    /// The directory was written by another version.
     #[error("state directory {}: expected format {expected}, got {got}; run the version of unseen that wrote it, or move the directory away, so that the worker rebuilds the state from the changelog", .dir.display())]
     Format {
         dir: PathBuf,
-        /// The format that this version reads and writes.
+        /// The version that this build reads and writes. It can also read the previous version.
         expected: String,
-        /// The format that was found.
         got: String,
     },
-    /// The directory contains corrupt data.
     #[error("state directory {}: {what}", .dir.display())]
     Corrupt {
         dir: PathBuf,
-        /// The problem, and the location of the corrupt data.
+        /// The problem, and where the corrupt data is.
         what: String,
     },
-    /// The stored state of a partition was lost.
     #[error("state directory {}: the store was moved aside or deleted, so the stored keys of {id} are lost; the partition must be restored", .dir.display())]
     Lost {
         dir: PathBuf,
-        /// The id of the lost state.
+        /// The state whose keys are lost.
         id: PartitionId,
     },
-    /// Another worker of this process has claimed the partition in the meantime.
     #[error("another worker thread of this process now owns {0}, so its checkpoint was not overwritten")]
     Superseded(PartitionId),
-    /// The directories cannot be merged.
     #[error("{0}")]
     Merge(String),
-    /// An error of RocksDB, such as a full disk.
+    /// Any other problem, such as a full disk.
     #[error("state directory {}: {message}", .dir.display())]
     Store {
         dir: PathBuf,
-        /// The error message of RocksDB.
+        /// The message of RocksDB, or a description of the problem.
         message: String,
     },
 }

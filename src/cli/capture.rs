@@ -196,7 +196,6 @@ fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
-/// Error message for an interrupted command.
 fn interrupted(path: &Path, written: u64) -> String {
     let what = if path == Path::new("-") { "the output is incomplete" } else { "no file was written" };
     format!(
@@ -258,7 +257,6 @@ fn exists(path: &Path) -> String {
     format!("--output: {} already exists; use another name, or move the existing file", path.display())
 }
 
-/// Error message for output that cannot be written.
 fn unwritten(path: &Path) -> String {
     if path == Path::new("-") {
         return "cannot write to stdout, so the output is incomplete; free disk space, and run the command again".to_owned();

@@ -121,7 +121,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The brokers, and the input topic.
+/// A capture of the input topic's first records, and the number of partitions of the topic.
 struct Broker {
     capture: Capture,
     partitions: u32,
@@ -138,7 +138,6 @@ impl Broker {
         Ok(Self { capture, partitions })
     }
 
-    /// Proposes a key for the first records of the topic.
     fn propose(&mut self, args: &Args, interrupt: &Interrupt) -> anyhow::Result<Proposal> {
         let (mut lines, mut count) = (Vec::new(), 0);
         let mut take = |message: &Message<'_>, _| -> anyhow::Result<bool> {
@@ -161,7 +160,6 @@ impl Broker {
     }
 }
 
-/// Proposes a key for the records of a file.
 fn propose(args: &Args, path: &PathBuf) -> anyhow::Result<Proposal> {
     let is_stdin = path.as_os_str() == "-";
     let name = || if is_stdin { "standard input".to_owned() } else { path.display().to_string() };
@@ -270,7 +268,6 @@ filter = {{ capacity = {capacity}, false_positive_rate = 1e-4 }}
     )
 }
 
-/// Loads a configuration from its text.
 fn parse(text: &str) -> anyhow::Result<Config> {
     let failed = || {
         format!("cannot create a directory in {}; set TMPDIR to a directory that this user can write to", std::env::temp_dir().display())

@@ -140,7 +140,6 @@ fn answers<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String 
     partitions.filter_map(line).collect()
 }
 
-/// Returns the key from the command line.
 fn key(args: &Args) -> anyhow::Result<Question> {
     let file = args.config.as_ref().context("--key needs --config")?;
     let config = topic::expand_rule(&Config::load(file, &args.set)?, args.topic.as_deref())?;

@@ -36,7 +36,6 @@ impl Interrupt {
         Ok(Self(received))
     }
 
-    /// True if a signal was received.
     pub fn received(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

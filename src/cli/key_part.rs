@@ -2,7 +2,6 @@
 
 use crate::key::Part;
 
-/// A part of a key.
 #[derive(Clone, Debug)]
 pub(super) enum KeyPart {
     RecordKey,

@@ -12,7 +12,6 @@ use tracing_subscriber::{EnvFilter, Layer as _, layer::SubscriberExt as _, util:
 /// Set to true by [`start`] if log lines are JSON.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// True if logging has started and log lines are JSON.
 pub fn is_json() -> bool {
     IS_JSON.load(Ordering::Relaxed)
 }

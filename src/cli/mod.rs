@@ -150,7 +150,7 @@ fn print(text: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        result => result.context("cannot write the output"),
+        result => result.context("cannot write to stdout"),
     }
 }
 
@@ -172,7 +172,6 @@ pub fn command() -> clap::Command {
     command.help_template(format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}Options:\n{{options}}"))
 }
 
-/// Returns the version, commit, compiled features, and librdkafka version.
 fn long_version(commit: &str) -> String {
     let features = [("cli", true), ("worker", cfg!(feature = "worker")), ("faults", cfg!(feature = "faults"))];
     let features: Vec<_> = features.into_iter().filter_map(|(name, on)| on.then_some(name)).collect();

@@ -22,9 +22,8 @@ use xxhash_rust::xxh3::xxh3_128;
 
 /// Maximum number of queued spans. Further spans are dropped.
 const SPANS_MAX: usize = 2048;
-/// Maximum number of spans per request.
 const BATCH_MAX: usize = 512;
-/// Longest time that a span is queued.
+/// Interval of requests, unless a batch is full earlier.
 const SEND_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout for connecting to the collector, and for each read and write.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -144,7 +143,6 @@ fn post(host: &str, path: &str, body: &str) -> std::io::Result<()> {
     if accepted { Ok(()) } else { Err(std::io::Error::other(String::from_utf8_lossy(&status).into_owned())) }
 }
 
-/// A span that is still open.
 struct OpenSpan {
     at: SystemTime,
     trace: u128,

@@ -170,7 +170,6 @@ fn config_file(args: &Args) -> Option<PathBuf> {
     args.config.clone().or_else(|| from_environment().filter(|_| needs_config))
 }
 
-/// Proposes a configuration for the records of a file.
 fn propose(args: &Args, path: &Path) -> anyhow::Result<Proposal> {
     let name = || path.display().to_string();
     let input = BufReader::with_capacity(1 << 16, File::open(path).with_context(name)?);
@@ -178,7 +177,7 @@ fn propose(args: &Args, path: &Path) -> anyhow::Result<Proposal> {
     Proposal::new(input, args.format.into(), time(args).as_ref(), &compare).with_context(name)
 }
 
-/// Returns the field with the record time.
+/// Returns the field of `--time`. Exits if the option is not a JSON pointer.
 fn time(args: &Args) -> Option<Field> {
     args.time.as_deref().map(|time| Field::new(time).unwrap_or_else(|error| usage(format!("--time: {error}"))))
 }
@@ -247,7 +246,6 @@ fn sample(
     Ok(sample)
 }
 
-/// Returns the number of slices per window.
 fn slices(args: &Args, topic: Option<&Topic>) -> u32 {
     args.slices.or(topic.map(|topic| topic.window.slices())).unwrap_or(DEFAULT_SLICES)
 }

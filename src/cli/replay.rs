@@ -159,7 +159,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens the input. Returns it with a progress bar, which is hidden unless only stderr is a terminal.
+/// Opens the input. Returns it with a progress bar, which is hidden unless `show` is true and only stderr is a terminal.
 pub(super) fn open(path: Option<&Path>, show: bool) -> io::Result<(impl BufRead + use<>, ProgressBar)> {
     let (input, bytes): (Box<dyn Read>, _) = match path {
         None => (Box::new(io::stdin()), None),
@@ -212,7 +212,6 @@ fn common<'t, T: PartialEq>(rules: &[&'t Topic], option: impl Fn(&'t Topic) -> T
     all.all(|other| other == first).then_some(first)
 }
 
-/// Describes the records without a valid key, by reason.
 fn invalid(summary: &Summary, rules: &[&Topic]) -> String {
     let reasons: Vec<_> = summary.invalid.iter().map(|(reason, count)| format!("{} {reason}", HumanCount(*count))).collect();
     let outcome = common(rules, |topic| match topic.on_invalid {
@@ -223,7 +222,6 @@ fn invalid(summary: &Summary, rules: &[&Topic]) -> String {
     reasons.join(", ") + outcome.unwrap_or_default()
 }
 
-/// Describes the records without a time.
 fn untimed(summary: &Summary, rules: &[&Topic], args: &Args) -> String {
     let hint = match args.format {
         LineFormat::Ndjson if args.time.is_none() => "; use --time if a field has the time",
@@ -239,7 +237,6 @@ fn untimed(summary: &Summary, rules: &[&Topic], args: &Args) -> String {
     format!("{}: {what}{hint}", HumanCount(summary.untimed))
 }
 
-/// Returns the summary as JSON.
 fn json(summary: &Summary, warnings: &[String]) -> Value {
     let truth = summary.truth.map(|truth| {
         let Counts { unseen, false_positives, false_negatives } = truth;
@@ -343,7 +340,6 @@ fn report(summary: &Summary, rules: &[&Topic], args: &Args, elapsed: Duration) -
     text
 }
 
-/// Describes the key conflicts: duplicates whose content differs.
 fn conflicts(all: &Conflicts, rules: &[&Topic]) -> String {
     let of_key = common(rules, |topic| topic.key.to_string()).map_or_else(String::new, |key| format!(" of {key}"));
     let share = all.share() * 100.0;
@@ -372,7 +368,6 @@ fn shown(summary: &Summary) -> Vec<(Option<String>, Counted)> {
     first.iter().cloned().chain((!others.is_empty()).then_some((None, rest))).collect()
 }
 
-/// Describes the errors of the filter.
 fn errors(truth: &Counts, target: Option<f64>) -> String {
     let target = target.map_or_else(String::new, |target| format!(", target {target:.1e}"));
     format!(

@@ -45,7 +45,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// An event from a thread that `start` has started.
 enum Event {
-    /// A worker has ended.
     Ended(anyhow::Result<()>),
     /// The topics that match the patterns have changed.
     Changed(Resolved),
@@ -170,7 +169,7 @@ fn drain(draining: &AtomicBool) {
     draining.store(true, Ordering::Relaxed);
 }
 
-/// True if the workers ended because the process was told to stop.
+/// True if the workers could not start only because the process was told to stop.
 fn is_stopped(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(worker::Error::Kafka(broker::Error::Stopped)))
 }
@@ -265,7 +264,9 @@ fn start(
         let thread = std::thread::Builder::new().name("topics".to_owned());
         let spawned = thread.spawn(move || {
             let Some(changed) = topics::watch(&broker, &config, &resolved, &stats, &|| stop.load(Ordering::Relaxed)) else { return };
-            tracing::info!("the topics that match the patterns in `input` have changed; restarting the workers");
+            let added = missing_in(&resolved.inputs(), &changed.inputs());
+            let removed = missing_in(&changed.inputs(), &resolved.inputs());
+            tracing::info!(?added, ?removed, "the topics that match the patterns in `input` have changed; restarting the workers");
             let _ = events.send(Event::Changed(changed));
         });
         spawned.expect("a thread can be started");
@@ -277,13 +278,20 @@ fn start(
 fn may_start(resolved: Result<Resolved, worker::Error>, failure: Option<(anyhow::Error, BTreeSet<String>)>) -> anyhow::Result<Resolved> {
     match (resolved, failure) {
         (Ok(resolved), Some((_, inputs))) if !resolved.inputs().into_iter().eq(&inputs) => {
-            tracing::warn!("the topics that match the patterns in `input` have changed; starting the workers again");
+            let before: BTreeSet<&str> = inputs.iter().map(String::as_str).collect();
+            let (added, removed) = (missing_in(&before, &resolved.inputs()), missing_in(&resolved.inputs(), &before));
+            tracing::warn!(?added, ?removed, "the topics that match the patterns in `input` have changed; starting the workers again");
             Ok(resolved)
         }
         // Another error, such as that of a stop request, does not replace the error that ended the workers.
         (_, Some((error, _))) => Err(error),
         (resolved, None) => Ok(resolved?),
     }
+}
+
+/// Returns the topics in `others` that are not in `topics`.
+fn missing_in(topics: &BTreeSet<&str>, others: &BTreeSet<&str>) -> Vec<String> {
+    others.difference(topics).map(|topic| (*topic).to_owned()).collect()
 }
 
 /// Waits for a stop request, because there is no topic to read.
@@ -293,7 +301,6 @@ fn wait(stop: &AtomicBool) {
     }
 }
 
-/// Logs the totals since the start.
 fn report_progress(stats: &Stats) {
     let Totals {
         records,

@@ -20,7 +20,7 @@ pub fn registry(config: &Config) -> anyhow::Result<Option<Registry>> {
     needed.map(Registry::start).transpose().map_err(anyhow::Error::msg)
 }
 
-/// Returns a source of schemas that blocks until the registry answers.
+/// Returns a source of schemas that blocks until the registry answers, for at most `TIMEOUT`.
 ///
 /// # Errors
 /// Fails if the registry's certificate or key files cannot be used.
@@ -36,8 +36,8 @@ fn specs(topic: &Topic) -> impl Iterator<Item = &KeySpec> {
     std::iter::once(&topic.key).chain(&topic.on_change)
 }
 
-/// Checks that the registry answers, and that the latest schemas of the topics have the fields of keys and compared contents. Returns
-/// warnings.
+/// Checks that the registry answers, and that the latest schemas of the topics have the fields of keys, compared contents, and event times.
+/// Returns warnings.
 ///
 /// # Errors
 /// Returns one message per problem.

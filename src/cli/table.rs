@@ -1,6 +1,5 @@
 //! Text formatting: aligned tables, and sizes with a unit.
 
-/// Formats rows as a table with aligned columns.
 pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
     let widths: [usize; N] = std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
     let mut text = String::new();

@@ -23,7 +23,6 @@ pub(super) fn check(text: &str) -> Result<(), String> {
 
 #[derive(Default)]
 struct Counter {
-    /// Number of values so far.
     values: u64,
     /// Number of values in each value that is marked with `&name`, by the id of the mark (the anchor).
     anchors: BTreeMap<usize, u64>,

@@ -49,7 +49,6 @@ fn compared(raw: &Value, path: &str, diagnostics: &mut Diagnostics) -> Option<Ke
     KeySpec::new(spec.parts().iter().map(optional).collect()).map_err(|error| diagnostics.add(path, error.to_string())).ok()
 }
 
-/// Returns the JSON schema of `emit`.
 pub(super) fn emit_schema(generator: &mut SchemaGenerator) -> Schema {
     let names = json!({ "type": "string", "enum": ["first", "on_change"] });
     let mut parts = key::schema(generator).to_value();
@@ -85,7 +84,6 @@ pub(super) fn key_conflicts(raw: Option<&Value>, compares_all: bool, path: &str,
     Some(compare)
 }
 
-/// Parses `true`, `false`, or `{ except = ["/pointer"] }`.
 fn compare(value: &Value) -> Result<Option<CompareContent>, String> {
     let except = |table: &Map<String, Value>| {
         let pointers = table.get("except").filter(|_| table.len() == 1)?.as_array()?;

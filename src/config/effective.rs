@@ -21,7 +21,6 @@ impl Config {
     }
 }
 
-/// Adds defaults and hides secrets.
 fn complete(mut tree: Value) -> Value {
     let has_serve = tree.get("serve").is_some();
     fill(&schema(), &mut tree);

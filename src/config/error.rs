@@ -6,9 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// The source of values from environment variables.
 pub(super) const ENVIRONMENT: &str = "environment";
-/// The source of values from the command line.
 pub(super) const FLAGS: &str = "flags";
 
 /// One error of a configuration.
@@ -68,7 +66,6 @@ impl Diagnostics {
         self.sources.insert(path.to_owned(), source);
     }
 
-    /// Adds an error of the value at `path`.
     pub(super) fn add(&mut self, path: &str, message: impl Into<String>) {
         let source = self.sources.iter().find(|(known, _)| within(known, path)).map_or(&*self.file, |(_, source)| source);
         let error = Error { source: source.to_owned(), path: path.to_owned(), message: message.into() };
@@ -113,7 +110,6 @@ pub(super) fn required<T>(value: Option<T>, path: &str, what: &str, diagnostics:
     value
 }
 
-/// Reports a number that is out of range.
 pub(super) fn integer(value: u64, range: &RangeInclusive<u64>, path: &str, diagnostics: &mut Diagnostics) {
     if !range.contains(&value) {
         diagnostics.add(path, format!("expected a number from {} to {}, got {value}", range.start(), range.end()));

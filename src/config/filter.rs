@@ -13,7 +13,7 @@ pub(super) const RATE_MIN: f64 = 1e-9;
 /// The filter of a topic, in which its seen keys are stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Filter {
-    /// The kind of filter.
+    /// The kind of filter, such as `aging`.
     pub kind: Kind,
     /// Number of distinct keys of the whole topic in a window. `None` for windows by count, whose count is the capacity, and for
     /// kinds without a capacity.
@@ -91,13 +91,13 @@ impl Filter {
         ))
     }
 
-    /// True if fingerprints are stored on disk.
+    /// True if an exact store on disk confirms the filter's answers, or replaces the filter.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         self.confirm || self.kind.is_on_disk()
     }
 
-    /// True if a key can be retracted.
+    /// True if the topic can have retractions, because its exact store or its kind of filter can delete a key.
     #[must_use]
     pub fn can_retract(&self) -> bool {
         self.is_exact() || self.kind.properties().can_retract
@@ -161,7 +161,6 @@ fn capacity(raw: &raw::Filter, length: Option<Length>, path: &str, diagnostics: 
     }
 }
 
-/// Checks that kinds that are sized by memory have a memory size, and that no other kind has one.
 fn memory(raw: &raw::Filter, path: &str, diagnostics: &mut Diagnostics) {
     let name = raw.kind.name();
     match (raw.kind.properties().size, raw.memory) {

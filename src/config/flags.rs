@@ -6,7 +6,7 @@ use super::units::{Bytes, Count, Rate, Span, expected};
 use serde_json::Value;
 use std::time::Duration;
 
-/// Parses a number of distinct keys, such as `10M`, from 1 to the maximum for a filter.
+/// Parses a number of distinct keys, such as `10M`, from 1 to 100 billion.
 ///
 /// # Errors
 /// Returns an error message with the expected and the actual value.
@@ -47,7 +47,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Span::try_from(Value::from(text)).map(|span| span.0)
 }
 
-/// Parses a number per unit of time, such as `5000/s` or `2M/h`.
+/// Parses a number per unit of time, such as `5000/s` or `2M/15min`, into the number and the time.
 ///
 /// # Errors
 /// Returns an error message with the expected and the actual value.
@@ -64,7 +64,7 @@ pub fn per_time(text: &str) -> Result<(u64, Duration), String> {
 /// Returns the number of distinct keys in a window, if new keys arrive at this rate.
 ///
 /// # Errors
-/// Returns an error message if the number is 0, or more than the maximum for a filter.
+/// Returns an error message if the number is 0 or more than 100 billion.
 pub fn keys_in(rate: (u64, Duration), window: Duration) -> Result<u64, String> {
     let keys = u128::from(rate.0) * window.as_nanos() / rate.1.as_nanos().max(1);
     let text = format!("{keys} keys in a window");

@@ -18,7 +18,6 @@ use std::sync::Arc;
 /// Maximum size of a schema file in bytes. Even the descriptor set of a whole repository has only a few megabytes.
 const FILE_MAX: u64 = 16 << 20;
 
-/// A format option: a name, or a table with the schema of all records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Value")]
 pub(super) struct FormatOption {
@@ -27,7 +26,6 @@ pub(super) struct FormatOption {
     message: Option<String>,
 }
 
-/// The encodings of a value, outermost first: a name, or a list of names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Value")]
 pub(super) struct EncodingOption(Vec<Encoding>);
@@ -54,7 +52,6 @@ impl TryFrom<Value> for FormatOption {
     }
 }
 
-/// Parses the name of a format.
 fn kind(name: &Value) -> Result<Format, String> {
     let what = "\"json\", \"json_schema\", \"avro\", \"protobuf\", or { kind = \"avro\", schema = \"file.avsc\" }";
     serde_json::from_value(name.clone()).map_err(|_| expected(what, name))
@@ -95,7 +92,6 @@ fn side(option: &FormatOption, wanted: &Wanted<'_>, is_key: bool, path: &str, di
     Some(RecordFormat { format: option.kind, schema: local.map(Arc::new), encodings: Vec::new() })
 }
 
-/// Reads and checks the schema file of an option, if there is one.
 fn local(option: &FormatOption, wanted: &Wanted<'_>, is_key: bool) -> Result<Option<LocalSchema>, String> {
     if !cfg!(feature = "formats") && matches!(option.kind, Format::Avro | Format::Protobuf) {
         return Err(format!("this build of unseen does not support {}; build it with the Cargo feature `formats`", option.kind));
@@ -129,7 +125,8 @@ fn read(file: &str) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Checks that the schema is readable, and that it has the fields of the key and of the event time.
+/// Checks that the schema can be used, that the type of the records is unambiguous, and that it has the fields of the key and of the event
+/// time.
 #[cfg(feature = "formats")]
 fn check(local: &LocalSchema, (specs, time): &Wanted<'_>, is_key: bool) -> Result<(), String> {
     let is_second_there = || Extractor::compile(&local.schema, Message::Indexes(&[1]), &Places::default()).is_ok();

@@ -25,7 +25,6 @@ pub(super) fn shared(generator: &mut SchemaGenerator, name: &str, schema: Value)
     json!({ "$ref": format!("#/definitions/{name}") })
 }
 
-/// Returns the schema of a whole number, alone or as text with a unit.
 fn quantity(units: &[Unit]) -> Schema {
     let units: Vec<_> = units.iter().map(|unit| unit.pattern()).collect();
     let pattern = whole(&format!(r"[0-9_]*[0-9][0-9_]*\s*({})", units.join("|")));
@@ -36,18 +35,15 @@ fn duration() -> Schema {
     json_schema!({ "type": "string", "pattern": whole(DURATION) })
 }
 
-/// Returns the schema of a table with a single entry.
 fn entry(name: &str, value: &Schema) -> Schema {
     json_schema!({ "type": "object", "properties": { name: value }, "required": [name], "additionalProperties": false })
 }
 
-/// Returns the schema of `input`: a topic, a list of topics, or a pattern.
 fn inputs() -> Schema {
     let pattern = entry("pattern", &json_schema!({ "description": "A regular expression that matches whole names.", "type": "string" }));
     json_schema!({ "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" }, "minItems": 1 }, pattern] })
 }
 
-/// Returns the schema of a format: `"json"`, `"json_schema"`, `"avro"`, `"protobuf"`, or a table with a schema file.
 fn format() -> Schema {
     let kinds = json!({ "type": "string", "enum": ["json", "json_schema", "avro", "protobuf"] });
     let table = json!({
@@ -63,25 +59,21 @@ fn format() -> Schema {
     json_schema!({ "anyOf": [kinds, table], "default": "json" })
 }
 
-/// Returns the schema of an encoding: `"gzip"`, `"base64"`, or a list of these names.
 fn encoding() -> Schema {
     let name = json!({ "type": "string", "enum": ["gzip", "base64"] });
     json_schema!({ "anyOf": [name, { "type": "array", "items": name }], "default": [] })
 }
 
-/// Returns the schema of `hash`: `"xxh3"` or `{ siphash = "32 hex digits" }`.
 pub(super) fn hash(_: &mut SchemaGenerator) -> Schema {
     let secret = json_schema!({ "type": "string", "pattern": whole("[0-9a-fA-F]{32}") });
     json_schema!({ "oneOf": [{ "const": "xxh3" }, entry("siphash", &secret)], "default": "xxh3" })
 }
 
-/// Returns the schema of `count_by`: `{ header = "name" }` or `{ field = "/pointer" }`.
 pub(super) fn count_by(_: &mut SchemaGenerator) -> Schema {
     let field = json_schema!({ "type": "string", "pattern": whole("(/.*)?") });
     json_schema!({ "anyOf": [entry("header", &json_schema!({ "type": "string" })), entry("field", &field)] })
 }
 
-/// Returns the schema of `key_conflicts`: `true`, `false`, or `{ except = ["/pointer"] }`.
 pub(super) fn key_conflicts(_: &mut SchemaGenerator) -> Schema {
     let except = json_schema!({ "type": "array", "items": { "type": "string", "pattern": whole("/.*") } });
     let switch = json_schema!({ "type": ["boolean", "string"], "pattern": whole("true|false") });

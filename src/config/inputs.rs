@@ -14,14 +14,12 @@ pub(super) const PLACEHOLDER: &str = "{input}";
 /// Maximum length of a topic name in Kafka.
 const NAME_MAX: usize = 249;
 
-/// The input of an entry as configured.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "Value")]
 pub(super) enum Inputs {
     One(String),
     /// `None` is a name with an error that was already reported.
     List(Vec<Option<String>>),
-    /// A regular expression that matches the names of topics.
     Pattern(String),
 }
 
@@ -77,7 +75,6 @@ pub(super) fn check_names(name: &str, inputs: &[(String, String)], path: &str, d
     });
 }
 
-/// Reports a name that is not valid for a topic. Returns true if it is valid.
 fn check_name(name: &str, advice: &str, path: &str, diagnostics: &mut Diagnostics) -> bool {
     let is_name = is_topic_name(name);
     if !is_name {
@@ -88,7 +85,6 @@ fn check_name(name: &str, advice: &str, path: &str, diagnostics: &mut Diagnostic
     is_name
 }
 
-/// True if Kafka accepts this name for a topic.
 pub(super) fn is_topic_name(name: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(allowed) && name != "." && name != ".."

@@ -7,10 +7,9 @@ use crate::key::{EmbeddedField, EventTime, KeySpec, Normalizer, Normalizers, Par
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
-/// The normalizers without parameters.
 const NORMALIZERS: [&str; 7] = ["to_string", "trim", "unquote", "lowercase", "nfc", "timestamp", "url"];
 
-/// Resolves a key: a single part, or a list of parts.
+/// Resolves a key: a part, a list of parts, or `"cloudevents"`.
 pub(super) fn resolve(raw: &Value, path: &str, diagnostics: &mut Diagnostics) -> Option<KeySpec> {
     let compiled = |raw: &Value, place: &str, diagnostics: &mut Diagnostics| {
         let part = part(raw).and_then(|part| match KeySpec::new(vec![part.clone()]) {
@@ -106,7 +105,6 @@ fn unknown_part(value: &Value) -> String {
     )
 }
 
-/// Parses `{ content = "value", except = ["/pointer"] }`.
 fn content(table: &Map<String, Value>) -> Option<Part> {
     let except = match table.get("except") {
         None => Vec::new(),
@@ -143,7 +141,6 @@ fn normalizers(value: &Value) -> Result<Normalizers, String> {
     steps.collect::<Result<_, _>>().map(Normalizers::new)
 }
 
-/// Parses an event time: `{ field = "/pointer" }` or `{ header = "name" }`, optionally with `unit` and `optional`.
 pub(super) fn time(value: &Value) -> Result<EventTime, String> {
     let unknown = || expected("{ field = \"/pointer\" } or { header = \"name\" }, optionally with unit and optional", value);
     let mut table = value.as_object().ok_or_else(unknown)?.clone();
@@ -162,7 +159,6 @@ pub(super) fn time(value: &Value) -> Result<EventTime, String> {
     Ok(EventTime { place, unit, optional })
 }
 
-/// Returns the JSON schema of a key: a part, a list of parts, or `"cloudevents"`.
 pub(super) fn schema(generator: &mut SchemaGenerator) -> Schema {
     let pointer = |description: &str| json!({ "description": description, "type": "string", "pattern": whole("(/.*)?") });
     let switch = |description: &str| json!({ "description": description, "type": ["boolean", "string"], "pattern": whole("true|false") });
@@ -248,7 +244,6 @@ pub(super) fn schema(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({ "anyOf": [preset, part, content, first_of, list] })
 }
 
-/// Returns the JSON schema of an event time.
 pub(super) fn time_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",

@@ -21,12 +21,11 @@ const PREFIX: &str = "UNSEEN";
 /// The separator between the names of an option's path in a variable.
 const SEPARATOR: &str = "__";
 const NO_FILE: &str = "the file does not exist";
-/// Maximum number of bytes in a file.
 const FILE_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of errors that are reported for the types and names of options.
 const FAULTS_MAX: usize = 100;
 
-/// Reads all layers. Errors go to the diagnostics. Returns `None` if nothing is left to validate.
+/// Reads all layers. Reports errors. Returns `None` if nothing is left to validate.
 pub(super) fn load(path: &Path, environment: &Environment, overrides: &[(String, String)], diagnostics: &mut Diagnostics) -> Option<Raw> {
     let mut tree = tree(path, environment, overrides, diagnostics)?;
     refuse_lists(&mut tree, diagnostics);
@@ -36,7 +35,6 @@ pub(super) fn load(path: &Path, environment: &Environment, overrides: &[(String,
     Some(raw)
 }
 
-/// Merges all layers, without defaults.
 pub(super) fn tree(path: &Path, environment: &Environment, overrides: &[(String, String)], diagnostics: &mut Diagnostics) -> Option<Json> {
     let tree = layers(path, environment, overrides, diagnostics)?;
     Some(to_json("", tree, environment, diagnostics))
@@ -81,7 +79,7 @@ fn inline(text: &str) -> Option<Value> {
 /// Reads a TOML or YAML file, by its extension, without the environment and without validation.
 ///
 /// # Errors
-/// Returns an error message if the file cannot be read or parsed.
+/// Returns an error message if the file cannot be read or parsed, or is larger than 1 MiB.
 pub fn document(path: &Path) -> Result<Json, String> {
     let tree = read(path)?.collect().map_err(|error| one_line(&error.to_string()))?;
     Ok(tree.into_iter().map(|(name, value)| (name, as_it_is(value.kind))).collect())
@@ -315,7 +313,7 @@ fn refuse_lists(tree: &mut Json, diagnostics: &mut Diagnostics) {
     }
 }
 
-/// Deserializes the tree. After an error, it reports the error, removes the value, and tries again.
+/// Deserializes the tree. Reports each error, removes the value that caused it, and tries again.
 fn deserialize(mut tree: Json, diagnostics: &mut Diagnostics) -> Option<Raw> {
     for _ in 0..FAULTS_MAX {
         let error = match serde_path_to_error::deserialize::<_, Raw>(&tree) {
@@ -345,7 +343,8 @@ fn plain(message: &str) -> String {
     message.replace("a sequence", "a list").replace("got sequence", "got a list").replace("got map", "got a table")
 }
 
-/// Removes the deepest value on the path. An element of a list becomes null, so that the other elements keep their indexes.
+/// Removes the deepest value on the path. An element of a list becomes null, so that the other elements keep their indexes. Returns false
+/// if nothing was removed.
 fn remove(tree: &mut Json, path: &[Segment]) -> bool {
     match (path.split_first(), tree) {
         (Some((Segment::Map { key }, rest)), Json::Object(table)) => {

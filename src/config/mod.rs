@@ -73,11 +73,11 @@ use vars::Environment;
 pub struct Config {
     /// The connection to Kafka.
     pub kafka: Kafka,
-    /// The worker threads.
+    /// The worker threads and their transactions.
     pub worker: Worker,
     /// The state on disk and in the changelog.
     pub state: State,
-    /// The HTTP server of the worker.
+    /// The HTTP server of a worker, for the dashboard, the metrics, and the probes.
     pub http: Http,
     /// The log of the process.
     pub log: Log,
@@ -85,14 +85,15 @@ pub struct Config {
     pub schema_registry: Option<SchemaRegistry>,
     /// The settings of `unseen serve`.
     pub serve: Serve,
-    /// The topics to deduplicate. Without patterns, at least one.
+    /// The topics to deduplicate: one for each input of each entry. If there are no patterns, there is at least one.
     pub topics: Vec<Topic>,
     /// The entries whose `input` is a pattern. [`Config::expand`] adds the topics that match.
     pub patterns: Vec<Pattern>,
 }
 
 impl Config {
-    /// Reads the file, the environment, and the `path=value` overrides of the command line.
+    /// Reads the file (TOML or YAML), the environment variables that begin with `UNSEEN__`, and the overrides of the command line, as
+    /// pairs of path and value. Each source overrides the previous one.
     ///
     /// # Errors
     /// Returns [`Errors`] with all errors of the configuration.
@@ -115,13 +116,13 @@ impl Config {
 }
 
 impl Config {
-    /// Returns the name of a space's changelog topic, if there is a changelog.
+    /// Returns the name of a space's changelog topic, `<group_id>-<space>-changelog`, or `None` if changelogs are off.
     #[must_use]
     pub fn changelog(&self, space: &str) -> Option<String> {
         self.state.changelog.then(|| format!("{}-{space}-changelog", self.kafka.group_id))
     }
 
-    /// Returns the name of a topic's repartition topic, if it has one.
+    /// Returns the name of a topic's repartition topic, `<group_id>-<input>-repartition`, or `None` if the topic is not repartitioned.
     #[must_use]
     pub fn repartitioned(&self, topic: &Topic) -> Option<String> {
         topic.repartition.then(|| format!("{}-{}-repartition", self.kafka.group_id, topic.input))
@@ -133,7 +134,7 @@ impl Config {
 pub struct Kafka {
     /// The initial brokers: `host:port`, separated by commas.
     pub bootstrap_servers: String,
-    /// The consumer group, and the prefix of every transactional id.
+    /// The consumer group, and the prefix of internal topics and transactional ids.
     pub group_id: String,
     /// A static name of this process. The name makes the group membership static, so that a restart does not trigger a rebalance.
     /// Without a static name, transactional ids contain the id of the state directory.
@@ -144,9 +145,9 @@ pub struct Kafka {
     pub on_truncation: OnTruncation,
     /// The maximum time to wait for a broker at startup.
     pub connect_timeout: Duration,
-    /// Other librdkafka properties, by their primary names.
+    /// Other librdkafka properties, by their primary names. The properties for OAUTHBEARER are in `oauth`.
     pub properties: BTreeMap<String, String>,
-    /// The login with the SASL mechanism OAUTHBEARER.
+    /// The login with the SASL mechanism OAUTHBEARER, if it is configured.
     pub oauth: Option<OAuth>,
 }
 
@@ -187,7 +188,7 @@ pub enum OnTruncation {
     Continue,
 }
 
-/// Bounds of [`Delivery::linger`].
+/// The minimum of [`Delivery::linger`].
 const LINGER: Duration = Duration::from_millis(5);
 const LINGER_MAX: Duration = Duration::from_millis(250);
 /// The linger time per partition, up to the maximum.
@@ -196,11 +197,11 @@ const LINGER_EACH: Duration = Duration::from_millis(1);
 /// The worker threads and their transactions.
 #[derive(Clone, Debug)]
 pub struct Worker {
-    /// Number of worker threads.
+    /// Number of worker threads, from 1 to 64.
     pub workers: u16,
-    /// The delivery guarantee.
+    /// The records that may be emitted again after a crash.
     pub delivery: Delivery,
-    /// Time between commits while records arrive.
+    /// Time between commits while records arrive, at least 10 ms.
     pub commit_interval: Duration,
     /// Time between the checkpoints of a partition.
     pub checkpoint_interval: Duration,
@@ -228,7 +229,7 @@ impl Delivery {
         }
     }
 
-    /// Returns the name of the option's value.
+    /// Returns the value of the option `worker.delivery` that selects this guarantee.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -282,7 +283,7 @@ pub struct Http {
     pub listen: Option<SocketAddr>,
 }
 
-/// The log of the process.
+/// The log of the process, which goes to stderr.
 #[derive(Clone, Debug)]
 pub struct Log {
     /// Minimum log level, such as `warn` or `info,unseen=debug`.
@@ -304,12 +305,12 @@ pub enum LogFormat {
     Json,
 }
 
-/// A topic to deduplicate.
+/// An input topic and its settings. An input with several rules has one `Topic` for each rule.
 #[derive(Clone, Debug)]
 pub struct Topic {
     /// Index of the topic's entry in `topics` of the configuration file. An entry with several inputs becomes several topics.
     pub entry: usize,
-    /// The topic to read.
+    /// The name of the input topic.
     pub input: String,
     /// The topic for unseen records. `None` for a shadow topic, for which the worker writes only its state.
     pub output: Option<String>,
@@ -317,7 +318,7 @@ pub struct Topic {
     pub when: Vec<Predicate>,
     /// The name of the key space. Topics with the same key space share their seen keys.
     pub space: String,
-    /// The parts of the key.
+    /// The parts of the key, and the hash function.
     pub key: KeySpec,
     /// The formats of record keys and values.
     pub formats: Formats,
@@ -327,7 +328,7 @@ pub struct Topic {
     pub window: Window,
     /// The filter that stores seen keys.
     pub filter: Filter,
-    /// The predicate of records that retract their key, if there is one.
+    /// The predicate that selects retractions: records that remove their key from the state. `None` if `retract` is not set.
     pub retract: Option<Predicate>,
     /// True if a duplicate restarts the window of its key.
     pub refresh: bool,
@@ -335,7 +336,7 @@ pub struct Topic {
     pub time: Option<EventTime>,
     /// The maximum time by which a record's time may be ahead of the local clock and still advance stream time.
     pub max_future: Duration,
-    /// The action for records that are older than the window.
+    /// The action for records that are older than the window, and whose keys are unseen.
     pub late: Late,
     /// The parts to compare, if only changed records are emitted. `None` if the first record of each key is emitted.
     pub on_change: Option<KeySpec>,
@@ -343,7 +344,7 @@ pub struct Topic {
     pub on_duplicate: OnDuplicate,
     /// The action for tombstones if the key needs the value.
     pub on_tombstone: OnTombstone,
-    /// The action for records without a key.
+    /// The action for records without a key, and for records that the output rejects.
     pub on_invalid: OnInvalid,
     /// The location of the value by which records and duplicates are counted, if they are.
     pub count_by: Option<CountBy>,
@@ -435,7 +436,7 @@ impl Topic {
         }
     }
 
-    /// True if the worker needs the headers of records.
+    /// True if the verdict on a record can depend on its headers.
     #[must_use]
     pub fn reads_headers(&self) -> bool {
         self.when.iter().chain(&self.retract).any(Predicate::reads_headers)
@@ -467,7 +468,7 @@ impl Topic {
         }
     }
 
-    /// Returns the setting for which records of a key are emitted.
+    /// Returns [`Emit::OnChange`] if changed records of a key are emitted, or [`Emit::First`] if only the first record is.
     #[must_use]
     #[inline]
     pub const fn emit(&self) -> Emit {

@@ -26,11 +26,11 @@ pub enum TokenSource {
 /// A token endpoint of an OAuth 2.0 or `OpenID` Connect provider.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TokenEndpoint {
-    /// The URL of the endpoint.
+    /// The HTTP or HTTPS URL of the endpoint.
     pub url: String,
-    /// The client ID.
+    /// The client ID, which the provider has issued.
     pub client_id: String,
-    /// The client secret.
+    /// The secret that belongs to the client ID.
     pub client_secret: String,
     /// The requested scopes, separated by spaces.
     pub scope: Option<String>,
@@ -59,7 +59,7 @@ impl fmt::Display for TokenSource {
 pub struct OAuth {
     /// The source of the tokens.
     pub source: TokenSource,
-    /// SASL extensions, by name.
+    /// SASL extensions, as pairs of name and value (RFC 7628).
     pub extensions: Vec<(String, String)>,
 }
 
@@ -182,11 +182,10 @@ fn extensions_of(text: &str) -> Result<Vec<(String, String)>, &'static str> {
 pub struct RegistryOAuth {
     /// The source of the tokens.
     pub source: TokenSource,
-    /// Additional headers of each request.
+    /// Names and values of additional headers for requests to the registry.
     pub headers: Vec<(&'static str, String)>,
 }
 
-/// Resolves `schema_registry.oauth`.
 pub(super) fn resolve_registry(raw: raw::RegistryOAuth, diagnostics: &mut Diagnostics) -> Option<RegistryOAuth> {
     let mut report = |name: &str, message: &str| diagnostics.add(&format!("schema_registry.oauth.{name}"), message);
     let raw::RegistryOAuth { token_endpoint_url, client_id, client_secret, scope, ca_location, logical_cluster, identity_pool_id } = raw;
@@ -200,7 +199,6 @@ pub(super) fn resolve_registry(raw: raw::RegistryOAuth, diagnostics: &mut Diagno
 mod tests {
     use super::*;
 
-    /// Returns the login, and the errors as `name: message`.
     fn resolved(properties: &[(&str, &str)]) -> (Option<OAuth>, Vec<String>) {
         let mut properties = properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let mut diagnostics = Diagnostics::new("x.toml".to_owned());

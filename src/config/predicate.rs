@@ -9,7 +9,6 @@ use crate::key::Predicate;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
-/// The expected form of a predicate, for error messages.
 const PREDICATE: &str = "a field, key_field, header, or record = \"key\", with equals, one_of, or exists, such as { field = \"/type\", equals = \"order\" }, or { not = { … } } around such a predicate";
 
 /// Parses a predicate, or a list of predicates that must all hold.
@@ -84,7 +83,6 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-/// Defines the JSON schemas of a predicate, and of a negated predicate.
 fn predicate_schema(generator: &mut SchemaGenerator) -> (Value, Value) {
     let pointer = |description: &str| json!({ "description": description, "type": "string", "pattern": whole("(/.*)?") });
     let places = json!({
@@ -123,7 +121,6 @@ fn predicate_schema(generator: &mut SchemaGenerator) -> (Value, Value) {
     (plain, not)
 }
 
-/// Returns the JSON schema of `when`.
 pub(super) fn when_schema(generator: &mut SchemaGenerator) -> Schema {
     let (plain, not) = predicate_schema(generator);
     let list = json!({
@@ -135,7 +132,6 @@ pub(super) fn when_schema(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({ "anyOf": [plain, not, list] })
 }
 
-/// Returns the JSON schema of `retract`.
 pub(super) fn retract_schema(generator: &mut SchemaGenerator) -> Schema {
     let (plain, not) = predicate_schema(generator);
     let header = json!({

@@ -127,7 +127,7 @@ const ALIASES: [(&str, &str); 12] = [
 /// The optional prefix of librdkafka's topic properties.
 const OF_TOPICS: &str = "topic.";
 
-/// Returns the primary name of a property.
+/// Returns the primary name of a property if `name` is an alias, or else `name`.
 pub(crate) fn first_name(name: &str) -> &str {
     ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, first)| first)
 }
@@ -144,7 +144,6 @@ fn is_text(name: &str) -> bool {
     of_clients && name != "sasl.kerberos.min.time.before.relogin"
 }
 
-/// Path of the librdkafka properties in the configuration.
 pub(super) const PATH: &str = "kafka.properties";
 
 /// Converts values to text for librdkafka, and rejects the properties that unseen sets itself or that only Java clients have. Renames

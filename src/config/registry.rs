@@ -14,11 +14,11 @@ use std::time::Duration;
 pub struct SchemaRegistry {
     /// The addresses of the registry, at least one, without a trailing slash.
     pub urls: Vec<String>,
-    /// User and password, for basic authentication.
+    /// The user and the password for basic authentication.
     pub credentials: Option<(String, String)>,
     /// Bearer tokens, instead of basic authentication.
     pub oauth: Option<RegistryOAuth>,
-    /// PEM file with the CA certificates that sign the registry's certificate.
+    /// PEM file with the CA certificates that sign the registry's certificate. The system's CAs by default.
     pub ca_location: Option<PathBuf>,
     /// Maximum time for a response.
     pub timeout: Duration,
@@ -38,7 +38,6 @@ impl fmt::Debug for SchemaRegistry {
     }
 }
 
-/// Resolves the registry, if it has an address.
 pub(super) fn resolve(mut raw: raw::SchemaRegistry, diagnostics: &mut Diagnostics) -> Option<SchemaRegistry> {
     let oauth = raw.oauth.take().map(|oauth| oauth::resolve_registry(oauth, diagnostics));
     let is_known = ["username", "password"].iter().any(|name| diagnostics.knows(&format!("schema_registry.{name}")));

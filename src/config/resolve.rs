@@ -71,7 +71,6 @@ fn check_changes(config: &Config, diagnostics: &mut Diagnostics) {
     }
 }
 
-/// Checks that there is a registry if a format needs one.
 fn schemas(config: &Config, topic: &Topic, diagnostics: &mut Diagnostics) {
     for (side, format) in [("key_format", topic.formats.key()), ("value_format", topic.formats.value())] {
         let path = topic.setting(side);

@@ -17,12 +17,12 @@ const RULES_MAX: usize = 8;
 pub struct EarlierRules<'t>(Vec<(&'t Topic, Reader)>);
 
 impl<'t> EarlierRules<'t> {
-    /// Returns the predicates of all rules.
+    /// Returns the predicates in `when` of all earlier rules.
     pub fn predicates(&self) -> impl Iterator<Item = &'t Predicate> {
         self.0.iter().flat_map(|(topic, _)| &topic.when)
     }
 
-    /// True if a predicate needs the headers of records.
+    /// True if a rule needs the headers of records.
     #[must_use]
     pub fn reads_headers(&self) -> bool {
         self.0.iter().any(|(topic, _)| topic.reads_headers())
@@ -68,7 +68,7 @@ impl Config {
         all.filter(move |(_, topic)| topic.input == input)
     }
 
-    /// Returns the topic with this input. If the input has several rules, returns the first rule.
+    /// Returns the id of the topic with this input. If the input has several rules, returns the id of the first rule.
     ///
     /// # Errors
     /// Returns an error message with all inputs if no input has this name.
@@ -125,7 +125,6 @@ impl Config {
     }
 }
 
-/// Checks that the rules of each input fit together.
 pub(super) fn check(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
     let mut reported: Vec<(usize, &str)> = Vec::new();
     for (number, (path, topic)) in topics.iter().enumerate() {

@@ -63,7 +63,6 @@ mod tests {
     use schemars::JsonSchema;
     use serde::de::DeserializeOwned;
 
-    /// Returns two flags: true if the type accepts the value, and true if the schema of the type accepts the value.
     fn verdicts<T: JsonSchema + DeserializeOwned>(value: &Value) -> (bool, bool) {
         let mut generator = SchemaSettings::draft07().with_transform(tidy).into_generator();
         let schema = generator.root_schema_for::<T>().to_value();

@@ -4,7 +4,6 @@
 
 use serde_json::{Value, json};
 
-/// The replacement for a secret.
 const HIDDEN: &str = "(hidden)";
 
 /// Parts of the paths of secrets: librdkafka properties, and options of the schema registry, the servers, and the hash.

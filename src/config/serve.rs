@@ -22,7 +22,7 @@ pub struct Serve {
     pub is_set: bool,
     /// The address for Redis clients.
     pub listen: SocketAddr,
-    /// The HTTP address for metrics, probes, and lookups, if set.
+    /// The HTTP address for metrics, probes, and lookups, or `None` if it is off.
     pub http_listen: Option<SocketAddr>,
     /// Number of threads. The number of CPUs by default.
     pub threads: Option<u16>,
@@ -38,7 +38,7 @@ pub struct Serve {
     pub partitioner: Option<Partitioner>,
     /// True if clients can write to input topics.
     pub writes: bool,
-    /// Maximum time since the last contact with the brokers.
+    /// Maximum time since the last contact with the brokers. After that time, the server returns errors. No limit by default.
     pub max_staleness: Option<Duration>,
     /// Filters that differ from the worker's filters, by space.
     pub filters: BTreeMap<String, Filter>,
@@ -91,7 +91,7 @@ impl Serve {
     }
 }
 
-/// PEM files for TLS.
+/// The PEM files for TLS. The server reads them again once a minute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
     /// The server's certificate, followed by any intermediate certificates.
@@ -102,7 +102,7 @@ pub struct Tls {
     pub client_ca_location: Option<PathBuf>,
 }
 
-/// A set of partitions.
+/// A set of partition numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partitions(Vec<RangeInclusive<i32>>);
 
@@ -187,7 +187,6 @@ fn tls(raw: raw::Tls, diagnostics: &mut Diagnostics) -> Option<Tls> {
     })
 }
 
-/// Resolves a filter that differs from the worker's filter for a space.
 fn own_filter(space: &str, raw: &raw::Filter, topics: &[Topic], diagnostics: &mut Diagnostics) -> Option<Filter> {
     let path = format!("serve.filters.{space}");
     let of_space = || topics.iter().filter(|topic| topic.space == space);

@@ -17,7 +17,6 @@ pub struct KeySpace<'c> {
     pub topics: Vec<&'c Topic>,
 }
 
-/// Groups topics by their key spaces.
 pub(super) fn group<'c>(topics: impl Iterator<Item = &'c Topic>) -> Vec<KeySpace<'c>> {
     let mut spaces: Vec<KeySpace<'c>> = Vec::new();
     let mut numbers = BTreeMap::new();
@@ -46,7 +45,7 @@ impl Config {
         group(self.topics.iter())
     }
 
-    /// Returns the key space of a topic.
+    /// Returns the key space of a topic. If no topic of the configuration has this space, the result contains only `topic`.
     #[must_use]
     pub fn space_of<'c>(&'c self, topic: &'c Topic) -> KeySpace<'c> {
         let spaces = self.spaces();

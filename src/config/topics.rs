@@ -132,7 +132,6 @@ fn window(length: Length, slices: u64, path: &str, diagnostics: &mut Diagnostics
     }
 }
 
-/// Resolves the predicate of records that retract their key.
 fn retract(raw: Option<&Value>, filter: &Filter, path: &str, diagnostics: &mut Diagnostics) -> Option<Predicate> {
     let retract = predicate::retract(raw?).map_err(|message| diagnostics.add(path, message)).ok()?;
     if !filter.can_retract() {

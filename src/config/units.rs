@@ -16,7 +16,6 @@ pub(super) const KEYS: RangeInclusive<u64> = 1..=100_000_000_000;
 pub(super) struct Unit {
     name: &'static str,
     scale: u64,
-    /// True if uppercase and lowercase letters are both accepted.
     any_case: bool,
 }
 
@@ -52,12 +51,10 @@ pub(super) const BYTE_UNITS: [Unit; 8] = [
     Unit::new("GiB", 1 << 30),
 ];
 
-/// Returns the error message for a value of the wrong form.
 pub(super) fn expected(what: &str, got: &Value) -> String {
     format!("expected {what}, got {got}")
 }
 
-/// A duration, such as `"24h"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Value")]
 pub(super) struct Span(pub(super) Duration);
@@ -203,7 +200,7 @@ impl Serialize for Bytes {
     }
 }
 
-/// Formats the length of a window for people.
+/// Formats the length of a window, such as `1day` or `1000000 keys`.
 #[must_use]
 pub fn window_text(window: Window) -> String {
     match window {

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 
-/// The environment variables, by name.
 pub(super) type Environment = BTreeMap<String, String>;
 
 /// Substitutes `${VAR}`, `${VAR:-default}`, `${VAR:?message}`, and `${file:/path}`. `$$` becomes a dollar sign.

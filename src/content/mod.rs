@@ -34,7 +34,7 @@ const NAMES_MAX: usize = 64;
 const WHOLE: &str = "the value";
 /// Reported for the fields that are stored as one.
 const REST: &str = "the rest of the value";
-/// Reported for a field that the duplicate does not have.
+/// Reported if the duplicate lacks a field, or if no differing field can be named.
 const GONE: &str = "a field that is gone";
 
 /// The settings for comparing the content of records.
@@ -48,7 +48,7 @@ impl CompareContent {
     /// Creates a comparison that leaves out these fields.
     ///
     /// # Errors
-    /// Returns a message if a pointer does not lead to a field.
+    /// Returns an error message if a pointer is malformed, is empty, or has more than four names.
     pub fn new(except: Vec<String>) -> Result<Self, String> {
         for pointer in &except {
             Field::new(pointer).map_err(|error| error.to_string())?;
@@ -64,12 +64,11 @@ impl CompareContent {
         Ok(Self { except })
     }
 
-    /// True if a field is left out.
+    /// True if a field, or an object that contains it, is left out.
     pub(crate) fn leaves_out(&self, pointer: &str) -> bool {
         self.except.iter().any(|except| pointer.strip_prefix(except.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
     }
 
-    /// Returns the compared content of a value.
     #[must_use]
     pub fn content(&self, value: &mut OpenValue<'_>) -> Content {
         let mut fields = Vec::new();
@@ -100,19 +99,16 @@ impl CompareContent {
     }
 }
 
-/// Counts of duplicates whose content was compared, and of those that differed.
+/// Counts of duplicates that were compared with the record that they duplicate, and of those that differ from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conflicts {
-    /// Number of duplicates that were compared with the record that they duplicate.
     pub compared: u64,
-    /// Number of compared duplicates that differ from the record that they duplicate.
     pub conflicts: u64,
-    /// Lower bound of the number of conflicts in which each field differs, most frequent first.
+    /// The fields that differ, most frequent first. Each count is a lower bound, because only a limited number of fields is counted.
     pub fields: Vec<(String, u64)>,
 }
 
 impl Conflicts {
-    /// Adds the conflicts of other keys.
     pub fn add(&mut self, other: Self) {
         self.compared += other.compared;
         self.conflicts += other.conflicts;
@@ -125,7 +121,7 @@ impl Conflicts {
         self.fields.sort_by_key(|(_, number)| std::cmp::Reverse(*number));
     }
 
-    /// Returns the number of conflicts divided by the number of compared duplicates.
+    /// Returns the number of conflicts divided by the number of compared duplicates, or 0 if no duplicates were compared.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     pub fn share(&self) -> f64 {
@@ -140,7 +136,7 @@ pub struct PartitionKey {
     pub fingerprint: Fingerprint,
 }
 
-/// The fields of one record: the hashes of their names, in order, and of their values.
+/// The fields of one record, as hashes of their pointers and of their values, sorted by the hashes of the pointers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content(Box<[(u32, u32)]>);
 
@@ -195,7 +191,7 @@ impl Difference {
     }
 }
 
-/// Number of conflicts in which a field differs.
+/// The approximate number of conflicts in which a field differs.
 #[derive(Debug)]
 struct Named {
     field: String,
@@ -213,7 +209,7 @@ pub struct ContentSample {
     least_halvings: u32,
     /// Value of `halvings` with which the planned number of keys fits into the sample. If more keys arrive, the oldest keys are dropped.
     most_halvings: u32,
-    /// Number of records examined in the current minute, since the sample was last halved.
+    /// Number of records examined in the current minute, since the sample was last halved. A large value counts as several records.
     examined: usize,
     /// Content by key. `None` for a forgotten key, which keeps its position in `order`.
     contents: HashMap<PartitionKey, Option<Content>>,
@@ -223,7 +219,7 @@ pub struct ContentSample {
 }
 
 impl ContentSample {
-    /// Creates the sample of a topic with this number of keys in a window, if known.
+    /// Creates the sample of a topic. `keys` is the number of keys in a window, if it is configured.
     #[must_use]
     pub fn new(keys: Option<u64>) -> Self {
         let keys = keys.unwrap_or(KEYS_UNKNOWN);
@@ -314,7 +310,7 @@ impl ContentSample {
         self.order.retain(|&key| is_kept(key));
     }
 
-    /// Advances by a number of minutes. If few records were examined, the sample is doubled.
+    /// Advances by a number of minutes. After each minute in which few records were examined, the sample is doubled.
     pub fn pass_minutes(&mut self, minutes: u64) {
         for _ in 0..minutes.min(MAX_HALVINGS_FOR_CPU.into()) {
             if self.examined < EXAMINED_MAX / 4 && self.halvings > self.least_halvings {
@@ -336,7 +332,6 @@ impl ContentSample {
         self.retain(|key| key.partition != partition);
     }
 
-    /// Counts the fields of a conflict.
     pub fn count(&mut self, fields: &[String]) {
         for field in fields {
             if let Some(named) = self.named.iter_mut().find(|named| named.field == *field) {
@@ -350,13 +345,11 @@ impl ContentSample {
         }
     }
 
-    /// Returns the current `halvings`: the sample contains one key in 2^`halvings`.
     #[must_use]
     pub const fn halvings(&self) -> u32 {
         self.halvings
     }
 
-    /// Returns the number of conflicts so far.
     #[must_use]
     pub const fn conflicts(&self) -> u64 {
         self.counted.conflicts
@@ -370,7 +363,8 @@ impl ContentSample {
     }
 }
 
-/// True if a key is in the sample of one key in `2^halvings`. The sample uses different fingerprint bits than the filters.
+/// True if a key is in the sample, which contains one key in `2^halvings`. The bits of the fingerprint are mixed, so the selection does
+/// not depend on the bits that a filter uses.
 #[must_use]
 #[inline]
 pub const fn is_of(fingerprint: Fingerprint, halvings: u32) -> bool {

@@ -25,7 +25,6 @@ fn take_of(sample: &mut ContentSample, key: PartitionKey, verdict: Verdict, valu
     sample.take(key, verdict, value, compare)
 }
 
-/// Returns the fields in which the second value differs from the first.
 fn compared(first: &str, second: &str, pointers: &[&str]) -> Option<Vec<String>> {
     let (mut sample, compare) = (sample(1_000), except(pointers));
     let mut take = |verdict, value: &str| take_of(&mut sample, key(1), verdict, value, &compare);
@@ -54,7 +53,6 @@ fn duplicates_are_compared_field_by_field() {
     assert_eq!((compared("a", "a", &[]), compared("a", "b", &[])), (None, Some(vec![WHOLE.to_owned()])));
 }
 
-/// Numbers are not rounded to floats, and deep values are one field.
 #[test]
 fn fields_are_compared_as_they_are_written() {
     let differ = |one: &str, other: &str| compared(&format!("{{\"a\":{one}}}"), &format!("{{\"a\":{other}}}"), &[]).is_some();
@@ -106,7 +104,6 @@ fn fields_beyond_the_limit_are_compared_as_one() {
     assert_eq!(content.0.len(), FIELDS_MAX + 1);
 }
 
-/// Duplicates are compared with the record that was emitted.
 #[test]
 fn duplicates_are_compared_with_the_last_emission() {
     let mut sample = sample(1_000);
@@ -174,7 +171,6 @@ fn retracted_keys_do_not_fill_the_sample() {
     assert_eq!(take(&mut sample, 10, Verdict::Duplicate, "b"), Some(vec![WHOLE.to_owned()]));
 }
 
-/// At a high rate, few records are examined, and conflicts are still found. At a lower rate, all are examined.
 #[test]
 fn the_sampling_rate_adapts_to_the_record_rate() {
     let mut sample = sample(1_000);

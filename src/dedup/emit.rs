@@ -1,4 +1,4 @@
-//! The records of a key that are emitted. This choice also determines whether fingerprints contain the content of a record.
+//! The choice of which records of a key are emitted. It also determines whether fingerprints contain the content of a record.
 
 use crate::key::Fingerprint;
 
@@ -13,7 +13,7 @@ pub enum Emit {
 }
 
 impl Emit {
-    /// Returns the fingerprint without its content, which is the same for all records of a key.
+    /// Returns the part of a fingerprint that is the same for all records of a key: the fingerprint without its content.
     #[must_use]
     pub fn key_of(self, fingerprint: Fingerprint) -> Fingerprint {
         match self {

@@ -1,7 +1,7 @@
 //! The dedup state of one partition of one key space: decides a verdict from a fingerprint and a time.
 //!
-//! Owns stream time and the rules of the window. The same records in the same order always produce the same verdicts and the same state.
-//! It must therefore never look at a clock: time comes with each record.
+//! This module owns stream time and the rules of the window. The same records in the same order always produce the same verdicts and the
+//! same state. The module must therefore never look at a clock: time comes with each record.
 
 mod emit;
 mod rules;
@@ -17,19 +17,19 @@ use crate::filter::{ArchiveError, Exact, ExactError, Filter, Slice, Usage};
 use crate::key::Fingerprint;
 use crate::record::{Timestamp, Verdict};
 
-/// Number of key lifetimes that the changelog of a stable filter reaches back. Of the cells of older keys, one in several thousand is
-/// still nonzero. In a filter that is rebuilt from the changelog, such a cell is zero.
+/// Number of key lifetimes that the changelog of a stable filter reaches back. Of the cells of older keys, one in several thousand is still
+/// nonzero. In a filter that is rebuilt from the changelog, such a cell is zero.
 const LIFETIMES: u32 = 8;
 
 /// The change that a record made to a state. Applying the same changes in the same order to the same state produces the same
 /// state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
-    /// The key was inserted.
+    /// The key was inserted, because its record was emitted.
     Insert,
-    /// The key was renewed.
+    /// The key was renewed by a duplicate, because [`Rules::refresh`] is set.
     Refresh,
-    /// The key was retracted.
+    /// The key was deleted by a retraction.
     Delete,
 }
 
@@ -93,23 +93,24 @@ impl Dedup {
         Some(WatchedKeys::new(capacity, lifetime))
     }
 
-    /// Returns the rules.
+    /// Returns the rules with which the state was created.
     #[must_use]
     pub const fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// Prefetches the memory that evaluating these keys will read. See [`Filter::prefetch`].
+    /// Prefetches the memory that judging these keys will read. See [`Filter::prefetch`].
     pub fn prefetch(&mut self, fingerprints: &[Fingerprint]) {
         if let Some(filter) = &mut self.filter {
             filter.prefetch(fingerprints);
         }
     }
 
-    /// Decides the verdict of one record, and remembers its key if the record is to be emitted.
+    /// Decides the verdict of one record: [`Verdict::Unseen`], [`Verdict::Duplicate`], or [`Verdict::Late`]. If the record is unseen,
+    /// inserts its key. If it is a duplicate and [`Rules::refresh`] is set, renews its key.
     ///
     /// `time` is the record's own time in milliseconds, if it has one. `max_timestamp` is the latest time that may move the window. A
-    /// record with a later time is evaluated, but does not advance stream time, because a broken producer clock must not make the filter
+    /// record with a later time is judged, but does not advance stream time, because a broken producer clock must not make the filter
     /// forget everything.
     ///
     /// # Errors
@@ -150,7 +151,8 @@ impl Dedup {
     }
 
     /// Returns the latest record time for which [`Dedup::judge_batch`] may be called: the end of the open slice. Until then, no slice
-    /// expires, and each key needs only one call to the filter. `None` if records must be evaluated one by one.
+    /// expires, and each key needs only one call to the filter. `None` if records must be judged one by one: with an exact store, with
+    /// `refresh`, if late records are not emitted, for `stable`, in a window by count, and until the first time is known.
     #[must_use]
     pub fn batch_horizon(&self) -> Option<Timestamp> {
         let Rules { window, refresh, late, exact, .. } = self.rules;
@@ -177,9 +179,9 @@ impl Dedup {
         Ok(judged?)
     }
 
-    /// Retracts a key because a record asks for it: the next record with this key is unseen. If there is an exact store,
-    /// retracting a key that is not remembered deletes nothing. A filter without an exact store may delete a different key, with
-    /// the probability of a false positive.
+    /// Retracts a key because a record asks for it: the next record with this key is unseen. If there is an exact store, retracting a key
+    /// that is not remembered deletes nothing. A filter without an exact store may delete a different key, with the probability of a false
+    /// positive. Always returns [`Verdict::Retracted`].
     ///
     /// # Errors
     /// Returns [`ExactError`] if the archive cannot be read.
@@ -189,7 +191,7 @@ impl Dedup {
         Ok(Verdict::Retracted)
     }
 
-    /// Calls `report` with the watched keys, if there are any, and with a function that returns the filter's expiry clock.
+    /// Calls `report` with the watched keys and a function that returns the filter's expiry clock. Does nothing if no keys are watched.
     fn watch(&mut self, report: impl FnOnce(&mut WatchedKeys, &dyn Fn() -> Option<Slice>)) {
         if let (Some(watched), Some(filter)) = (&mut self.watched, &self.filter) {
             let rules = &self.rules;
@@ -224,7 +226,8 @@ impl Dedup {
         }
     }
 
-    /// Deletes a key. Returns true if the key was present. Only an exact store knows that, so without one, always returns true.
+    /// Deletes a key. Returns true if the key was present. Without an exact store, always returns true, because a filter does not know for
+    /// certain.
     fn delete(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
         let there = match &mut self.exact {
             Some(exact) => exact.remove(fingerprint)?,
@@ -262,7 +265,6 @@ impl Dedup {
         Ok(seen)
     }
 
-    /// Renews a key. Returns true if the state changed.
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
         // If the exact store has the key in its open slice, so does the filter, and neither has to change.
         let mut changed = self.exact.as_mut().map_or(Ok(true), |exact| exact.refresh(fingerprint))?;
@@ -275,8 +277,8 @@ impl Dedup {
     }
 
     /// Returns `None` if a record with this key would be emitted. If the record would be dropped, returns the slice into which the key was
-    /// inserted, or `Some(None)` if the slice is not stored. With [`Emit::OnChange`], ignores the content: returns `Some` if any content
-    /// of the key is known.
+    /// inserted, or `Some(None)` if the slice is not stored. Does not consider whether the record is late. With [`Emit::OnChange`], ignores
+    /// the content: returns `Some` if any content of the key is known.
     ///
     /// # Errors
     /// Returns an error if the archive cannot be read.
@@ -291,8 +293,8 @@ impl Dedup {
         }
     }
 
-    /// Returns the start time of the slice into which a seen key was inserted, by record time. `None` if the kind does not store the
-    /// slice, in a window by count, and if each duplicate renews its key.
+    /// Returns the start time of the slice into which a seen key was inserted, in milliseconds of record time. `None` if the key is not
+    /// seen, if the kind does not store slices, in a window by count, and if [`Rules::refresh`] is set.
     ///
     /// # Errors
     /// Returns an error if the archive cannot be read.
@@ -305,7 +307,7 @@ impl Dedup {
         Ok(slice.and_then(|slice| self.rules.window.start_of(slice)))
     }
 
-    /// For each key whose record would be dropped, sets the entry of `seen` at the same index to true.
+    /// For each key whose record would be dropped, sets the entry of `seen` at the same index to true. Leaves the other entries unchanged.
     ///
     /// # Errors
     /// Returns an error if the archive cannot be read.
@@ -321,7 +323,7 @@ impl Dedup {
         Ok(())
     }
 
-    /// True if a record with this time is older than the window.
+    /// True if a record with this time is older than the window. False in a window by count, and if the record or the state has no time.
     #[must_use]
     pub fn is_late(&self, time: Option<Timestamp>) -> bool {
         match (self.rules.window.length_ms(), self.stream_time, time) {
@@ -330,13 +332,14 @@ impl Dedup {
         }
     }
 
-    /// Returns stream time: the largest record time so far that was not too far ahead of the clock.
+    /// Returns stream time: the largest record time so far that was not too far ahead of the clock, in milliseconds. `None` until there is
+    /// one.
     #[must_use]
     pub const fn stream_time(&self) -> Option<Timestamp> {
         self.stream_time
     }
 
-    /// Returns the number of the current slice, or `None` before any time is known.
+    /// Returns the number of the current slice. `None` for `stable`, and in a window by time until the first time is known.
     #[must_use]
     pub fn slice(&self) -> Option<Slice> {
         match (&self.exact, &self.filter) {
@@ -346,7 +349,7 @@ impl Dedup {
         }
     }
 
-    /// Returns the fill level of the state. An exact store without a filter is limited only by the disk, so its load is 0.
+    /// Returns the fill level of the filter. An exact store without a filter is limited only by the disk, so its load and bytes are 0.
     #[must_use]
     pub fn usage(&self) -> Usage {
         match (&self.filter, &self.exact) {
@@ -356,7 +359,7 @@ impl Dedup {
         }
     }
 
-    /// Returns the number of keys inserted since the current slice started.
+    /// Returns the number of keys inserted since the current slice started. For `stable`, the number of keys ever inserted.
     #[must_use]
     pub fn open_keys(&self) -> u64 {
         self.exact.as_ref().map_or_else(|| self.usage().open_keys, Exact::open_keys)
@@ -377,9 +380,7 @@ impl Dedup {
         Some(watched.observed(self.rules.expiry_clock(&**filter)))
     }
 
-    // ---- Rebuilding the state from a changelog. ----
-
-    /// Returns the change that the last record made to the state, if any.
+    /// Returns the change that the last judged or retracted record made to the state, if any.
     #[must_use]
     pub const fn mutation(&self) -> Option<Mutation> {
         self.mutation
@@ -401,8 +402,8 @@ impl Dedup {
         }
     }
 
-    /// Returns the slice into which keys are inserted. For a kind without slices, returns its [`Filter::expiry_clock`]. Never falls.
-    /// `None` before any time is known.
+    /// Returns the slice into which keys are inserted. For a kind without slices, returns its [`Filter::expiry_clock`]. Never falls. `None`
+    /// if the kind has slices, the window is by time, and no time is known yet.
     #[must_use]
     #[inline]
     pub fn clock(&self) -> Option<Slice> {
@@ -414,7 +415,7 @@ impl Dedup {
         }
     }
 
-    /// Returns the oldest [clock](Self::clock) whose keys are still remembered, or `None` before any time is known.
+    /// Returns the oldest [clock](Self::clock) whose keys are still remembered, or `None` if the clock is `None`.
     #[must_use]
     pub fn oldest(&self) -> Option<Slice> {
         let lifetime = if self.rules.is_sliced() { self.rules.window.slices() } else { LIFETIMES };

@@ -1,4 +1,5 @@
-//! The rules of a key space. They must never change while a state exists, because the bits of the state depend on them.
+//! The rules of a key space. The bits of a stored state depend on the window, the kind of filter, `exact`, and `emit`, so these must never
+//! change while the state exists.
 
 use super::Emit;
 use crate::filter::{Exact, Filter, Slice, Spec, Window};
@@ -29,7 +30,7 @@ pub struct Rules {
     pub exact: bool,
     /// True if a duplicate renews the window of its key. A key that is repeated forever is then never emitted again.
     pub refresh: bool,
-    /// The action for late records.
+    /// The action for late records: those that are older than the window and were not seen within it.
     pub late: Late,
     /// The records of a key that are emitted. [`Emit::OnChange`] requires an exact store without a filter.
     pub emit: Emit,
@@ -48,7 +49,7 @@ impl Rules {
         !self.exact && self.filter.is_some_and(|spec| spec.kind().properties().can_retract)
     }
 
-    /// Returns the number of keys that the filter is planned to remember at a time, if there is a filter.
+    /// Returns the number of keys that a partition's filter is planned to remember at a time. `None` if there is only an exact store.
     #[must_use]
     pub fn capacity(&self) -> Option<u64> {
         self.filter.map(|spec| spec.capacity(self.window))
@@ -63,7 +64,6 @@ impl Rules {
         }
     }
 
-    /// Creates an empty exact store.
     pub(super) fn exact_store(&self) -> Exact {
         let exact = Exact::new(self.window);
         if self.emit == Emit::OnChange { exact.with_contents() } else { exact }

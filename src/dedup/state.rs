@@ -1,6 +1,6 @@
 //! Storing and restoring a state: metadata, the filter's pages, and changes of the exact store.
 //!
-//! Owns the validation of a stored state. Must never accept a state that does not match its rules.
+//! This module owns the validation of a stored state. It must never accept a state that does not match its rules.
 
 use super::{Dedup, Rules, WatchedKeys};
 use crate::filter::{
@@ -47,7 +47,7 @@ impl Dedup {
         }
     }
 
-    /// Records that a checkpoint has stored the state.
+    /// Records that a checkpoint has stored the state. The exact store removes its changes from memory, so an archive must be attached.
     pub fn mark_clean(&mut self) {
         if let Some(filter) = &mut self.filter {
             filter.mark_clean();
@@ -57,7 +57,7 @@ impl Dedup {
         }
     }
 
-    /// Marks all pages of the filter as not stored.
+    /// Marks all pages of the filter that contain data as not stored, so that the next checkpoint stores them.
     pub fn mark_stale(&mut self) {
         if let Some(filter) = &mut self.filter {
             filter.mark_stale();
@@ -90,11 +90,11 @@ impl Dedup {
         Ok(Self { rules, filter, exact, watched, stream_time: metadata.stream_time, corrected: 0, mutation: None })
     }
 
-    /// Merges the filter of another state with the same rules, and adds the generations of its exact store.
-    /// [`Exact::insert_into`] then inserts the fingerprints.
+    /// Merges another state with the same rules: its filter, its watched keys, and its stream time. Adds the generations of its exact store
+    /// without fingerprints, which the caller then inserts with [`Exact::insert_into`].
     ///
     /// # Errors
-    /// Returns [`MergeError`] if the states do not match.
+    /// Returns [`MergeError`] if the states do not match. The filters may then already be merged.
     pub fn union(&mut self, other: &Self) -> Result<(), MergeError> {
         match (&mut self.filter, &other.filter) {
             (Some(own), Some(other)) => own.union(&**other)?,
@@ -121,13 +121,13 @@ impl Dedup {
     /// Reads the bytes of a page into the filter.
     ///
     /// # Errors
-    /// Returns [`MetadataError`] if there is no such page.
+    /// Returns [`MetadataError`] if there is no such page, or if the length is wrong.
     pub fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), MetadataError> {
         self.filter.as_mut().map_or(Err(MetadataError::Page(id)), |filter| filter.read_page(id, bytes))
     }
 }
 
-/// Metadata of a partition's state, without the filter's bits. Its JSON is part of the state format.
+/// Metadata of a partition's state, without the filter's bytes and the exact store's fingerprints. Its JSON is part of the state format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DedupMetadata {
@@ -137,24 +137,25 @@ pub struct DedupMetadata {
     pub filter: Option<FilterMetadata>,
     /// The exact store's metadata, if there is an exact store.
     pub exact: Option<ExactMetadata>,
-    /// The exact sample of keys that measures the filter's errors.
+    /// The exact sample of keys that measures the filter's errors. `None` if an exact store confirms every drop.
     #[serde(default, rename = "shadow")] // States of earlier builds use this name.
     pub watched: Option<WatchedKeys>,
 }
 
 impl DedupMetadata {
-    /// Returns the parts in which the filter is stored.
+    /// Returns the parts in which the filter is stored, or nothing if there is only an exact store.
     #[must_use]
     pub fn parts(&self) -> Vec<Part> {
         self.filter.as_ref().map_or_else(Vec::new, FilterMetadata::parts)
     }
 
-    /// Returns the stored generations of the exact store, and their slices.
+    /// Returns the ids of the exact store's generations, and their slices, oldest first.
     pub fn generations(&self) -> impl Iterator<Item = (GenerationId, Slice)> {
         self.exact.iter().flat_map(|metadata| metadata.generations.iter().map(|generation| (generation.id, generation.slice)))
     }
 
-    /// Returns the fill level of the state. `load` is 0, because the metadata lacks the planned fill level.
+    /// Returns the fill level of the filter, or the number of keys in the exact store if there is no filter. `load` is 0, because the
+    /// metadata lacks the planned fill level.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let keys = self.exact.iter().flat_map(|metadata| &metadata.generations).map(|generation| generation.keys).sum();

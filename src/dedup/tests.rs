@@ -28,7 +28,6 @@ impl Archive for Shelf {
 }
 
 impl Shelf {
-    /// Stores the changes.
     fn take(&mut self, dedup: &mut Dedup) {
         for (generation, entry, change) in dedup.exact().into_iter().flat_map(Exact::changes) {
             match change {
@@ -159,7 +158,6 @@ impl Model {
         self.emitted.insert(number, self.position);
     }
 
-    /// Checks a verdict against the guarantee, and records what was emitted.
     fn check(&mut self, number: u64, time: Option<i64>, max_timestamp: i64, verdict: Verdict) {
         self.advance(time, max_timestamp);
         if verdict == Verdict::Retracted {
@@ -245,7 +243,6 @@ fn any_rules() -> impl Strategy<Value = Rules> {
     })
 }
 
-/// Returns the verdicts of a stream, and the state, which may be stored and restored along the way.
 fn run(rules: Rules, start: i64, steps: &[Step], restore_at: Option<usize>) -> (Vec<Verdict>, Dedup) {
     let (mut dedup, mut clock) = (Dedup::new(rules), start);
     let (mut verdicts, mut shelf) = (Vec::new(), Shelf::default());
@@ -275,7 +272,6 @@ fn pages(dedup: &mut Dedup) -> Vec<(PageId, Vec<u8>)> {
     filter.dirty_pages().into_iter().map(page).collect()
 }
 
-/// Stores and restores through JSON, like a checkpoint.
 fn restored(dedup: &mut Dedup) -> Dedup {
     let metadata = serde_json::from_str(&serde_json::to_string(&dedup.metadata()).unwrap()).unwrap();
     let mut other = Dedup::from_metadata(dedup.rules, &metadata).unwrap();

@@ -15,12 +15,10 @@ use crate::record::{Offset, Record, Timestamp, TopicPartition, log_name};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Pause before a request is repeated.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// Maximum number of times that a changelog may be trimmed while it is read.
+/// Maximum number of times that a read starts over because the changelog was trimmed meanwhile.
 const TRIMS_MAX: usize = 10;
 
-/// Callbacks for requests to the brokers.
 #[derive(Clone, Copy)]
 pub struct Waiting<'a> {
     /// Returns true to cancel the request.
@@ -29,7 +27,6 @@ pub struct Waiting<'a> {
     pub report: &'a dyn Fn(&str),
 }
 
-/// Client for one group and configuration.
 pub(super) struct Client<'a> {
     pub(super) config: &'a Config,
     pub(super) view: GroupView,
@@ -37,7 +34,6 @@ pub(super) struct Client<'a> {
     waiting: Waiting<'a>,
 }
 
-/// The requested record.
 pub(super) struct FoundRecord {
     /// The time that the window uses, or Kafka's timestamp if the record has no key.
     pub(super) time: Option<Timestamp>,
@@ -46,11 +42,10 @@ pub(super) struct FoundRecord {
     /// The fingerprint of the key without the content that `emit = "on_change"` compares. This fingerprint selects the partition of
     /// the repartition topic.
     pub(super) key: Option<Fingerprint>,
-    /// The parts of the key, as text.
+    /// The parts of the key as text. Empty if the record has no key.
     pub(super) texts: Vec<String>,
 }
 
-/// Result of reading a changelog.
 pub(super) struct Scanned<'w> {
     pub(super) history: History<'w>,
     /// The first offset of the changelog, and the offset at which reading stopped.
@@ -83,12 +78,12 @@ impl<'k> Keys<'k> {
         reader.read(topic.record_spec(), record, timestamp, scratch, *schemas)
     }
 
-    /// True if the keys or the rules depend on headers.
+    /// True if this topic or an earlier rule of its input needs the headers of records.
     pub(super) fn reads_headers(&self) -> bool {
         self.topic.reads_headers() || self.earlier.reads_headers()
     }
 
-    /// Returns the fingerprint of a record's key without the content that `emit = "on_change"` compares.
+    /// Returns [`FoundRecord::key`].
     fn key(&mut self, message: &Message<'_>) -> Option<Fingerprint> {
         self.with(message, |keys, record| {
             let spec = RecordSpec { content: None, ..keys.topic.record_spec() };
@@ -107,7 +102,7 @@ impl<'a> Client<'a> {
         Ok(Self { config, view: GroupView::connect(config, waiting.stop, waiting.report)?, schemas, waiting })
     }
 
-    /// Returns the number of partitions of a topic.
+    /// Returns the number of partitions of an existing topic.
     ///
     /// # Errors
     /// Fails if the topic does not exist.
@@ -120,14 +115,13 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Returns the committed offsets of the group with their metadata.
     pub(super) fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<(Option<Offset>, Note)>, Error> {
         let committed =
             self.retry_until_answered(|| self.view.committed(partitions).map(Some), "the group's offsets are part of an open transaction")?;
         Ok(committed.into_iter().map(|Committed { offset, metadata }| (offset, Note::read(&metadata))).collect())
     }
 
-    /// Returns the metadata of a partition's state in the space of a topic.
+    /// Requests the committed offsets for the state with this partition number in the key space of `topic`.
     pub(super) fn state(&self, topic: &'a Topic, partition: i32) -> Result<StateView<'a>, Error> {
         let config = self.config;
         let topics = config.space_of(topic).topics;
@@ -148,7 +142,8 @@ impl<'a> Client<'a> {
         Ok(StateView { partition, inputs: inputs.collect(), rules, origin })
     }
 
-    /// Repeats a request until the brokers answer it, up to `kafka.connect_timeout`.
+    /// Repeats a request for at most `kafka.connect_timeout`, while it returns `Ok(None)` or a fatal error. `problem` is the reason for
+    /// `Ok(None)`, for the error message.
     fn retry_until_answered<T>(&self, ask: impl Fn() -> Result<Option<T>, kafka::Error>, problem: &str) -> Result<T, Error> {
         let asked = Instant::now();
         loop {
@@ -170,7 +165,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Reads the record at an offset of a topic.
+    /// Reads the record at an offset of the partition `at`, and its key as `topic` defines it.
     pub(super) fn record(&self, topic: &Topic, at: &TopicPartition, offset: Offset) -> Result<FoundRecord, Error> {
         let (low, end) = self.view.watermarks(at)?;
         if offset < low {
@@ -208,7 +203,7 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// Reads the existing records in a range of offsets.
+    /// Calls `take` for each record in a range of offsets that still exists.
     fn read(
         &self,
         topic: &Topic,
@@ -257,7 +252,6 @@ impl<'a> Client<'a> {
         Ok(found)
     }
 
-    /// Reads the history of a key from the changelog of a state.
     pub(super) fn scan<'w>(&self, state: &'w StateView<'_>, changelog: &TopicPartition, wanted: &'w Wanted) -> Result<Scanned<'w>, Error> {
         self.partitions(&changelog.topic)?;
         let reader = ChangelogReader::new(self.config)?;
@@ -294,7 +288,8 @@ impl<'a> Client<'a> {
     }
 }
 
-/// Adds a changelog record to the history. Returns true to continue reading.
+/// Adds a changelog record to the history. Returns true to continue reading. If the group's offsets were reset, sets `cut` and returns
+/// false.
 fn take(
     history: &mut History<'_>,
     logged: &Logged<'_>,

@@ -1,4 +1,4 @@
-//! The history of one key in a changelog: how each commit changed it.
+//! The history of a key in a changelog: its first and last insertion, their number, and what the commit of the requested record changed.
 //!
 //! Never does I/O. Memory does not grow with the length of the changelog. If the group's offsets were reset, the changelog records that the
 //! reset made void must not count.
@@ -11,18 +11,17 @@ use crate::record::{Offset, Timestamp};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Maximum number of changes to the key per changelog record, and of records with the key per commit.
+/// The number of changes to the key that are kept per changelog record, and of records with the key that are kept per commit.
 pub(super) const CHANGES_MAX: usize = 4096;
 
-/// A commit in the changelog.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Commit {
-    /// The input offsets that the commit processed, by log. A log is a topic with its topic id (see [`crate::record::log_name`]).
+    /// The input offsets that the commit processed, by log. A log is a topic with its topic id (see [`crate::record::log_name`]). Empty for
+    /// seeded keys.
     pub(super) spans: Vec<(String, Range<Offset>)>,
     pub(super) epoch: i64,
     /// Offset of the commit's first record in the changelog.
     pub(super) at: Offset,
-    /// Timestamp of the commit's first record in the changelog.
     pub(super) time: Option<Timestamp>,
 }
 
@@ -32,14 +31,13 @@ impl Commit {
     }
 }
 
-/// An insertion of the key. Workers log it when they emit a record with the key.
+/// An insertion of the key, logged by a worker that emitted a record with the key, or by `unseen seed`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Emission {
     pub(super) commit: Commit,
     pub(super) slice: Option<Slice>,
 }
 
-/// The last insertion of a key, if the key was not retracted since then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) emission: Emission,
@@ -49,7 +47,6 @@ pub(super) struct Seen {
     pub(super) content: u64,
 }
 
-/// The state of a key at a position of the changelog.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KeyState {
     pub(super) first: Option<Emission>,
@@ -67,12 +64,13 @@ pub(super) enum Memory {
     Seen,
     /// The key was never inserted, has expired, or was retracted.
     Unseen,
-    /// The key leaves the window between the two given slices, so it is unknown whether it is still seen.
+    /// The key leaves the window between the two slices passed to [`KeyState::memory`], so it is unknown whether it is still seen.
     Expiring,
 }
 
 impl KeyState {
-    /// Returns the state of the key if the clock is anywhere between the two slices.
+    /// Returns the state of the key if the current slice is between the first and the second slice of `clock`. If the slice of the key or
+    /// of the clock is unknown, the key counts as seen.
     pub(super) fn memory(&self, rules: &Rules, clock: (Option<Slice>, Option<Slice>)) -> Memory {
         let Some(seen) = &self.seen else { return Memory::Unseen };
         if !rules.is_sliced() {
@@ -113,7 +111,7 @@ impl KeyState {
         }
     }
 
-    /// Sets the slice of a key that was inserted before the state had a slice. `slice` is the first slice of the state.
+    /// Sets the slice of the last insertion to `slice`, if the key was inserted before the state had a slice.
     fn begin(&mut self, slice: Slice) {
         if let Some(seen) = &mut self.seen {
             seen.slice.get_or_insert(slice);
@@ -121,7 +119,6 @@ impl KeyState {
     }
 }
 
-/// A change to the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Change {
     pub(super) mutation: Mutation,
@@ -136,7 +133,6 @@ pub(super) struct Target {
     pub(super) commit: Commit,
     /// The state of the key before the commit.
     pub(super) before: KeyState,
-    /// The changes to the key, in order.
     pub(super) changes: Vec<Change>,
     /// The clock (the current slice) before and after the commit.
     pub(super) clock: (Option<Slice>, Option<Slice>),
@@ -144,7 +140,7 @@ pub(super) struct Target {
     pub(super) stream_time: (Option<Timestamp>, Option<Timestamp>),
     /// True if the commit retracted any key.
     pub(super) retracts: bool,
-    /// True if the commit used the window and the filter kind of the configuration.
+    /// True if the commit used the slice length and the filter kind of the configuration.
     pub(super) same_settings: bool,
 }
 
@@ -158,63 +154,58 @@ impl Target {
         self.insertions().count()
     }
 
-    /// Returns the slice of the first insertion.
+    /// Returns the slice of the commit's first insertion of the key. `None` if there is no insertion, or if its slice is unknown.
     pub(super) fn inserted_into(&self) -> Option<Slice> {
         self.insertions().next().flatten()
     }
 }
 
-/// The key and the record to look for.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
-    /// The fingerprints of all interpretations of the key.
+    /// The fingerprints of all interpretations of the key, such as text and number.
     pub(super) fingerprints: Vec<Fingerprint>,
-    /// Log and offset of the requested record.
+    /// Log and offset of the requested record. `None` if a key was requested, or if the worker reads a repartition topic instead of the
+    /// record's log.
     pub(super) record: Option<(String, Offset)>,
 }
 
 /// The progress of a group in a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reading {
-    /// The first offset that the group read, if known.
+    /// The offset at which the group started, if known.
     pub(super) first: Option<Offset>,
     pub(super) committed: Option<Offset>,
     /// Stream time of the state at the last commit.
     pub(super) stream_time: Option<Timestamp>,
 }
 
-/// The history of a key, built from the records of a changelog.
 #[derive(Debug)]
 pub(super) struct History<'w> {
     wanted: &'w Wanted,
     rules: &'w Rules,
     origin: Origin,
     applier: Applier,
-    /// The first offset of the changelog.
     low: Offset,
     /// The state of the key, for each fingerprint in `wanted`.
     pub(super) known: Vec<KeyState>,
     pub(super) target: Option<Target>,
-    /// The slice of the first changelog record.
+    /// The first slice in the changelog, or the first slice after the last gap.
     first_slice: Option<Slice>,
     /// For each log, the first offset whose effect is in the changelog.
     pub(super) starts: BTreeMap<String, Offset>,
     /// True if the state may have changed without being logged, before the first record or between two records.
     begins_later: bool,
-    /// True if some records use another definition of the key.
+    /// True if some records were skipped because they use another definition of the key.
     pub(super) has_other_keys: bool,
     /// True if some records were written with another window, so their slice numbers cannot be compared.
     pub(super) has_other_slices: bool,
     pub(super) clock: Option<Slice>,
     pub(super) stream_time: Option<Timestamp>,
-    /// The commit that is being read.
     commit: Commit,
 }
 
-/// The next step after a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Continue with the next record.
     Continue,
     /// The group's offsets were reset. Read the changelog again without the records that the cut voids.
     Restart(Cut),
@@ -225,8 +216,8 @@ pub(super) enum Next {
 }
 
 impl<'w> History<'w> {
-    /// Starts the history of a changelog whose first offset is `low`. `bounds` are the committed offsets of each log. Changelog records
-    /// past these offsets were not committed.
+    /// Creates an empty history of a changelog whose first offset is `low`. `bounds` has the committed offset of each log. Changelog
+    /// records past these offsets are skipped.
     pub(super) fn new(wanted: &'w Wanted, rules: &'w Rules, origin: Origin, bounds: BTreeMap<String, Offset>, low: Offset) -> Self {
         Self {
             low,
@@ -271,7 +262,8 @@ impl<'w> History<'w> {
             }
         }
         if has_gap {
-            // The changes in the gap were logged with another definition of the key, or not at all, so the history starts over.
+            // The changes in the gap were logged with another definition of the key, or not at all, so the history is complete only after
+            // the gap.
             (self.begins_later, self.first_slice) = (true, None);
         }
         let same_settings = record.origin.clock == self.origin.clock;
@@ -325,7 +317,7 @@ impl<'w> History<'w> {
         self.commit = Commit { spans, epoch: record.epoch, at, time };
     }
 
-    /// True if the current commit contains the requested record. If the commit is new, sets `target`.
+    /// True if the current commit contains the requested record. If the commit is new and contains the record, sets `target`.
     fn in_target(&mut self, continues: bool, same_settings: bool) -> bool {
         let Some((log, offset)) = &self.wanted.record else { return false };
         let is_requested = self.commit.has(log, *offset);

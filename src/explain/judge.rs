@@ -7,7 +7,6 @@ use super::outcome::{Before, Occurrence, Occurrences, RecordOutcome, clock_at, m
 use super::report::{Cause, VerdictName};
 use crate::dedup::{Emit, Mutation, Rules};
 
-/// The verdict on a record and its cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Judgment {
     pub(super) verdict: VerdictName,
@@ -75,8 +74,9 @@ pub(super) fn judge(
     if retractions_match(outcome, occurrences, target) { judgment } else { judgment.doubtful(OTHER_RETRACT) }
 }
 
-/// True if the commit logged the same number of retractions as the current `retract` selects. If not, `retract` may have been different. An
-/// exact store does not log the retraction of an unseen key, so the result may be false although `retract` is the same.
+/// True if the commit logged as many retractions of the key as the current `retract` selects. For a retracted record, the commit must also
+/// have emitted no more records with the key than are not retractions. If the result is false, `retract` may have been different. An exact
+/// store does not log the retraction of an unseen key, so the result may also be false although `retract` is the same.
 fn retractions_match(outcome: RecordOutcome, occurrences: &Occurrences, target: &Target) -> bool {
     let deletions = target.changes.iter().filter(|change| change.mutation == Mutation::Delete).count();
     let retracting = occurrences.all.iter().filter(|other| other.retracts).count();

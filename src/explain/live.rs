@@ -23,7 +23,7 @@ const NO_CHANGELOG: &str = "state.changelog is false, so there is no log of emit
 /// Explains the record at an offset of an input.
 ///
 /// # Errors
-/// Fails if the record does not exist or the brokers do not answer.
+/// Fails if the input is not configured, the record does not exist, its schema is not available, or the brokers do not answer.
 pub fn record(
     config: &Config,
     schemas: &dyn Schemas,
@@ -146,7 +146,6 @@ pub fn key(config: &Config, topic: &Topic, texts: &[&[u8]], only: Option<i32>, w
     Ok(explanations)
 }
 
-/// Returns the verdict on a record without a key.
 pub(super) fn verdict_without_key(topic: &Topic, no_key: &NoKey) -> VerdictName {
     match no_key {
         NoKey::Passes => VerdictName::Passed,
@@ -179,7 +178,6 @@ pub(super) fn empty(topic: &Topic) -> Explanation {
     }
 }
 
-/// Returns the parts of a key with their names.
 pub(super) fn key_parts(topic: &Topic, texts: Vec<String>) -> Vec<KeyPart> {
     topic.key.parts().iter().map(Part::to_string).zip(texts).map(|(part, value)| KeyPart { part, value }).collect()
 }
@@ -198,7 +196,6 @@ fn in_range(partition: i32, partitions: u32, topic: &str) -> Result<(), Error> {
     )))
 }
 
-/// A state and its changelog.
 struct View<'v> {
     client: &'v Client<'v>,
     state: &'v StateView<'v>,
@@ -207,7 +204,7 @@ struct View<'v> {
 }
 
 impl View<'_> {
-    /// Fills in the current state of the key. `which` is the index of its fingerprint.
+    /// Fills in the current state of the key. `which` is the index of its fingerprint in [`Wanted::fingerprints`].
     fn describe(&self, explanation: &mut Explanation, which: usize) {
         let (history, rules) = (&self.scanned.history, &self.state.rules);
         let known = &history.known[which];
@@ -340,8 +337,8 @@ impl View<'_> {
         Ok(())
     }
 
-    /// True if the changelog shows no other reason for a drop: the record was not late, and it was not processed with another key or
-    /// window, or before `repartition` was set.
+    /// True if the record cannot have been dropped as late, and the whole changelog was written with the current key, window, and
+    /// `repartition`.
     fn always_repartitioned(&self, explanation: &Explanation) -> bool {
         let record = explanation.record.as_ref();
         let may_be_late = self.state.rules.late != Late::Emit && record.is_some_and(|record| record.time_ms.is_some());
@@ -351,7 +348,6 @@ impl View<'_> {
         !may_be_late && same_settings && !history.starts.keys().any(is_input)
     }
 
-    /// Returns the reason why no commit in the changelog contains the record.
     fn why_missing(&self, topic: &Topic, offset: Offset) -> String {
         let log = self.state.input(topic).map(|input| &input.log);
         match log.and_then(|log| self.scanned.history.starts.get(log)) {
@@ -373,7 +369,7 @@ impl View<'_> {
         if let ([only], false) = (&judged[..], occurrences.may_be_incomplete) {
             return Ok(self.exact(&emission.commit, only, emission.slice));
         }
-        // The commit has several records with the key. Their order may show which of them was emitted.
+        // The commit may have several records with the key. Their order may show which of them was emitted.
         let Some(first) = judged.first() else { return Ok(ranges) };
         let Some((log, _)) = emission.commit.spans.get(first.span) else { return Ok(ranges) };
         let wanted = Wanted { fingerprints: vec![fingerprint], record: Some((log.clone(), first.offset)) };
@@ -407,7 +403,6 @@ impl View<'_> {
     }
 }
 
-/// True if a record of a commit is the requested record.
 fn is_requested(occurrence: &Occurrence, commit: &Commit, explanation: &Explanation) -> bool {
     let topic = commit.spans.get(occurrence.span).map(|(log, _)| log_topic(log));
     explanation.record.as_ref().is_some_and(|record| Some(&*record.topic) == topic && record.offset == occurrence.offset)

@@ -1,11 +1,12 @@
-//! Explains the verdict on a record, from the changelog of a group or by replaying a capture of the topic.
+//! Explains the verdict on a record, or the state of a key. The source is the changelog of a group or, for a record, also a capture of the
+//! topic.
 //!
 //! The state of a filter is a function of its changelog. The changelog shows which commit processed a record, whether that commit inserted
-//! the record's key, and whether an earlier commit had inserted the key. If the record was dropped although no earlier commit had inserted
-//! its key, the drop was a false positive.
+//! the record's key, and whether an earlier commit had inserted the key. If the record was dropped as a duplicate although no commit within
+//! the window had inserted its key, the drop was a false positive.
 //!
-//! This module never guesses: it reports what it cannot determine as unknown. It never joins a group, writes anything, or keeps more
-//! than one key.
+//! This module never guesses: it reports what it cannot determine as unknown. It never joins a group or writes anything, and stores the
+//! history of no key except the requested one.
 //!
 //! | file | content |
 //! |---|---|
@@ -37,20 +38,18 @@ use crate::kafka;
 use crate::key::LookupError;
 use crate::replay;
 
-/// Error that prevents an explanation.
+/// The reason why a record or a key cannot be explained.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The record or changelog does not exist or cannot be read.
+    /// The record, the topic, the partition, or the changelog does not exist or cannot be used. The message states the reason, and what to
+    /// do.
     #[error("{0}")]
     Question(String),
-    /// The requested key is invalid.
     #[error(transparent)]
     Key(#[from] LookupError),
-    /// Kafka returned an error.
     #[error(transparent)]
     Kafka(#[from] kafka::Error),
-    /// The capture cannot be replayed.
     #[error(transparent)]
     Replay(#[from] replay::Error),
 }

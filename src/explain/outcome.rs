@@ -8,7 +8,7 @@ use crate::dedup::{Late, Mutation, Rules};
 use crate::filter::Slice;
 use crate::record::{Offset, Timestamp};
 
-/// A record of the commit that has the requested key.
+/// A record with the requested key, in the commit that is examined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Occurrence {
     /// Index in `Commit::spans` of the offset range that contains the record.
@@ -20,12 +20,11 @@ pub(super) struct Occurrence {
     pub(super) content: u64,
 }
 
-/// The records of a commit that have the requested key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Occurrences {
     /// The records, by span, and by offset within a span. The order of records in different spans is unknown.
     pub(super) all: Vec<Occurrence>,
-    /// True if records may be missing, because they no longer exist or their key could not be read.
+    /// True if records may be missing: they no longer exist, their key could not be read, or there are more than `CHANGES_MAX`.
     pub(super) may_be_incomplete: bool,
 }
 
@@ -40,14 +39,13 @@ pub(super) enum Before {
     Retracted,
 }
 
-/// The outcome of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordOutcome {
-    /// The record was emitted. Holds the previous state of the key, if known.
+    /// Holds the state of the key before the record, if known.
     Emitted(Option<Before>),
-    /// The record was dropped. Holds the previous state of the key, if known.
+    /// Holds the state of the key before the record, if known.
     Dropped(Option<Before>),
-    /// The record retracted its key.
+    /// The record retracted its key, even if the key was unseen.
     Retracted,
     /// The commit emitted `emitted` of `of` records, and it is unknown whether this record is one of them.
     Unclear { emitted: usize, of: usize },
@@ -63,7 +61,6 @@ impl Occurrences {
         }
     }
 
-    /// Returns the outcome of the record at index `at`.
     pub(super) fn outcome(&self, at: usize, target: &Target, rules: &Rules) -> RecordOutcome {
         if self.all[at].retracts {
             return RecordOutcome::Retracted;
@@ -80,12 +77,13 @@ impl Occurrences {
         order.map_or(RecordOutcome::Unclear { emitted, of: judged }, |order| order[at])
     }
 
-    /// Returns the index of the last record that is known to have inserted the key.
+    /// Returns the index of the last record that was certainly emitted.
     pub(super) fn emitter(&self, target: &Target, rules: &Rules) -> Option<usize> {
         (0..self.all.len()).rev().find(|&at| matches!(self.outcome(at, target, rules), RecordOutcome::Emitted(_)))
     }
 
-    /// True if the order of the records determines which of them were emitted.
+    /// True if the outcomes can be derived from the order of the records: the list is complete and from one input, no record may have been
+    /// late, and the filter forgot no key in between.
     fn is_ordered(&self, target: &Target, rules: &Rules) -> bool {
         // Within a slice, a filter never forgets a key, except that a cuckoo filter may delete it when another key is retracted.
         let never_forgets = rules.is_sliced() && !(target.retracts && rules.retracts_by_filter());
@@ -140,7 +138,7 @@ impl Occurrences {
     }
 
     /// Simulates an exact window. `seen` is the content of the last emitted record with the key, or `None` if the key is unseen. Returns
-    /// the outcome of each record, and the logged changes with their contents.
+    /// the outcome of each record, and the changes that a worker would log, with their contents.
     fn simulate(&self, seen: Option<u64>, exact: bool) -> (Vec<RecordOutcome>, Vec<(Mutation, u64)>) {
         let (mut seen, mut unseen) = (seen.map(|content| (Before::Commit, content)), Before::Commit);
         let (mut outcomes, mut would) = (Vec::with_capacity(self.all.len()), Vec::new());

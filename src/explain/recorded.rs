@@ -14,19 +14,17 @@ use crate::replay::{FollowedRecord, Format, Options, RecordedKey, Replay};
 use std::io::{self, BufRead};
 use std::sync::Arc;
 
-/// A capture and the parameters of its replay.
 pub struct Captured<'c> {
     /// Opens the capture at its start.
     pub open: &'c dyn Fn() -> io::Result<Box<dyn BufRead>>,
-    /// Name for messages.
+    /// Name of the capture in error messages.
     pub name: &'c str,
     /// Number of partitions of the topic, or `None` to assume 1.
     pub partitions: Option<u32>,
-    /// Latest record time that moves the window, as in [`Replay::run_and_list`].
+    /// Returns the latest record time that moves the window, as in [`Replay::run_and_list`].
     pub max_timestamp: &'c dyn Fn() -> Timestamp,
 }
 
-/// State of the key in the replay.
 #[derive(Default)]
 struct KeyState {
     first: Option<FollowedRecord>,
@@ -144,7 +142,7 @@ fn judged(
 }
 
 impl KeyState {
-    /// True if the last emitted record with the key is within the window, and has another content than this record.
+    /// True if the last emitted record with the key is within the window, and has different content than this record.
     fn has_other_content(&self, followed: &FollowedRecord, topic: &Topic) -> bool {
         let content_of = |record: &FollowedRecord| topic.emit().content_of(record.fingerprint);
         let age = self.slice.zip(followed.slice).map_or(0, |(inserted, now)| now.0.saturating_sub(inserted.0));
@@ -198,7 +196,6 @@ filter = { kind = "aging", capacity = 1000, false_positive_rate = 1e-9 }
         format!(r#"{{"topic":"{topic}","partition":{partition},"offset":{offset},"ts":5000,"key":null,"payload":"{value}"}}"#) + "\n"
     }
 
-    /// Explains a record of partition 0.
     fn said(config: &str, partitions: Option<u32>, lines: &str, offset: Offset) -> Explanation {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("unseen.toml");

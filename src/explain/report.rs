@@ -5,7 +5,7 @@ use crate::record::{Offset, Timestamp};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// What `unseen explain --json` prints.
+/// The output of `unseen explain --json`.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Explanations {
     /// One explanation if a record was requested. If a key was requested, one per partition that can contain the key, and per

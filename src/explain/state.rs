@@ -1,4 +1,4 @@
-//! Owns what the brokers know about a state of a group: its inputs, their committed offsets, and the rules of the state. Never holds keys.
+//! The inputs of a state with their committed offsets, and the rules of the state. Never holds keys.
 
 use super::history::Reading;
 use crate::broker::Note;
@@ -8,18 +8,17 @@ use crate::dedup::Rules;
 use crate::record::{Offset, TopicPartition};
 use std::collections::BTreeMap;
 
-/// An input topic of a state.
 pub(super) struct InputView<'c> {
     pub(super) topic: &'c Topic,
     /// The partition that the worker reads. With `repartition`, it belongs to the repartition topic instead of the input topic.
     pub(super) read: TopicPartition,
-    /// The topic with its topic id (see [`crate::record::log_name`]). Offsets of a deleted topic with the same name belong to another log.
+    /// The topic in `read`, with its topic id if brokers report ids (see [`crate::record::log_name`]). Offsets of a deleted topic with the
+    /// same name belong to another log.
     pub(super) log: String,
     pub(super) committed: Option<Offset>,
     pub(super) note: Note,
 }
 
-/// The state of one partition of a key space.
 pub(super) struct StateView<'c> {
     pub(super) partition: i32,
     pub(super) inputs: Vec<InputView<'c>>,
@@ -28,17 +27,16 @@ pub(super) struct StateView<'c> {
 }
 
 impl<'c> StateView<'c> {
-    /// Returns the committed offset of each log. The changelog may have records past these offsets, but they were not committed.
+    /// Returns the committed offset of each log, without logs that have none. Changelog records past these offsets were not committed.
     pub(super) fn bounds(&self) -> BTreeMap<String, Offset> {
         self.inputs.iter().filter_map(|input| Some((input.log.clone(), input.committed?))).collect()
     }
 
-    /// Returns the input that the worker reads directly. Returns `None` if the worker reads a repartition topic instead.
+    /// Returns the view of `topic`, or `None` if the worker reads a repartition topic instead.
     pub(super) fn input(&self, topic: &Topic) -> Option<&InputView<'c>> {
         self.inputs.iter().find(|input| input.topic.input == topic.input && input.read.topic == topic.input)
     }
 
-    /// Returns the progress of the group in each log.
     pub(super) fn readings(&self) -> BTreeMap<String, Reading> {
         let reading = |input: &InputView<'_>| {
             let stream_time = input.note.stream_time_in(&input.topic.space);

@@ -1,8 +1,8 @@
 //! A cache-line-blocked Bloom filter.
 //!
-//! All bits of a key are in one block of 512 bits. A block is a cache line, so a lookup costs one cache miss (Putze, Sanders, Singler,
-//! 2007). If the rate is so low that one block per key would need too much memory, each key has two blocks, with half of its bits in each.
-//! The filter may report an absent key as seen, but must never report an inserted key as unseen.
+//! Usually, all bits of a key are in one block of 512 bits. A block is a cache line, so a lookup costs one cache miss (Putze, Sanders,
+//! Singler, 2007). If the rate is so low that one block per key would need too much memory, each key has two blocks, with half of its bits
+//! in each. The filter may report an absent key as seen, but must never report an inserted key as unseen.
 
 #![expect(clippy::inline_always, reason = "SIMD code must be inlined into the function with the target feature")]
 
@@ -52,7 +52,7 @@ const fn orders() -> [[i32; WORDS]; 56] {
 /// Size of a filter. The size and the inserted fingerprints determine every bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BloomLayout {
-    /// Number of 64-byte blocks, at least 1.
+    /// Number of 64-byte blocks, at least `blocks_per_key`.
     pub blocks: u64,
     /// Number of blocks that contain bits of one key: 1 or 2. A lookup costs one cache miss per block.
     pub blocks_per_key: u32,
@@ -89,7 +89,6 @@ impl BloomLayout {
     }
 }
 
-/// Maps a 64-bit number to the range `0..many`.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "less than the number of blocks, which is a usize")]
 fn scale(number: u64, many: u64) -> usize {
@@ -102,7 +101,6 @@ fn scale(number: u64, many: u64) -> usize {
 pub(super) struct Mask([Bits; 2]);
 
 impl Mask {
-    /// A mask without bits, as a start for [`Mask::compute`].
     pub(super) const NONE: Self = Self([[0; 2 * WORDS]; 2]);
 
     /// Computes the mask of a key. The bits in the first block come from the high half of the fingerprint, because the low half selects
@@ -116,7 +114,6 @@ impl Mask {
         }
     }
 
-    /// The mask of a key in a filter with this layout.
     pub(super) fn new(fingerprint: Fingerprint, layout: BloomLayout) -> Self {
         let mut mask = Self::NONE;
         mask.compute(fingerprint, layout);
@@ -149,7 +146,6 @@ fn bits_of(seed: u64, order: u64, k: u32) -> Bits {
     bits
 }
 
-/// The bits of one filter.
 #[derive(Debug)]
 pub(super) struct Bloom {
     layout: BloomLayout,
@@ -157,18 +153,15 @@ pub(super) struct Bloom {
 }
 
 impl Bloom {
-    /// Creates an empty filter, or returns `None` if there is not enough memory.
     pub(super) fn new(layout: BloomLayout) -> Option<Self> {
         Some(Self { layout, buffer: PagedBuffer::new(layout.bytes())? })
     }
 
-    /// The layout that the filter was created with.
     #[inline]
     pub(super) const fn layout(&self) -> BloomLayout {
         self.layout
     }
 
-    /// Prefetches the cache lines that lookups of these keys will read.
     #[inline(always)]
     pub(super) fn prefetch(&self, keys: impl Iterator<Item = Fingerprint>) {
         let (blocks, layout) = (self.blocks(), self.layout);
@@ -180,8 +173,8 @@ impl Bloom {
         }
     }
 
-    /// Looks up keys, given their masks, and sets the flag of each key that was inserted to true. Also prefetches the cache lines that
-    /// lookups of these keys in the filter `next` will read.
+    /// Looks up keys, given their masks, and sets the flag of each key that is found to true. Also prefetches the cache lines that lookups
+    /// of the same keys in the filter `next` will read.
     #[inline(always)]
     pub(super) fn contains_each<'a>(&self, next: &Self, keys: impl Iterator<Item = (Fingerprint, &'a Mask, &'a mut bool)>) {
         let (blocks, next_blocks, layout, next) = (self.blocks(), next.blocks(), self.layout, next.layout);
@@ -203,7 +196,7 @@ impl Bloom {
         }
     }
 
-    /// True if the fingerprint was inserted. Also true for false positives, at the planned rate. `mask` must be the fingerprint's mask.
+    /// True if all bits of the fingerprint are set. `mask` must be the fingerprint's mask for the layout of this filter.
     #[inline]
     pub(super) fn contains(&self, fingerprint: Fingerprint, mask: &Mask) -> bool {
         self.first_contains(fingerprint, mask) && (self.layout.blocks_per_key == 1 || self.second_contains(fingerprint, mask))
@@ -219,7 +212,8 @@ impl Bloom {
         contains_bits(&bytemuck::cast(self.blocks()[self.layout.second(fingerprint)]), &mask.0[1])
     }
 
-    /// Inserts a fingerprint. Returns true if it was already present. `mask` must be the fingerprint's mask.
+    /// Inserts a fingerprint. Returns true if all of its bits were already set. `mask` must be the fingerprint's mask for the layout of
+    /// this filter.
     #[inline]
     pub(super) fn insert(&mut self, fingerprint: Fingerprint, mask: &Mask) -> bool {
         let there = self.set_block(self.layout.first(fingerprint), &mask.0[0]);
@@ -235,7 +229,7 @@ impl Bloom {
         there
     }
 
-    /// Not inlined, because the compiler would not vectorize this function if it were merged with the lookup in `set_block`.
+    /// Not inlined, because the compiler would not vectorize this function as a part of `set_block`.
     #[inline(never)]
     fn change_block(&mut self, number: usize, bits: &Bits) {
         let block = &mut self.buffer.bytes_mut().as_chunks_mut::<BLOCK_BYTES>().0[number];
@@ -250,7 +244,7 @@ impl Bloom {
     }
 }
 
-/// True if a block has all of these bits. There is no early exit, because the whole cache line is loaded anyway.
+/// Has no early exit, because the whole cache line is loaded anyway.
 #[inline(always)]
 fn contains_bits(block: &Bits, bits: &Bits) -> bool {
     block.iter().zip(bits).fold(0, |missing, (block, bits)| missing | bits & !block) == 0

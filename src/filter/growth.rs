@@ -1,4 +1,4 @@
-//! Adapts the size of a filter to the number of keys in the stream.
+//! Adapts the size of an aging filter to the number of keys in the stream.
 //!
 //! This module owns the rule that sizes the next slice. It must never cause a key to be forgotten early unless the configuration allows
 //! it.
@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Growth {
     /// True if the size of a new slice follows the number of keys in the previous slices. If false, every slice has the configured size.
+    /// Ignored in a window by count, in which every slice has the same number of keys.
     pub adapt: bool,
-    /// Maximum memory for one partition's filter, in bytes.
+    /// Maximum memory of one partition's filter, in bytes. `None` means no limit.
     pub max_bytes: Option<u64>,
     /// Behavior of a filter that has reached `max_bytes`.
     pub at_max: AtMaxMemory,
@@ -36,8 +37,8 @@ const HEADROOM_EIGHTHS: u64 = 9;
 const LEAST_SHARE: u64 = 64;
 
 impl Growth {
-    /// Returns the number of keys that the next slice should hold. `configured` is the configured capacity, and `held` has the number of
-    /// keys in each of the previous slices. Until a whole window has passed, the result is at least `configured`.
+    /// Returns the number of keys that the next slice should have room for. `configured` is the configured capacity, and `held` has the
+    /// number of keys in each of the previous slices. Until a whole window has passed, the result is at least `configured`.
     pub(super) fn capacity(self, configured: u64, held: impl ExactSizeIterator<Item = u64>, slices: u32) -> u64 {
         if !self.adapt {
             return configured;

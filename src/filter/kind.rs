@@ -1,4 +1,4 @@
-//! What the rest of the program knows about a kind of filter.
+//! The interface between the kinds of filters and the rest of the program.
 //!
 //! This module owns the macro `kinds!`, which generates the enums of kinds from the table in `filter/mod.rs`, and the traits by which a
 //! kind's folder sizes, builds, and restores its filters. It must never name a kind, so that a new kind needs only a folder and a row of
@@ -16,11 +16,13 @@ use super::{Filter, FilterMetadata, Growth, Kind, MetadataError, Part, Predictio
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Properties {
-    /// The option that determines the size.
+    /// The option that determines the size of a filter.
     pub size: Size,
-    /// True if a key is never forgotten within the window. Such a kind divides the window into slices.
+    /// True if a key is never forgotten within the window, unless `at_max_memory = "evict_oldest"` allows that. Such a kind divides the
+    /// window into slices.
     pub keeps_window: bool,
-    /// True if the filter grows and shrinks with the number of keys, up to `max_memory`.
+    /// True if new slices adapt to the number of keys in the stream, up to `max_memory`. The options in [`Growth`] apply only to such a
+    /// kind.
     pub grows: bool,
     /// True if a key can be deleted.
     pub can_retract: bool,
@@ -47,7 +49,7 @@ pub enum Size {
 pub struct Demand {
     /// Number of distinct keys in a window.
     pub keys: u64,
-    /// Maximum share of unseen keys that may be reported as seen.
+    /// Maximum share of unseen keys that may be reported as seen when the filter has `keys` keys.
     pub rate: f64,
     /// Memory in bytes, for kinds that are sized by memory.
     pub bytes: u64,
@@ -67,13 +69,13 @@ pub struct Demand {
 /// # Ok::<(), &str>(())
 /// ```
 pub trait Sizing {
-    /// Creates an empty filter.
+    /// Creates an empty filter of this size.
     fn build(&self, window: Window) -> Box<dyn Filter>;
 
     /// Returns the number of keys that the filter is planned to remember at a time.
     fn capacity(&self, window: Window) -> u64;
 
-    /// Returns the memory at capacity, in bytes.
+    /// Returns the memory at capacity, in bytes, without layers that an overfull filter chains.
     fn bytes(&self, window: Window) -> u64;
 
     /// Returns the memory of the filter, in bytes, after it has adapted to a stream with the planned number of keys in each window.
@@ -87,7 +89,8 @@ pub trait Sizing {
     /// Predicts the average false-positive rate over a window that has the planned number of keys.
     fn mean_rate(&self, window: Window) -> f64;
 
-    /// Returns the maximum number of bits, cells, or slots that a lookup of an absent key reads, and a description of these reads.
+    /// Returns the maximum number of bits, cells, or slots that a lookup of an absent key reads in a filter without chained layers, and a
+    /// description of these reads.
     fn reads(&self, window: Window) -> (u32, String);
 
     /// Returns the share of keys that are reported as unseen after `keys` other keys were inserted, or `None` if the kind keeps a window.
@@ -98,34 +101,26 @@ pub trait Sizing {
 
 /// The operations of a kind's [`Sizing`] with which the generated enums create and restore filters.
 pub(super) trait Row: Sizing + Sized {
-    /// Metadata of the kind's filter.
     type Metadata: Metadata;
 
-    /// Computes the size of a filter that meets these requirements.
     fn demanded(window: Window, demand: &Demand) -> Self;
 
     /// Returns a sizing for a filter of which only the metadata is known. The filter can be restored and merged, but must not get new
     /// keys, because its configured capacity and rate are unknown.
     fn stored(window: Window, metadata: &Self::Metadata) -> Self;
 
-    /// Creates the filter that metadata describes, with its bytes still zero. [`Filter::read_page`] fills them in.
     fn restore(self, window: Window, metadata: &Self::Metadata) -> Result<Box<dyn Filter>, MetadataError>;
 }
 
-/// Metadata of a kind's filter, without its bytes.
 pub(crate) trait Metadata {
-    /// Returns the fill level of the filter. `load` is 0, because the metadata lacks the planned fill level.
     fn usage(&self) -> Usage;
 
-    /// Returns the share of unseen keys that the filter reports as seen at its current fill level.
     fn estimate(&self) -> f64;
 
-    /// Returns the fill level of each slice, oldest first. Empty for kinds that do not store keys by slice.
     fn slices(&self) -> Vec<SliceUsage> {
         Vec::new()
     }
 
-    /// Returns the parts in which the filter is stored.
     fn parts(&self) -> Vec<Part>;
 }
 
@@ -183,7 +178,7 @@ macro_rules! kinds {
         }
 
         impl Spec {
-            /// Returns the kind.
+            /// Returns the kind of the filter.
             #[must_use]
             pub const fn kind(self) -> Kind {
                 match self {
@@ -191,7 +186,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Returns the size, for predictions.
+            /// Returns the size, which predicts rates and memory.
             #[must_use]
             pub fn sizing(&self) -> &dyn Sizing {
                 match self {
@@ -269,7 +264,7 @@ impl Demand {
 }
 
 impl Spec {
-    /// Creates an empty filter.
+    /// Creates an empty filter of this size.
     #[must_use]
     pub fn build(self, window: Window) -> Box<dyn Filter> {
         self.sizing().build(window)
@@ -281,7 +276,7 @@ impl Spec {
         self.sizing().capacity(window)
     }
 
-    /// Returns the memory at capacity, in bytes.
+    /// Returns the memory at capacity, in bytes, without layers that an overfull filter chains.
     #[must_use]
     pub fn bytes(self, window: Window) -> u64 {
         self.sizing().bytes(window)
@@ -289,7 +284,8 @@ impl Spec {
 }
 
 impl FilterMetadata {
-    /// Returns the fill level of the filter. `load` is 0, because the metadata lacks the planned fill level.
+    /// Returns the fill level of the filter. `load` is 0, because the metadata lacks the planned fill level, and `evicted` is 0. For
+    /// `stable`, `keys` counts all insertions.
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.of_kind().usage()
@@ -307,7 +303,7 @@ impl FilterMetadata {
         self.of_kind().slices()
     }
 
-    /// Returns the parts in which the filter is stored.
+    /// Returns the parts in which the filter is stored, each with the number of its stored pages.
     #[must_use]
     pub fn parts(&self) -> Vec<Part> {
         self.of_kind().parts()

@@ -5,11 +5,9 @@
 use super::*;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Number of keys per window, both planned and actual.
 const KEYS: u64 = 100_000;
 /// Number of windows before counting starts. The filter is then in its steady state.
 const BEFORE: u64 = 3;
-/// Number of windows in which false positives are counted.
 const COUNTED: u64 = 12;
 
 fn time(slices: u32) -> Window {
@@ -40,7 +38,6 @@ fn assert_mean(what: &str, spec: Spec, window: Window) -> u64 {
     bytes
 }
 
-/// Returns the sizing of an aging filter for this window and highest rate.
 fn aging(window: Window, peak: f64, growth: Growth) -> AgingSizing {
     AgingSizing::new(window, KEYS, peak).with_growth(growth)
 }

@@ -2,8 +2,11 @@
 //!
 //! This module owns the trait [`Filter`], the kinds of filters, and the exact store. Code here does no I/O and reads no clock: time comes
 //! from the records. Its only randomness is a generator whose state is part of a filter. A filter must never forget a key within its
-//! window, except for [`Stable`], which does not guarantee a window. The only other error is a false positive: an unseen key that is
-//! reported as seen. The macro `kinds!` generates [`Kind`] and [`Spec`] from the table below.
+//! window. There are three exceptions: [`Stable`] does not guarantee a window, an [`Aging`] filter can be configured to forget its oldest
+//! keys at its maximum memory ([`AtMaxMemory::EvictOldest`]), and removing a key that was never inserted may remove a different key. The
+//! only other error is a false positive: an unseen key that is reported as seen.
+//!
+//! The macro `kinds!` generates [`Kind`], [`Spec`], and [`FilterMetadata`] from the table below.
 
 pub mod aging;
 mod bloom;
@@ -61,17 +64,17 @@ use std::fmt;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Filter: Any + fmt::Debug + Send + Sync {
-    /// Precomputes the lookups of these keys, without changing any answer. Call it with a batch of 16 to 64 keys just before looking them
-    /// up, so that their cache misses overlap.
+    /// Prepares the next lookups of these keys, so that their cache misses overlap. Changes no answer. Call this method with 16 to 64 keys
+    /// just before you look them up. The default implementation does nothing.
     fn prefetch(&mut self, _fingerprints: &[Fingerprint]) {}
 
-    /// True if the key is remembered. Also true for some unseen keys, the false positives, at the planned rate. If the kind guarantees a
-    /// window, never false for a key that was inserted within the window.
+    /// True if the key is remembered, and also for some keys that were never inserted: the false positives. If the kind keeps a window
+    /// ([`Properties::keeps_window`]), the answer is never false for a key that was inserted within the window and not removed.
     #[must_use]
     fn contains(&self, fingerprint: Fingerprint) -> bool;
 
-    /// Looks up many keys at once, in a fraction of the time of single lookups. For each key that is remembered, sets the entry of `seen`
-    /// at the same index to true.
+    /// Looks up keys. For each key that is remembered, sets the entry of `seen` at the same index to true. Leaves the other entries
+    /// unchanged. [`Aging`] and [`Cuckoo`] do this in a fraction of the time of single lookups.
     fn contains_each(&self, fingerprints: &[Fingerprint], seen: &mut [bool]) {
         fingerprints.iter().zip(seen).for_each(|(&fingerprint, seen)| *seen |= self.contains(fingerprint));
     }
@@ -79,7 +82,7 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// Inserts a key.
     ///
     /// # Errors
-    /// Returns [`CapacityError`] if there is no room. The key is then not remembered, and nothing is forgotten.
+    /// Returns [`CapacityError`] if there is no room. The key is then not remembered.
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError>;
 
     /// Looks up a key, and inserts it unless it is remembered. Returns true if it was remembered.
@@ -102,25 +105,29 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
         check_and_insert_one_by_one(self, fingerprints, seen)
     }
 
-    /// Renews a remembered key: its window starts again, as if the key were inserted now. Returns true if the state changed.
+    /// Renews a key: its window starts again, as if the key were inserted now. A key that is not remembered is inserted. Returns true if
+    /// the state changed.
     ///
     /// # Errors
-    /// Returns [`CapacityError`] if there is no room. The state is then unchanged.
+    /// Returns [`CapacityError`] if there is no room. The key is then not renewed.
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError>;
 
-    /// Deletes a key, if the kind supports deletion. Returns true if a key was deleted.
+    /// Deletes a key if the kind can ([`Properties::can_retract`]), or one copy of a key that was inserted several times. Returns true if a
+    /// key was deleted. If the key was never inserted, this may be a different key, with the probability of a false positive.
     fn remove(&mut self, _fingerprint: Fingerprint) -> bool {
         false
     }
 
-    /// Merges another filter with the same kind, window, and layout into this filter, which then remembers the keys of both. The merged
-    /// filter is fuller, so its false-positive rate is higher.
+    /// Merges another filter with the same kind, window, and layout into this filter, which then remembers the keys of both that are within
+    /// the window of the later one. The merged filter is fuller, so its false-positive rate is higher.
     ///
     /// # Errors
-    /// Returns [`MergeError`] if the filters do not match. The state is then unchanged.
+    /// Returns [`MergeError`] if the filters do not match, or if there is not enough memory. The state is then unchanged, with one
+    /// exception: after [`MergeError::Memory`], a cuckoo filter may already contain some of the other filter's keys.
     fn union(&mut self, other: &dyn Filter) -> Result<(), MergeError>;
 
-    /// Advances stream time to `time`, and forgets keys that have left the window. A time before the current stream time has no effect.
+    /// Advances stream time to `time`, and forgets keys that have left the window. Has no effect in a window by count, for a kind without
+    /// slices, and if `time` is before the current stream time.
     fn advance(&mut self, time: Timestamp);
 
     /// Prepares the filter to insert keys from a changelog: moves to the slice that the changelog names for them (see
@@ -128,15 +135,16 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// earlier slice. In a window by time, [`Filter::advance`] moves to the slice instead.
     fn resume(&mut self, _slice: Slice, _replay_info: Option<u64>) {}
 
-    /// Returns the number that a changelog must store with the keys of a slice, so that inserting the keys again produces the same state:
-    /// the capacity of the slice, or the number of earlier insertions. Called after the first key that the changelog has of a slice.
+    /// Returns the number that a changelog must store with the keys of a slice, so that inserting the keys again produces the same state.
+    /// For `aging`, this is the capacity of the slice. For `stable`, it is the number of insertions before the last one. `None` for other
+    /// kinds, and before the first insertion. Called after the first key that the changelog has of a slice.
     #[must_use]
     fn replay_info(&self) -> Option<u64> {
         None
     }
 
-    /// Returns a number that rises as keys expire, and never falls. For kinds with slices, this is the slice. For other kinds, it is the
-    /// number of insertions, divided by the average number of insertions for which a key is remembered.
+    /// Returns a number that rises as keys expire. For kinds with slices, this is the current slice, or slice 0 until the first time is
+    /// known. For other kinds, it is the number of insertions, divided by the average number of insertions for which a key is remembered.
     #[must_use]
     fn expiry_clock(&self) -> Slice {
         self.slice().unwrap_or_default()
@@ -146,7 +154,8 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     #[must_use]
     fn slice(&self) -> Option<Slice>;
 
-    /// Returns the last slice into which a key was inserted. `None` if the key is not remembered, or if the kind does not store slices.
+    /// Returns the last slice into which a key was inserted. `None` if the key is not remembered, or if the kind does not store slices. For
+    /// a false positive, returns the slice of a different key.
     #[must_use]
     fn slice_of(&self, _fingerprint: Fingerprint) -> Option<Slice> {
         None
@@ -156,7 +165,7 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     #[must_use]
     fn usage(&self) -> Usage;
 
-    /// Returns the metadata of the filter: its whole state except the bytes of its pages.
+    /// Returns the metadata of the filter: everything that a checkpoint stores of it, except the bytes of its pages.
     #[must_use]
     fn metadata(&self) -> FilterMetadata;
 
@@ -173,7 +182,7 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// Returns [`MetadataError::Page`] if the filter has no such page, or the length is wrong.
     fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), MetadataError>;
 
-    /// Marks all pages as stored.
+    /// Marks all pages as stored. Call this method after a checkpoint has written the dirty pages.
     fn mark_clean(&mut self);
 
     /// Marks all pages that contain data as dirty, so that the next checkpoint stores them all. Needed if the stored pages are gone.
@@ -221,9 +230,9 @@ kinds! {
 /// A part of a filter that is stored and dropped as a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Slice of the part, as in [`PageId`].
+    /// Slice of the part, as in [`PageId::slice`].
     pub slice: Slice,
-    /// Layer of the part, as in [`PageId`].
+    /// Layer of the part, as in [`PageId::layer`].
     pub layer: usize,
     /// Number of pages that contain data, and are therefore stored.
     pub pages: u64,
@@ -232,11 +241,11 @@ pub struct Part {
 /// The fill level of a filter, from [`Filter::usage`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// Number of keys remembered, counting repeated insertions.
+    /// Number of keys remembered, counting repeated insertions. For `stable`, an estimate.
     pub keys: u64,
     /// Number of keys inserted since the current slice started. For kinds without slices, the number of keys ever inserted.
     pub open_keys: u64,
-    /// Memory of the bits, in bytes.
+    /// Memory of the bits, cells, or slots, in bytes.
     pub bytes: u64,
     /// Current fill level divided by the planned fill level. Above 1, the filter is overfull. [`Properties::overfull`] describes what it
     /// does then.
@@ -249,26 +258,25 @@ pub struct Usage {
 /// The fill level of one slice of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceUsage {
-    /// Number of the slice.
+    /// Number of the slice, as in [`Filter::slice`].
     pub slice: Slice,
-    /// Number of keys inserted.
+    /// Number of keys inserted into the slice, counting repeated insertions.
     pub keys: u64,
-    /// Planned number of keys.
+    /// Planned number of keys. The slice chains another layer above that number.
     pub capacity: u64,
-    /// Memory, in bytes.
+    /// Memory of all layers of the slice, in bytes.
     pub bytes: u64,
 }
 
-/// Predicted behavior of a filter at some load, from [`Sizing::predicted`].
+/// Predicted false-positive rate and memory of a filter at some load, from [`Sizing::predicted`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Prediction {
     /// Share of unseen keys that are reported as seen.
     pub rate: f64,
-    /// Memory, in bytes.
+    /// Memory of the filter, in bytes.
     pub bytes: u64,
 }
 
-/// Default implementation of [`Filter::check_and_insert_each`], for kinds without a faster one.
 fn check_and_insert_one_by_one<F: Filter + ?Sized>(
     filter: &mut F,
     fingerprints: &[Fingerprint],
@@ -281,17 +289,17 @@ fn check_and_insert_one_by_one<F: Filter + ?Sized>(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CapacityError {
-    /// This machine has no memory left for another part of the filter.
+    /// This machine does not have enough memory for another part of the filter, or a cuckoo filter has reached 256 GiB.
     #[error(
         "this machine does not have enough memory to grow the filter; give this process more memory, or start more workers on other machines"
     )]
     Memory,
-    /// The filter has reached its maximum memory.
+    /// The filter has reached its maximum memory, and [`Growth::at_max`] is [`AtMaxMemory::Stop`].
     #[error(
         "the filter has reached its max_memory; raise max_memory or capacity, or set at_max_memory to choose what happens at the limit"
     )]
     MaxMemory,
-    /// Too many fingerprints wait for a checkpoint.
+    /// More than 16 million changes of an exact store wait for a checkpoint.
     #[error(
         "too many fingerprints are waiting for a checkpoint; free disk space for the state directory, or check the log for the reason why checkpoints fail"
     )]
@@ -302,20 +310,22 @@ pub enum CapacityError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MergeError {
-    /// The filters are of different kinds.
+    /// The filters are of different kinds, or only one of two states has a filter or an exact store.
     #[error("the filters are of different kinds")]
     Kind,
     /// The windows of the filters differ.
     #[error("the windows differ in length or number of slices")]
     Window,
-    /// The sizes of the filters differ.
+    /// Layers, tables, or cells of the filters differ in size.
     #[error("the filters differ in size; only filters with the same capacity, rate, and slices can be merged")]
     Size,
     /// The windows count keys. Each filter has counted its own keys, so their slices do not match.
     #[error("windows by count cannot be merged, because each counts its own keys")]
     Counted,
     /// One filter has keys, but has never seen a time, so the slice of its keys is unknown.
-    #[error("one of the filters has not seen a record with a timestamp yet")]
+    #[error(
+        "the filters cannot be merged, because one of them has keys but no stream time yet, so the age of its keys is unknown; merge after the worker has read a record with a timestamp"
+    )]
     Untimed,
     /// Both states store the last content of each key. If the contents of a key differ, it is unknown which one is newer.
     #[error("states of `emit = \"on_change\"` cannot be merged, because it is unknown which content of a key is newer")]
@@ -330,26 +340,27 @@ pub enum MergeError {
 pub struct PageId {
     /// Slice of the generation. [`Slice::FIRST`] for kinds that do not store each generation in pages of its own.
     pub slice: Slice,
-    /// Number of the layer within the generation. A generation has more than one layer if it was overfull.
+    /// Number of the layer within the generation. A generation has more than one layer if it was overfull. For a cuckoo filter, the name of
+    /// the table ([`cuckoo::LayerMetadata::name`]).
     pub layer: usize,
     /// Number of the page within the layer.
     pub page: usize,
 }
 
-/// Reason why stored state does not belong to this filter.
+/// The reason why a filter cannot be restored from stored state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetadataError {
     /// The stored filter is of a different kind, or a filter or exact store is missing or unexpected.
-    #[error("the stored filter has a different kind than the configured one")]
+    #[error("the stored filter or exact store does not match the settings of the checkpoint")]
     Kind,
-    /// There are more generations than the window has, or they are out of order or outside the window.
+    /// The stored slices contradict the window. For example, their number differs, they are out of order, or they are outside the window.
     #[error("the stored generations do not match the window")]
     Generations,
     /// The stored size is impossible, or this machine does not have enough memory for it.
     #[error("the stored filter has an invalid size, or this machine does not have enough memory for it")]
     Size,
-    /// The current slice of the stored filter is not the slice of the stored stream time.
+    /// The current slice of the stored filter or exact store is not the slice of the stored stream time.
     #[error("the stored filter does not match the stream time")]
     StreamTime,
     /// The filter has no such page, or the page has the wrong length.

@@ -1,4 +1,4 @@
-//! The bytes of a filter, and which of its pages have changed since they were stored.
+//! The bytes of a filter, and a status for each page: never written, changed, or stored.
 //!
 //! The memory comes directly from the operating system: zeroed, allocated on first access, and in huge pages if available. With huge
 //! pages, a random lookup avoids a TLB miss. This module must never interpret the bytes.
@@ -40,19 +40,17 @@ impl PagedBuffer {
         Some(Self { bytes: map, pages: vec![Page::Clear; bytes.div_ceil(PAGE_BYTES)] })
     }
 
-    /// Returns the bytes for reading.
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Returns the bytes for writing. Call [`PagedBuffer::touch`] for each position that changed.
+    /// The caller must call [`PagedBuffer::touch`] for each byte that it changes.
     #[inline]
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
-    /// Records that the byte at `offset` was changed.
     #[inline]
     pub(super) fn touch(&mut self, offset: usize) {
         self.pages[offset / PAGE_BYTES] = Page::Dirty;
@@ -69,7 +67,6 @@ impl PagedBuffer {
         }
     }
 
-    /// Returns the numbers of the pages whose stored copy is missing or out of date.
     pub(super) fn dirty_pages(&self) -> impl Iterator<Item = usize> {
         self.pages.iter().enumerate().filter_map(|(number, &page)| (page == Page::Dirty).then_some(number))
     }
@@ -79,12 +76,10 @@ impl PagedBuffer {
         self.pages.iter().filter(|&&page| page != Page::Clear).count() as u64
     }
 
-    /// Marks all pages as stored.
     pub(super) fn mark_clean(&mut self) {
         self.pages.iter_mut().filter(|page| **page == Page::Dirty).for_each(|page| *page = Page::Stored);
     }
 
-    /// Marks all pages that were ever written to as dirty, so that the next checkpoint stores them again.
     pub(super) fn mark_stale(&mut self) {
         self.pages.iter_mut().filter(|page| **page == Page::Stored).for_each(|page| *page = Page::Dirty);
     }

@@ -58,7 +58,7 @@ fn poisson(load: f64, count: f64) -> f64 {
     logarithm.exp()
 }
 
-/// False-positive rate of a filter with this layout that holds `keys`.
+/// False-positive rate of one filter with this layout into which `keys` were inserted.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "sizes far below 2^52")]
 pub(super) fn shape_rate(layout: BloomLayout, keys: f64) -> f64 {
@@ -111,7 +111,7 @@ impl Words {
 
     /// Probability that all bits of an absent key are set in a block. The argument has the probabilities that the bits of
     /// [`Words::left_clear`] are clear. The words are not independent, because a key that sets bits in one word sets fewer bits in others.
-    /// The second factor corrects each pair of words for that.
+    /// The quotients correct each pair of words for that.
     fn hit_rate(&self, [one, two, one_one, one_two, two_two]: [f64; 5]) -> f64 {
         let (single, double) = (1.0 - one, 1.0 - 2.0 * one + two);
         let doubles = 1.0 - 4.0 * one + 2.0 * two + 4.0 * one_one - 4.0 * one_two + two_two;
@@ -189,7 +189,6 @@ fn best_k(bits_per_key: f64, blocks_per_key: u32) -> (u32, f64) {
 mod tests {
     use super::*;
 
-    /// False-positive rate of a blocked filter with `bits_per_key`, and `k` different bits per key.
     fn blocked_rate(bits_per_key: f64, k: u32) -> f64 {
         spread_rate(bits_per_key, 1, k)
     }

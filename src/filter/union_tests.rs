@@ -6,14 +6,12 @@ use proptest::prelude::*;
 
 const WINDOW: Window = Window::Time { slice_ms: 10, slices: 3 };
 
-/// Returns a spec for each kind, or only for kinds that keep a window.
 fn specs(window: Window, keys: u64, keep_window: bool) -> Vec<Spec> {
     let demand = Demand { bytes: keys * 1_000, ..Demand::new(keys, 1e-9) };
     let kinds = Kind::ALL.iter().filter(|kind| kind.properties().keeps_window || !keep_window);
     kinds.filter_map(|kind| kind.spec(window, &demand)).collect()
 }
 
-/// Returns a filter into which the keys were inserted. Each key has a number and a time.
 fn filter_with(spec: Spec, keys: &[(u64, i64)]) -> Box<dyn Filter> {
     filter_with_window(WINDOW, spec, keys)
 }
@@ -64,7 +62,6 @@ proptest! {
             let there = ours.iter().chain(&theirs).any(|&(other, time)| other == number && kept(time));
             prop_assert_eq!(own.contains(key(number)), there, "{}", number);
         }
-        // The merged state can be stored and restored like any other.
         let mut again = spec.restore(WINDOW, &own.metadata()).unwrap();
         let pages = stored(&mut *own);
         for (id, bytes) in &pages {

@@ -57,10 +57,10 @@ use std::thread::JoinHandle;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The configuration has no key space, or has a key space that cannot be followed.
+    /// `state.changelog` is false, or the configuration has a key space that cannot be followed. The message states what to change.
     #[error("{0}")]
     Config(String),
-    /// A Kafka error.
+    /// A Kafka client cannot be created, for example because librdkafka rejects a property, or it cannot continue.
     #[error(transparent)]
     Kafka(#[from] broker::Error),
 }
@@ -105,7 +105,8 @@ impl Follower {
     /// Starts to follow. Does not wait for brokers or for a state. Until they are available, every answer is [`Answer::Unknown`].
     ///
     /// # Errors
-    /// Returns an error if the configuration has a key space that cannot be followed, or librdkafka rejects a property.
+    /// Returns an error if `state.changelog` is false, if the configuration has a key space that cannot be followed, or if librdkafka
+    /// rejects a property.
     pub fn start(config: &Arc<Config>) -> Result<Self, Error> {
         Self::start_on(&KafkaBroker::new(Arc::new(Stats::new(config))), config)
     }
@@ -146,13 +147,13 @@ impl Follower {
         Self { spaces, stop: Arc::default(), ending: Arc::default(), threads: Vec::new() }
     }
 
-    /// The key spaces, in the order of the configuration.
+    /// Returns all key spaces, in the order of the configuration.
     #[must_use]
     pub fn spaces(&self) -> &[Space] {
         &self.spaces
     }
 
-    /// Returns the key space with this name.
+    /// Returns the key space with this name, or `None` if the configuration has no such key space.
     #[must_use]
     pub fn space(&self, name: &str) -> Option<&Space> {
         self.spaces.iter().find(|space| space.name() == name)
@@ -180,7 +181,8 @@ impl Drop for Follower {
 pub struct End(Arc<Ending>);
 
 impl End {
-    /// Waits until the follower cannot continue, and returns the reason. Never returns if the follower is dropped.
+    /// Waits until the follower cannot continue, and returns the reason. Only one call gets the reason. All other calls block forever, even
+    /// if the follower is dropped.
     #[must_use]
     pub fn wait(&self) -> Error {
         let mut failure = self.0.failure.lock().unwrap_or_else(PoisonError::into_inner);

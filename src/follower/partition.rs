@@ -50,7 +50,6 @@ struct Estimate {
     rate: f64,
 }
 
-/// A followed partition.
 #[derive(Debug)]
 pub(super) struct Partition {
     pub(super) number: i32,
@@ -60,7 +59,7 @@ pub(super) struct Partition {
     /// The time up to which all commits are applied, in milliseconds since the epoch: a request at that time showed no later commits. 0
     /// before the first request.
     as_of: AtomicI64,
-    /// The reason why the partition cannot be followed, if there is one.
+    /// The reason why the partition cannot be followed. Empty unless `progress` is `BROKEN`.
     broken: Mutex<String>,
     estimate: Mutex<Option<Estimate>>,
     /// The number of keys applied since the start. If the changelog is loaded again, its keys count again.
@@ -80,7 +79,6 @@ impl Partition {
         }
     }
 
-    /// Locks the state for a change.
     pub(super) fn write(&self) -> RwLockWriteGuard<'_, Dedup> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -98,7 +96,6 @@ impl Partition {
         drop(old);
     }
 
-    /// Marks the partition as impossible to follow.
     pub(super) fn set_broken(&self, message: String) {
         *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = message;
         self.progress.store(BROKEN, Ordering::Release);
@@ -110,7 +107,7 @@ impl Partition {
         self.progress.store(u32::try_from(permille).unwrap_or(0).min(ALL - 1), Ordering::Release);
     }
 
-    /// Marks the changelog as completely applied.
+    /// Marks the changelog as completely applied. The partition can answer only if `standing` is [`Standing::Complete`].
     pub(super) fn set_applied(&self, standing: Standing) {
         self.progress.store(APPLIED + standing as u32, Ordering::Release);
     }
@@ -119,13 +116,12 @@ impl Partition {
         self.progress.load(Ordering::Acquire) == READY
     }
 
-    /// Sets the time up to which all commits are applied.
     pub(super) fn set_as_of(&self, time: Timestamp) {
         // An earlier time is accepted, because the clock may have been set back.
         self.as_of.store(time, Ordering::Relaxed);
     }
 
-    /// Returns the time up to which all commits are applied, or `None` before the partition is ready.
+    /// Returns the time up to which all commits are applied, or `None` while the partition is not ready.
     pub(super) fn as_of(&self) -> Option<Timestamp> {
         Some(self.as_of.load(Ordering::Relaxed)).filter(|&time| time > 0 && self.is_ready())
     }
@@ -163,7 +159,8 @@ impl Partition {
         (state.usage(), state.rules().capacity().unwrap_or(0), state.stream_time())
     }
 
-    /// Returns the estimated false-positive rate of the filter. The estimate may be a second old.
+    /// Returns the estimated false-positive rate of the filter. The estimate is up to a second old, or older if the number of keys has
+    /// hardly changed since.
     pub(super) fn rate(&self) -> f64 {
         let mut estimate = self.estimate.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = &*estimate

@@ -8,14 +8,14 @@ use std::time::Duration;
 /// The maximum number of fingerprints for which [`Query::clear`] keeps the buffers.
 const KEYS: usize = 1 << 14;
 
-/// The answer for a key.
+/// The answer for a key of a [`Query`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The key was seen, or the filter has a false positive. A record with the key would be dropped.
+    /// The key was seen, or the filter has a false positive. The next record with the key would be a duplicate.
     Seen,
     /// The key was not seen within its window, as of the last known commit.
     Unseen,
-    /// The key was not found, but some partitions could not answer.
+    /// The key was not found in the partitions that could answer, but it may be in others.
     Unknown,
 }
 
@@ -23,32 +23,32 @@ pub enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// The changelog was not found yet.
+    /// The changelog does not exist yet, or the brokers have not answered yet.
     #[error(
         "changelog {changelog} has not been found yet; check that a worker is running with this configuration, and that the brokers are reachable"
     )]
     Nothing {
-        /// The changelog topic.
+        /// The name of the changelog topic.
         changelog: String,
     },
     /// A partition is being loaded from its changelog.
     #[error("partition {partition} is being loaded from its changelog, {percent} % so far")]
     Loading {
-        /// The partition number.
+        /// One of the partitions that are being loaded.
         partition: i32,
-        /// The loading progress.
+        /// The share of its changelog that is applied, in percent, at most 99.
         percent: u32,
     },
     /// The changelog of a partition has no record yet.
     #[error("the changelog of partition {partition} is empty; check that a worker is running with this configuration")]
     Unowned {
-        /// The partition number.
+        /// One of the partitions whose changelog is empty.
         partition: i32,
     },
     /// The worker is still restoring a partition, and its changelog lacks keys that were emitted.
     #[error("the worker is warming up partition {partition} from the input, and has not logged all of its keys yet")]
     WarmingUp {
-        /// The partition number.
+        /// One of the partitions that are being warmed up.
         partition: i32,
     },
     /// This server does not follow a partition that may contain the key.
@@ -56,15 +56,15 @@ pub enum Unavailable {
         "the key may be in partition {partition}, which is not in this server's serve.partitions; ask a server that follows this partition"
     )]
     NotFollowed {
-        /// The partition number.
+        /// One of the partitions that this server does not follow.
         partition: i32,
     },
     /// The changelog has none of the partitions in `serve.partitions`.
     #[error("serve.partitions contains none of the {partitions} partitions of {changelog}; add some of them, or remove the option")]
     NonePresent {
-        /// The changelog topic.
+        /// The name of the changelog topic.
         changelog: String,
-        /// The number of its partitions.
+        /// The number of partitions of the changelog.
         partitions: usize,
     },
     /// The worker's key or window settings differ from this configuration.
@@ -73,12 +73,12 @@ pub enum Unavailable {
     /// The brokers have not answered for longer than `serve.max_staleness`.
     #[error("the brokers last answered {} s ago, which is longer than serve.max_staleness ({} s)", .age.as_secs(), .most.as_secs_f64())]
     Stale {
-        /// The time since the last answer.
+        /// The time since the brokers last answered, for the partition with the oldest answer.
         age: Duration,
-        /// The maximum staleness.
+        /// The value of `serve.max_staleness`.
         most: Duration,
     },
-    /// The state cannot be read.
+    /// The changelog has an invalid record, or the state cannot be read. Holds the error message.
     #[error("{0}")]
     Broken(String),
 }
@@ -103,7 +103,7 @@ pub struct Query {
 }
 
 impl Query {
-    /// Removes all keys, and releases excess memory.
+    /// Removes all keys. Keeps the buffers for the next keys, unless they have become large.
     pub fn clear(&mut self) {
         if self.fingerprints.len() > KEYS {
             *self = Self::default();
@@ -121,7 +121,7 @@ impl Query {
         self.partitions.truncate(end);
     }
 
-    /// The number of keys.
+    /// Returns the number of keys, each of which gets one answer.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.ends.len()

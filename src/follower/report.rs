@@ -14,29 +14,30 @@ use std::sync::atomic::Ordering;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct SpaceReport {
-    /// The number of followed changelog partitions.
+    /// The number of changelog partitions that this process follows.
     pub partitions: usize,
-    /// The number of followed partitions that are ready.
+    /// The number of these partitions that can answer.
     pub ready: usize,
     /// The reason why some answers are unknown, if there is one.
     pub unavailable: Option<Unavailable>,
-    /// The time up to which all commits are known, in milliseconds since the epoch.
+    /// The time up to which all commits are known, in milliseconds since the epoch. `None` until it is known for all followed partitions.
     pub as_of: Option<Timestamp>,
     /// The latest stream time of the partitions, in milliseconds since the epoch.
     pub stream_time: Option<Timestamp>,
-    /// The number of remembered keys.
+    /// The number of remembered keys. A key that is in two partitions counts twice.
     pub keys: u64,
-    /// The number of keys that the filters are sized for.
+    /// The number of keys that the filters of all followed partitions are sized for.
     pub capacity: u64,
     /// The memory of the filters, in bytes.
     pub bytes: u64,
-    /// The estimated false-positive rate of a lookup, in one partition or in all, depending on how many partitions a key is looked up in.
+    /// The estimated false-positive rate of a lookup: the rate of the worst partition if a lookup asks only one partition, or the combined
+    /// rate if it asks all.
     pub rate: f64,
     /// The number of keys applied from the changelog since the start.
     pub applied: u64,
-    /// The number of times that a partition was loaded again.
+    /// The number of times that a partition was loaded again, for example because its changelog was recreated.
     pub restarts: u64,
-    /// The numbers of answers: seen, unseen, and unknown.
+    /// The numbers of answers since the start: seen, unseen, and unknown.
     pub answers: [u64; 3],
 }
 
@@ -57,7 +58,7 @@ impl Space {
         })
     }
 
-    /// Returns the current status.
+    /// Returns the current status of the key space. Estimating the rate of large filters takes milliseconds per partition.
     #[must_use]
     pub fn report(&self) -> SpaceReport {
         let mut report = SpaceReport {

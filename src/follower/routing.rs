@@ -6,7 +6,6 @@
 use crate::config::{KeySpace, Partitioner, Topic};
 use crate::key::{Fingerprint, Part};
 
-/// The way to find the partition of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Routing {
     /// The key may be in any partition.
@@ -39,7 +38,7 @@ impl Routing {
     }
 }
 
-/// Returns the partition that a producer with this partitioner chooses for a record key.
+/// Returns the partition that a producer with this partitioner chooses for a record key, or `None` if the choice is random.
 pub(crate) fn partition_of(partitioner: Partitioner, key: &[u8], partitions: u32) -> Option<u32> {
     let partitions = partitions.max(1);
     match partitioner {

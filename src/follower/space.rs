@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-/// A followed key space.
+/// A key space of a [`Follower`](super::Follower), for lookups of its keys.
 #[derive(Debug)]
 pub struct Space {
     name: String,
@@ -34,9 +34,9 @@ pub struct Space {
     written: Origin,
     /// The origin of this follower's states. Differs from `written` if the follower has a filter of its own.
     origin: Origin,
-    /// The partitions by number. `None` if a partition is not followed.
+    /// The partitions by number. `None` if a partition is not followed, or not known yet. Empty until the changelog is found.
     partitions: RwLock<Vec<Option<Arc<Partition>>>>,
-    /// The number of partitions, for lookups without the lock.
+    /// The length of `partitions`, for lookups without the lock.
     count: AtomicU32,
     /// True if the number of partitions has changed since the start. Old keys may then be in another partition than
     /// their hash selects now.
@@ -90,19 +90,19 @@ impl Space {
         })
     }
 
-    /// The name of the key space.
+    /// Returns the name, as `space` sets it for the topics.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The window of the key space.
+    /// Returns the window for which a key stays seen.
     #[must_use]
     pub const fn window(&self) -> Window {
         self.topic.window
     }
 
-    /// The filter that this follower uses.
+    /// Returns the filter of this follower: the entry in `serve.filters`, or else the worker's filter without its exact store.
     #[must_use]
     pub const fn filter(&self) -> &Filter {
         &self.topic.filter
@@ -120,7 +120,8 @@ impl Space {
     /// Adds a key to a query, given the texts of its parts. See [`KeySpec::fingerprints_of_texts`].
     ///
     /// # Errors
-    /// Returns [`LookupError`] if no topic of the space has such keys. The query is unchanged.
+    /// Returns [`LookupError`] if no topic of the space has such keys, or if the texts have too many interpretations. The query is then
+    /// unchanged.
     #[expect(clippy::needless_pass_by_value, reason = "an iterator that the caller creates")]
     pub fn add<'t>(&self, query: &mut Query, texts: impl ExactSizeIterator<Item = &'t [u8]> + Clone) -> Result<(), LookupError> {
         let is_routed = self.routing != Routing::Any && !self.was_resized.load(Ordering::Relaxed);
@@ -257,9 +258,6 @@ impl Space {
         (age > most).then_some(Unavailable::Stale { age, most })
     }
 
-    // ---- Used by the applier and the watcher ----
-
-    /// Returns the topic-partition of a changelog partition.
     pub(super) fn changelog(&self, partition: i32) -> TopicPartition {
         TopicPartition { topic: self.changelog.clone(), partition }
     }
@@ -276,7 +274,6 @@ impl Space {
         self.origin
     }
 
-    /// True if this process must follow a partition.
     pub(super) fn follows(&self, partition: i32) -> bool {
         self.wanted.as_ref().is_none_or(|wanted| wanted.contains(partition))
     }

@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// Time between two rounds of requests.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Stop requests are noticed within this time.
 const TICK: Duration = Duration::from_millis(50);
@@ -22,30 +21,28 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The timeout of a request to the leader of a partition.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The timeout for a partition that did not answer in the previous round.
+/// The timeout for a partition that did not answer in the previous round, if other partitions answer in this round.
 const FAILING_TIMEOUT: Duration = Duration::from_secs(1);
 /// The number of failed requests to failing partitions after which the round ends.
 const FAILURES_MAX: usize = 2;
 
-/// The start and end of a changelog partition.
+/// The start and end of a changelog partition. Both are 0 if this process does not follow the partition.
 #[derive(Clone, Debug)]
 pub(super) struct Watermarks {
     /// The index of the space.
     pub(super) space: usize,
     pub(super) partition: i32,
-    /// The number of partitions.
+    /// The number of partitions of the changelog.
     pub(super) partitions: u32,
-    /// The first offset.
     pub(super) low: Offset,
     /// The offset after the last committed record.
     pub(super) end: Offset,
     /// The id of the topic, if brokers report ids.
     pub(super) log: Option<Arc<str>>,
-    /// The time of the request, in milliseconds since the epoch.
+    /// The time at which the round of requests started, in milliseconds since the epoch.
     pub(super) asked: Timestamp,
 }
 
-/// Asks the brokers until `stop` is set, and sends their answers.
 pub(super) fn run(config: &Config, spaces: &[Space], ends: &impl ChangelogEnds, stop: &AtomicBool, send: &Sender<Watermarks>) {
     let (mut reported, mut missing): (Option<Instant>, BTreeSet<&str>) = (None, BTreeSet::new());
     let mut failing = Failing::default();
@@ -64,7 +61,7 @@ pub(super) fn run(config: &Config, spaces: &[Space], ends: &impl ChangelogEnds, 
     }
 }
 
-/// Asks for all spaces once. Returns the last error.
+/// Asks for all partitions of all spaces once. Returns one of the errors, if there were any.
 fn round<'s>(
     spaces: &'s [Space],
     ends: &impl ChangelogEnds,
@@ -109,8 +106,8 @@ fn round<'s>(
 /// The index of a space, and a partition of its changelog.
 type Place = (usize, i32);
 
-/// Partitions that did not answer. In the next round, they are asked last and with a short timeout, so that an offline topic does not delay
-/// the answers for other topics.
+/// Partitions that did not answer. In the next round, they are asked last and, if another partition has answered, with a short timeout. So
+/// an offline topic does not delay the answers for other topics.
 #[derive(Debug, Default)]
 struct Failing(VecDeque<Place>);
 

@@ -18,12 +18,10 @@ const ENCODINGS: [(&[u8], &str); 3] = [
     (b"\xfe\xff", "it is in UTF-16; make the producer write UTF-8"),
 ];
 
-/// Returns the name of the compression, if the bytes start with known magic bytes.
 pub(crate) fn compression(bytes: &[u8]) -> Option<&'static str> {
     COMPRESSIONS.iter().find(|(magic, _)| bytes.starts_with(magic)).map(|&(_, name)| name)
 }
 
-/// Returns an error message with advice if a text is compressed, or begins with a byte-order mark.
 pub(crate) fn disguise(side: Side, text: &[u8]) -> Option<String> {
     if let Some(name) = compression(text) {
         let decode = if name == "gzip" && side == Side::Value { "set value_encoding = \"gzip\", or " } else { "" };

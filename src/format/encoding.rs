@@ -14,7 +14,7 @@ pub const DECODED_MAX: usize = 32 << 20;
 /// Before the next value is decoded, a buffer with more than this number of bytes is shrunk to this size.
 const KEPT: usize = 1 << 20;
 
-/// An encoding of a value.
+/// An encoding of whole record values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Encoding {
@@ -143,7 +143,6 @@ mod tests {
         assert_eq!(decoded(&[Encoding::Gzip, Encoding::Base64], &gzip(base64.as_bytes())), Ok(gzip_only.clone()));
         assert_eq!(decoded(&[Encoding::Gzip, Encoding::Base64, Encoding::Gzip], &gzip(base64.as_bytes())), Ok(text));
         assert_eq!(decoded(&[], b"x"), Ok(Vec::new()), "without an encoding, nothing is decoded");
-        // A gzip stream can have several members.
         assert_eq!(decoded(&[Encoding::Gzip], &[gzip(b"a"), gzip(b""), gzip(b"b")].concat()), Ok(b"ab".to_vec()));
     }
 

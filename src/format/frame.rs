@@ -54,12 +54,12 @@ pub struct Frame<'a> {
     pub body: &'a [u8],
 }
 
-/// A parsed frame.
+/// A parsed frame: the id of the schema and, for Protobuf, the message type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The id of the schema.
+    /// The id of the record's schema.
     pub schema: SchemaId,
-    /// The message indexes, for Protobuf.
+    /// The path to the message type in the schema, for Protobuf. Empty for other formats.
     pub indexes: Vec<usize>,
 }
 
@@ -81,13 +81,14 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// True if a record probably has a frame.
+/// True if a record probably has a frame: it begins with 0x00 or 0x01, and is long enough for a schema id.
 pub(crate) fn is_likely(record: &[u8]) -> bool {
     matches!((record.first(), record.len()), (Some(0), 5..) | (Some(1), 17..))
 }
 
 impl Head {
-    /// Parses a frame from [`Frame::split`].
+    /// Parses the bytes of a frame from [`Frame::split`], which must have been called with the same format. Otherwise, the result can be
+    /// `None`.
     #[must_use]
     pub fn of(format: Format, head: &[u8]) -> Option<Self> {
         let (schema, mut rest) = match *head.first()? {
@@ -106,7 +107,6 @@ impl Head {
     }
 }
 
-/// Returns the length of the frame at the start of some bytes.
 #[inline]
 fn length(format: Format, bytes: &[u8]) -> Result<usize, &'static str> {
     let id = match bytes.first() {

@@ -38,7 +38,7 @@ pub use scalar::Scalar;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Maximum number of nested containers that are read.
+/// Maximum number of nested containers. A text with more is an error, except that [`Extract::find`] accepts any depth in JSON.
 pub const DEPTH_MAX: usize = 64;
 
 /// Estimated memory of a linked Protobuf schema, in bytes per byte of its source.
@@ -73,9 +73,9 @@ impl fmt::Display for Format {
 /// A schema from a registry or a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schema {
-    /// The format of the records.
+    /// The format of the records that the schema describes.
     pub format: Format,
-    /// The schema itself.
+    /// The schema without its references.
     pub body: Body,
     /// The schemas that this schema refers to, directly or indirectly. Each schema comes after the schemas to which it refers.
     pub references: Vec<Reference>,
@@ -86,7 +86,7 @@ pub struct Schema {
 }
 
 impl Schema {
-    /// Combines a schema with its references.
+    /// Combines a schema with its references, which must be in the order of [`Self::references`].
     #[must_use]
     pub fn new(format: Format, body: Body, references: Vec<Reference>) -> Self {
         Self {
@@ -112,14 +112,14 @@ impl Schema {
 pub struct Reference {
     /// The name of the reference: the path of an import in Protobuf, a full name in Avro.
     pub name: String,
-    /// The schema itself.
+    /// The schema without its own references.
     pub body: Body,
 }
 
 /// The source of a schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Text: JSON for Avro, and a `.proto` file or a `FileDescriptorProto` in base64 for Protobuf.
+    /// Text: JSON for Avro and JSON Schema, and a `.proto` file or a `FileDescriptorProto` in base64 for Protobuf.
     Text(String),
     /// A `FileDescriptorSet`, as `protoc --include_imports --descriptor_set_out` writes it.
     Descriptors(Vec<u8>),
@@ -150,17 +150,17 @@ pub enum Message<'a> {
 #[error("{0}")]
 pub struct SchemaError(pub String);
 
-/// A record that does not match its schema.
+/// The error for a record that does not match its schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at byte {offset}: {what}")]
 pub struct Malformed {
-    /// The offset in the record, without its frame.
+    /// The offset of the problem in the record without its frame, in bytes.
     pub offset: usize,
     /// The problem at this offset, such as "the record ends within a string".
     pub what: &'static str,
 }
 
-/// A key or value that cannot be read. The caller adds the subject of the error message.
+/// The reason why a key or value cannot be read. The caller adds the subject of the error message.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unreadable {
@@ -170,7 +170,7 @@ pub enum Unreadable {
     /// The text has more than [`DEPTH_MAX`] nested containers.
     #[error("has more than {DEPTH_MAX} nested JSON containers")]
     Deep,
-    /// The record does not match its schema.
+    /// The Avro or Protobuf record does not match its schema.
     #[error("does not match its schema: {0}")]
     Schema(#[from] Malformed),
 }
@@ -202,11 +202,11 @@ pub enum Container {
     Array,
 }
 
-/// Receives everything in a record, in the order of the record.
+/// Receives everything in a record. The members of an object are in the order of the record, except in Protobuf.
 pub trait Visit {
     /// Receives a value that is not a container. Strings are already unescaped.
     fn scalar(&mut self, value: Scalar<'_>);
-    /// Starts a container.
+    /// Starts a container, which may be the whole record.
     fn open(&mut self, container: Container);
     /// Receives the name of the next member of an object.
     fn name(&mut self, name: &[u8]);
@@ -230,7 +230,7 @@ pub trait Extract {
     fn visit(&self, text: &[u8], buffers: &mut Buffers, visitor: &mut impl Visit) -> Result<(), Box<Unreadable>>;
 }
 
-/// Reads the records of any format.
+/// Finds the values at places in the records of any format.
 #[derive(Clone, Debug)]
 pub struct Extractor(Of);
 
@@ -250,16 +250,16 @@ impl Default for Extractor {
 }
 
 impl Extractor {
-    /// Creates an extractor for JSON.
+    /// Creates an extractor for places in JSON.
     #[must_use]
     pub const fn json(places: Places) -> Self {
         Self(Of::Json(JsonExtractor::new(places)))
     }
 
-    /// Compiles a schema for these places.
+    /// Compiles an extractor for places in the records of a schema. Only Protobuf uses `message`.
     ///
     /// # Errors
-    /// Returns [`SchemaError`] if the schema is invalid, or if the value at a place cannot be part of a key.
+    /// Returns [`SchemaError`] if the schema is invalid, if the value at a place cannot be part of a key, or if the format is JSON.
     #[cfg(feature = "formats")]
     pub fn compile(schema: &Schema, message: Message<'_>, places: &Places) -> Result<Self, SchemaError> {
         Ok(Self(match schema.format {
@@ -269,7 +269,7 @@ impl Extractor {
         }))
     }
 
-    /// Compiles a schema for these places.
+    /// Compiles an extractor for places in the records of a schema.
     ///
     /// # Errors
     /// Always returns an error, because this build supports only JSON.
@@ -278,7 +278,7 @@ impl Extractor {
         Err(SchemaError("this build of unseen supports only JSON; build it with the Cargo feature `formats`".to_owned()))
     }
 
-    /// True if no record of the schema can have a value at the place with this index.
+    /// True if no record of the schema can have a value at the place with this index. Always false for JSON.
     #[must_use]
     pub fn lacks(&self, place: usize) -> bool {
         let _ = place;

@@ -6,19 +6,19 @@ use super::DEPTH_MAX;
 use super::scalar::Scalar;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// An invalid JSON pointer.
+/// The reason why a JSON pointer is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PointerError {
-    /// A pointer that is invalid according to RFC 6901, or that is most likely in another notation, such as `JSONPath`.
+    /// The pointer is invalid according to RFC 6901, or is most likely in another notation, such as `JSONPath`.
     #[error("`{pointer}` is not a JSON pointer: {advice}")]
     Malformed {
-        /// The pointer as it was given.
+        /// The pointer as it is configured.
         pointer: String,
-        /// The correct form of the pointer.
+        /// What to do, such as ``write `/id` ``.
         advice: String,
     },
-    /// A pointer that is deeper than the maximum nesting of values.
+    /// The pointer has more steps than this maximum.
     #[error("a JSON pointer can have at most {0} steps")]
     Deep(usize),
 }
@@ -37,7 +37,7 @@ impl Places {
     /// Compiles RFC 6901 pointers.
     ///
     /// # Errors
-    /// Returns [`PointerError`] if a pointer is malformed.
+    /// Returns [`PointerError`] if a pointer is malformed or too deep.
     pub fn new<P: AsRef<str>>(pointers: impl IntoIterator<Item = P>) -> Result<Self, PointerError> {
         let mut places = Self::default();
         pointers.into_iter().try_for_each(|pointer| places.add(pointer.as_ref()))?;
@@ -47,7 +47,7 @@ impl Places {
     /// Adds the place of an RFC 6901 pointer.
     ///
     /// # Errors
-    /// Returns [`PointerError`] if the pointer is malformed.
+    /// Returns [`PointerError`] if the pointer is malformed or too deep.
     pub fn add(&mut self, pointer: &str) -> Result<(), PointerError> {
         self.root.add(pointer, self.count)?;
         self.count += 1;
@@ -61,14 +61,14 @@ impl Places {
         Self { reads_everything: true, ..self }
     }
 
-    /// Returns the number of places.
+    /// Returns the number of places. A pointer that was added twice counts twice.
     #[must_use]
     #[inline]
     pub const fn len(&self) -> usize {
         self.count
     }
 
-    /// True if there are no places.
+    /// True if there are no places, even if [`Self::and_everything`] was called.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
@@ -94,7 +94,6 @@ impl Places {
     }
 }
 
-/// A node in the tree of pointers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Node {
     /// The indexes of the pointers that end here. There can be more than one, because a pointer can be in the list twice.
@@ -104,7 +103,6 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Adds an RFC 6901 pointer with this slot.
     fn add(&mut self, pointer: &str, slot: usize) -> Result<(), PointerError> {
         let malformed = |advice| PointerError::Malformed { pointer: pointer.to_owned(), advice };
         if let Some(advice) = spelling_advice(pointer) {
@@ -148,7 +146,8 @@ impl Node {
     }
 }
 
-/// Returns advice for a path in the notation of `JSONPath`, jq, or a programming language.
+/// Returns advice for a path in the notation of `JSONPath`, jq, or a programming language. Returns `None` if the path looks like a JSON
+/// pointer.
 fn spelling_advice(path: &str) -> Option<String> {
     let is_pointer = path.is_empty() || path.starts_with('/');
     if path.split(['/', '.']).any(|step| step == "*" || step.ends_with("[*]") || step.ends_with("[]")) {

@@ -6,7 +6,7 @@ use super::{Format, Message, Schema};
 use std::fmt;
 use std::sync::Arc;
 
-/// A source of schemas.
+/// A source of schemas, such as a schema registry.
 pub trait Schemas: fmt::Debug + Send + Sync {
     /// Looks up a schema. Must not block for long, because the worker calls it for every record with a schema that has no extractor yet.
     fn get(&self, id: SchemaId) -> Lookup;
@@ -20,7 +20,7 @@ pub trait Schemas: fmt::Debug + Send + Sync {
 /// The result of a schema lookup.
 #[derive(Clone, Debug)]
 pub enum Lookup {
-    /// The schema.
+    /// The schema exists and can be used.
     Known(Arc<Schema>),
     /// The schema does not exist or cannot be used, with an error message.
     Unknown(Arc<str>),
@@ -41,7 +41,7 @@ impl Schemas for NoSchemas {
 /// The format of a topic's keys, or of its values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordFormat {
-    /// The format.
+    /// The serialization format, after frames and encodings are removed.
     pub format: Format,
     /// The schema of all records, from a file. If it is `None`, each record has a frame with the id of its schema, except in plain JSON.
     pub schema: Option<Arc<LocalSchema>>,
@@ -52,21 +52,21 @@ pub struct RecordFormat {
 /// A schema from a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalSchema {
-    /// The content of the file.
+    /// The schema that the file contains.
     pub schema: Schema,
-    /// The message type of the records, for Protobuf.
+    /// The full name of the message type of the records. `None` for the first message of a Protobuf file, and for other formats.
     pub message: Option<String>,
 }
 
 impl LocalSchema {
-    /// Returns the message type of the records.
+    /// Returns the message type of the records. By default, this is the first message of the file.
     #[must_use]
     pub fn message(&self) -> Message<'_> {
         self.message.as_deref().map_or(Message::First, Message::Named)
     }
 }
 
-/// The formats of a topic.
+/// The formats of a topic's record keys and record values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Formats {
     key: RecordFormat,
@@ -101,20 +101,20 @@ impl Formats {
         &self.value
     }
 
-    /// True if keys and values are both JSON without an encoding.
+    /// True if keys and values are both JSON without a frame or an encoding.
     #[must_use]
     #[inline]
     pub const fn is_plain_json(&self) -> bool {
         self.is_plain_json
     }
 
-    /// True if records need schemas from a registry.
+    /// True if record keys or values need schemas from a registry.
     #[must_use]
     pub fn needs_registry(&self) -> bool {
         [&self.key, &self.value].into_iter().any(RecordFormat::needs_registry)
     }
 
-    /// True if a record can have a frame in a header.
+    /// True if a record can have a frame with a schema id in a header.
     #[must_use]
     pub fn reads_headers(&self) -> bool {
         [&self.key, &self.value].into_iter().any(RecordFormat::is_framed)

@@ -1,15 +1,15 @@
-//! A scalar value of a field.
+//! The value of a field.
 //!
 //! Owns the text form of numbers and UUIDs, so that equal values of different formats are the same key. Must never allocate.
 
 use std::fmt::{self, Write as _};
 
-/// A scalar that borrows from its record.
+/// The value of a field. Text is borrowed from the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scalar<'a> {
-    /// Null.
+    /// Null, or the branch `null` of an Avro union.
     Null,
-    /// `true` or `false`.
+    /// The text `true` or `false`.
     Bool(&'a [u8]),
     /// A number as written: `1`, `1.0`, and `1e0` are three different keys.
     Number(&'a [u8]),
@@ -66,7 +66,7 @@ impl Scalar<'_> {
         Self::Bool(if value { b"true" } else { b"false" })
     }
 
-    /// Formats a number or a UUID.
+    /// Formats an integer, a decimal, or a UUID. For all other values, the result is empty.
     pub(crate) fn written(&self) -> Written {
         let mut room = Written { bytes: [0; Written::MAX], length: 0 };
         self.write(&mut room).expect("the buffer is large enough for any number and UUID");

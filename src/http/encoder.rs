@@ -17,10 +17,8 @@ pub(crate) fn render(metrics: impl Collector) -> String {
     text::encode(&mut text, &registry).map_or_else(|_| String::new(), |()| text)
 }
 
-/// Names and values of labels.
 pub(crate) type Labels<const N: usize> = [(&'static str, String); N];
 
-/// Encoder for metrics with all their label values.
 pub(crate) struct Encoder<'a>(DescriptorEncoder<'a>);
 
 impl<'a> Encoder<'a> {
@@ -65,7 +63,6 @@ impl<'a> Encoder<'a> {
         Ok(())
     }
 
-    /// Encodes a gauge, unless there is no value.
     pub(crate) fn gauge(&mut self, name: &str, help: &str, value: Option<f64>) -> Result<(), Error> {
         let Some(value) = value else { return Ok(()) };
         self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)

@@ -1,4 +1,4 @@
-//! The last hundred log lines, for the dashboard: rebalances, restores, aborts, errors.
+//! The last hundred log lines of level `info` and above, for the dashboard: rebalances, restores, aborts, errors.
 
 use crate::runtime;
 use crate::status::Event;
@@ -48,7 +48,6 @@ impl<S: Subscriber> Layer<S> for Events {
     }
 }
 
-/// A log line that is being formatted.
 #[derive(Default)]
 struct EventLine {
     message: String,

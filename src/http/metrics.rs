@@ -10,7 +10,6 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use std::fmt::Error;
 
-/// Renders all metrics in the `OpenMetrics` text format.
 pub fn render(status: Status) -> String {
     encoder::render(Metrics(status))
 }

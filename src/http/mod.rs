@@ -5,8 +5,8 @@
 //! | path | response |
 //! |---|---|
 //! | `/` | the dashboard, with `/dashboard.css` and `/dashboard.js` |
-//! | `/livez` | 200, or 503 if a worker thread hangs permanently |
-//! | `/readyz` | 200 while records are processed, otherwise 503 with the reason |
+//! | `/livez` | 200, or 503 if a worker thread has not made progress for over half an hour |
+//! | `/readyz` | 200 while records are processed or no topic matches a pattern yet, otherwise 503 with the reason |
 //! | `/metrics` | Prometheus metrics |
 //! | `/api/v1/status` | the complete status as JSON |
 //! | `/api/v1/schema` | the JSON schema of the status |
@@ -48,27 +48,22 @@ const CONNECTIONS_MAX: usize = 64;
 /// Content security policy: pages may load only resources from this process.
 const CONTENT_POLICY: &str = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'none'";
 
-/// The data that the endpoints show.
 #[derive(Clone, Debug)]
 pub struct View {
     pub config: Arc<Config>,
-    /// Counters and reports of the workers.
     pub stats: Arc<Stats>,
     /// The schema registry, if a topic needs one.
     pub registry: Option<Arc<Registry>>,
-    /// The last log lines.
     pub events: Events,
     /// True once the process is shutting down.
     pub stop: Arc<AtomicBool>,
     /// Instance ID of the process, set during startup.
     pub instance: Arc<OnceLock<String>>,
-    /// The disk of the state directory.
     pub disk: Disk,
     pub started: SystemTime,
 }
 
 impl View {
-    /// Returns the current status.
     #[must_use]
     pub fn status(&self) -> Status {
         let identity = Identity {
@@ -98,7 +93,6 @@ impl CurrentView {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the configuration and the counters.
     pub fn replace(&self, config: Arc<Config>, stats: Arc<Stats>) {
         let mut view = self.0.write().unwrap_or_else(PoisonError::into_inner);
         (view.config, view.stats) = (config, stats);
@@ -111,7 +105,7 @@ impl FromRef<CurrentView> for View {
     }
 }
 
-/// Listens on an address.
+/// Opens the socket of `http.listen`.
 ///
 /// # Errors
 /// Returns a message if the address cannot be used.
@@ -189,7 +183,8 @@ async fn livez(State(view): State<View>) -> Response {
 async fn readyz(State(view): State<View>) -> Response {
     let status = view.status();
     match status.reason {
-        // A restart would not help a partition that cannot be read, so the worker stays ready.
+        // A partition that cannot be read does not make the process unready, because it processes the other partitions. The response only
+        // reports it.
         None => status.held_back().map_or_else(|| "ready\n".to_owned(), |held_back| format!("ready: {held_back}\n")).into_response(),
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n")).into_response(),
     }

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Interval of the disk query.
 const DISK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Maximum age of a result. If the disk blocks for longer, no result is shown.

@@ -22,14 +22,13 @@ use tokio::sync::oneshot::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-/// Limits on connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// The option with the address, for the log.
     pub(crate) setting: &'static str,
     /// Maximum number of connections. A further connection ends the oldest one.
     pub(crate) connections: usize,
-    /// Time for which a connection can be idle. If not set, a connection ends after one request.
+    /// Time after which a connection ends with its current response, even if it is in use. If not set, a connection ends after one request.
     pub(crate) idle: Option<Duration>,
 }
 
@@ -62,7 +61,6 @@ pub(crate) async fn serve(listener: TcpListener, tls: Option<Arc<Tls>>, router: 
     connections.end().await;
 }
 
-/// The connections of a listener.
 struct Connections {
     limits: Limits,
     /// Connections that accept requests, oldest first. To end a connection, drop its sender.
@@ -96,7 +94,6 @@ impl Connections {
         self.open.push_back((tokio::spawn(connection(stream, tls, router, idle, end)), keep));
     }
 
-    /// Logs that there are too many connections, at most once per `REPORT_INTERVAL`.
     fn report(&mut self) {
         if self.reported.is_none_or(|at| at.elapsed() >= REPORT_INTERVAL) {
             self.reported = Some(Instant::now());
@@ -109,7 +106,7 @@ impl Connections {
         }
     }
 
-    /// Ends all connections after their current answers.
+    /// Ends all connections after their current responses, by dropping their senders.
     async fn end(self) {
         let open = self.open.into_iter().map(|(connection, _)| connection);
         for connection in open.chain(self.ending).collect::<Vec<_>>() {
@@ -131,7 +128,7 @@ async fn connection(stream: TcpStream, tls: Option<Arc<Tls>>, router: Router, id
     }
 }
 
-/// Serves one request, or all requests of a persistent connection.
+/// Serves one request, or, if `idle` is set, all requests of a persistent connection until its time is over.
 async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, idle: Option<Duration>, end: Receiver<Infallible>) {
     let mut http = http1::Builder::new();
     http.keep_alive(idle.is_some()).timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);

@@ -26,7 +26,6 @@ pub(super) fn all_partitions(observer: &BaseConsumer<Observer>) -> BTreeMap<Stri
     sound.map(|topic| (topic.name().to_owned(), u32::try_from(topic.partitions().len()).unwrap_or(u32::MAX))).collect()
 }
 
-/// Blocks until the brokers have answered.
 pub(super) fn block_on<T>(answer: impl Future<Output = Result<T, KafkaError>>) -> Result<T, KafkaError> {
     match tokio::runtime::Builder::new_current_thread().enable_time().build() {
         Ok(runtime) => runtime.block_on(answer),

@@ -20,7 +20,6 @@ use rdkafka::topic_partition_list::Offset as Position;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Maximum number of records per fetch.
 const RECORDS_MAX: usize = 1000;
 
 /// Maximum wait for records. The capture notices a stop request within this time.
@@ -29,10 +28,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Time without a record after which the capture asks the brokers whether they still respond.
 const QUIET_AFTER: Duration = Duration::from_secs(2);
 
-/// Maximum number of client events to handle before the next fetch.
 const EVENTS_MAX: usize = 1000;
 
-/// The requested range of a topic.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
     pub topic: String,
@@ -50,7 +47,6 @@ pub struct Wanted {
     pub end: BTreeMap<i32, Offset>,
 }
 
-/// A capture in progress.
 pub struct Capture {
     fetcher: Fetcher<Observer>,
     servers: String,
@@ -60,7 +56,6 @@ pub struct Capture {
     ranges: Vec<Range>,
 }
 
-/// The unread range of a partition.
 struct Range {
     of: TopicPartition,
     next: Offset,
@@ -185,7 +180,6 @@ impl Capture {
     }
 }
 
-/// Looks up the range to read in each partition.
 fn ranges(
     consumer: &BaseConsumer<Observer>,
     partitions: Vec<TopicPartition>,
@@ -229,7 +223,6 @@ fn offsets_at(consumer: &BaseConsumer<Observer>, partitions: &[TopicPartition], 
     partitions.iter().map(offset).collect()
 }
 
-/// Starts to read all partitions that have unread offsets.
 fn assign(fetcher: &Fetcher<Observer>, ranges: &[Range]) -> Result<(), Error> {
     let wanted = || ranges.iter().filter(|range| range.left() > 0);
     fetcher.forward(wanted().map(|range| &range.of)).map_err(Error::Fatal)?;
@@ -242,7 +235,6 @@ fn pause(consumer: &BaseConsumer<Observer>, of: &TopicPartition) -> Result<(), E
     consumer.pause(&list).map_err(|error| unexpected(format_args!("pause {of}"), &error))
 }
 
-/// Handles the client's events that do not concern a partition.
 fn drain_events(consumer: &BaseConsumer<Observer>, topic: &str) -> Result<(), Error> {
     for _ in 0..EVENTS_MAX {
         match consumer.poll(Duration::ZERO) {

@@ -38,8 +38,9 @@ pub(super) const ON_TOPICS: &str = "Create, Read, Write, Delete, and DescribeCon
 /// Interval between checks of whether a new topic is visible.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Checks the internal topics. If `make` is true, creates missing topics. If `make` is false, only lets the brokers validate the requests
-/// that would create them. `cluster` contains the partition count of each configured topic, and gets an entry for each internal topic.
+/// Checks the internal topics. If `make` is true, creates missing topics and adds missing partitions to changelogs. If `make` is false,
+/// only lets the brokers validate these requests. `cluster` contains the partition count of each configured topic, and gets an entry for
+/// each internal topic and warnings about their settings.
 ///
 /// # Errors
 /// Returns only errors that a retry may fix, such as a timeout. All other problems are added to `problems`.
@@ -51,7 +52,7 @@ pub(super) fn ensure(
     problems: &mut Vec<Problem>,
 ) -> Result<(), Error> {
     let Cluster { partitions: known, warnings, .. } = cluster;
-    // The partition count of each space so far, and the topic that it is from.
+    // The partition count of each space, and the name of the topic that determined it.
     let mut judged: BTreeMap<SpaceId, (u32, String)> = BTreeMap::new();
     for topic in &config.topics {
         let Some(&input) = known.get(&topic.input) else { continue };
@@ -100,15 +101,13 @@ pub(super) fn ensure(
     Ok(())
 }
 
-/// The reason why an internal topic cannot be used.
 enum Fault {
     /// The topic is missing, this user may not use it, or its settings are wrong.
     Problem(String),
-    /// The same request may succeed later.
     Transient(String),
 }
 
-/// True if the brokers refuse to create a topic, and would refuse the same request again.
+/// True if the brokers refuse to create a topic or to add partitions, and would refuse the same request again.
 const fn is_refusal(error: &KafkaError) -> bool {
     use RDKafkaErrorCode::{ClusterAuthorizationFailed, InvalidReplicationFactor, InvalidTopic, TopicAuthorizationFailed};
     let KafkaError::AdminOp(code) = error else { return false };
@@ -116,22 +115,19 @@ const fn is_refusal(error: &KafkaError) -> bool {
         || matches!(code, TopicAuthorizationFailed | ClusterAuthorizationFailed | InvalidReplicationFactor | InvalidTopic)
 }
 
-/// Advice if the process has run out of file descriptors.
 const RAISE_FILES: &str = "raise the limit of open files (`ulimit -n`, LimitNOFILE=) to 4096";
 
-/// True if the operating system reports too many open files.
 fn is_short_of_files(reason: &str) -> bool {
     reason.contains("Too many open files")
 }
 
-/// Advice to add to the problem of a topic.
 fn advice(problem: &str) -> &'static str {
-    // Setting the option to `false` would not help a process that is short of file descriptors.
+    // Setting `repartition` or `state.changelog` to `false` would not help a process that is short of file descriptors.
     if is_short_of_files(problem) { RAISE_FILES } else { "or set this option to false" }
 }
 
-/// Returns an error message for a failed operation on a topic. The message advises to grant permissions only if that may help, so not if
-/// the process has run out of file descriptors.
+/// Returns an error message for a failed operation (`what`) on a topic. The message advises to grant a permission only if that may help:
+/// not if the process has run out of file descriptors, or if the brokers refuse the topic's settings.
 fn failure(what: &str, name: &str, wanted: u32, error: &KafkaError) -> String {
     let (reason, refuses) = match error {
         KafkaError::AdminOp(code) => (code.to_string(), what == "create" && refuses_settings(*code)),
@@ -162,8 +158,9 @@ fn is_like(count: u32, name: &str, other: Option<&(u32, String)>) -> Result<(), 
     }
 }
 
-/// Checks one internal topic, and creates it if necessary. Returns the topic's partition count, or the count with which it will be created,
-/// and a warning about its settings. `keeps` is true for a repartition topic: an existing topic keeps its count even if `wanted` differs.
+/// Checks one internal topic. If necessary, creates it or adds partitions to it. Returns the partition count that the topic has or will
+/// have, and a warning about its settings. `keeps` is true for a repartition topic: an existing topic keeps its count even if `wanted`
+/// differs.
 fn ensure_one(
     config: &Config,
     observer: &BaseConsumer<Observer>,
@@ -247,12 +244,11 @@ pub(super) fn create_internal(
     }
 }
 
-/// Returns the settings of an internal topic that are optional, because brokers may refuse them and the topic loses no records.
+/// Returns the settings of an internal topic that brokers may refuse. Without these settings, the topic still loses no records.
 fn optional() -> impl Iterator<Item = (&'static str, &'static str)> {
     [TIMES].into_iter().chain(LIMITS).chain([SEGMENT])
 }
 
-/// True if brokers may return this error because they reject a setting of a new topic.
 const fn refuses_settings(code: RDKafkaErrorCode) -> bool {
     matches!(code, RDKafkaErrorCode::InvalidConfig | RDKafkaErrorCode::PolicyViolation | RDKafkaErrorCode::InvalidRequest)
 }
@@ -271,7 +267,8 @@ fn left_out(name: &str, code: RDKafkaErrorCode, is_repartition: bool, make: bool
     )
 }
 
-/// Checks that the topic's settings do not delete or change records. Returns a warning if the settings limit the times of records.
+/// Checks that the topic's settings do not delete or change records. Returns a warning if the settings limit the times of records. If the
+/// settings cannot be read, logs a warning.
 fn check(config: &Config, name: &str) -> Result<Option<String>, String> {
     match wrong_settings(config, name) {
         Ok(WrongSettings { problem: Some(problem), .. }) => Err(problem),
@@ -290,7 +287,6 @@ fn check(config: &Config, name: &str) -> Result<Option<String>, String> {
 pub(super) struct WrongSettings {
     /// A setting that deletes or changes records.
     pub(super) problem: Option<String>,
-    /// A limit on the times of records.
     limit: Option<String>,
 }
 
@@ -318,7 +314,6 @@ pub(super) fn admin(config: &Config) -> Result<(LoggedIn<AdminClient<Observer>>,
     Ok((admin, AdminOptions::new().request_timeout(Some(CALL_TIMEOUT)).operation_timeout(Some(CALL_TIMEOUT))))
 }
 
-/// Reads changelogs, one partition at a time.
 pub struct ChangelogReader {
     tail: ChangelogTail,
     uncommitted: LoggedIn<BaseConsumer<Observer>>,

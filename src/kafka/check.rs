@@ -44,7 +44,6 @@ pub fn check(config: &Config, report: &dyn Fn(&str)) -> (Checked, Option<Resolve
     (checked, resolved)
 }
 
-/// Returns an error message for each permission on a topic that this user lacks.
 fn missing_permissions(config: &Config, known: &BTreeMap<String, u32>) -> Vec<String> {
     let Ok(observer) = observe(config, &client::observer(&config.kafka)) else { return Vec::new() };
     let mut all = named_topics(config);

@@ -14,7 +14,6 @@ use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaType;
 use std::time::Duration;
 
-/// Timeout of a call to a broker.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum size of a produced batch in bytes: the brokers' default `max.message.bytes`, minus a margin.
@@ -26,7 +25,7 @@ const RECORD_BYTES_MAX: &str = "1000000000";
 /// The smallest `fetch.max.bytes` that librdkafka accepts, because it must not be less than the default `message.max.bytes`.
 const FETCH_BYTES_MIN: u64 = 1_000_000;
 
-/// Creates a client, and logs it in as configured.
+/// Creates a client. If `kafka.oauth` is set, the client gets tokens from there.
 pub(super) fn create<T, C>(client: &ClientConfig, kafka: &Kafka, context: C) -> Result<LoggedIn<T>, KafkaError>
 where
     T: FromClientConfigAndContext<C> + Native,
@@ -35,7 +34,7 @@ where
     Ok(LoggedIn::new(T::from_config_and_context(client, context)?, kafka.oauth.as_ref()))
 }
 
-/// Configures a client that only reads metadata.
+/// Configures a client for metadata and admin requests.
 pub(super) fn observer(kafka: &Kafka) -> ClientConfig {
     let mut client = with_defaults(kafka, &[]);
     client.set("bootstrap.servers", &kafka.bootstrap_servers);
@@ -79,7 +78,7 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
     client
 }
 
-/// Configures a client that reads changelogs.
+/// Configures a client that reads assigned partitions, such as those of changelogs, without joining the group.
 pub(super) fn changelog_reader(config: &Config, isolation: &str) -> ClientConfig {
     let mut client = with_defaults(
         &config.kafka,
@@ -102,7 +101,6 @@ pub(super) fn changelog_reader(config: &Config, isolation: &str) -> ClientConfig
     client
 }
 
-/// Configures a client that follows many changelogs.
 pub(super) fn changelog_tail(config: &Config) -> ClientConfig {
     let mut client = changelog_reader(config, "read_committed");
     for (name, value) in [("queued.max.messages.kbytes", "16384"), ("fetch.max.bytes", "8388608"), ("fetch.wait.max.ms", "500")] {
@@ -113,7 +111,6 @@ pub(super) fn changelog_tail(config: &Config) -> ClientConfig {
     client
 }
 
-/// Configures a client that reads a range of a topic once.
 pub(super) fn capture(config: &Config) -> ClientConfig {
     let mut client = with_defaults(
         &config.kafka,
@@ -178,7 +175,6 @@ pub(super) fn producer(
     client
 }
 
-/// Configures a client that writes to input topics on behalf of other clients, which wait for the result.
 pub(super) fn input_writer(config: &Config, partitioner: Partitioner) -> ClientConfig {
     let mut client = with_defaults(
         &config.kafka,
@@ -224,8 +220,8 @@ fn with_defaults(kafka: &Kafka, defaults: &[(&str, &str)]) -> ClientConfig {
     client
 }
 
-/// Checks that librdkafka accepts the configured properties, each on its own and in combination. Creates the same clients as `run`, but
-/// without a broker to connect to.
+/// Checks that librdkafka accepts each of the configured properties, and then that they fit together. Creates a consumer and a producer as
+/// `run` does, but without a broker to connect to.
 ///
 /// # Errors
 /// Returns an [`Error::Property`] for each rejected property, or one for an invalid combination.
@@ -235,7 +231,6 @@ pub fn check_properties(config: &Config) -> Result<(), Vec<Error>> {
     if refused.is_empty() { check_together(config).map_err(|error| vec![error]) } else { Err(refused) }
 }
 
-/// Checks constraints between properties.
 fn check_together(config: &Config) -> Result<(), Error> {
     security::check(&config.kafka).map_err(Error::Property)?;
     let consumer = consumer(config, None, 0);
@@ -292,7 +287,6 @@ mod tests {
     use super::*;
     use crate::broker::delivery_timeout;
 
-    /// Returns a configuration with these lines in `[kafka.properties]`.
     fn config(properties: &str) -> Config {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("unseen.toml");
@@ -360,7 +354,6 @@ mod tests {
         assert_eq!(refused("\"session.timeout.ms\" = 30000"), [""; 0]);
     }
 
-    /// Returns the error messages for these properties.
     fn refused(properties: &str) -> Vec<String> {
         let errors = check_properties(&config(properties)).err().unwrap_or_default();
         errors.iter().map(ToString::to_string).collect()

@@ -7,7 +7,6 @@ use crate::broker::throttle::{self, essence};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
-/// Forwards a log line of librdkafka.
 pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     match level {
         // librdkafka warns a consumer about properties that only producers use, and the reverse. `kafka.properties` apply to both kinds of

@@ -23,19 +23,19 @@ const BATCH_OVERHEAD: usize = 512;
 /// If the configuration has more topics than this, one request for all topics of the cluster replaces one request per topic.
 const TOPICS_MANY: usize = 20;
 
-/// Time to wait for a metadata response before reporting that no broker answers.
+/// Time to wait for a metadata response until a broker counts as not answering.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Waits for a broker, checks the topics, and creates missing internal topics.
 ///
 /// # Errors
-/// Returns an error if no broker answers within `kafka.connect_timeout`, if all brokers reject the login, if a topic is missing, or
-/// if topics that share a space have different partition counts.
+/// Returns an error if no broker answers, or all brokers reject the login, for longer than `kafka.connect_timeout`, if `stop` returns true
+/// meanwhile, or if the topics do not fit the configuration.
 pub fn discover(config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Error> {
     look(config, true, stop, &|message| tracing::warn!("{message}"))
 }
 
-/// Does the same as `discover`, for a command that reports progress in its own way.
+/// Does the same as `discover`, but passes progress messages to `report` instead of logging them.
 ///
 /// # Errors
 /// Fails like `discover`.
@@ -46,12 +46,14 @@ pub fn prepare(config: &Config, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) 
 /// Waits for a broker, and returns the names of all topics that this user may see.
 ///
 /// # Errors
-/// Returns an error if no broker answers within `kafka.connect_timeout`, or if all brokers reject the login.
+/// Returns an error if no broker answers, or all brokers reject the login, for longer than `kafka.connect_timeout`, or if `stop` returns
+/// true meanwhile.
 pub fn topics(config: &Config, stop: &dyn Fn() -> bool) -> Result<BTreeSet<String>, Error> {
     list(config, true, stop, &|message| tracing::warn!("{message}"))
 }
 
-/// Does the same as `topics`, for a command that reports progress in its own way.
+/// Does the same as `topics`, but passes progress messages to `report`. If `is_worker` is false, does not wait if the user must fix a
+/// problem, such as a rejected login.
 pub(super) fn list(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<BTreeSet<String>, Error> {
     let observer = observe(config, &client::observer(&config.kafka))?;
     wait(&observer, config, is_worker, stop, report)?;
@@ -187,14 +189,12 @@ fn only_the_name_differs(config: &Config) -> bool {
     ask(&observer, config).is_none_or(|complaint| !security::is_distrust(&complaint.reason))
 }
 
-/// A topic that the configuration names.
 pub(super) struct NamedTopic<'a> {
     /// The option that names the topic.
     pub(super) setting: String,
     /// The configuration entry that contains the option.
     pub(super) input: &'a Topic,
     pub(super) topic: &'a str,
-    /// The operation that this user must be allowed.
     pub(super) operation: Operation,
 }
 

@@ -10,7 +10,7 @@ use rdkafka::error::RDKafkaErrorCode;
 /// Creates the topics that do not exist, with the brokers' default replication and settings. Returns the names of the created topics.
 ///
 /// # Errors
-/// Returns [`Error::Fatal`] if the brokers reject a topic.
+/// Returns [`Error::Fatal`] if the brokers reject a topic or do not answer.
 pub fn create_topics(config: &Config, names: &[&str], partitions: u32) -> Result<Vec<String>, Error> {
     let failure = |name: &str, error: &dyn std::fmt::Display| {
         Error::Fatal(format!("cannot create topic {name:?}: {error}; create the topic yourself, with {partitions} partitions"))

@@ -40,7 +40,6 @@ impl Embedded {
         Ok(Self { cluster, metadata })
     }
 
-    /// The broker's address, for `kafka.bootstrap_servers`.
     #[must_use]
     pub fn address(&self) -> String {
         self.cluster.bootstrap_servers()
@@ -82,7 +81,6 @@ impl Embedded {
     }
 }
 
-/// A writer for a topic of the in-process broker.
 pub struct Generator {
     producer: BaseProducer,
     topic: String,
@@ -118,7 +116,6 @@ impl Generator {
     }
 }
 
-/// A reader of a topic of the in-process broker.
 pub struct Reader {
     consumer: BaseConsumer,
 }

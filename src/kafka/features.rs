@@ -24,14 +24,12 @@ use std::time::{Duration, Instant};
 /// Timeout of a request. The first transaction of a cluster takes the brokers some seconds.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Interval between checks of whether the new topic is visible.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Keys of the test records, named after the outcome of their transaction.
 const ABORTED: &str = "aborted";
 const COMMITTED: &str = "committed";
 
-/// The name and the value of the header of each test record.
 const HEADER: (&str, &str) = ("unseen-check", "1");
 
 /// Age of the test records in milliseconds. A record that arrives with a recent time shows that the brokers do not keep timestamps.
@@ -40,39 +38,30 @@ const AGE_MS: Timestamp = 3_600_000;
 /// The findings of `unseen check --connect`.
 #[derive(Debug, Default)]
 pub struct Checked {
-    /// All features, in a fixed order. Empty if the topics have problems.
+    /// All features, in a fixed order. Empty if the topics cannot be used.
     pub features: Vec<Feature>,
-    /// Warnings for the user.
     pub warnings: Vec<String>,
     /// Problems that would keep a worker from running.
     pub problems: Vec<String>,
 }
 
-/// A feature of a cluster.
 #[derive(Debug, Serialize)]
 pub struct Feature {
-    /// The name, in `snake_case`.
     pub name: &'static str,
-    /// The result of the trial.
     #[serde(flatten)]
     pub support: Support,
 }
 
-/// The result of a trial.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "supported", content = "reason", rename_all = "snake_case")]
 pub enum Support {
-    /// The feature works.
     Yes,
-    /// The feature does not work. Contains the reason.
     No(String),
-    /// The feature could not be tried. Contains the reason.
     Untested(String),
     /// The configuration does not use the feature.
     Unused,
 }
 
-/// Tries all features that the configuration needs.
 pub(super) fn examine(config: &Config, checked: &mut Checked) {
     let is_transactional = config.worker.delivery == Delivery::ExactlyOnce;
     let has_internal_topics = config.state.changelog || config.topics.iter().any(|topic| topic.repartition);
@@ -89,10 +78,9 @@ pub(super) fn examine(config: &Config, checked: &mut Checked) {
     outcome.report(config, checked);
 }
 
-/// The result of each trial. `None` if the feature was not tried.
+/// The result of each test. `None` if the feature was not tested.
 #[derive(Default)]
 struct Outcome {
-    /// The reason why features could not be tried.
     untested: Option<String>,
     /// A warning that the topic could not be deleted, and may still exist.
     left: Option<String>,
@@ -107,7 +95,6 @@ struct Outcome {
     delete_records: Option<Result<(), Failure>>,
 }
 
-/// The reason why a feature does not work.
 struct Failure {
     reason: String,
     /// The permission that this user lacks, if that is the reason.
@@ -188,7 +175,6 @@ impl Outcome {
     }
 }
 
-/// The clients and the topic of the tests.
 struct Trial<'c> {
     config: &'c Config,
     /// The name of the topic, which is also the transactional id.
@@ -260,7 +246,6 @@ impl<'c> Trial<'c> {
         outcome
     }
 
-    /// Tests the features on the topic.
     fn try_features(&self, is_transactional: bool, initialized: bool, outcome: &mut Outcome) {
         outcome.topic_ids = Some(match topic_ids(self.reader.client(), &[&self.name], TIMEOUT) {
             Ok(ids) if ids.contains_key(&self.name) => Ok(()),
@@ -287,7 +272,7 @@ impl<'c> Trial<'c> {
         }
     }
 
-    /// Creates the topic. The topic may exist even if an error is returned.
+    /// If this returns an error, the topic may exist anyway.
     fn create(&self) -> Result<(), Failure> {
         let answer = create_internal(&self.name, 1, |topic| only(block_on(self.admin.create_topics([topic], &self.options))));
         answer.map_err(Failure::from).map_err(|Failure { reason, permission }| {
@@ -297,7 +282,6 @@ impl<'c> Trial<'c> {
         Ok(())
     }
 
-    /// Waits until the brokers list the topic.
     fn await_topic(&self) -> Result<(), Failure> {
         let started = Instant::now();
         while partitions(&self.reader, &self.name)? == 0 {
@@ -316,7 +300,7 @@ impl<'c> Trial<'c> {
         }
     }
 
-    /// Returns the received records, or an error if the committed record is missing.
+    /// Returns `seen`, or an error if the committed record is missing.
     fn arrived(&self, seen: Seen) -> Result<Seen, Failure> {
         let complaint = self.producer.context().complaint();
         match (seen.committed, &*complaint.reason) {
@@ -353,8 +337,9 @@ impl<'c> Trial<'c> {
         self.producer.send_offsets_to_transaction(&offsets, &group, TIMEOUT)
     }
 
-    /// Reads until the committed record arrives. The consumer exists only in this function, so that it is closed before the topic is
-    /// deleted. librdkafka 2.12.1 can crash if the response to the consumer's last request arrives after the deletion.
+    /// Reads until the committed record arrives, or until [`TIMEOUT`] has passed. The consumer exists only in this function, so that it is
+    /// closed before the topic is deleted. librdkafka 2.12.1 can crash if the response to the consumer's last request arrives after the
+    /// deletion.
     fn read(&self) -> Result<Seen, KafkaError> {
         let reader = reader(self.config)?;
         let mut list = TopicPartitionList::new();

@@ -23,7 +23,6 @@ pub(super) const fn is_out_of_range(code: RDKafkaErrorCode) -> bool {
     matches!(code, RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange)
 }
 
-/// Logs that librdkafka could not read a batch, for example because its checksum is wrong.
 pub(super) fn report_corrupt(partition: &TopicPartition, reason: &str) {
     throttle::report(&format!("corrupt {partition}"), |left_out| {
         tracing::error!(

@@ -20,7 +20,6 @@ use std::time::Duration;
 /// The maximum number of librdkafka's events to search for the reason of a failed request.
 const EVENTS_MAX: usize = 1000;
 
-/// A read-only view of a group and its topics.
 pub struct GroupView {
     observer: LoggedIn<BaseConsumer<Observer>>,
     group: String,

@@ -1,7 +1,7 @@
 //! A producer that writes to input topics on behalf of the clients of `unseen serve`.
 //!
-//! Owns the timeout of a write, and returns the result of each write to its client. Must never write in a transaction, because the writes
-//! of different clients succeed or fail independently.
+//! Returns the result of each write to its client. Must never write in a transaction, because the writes of different clients succeed or
+//! fail independently.
 
 use super::Error;
 use super::client_config as client;
@@ -21,7 +21,6 @@ use tokio::sync::oneshot::{Receiver, Sender, channel};
 /// The result of a write, with an error message for the client.
 pub type Written = Result<(), String>;
 
-/// A record to write.
 #[derive(Clone, Debug)]
 pub struct NewRecord<'r> {
     pub topic: &'r str,
@@ -31,7 +30,6 @@ pub struct NewRecord<'r> {
     pub headers: Vec<(&'r str, &'r [u8])>,
 }
 
-/// A producer for input topics.
 pub struct InputWriter {
     producer: LoggedIn<ThreadedProducer<Deliveries>>,
 }
@@ -80,7 +78,6 @@ impl InputWriter {
     }
 }
 
-/// The callbacks of the producer, which return the result of each write to its client.
 struct Deliveries {
     observer: Observer,
 }

@@ -47,7 +47,6 @@ use crate::stats::Stats;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A Kafka cluster.
 #[derive(Clone)]
 pub struct KafkaBroker {
     stats: Arc<Stats>,
@@ -101,7 +100,6 @@ impl Broker for KafkaBroker {
     }
 }
 
-/// The version of the linked librdkafka.
 #[must_use]
 pub fn librdkafka_version() -> String {
     rdkafka::util::get_rdkafka_version().1

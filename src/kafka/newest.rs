@@ -22,11 +22,10 @@ const TAIL: i64 = 16;
 /// Time limit for reading all topics.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Maximum wait for a record or the end of a partition.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Returns a warning for each topic whose newest records do not move its window, or move it too slowly. Leaves out topics with the option
-/// `time`, which replaces Kafka's timestamps.
+/// Returns a warning for each topic whose newest records do not move its window, or move it too slowly. Checks only topics whose keys
+/// expire by Kafka's timestamps, not by the option `time` or by count.
 pub(super) fn warnings(config: &Config, partitions: &BTreeMap<String, u32>) -> Vec<String> {
     let deadline = Instant::now() + TIMEOUT;
     let timed = config.topics.iter().filter(|topic| topic.forgets_by_time() && topic.time.is_none());
@@ -38,7 +37,8 @@ pub(super) fn warnings(config: &Config, partitions: &BTreeMap<String, u32>) -> V
         .collect()
 }
 
-/// Returns the time of the newest record of each partition that has records.
+/// Returns the time of the newest record by partition. Leaves out partitions that have no record among their last [`TAIL`] offsets, and
+/// partitions that could not be read before `deadline`.
 fn newest(config: &Config, topic: &str, partitions: u32, deadline: Instant) -> Option<BTreeMap<i32, Timestamp>> {
     let mut client = client::capture(config);
     // If retention has left fewer than `TAIL` offsets, start at the first record.

@@ -12,17 +12,16 @@ use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Keeps librdkafka's most informative error, to show it if no broker answers.
+/// The context of a client. Keeps librdkafka's most informative error, to show it if a request of the client fails.
 pub(super) struct Observer {
     login: Login,
     complaint: Mutex<Complaint>,
 }
 
-/// The reason why a client cannot connect.
+/// An error that librdkafka reported for a client. The default, with an empty reason, means that there was no error.
 #[derive(Clone, Default)]
 pub(super) struct Complaint {
     pub(super) reason: String,
-    /// A remedy, if it is known.
     pub(super) advice: Option<String>,
 }
 
@@ -31,7 +30,6 @@ impl Observer {
         Self { login: Login::of(&config.kafka), complaint: Mutex::default() }
     }
 
-    /// Returns the most informative error so far.
     pub(super) fn complaint(&self) -> Complaint {
         self.lock().clone()
     }

@@ -29,7 +29,7 @@ const FAILURES_MAX: usize = 10_000;
 /// The start of librdkafka's message for a record that failed because another record of its batch was rejected.
 const BYSTANDER: &str = "Failed to append record because it was part of a batch";
 
-/// A producer, which is transactional with exactly-once delivery.
+/// A worker's producer, which is transactional if `worker.delivery` is `exactly_once`.
 pub struct KafkaProducer(Producer<Context>);
 
 struct Context {
@@ -100,7 +100,6 @@ impl Reports for Context {
     }
 }
 
-/// Maps librdkafka's error codes to the codes that are handled in different ways.
 pub(super) fn error_code(code: RDKafkaErrorCode) -> ErrorCode {
     use RDKafkaErrorCode as Code;
     match code {
@@ -135,7 +134,6 @@ impl From<TransactionError> for ClientError {
 }
 
 impl KafkaProducer {
-    /// Creates a producer. It has not connected to a broker yet.
     pub(super) fn new(config: &Config, options: &ProducerOptions<'_>, stats: &Arc<Stats>) -> Result<Self, Error> {
         let &ProducerOptions { transactional_id, partitions, batch_bytes, one_record_per_batch } = options;
         let most = batch_bytes.min(client::BATCH_BYTES);
@@ -223,7 +221,6 @@ impl ProducerClient<KafkaBroker> for KafkaProducer {
     }
 }
 
-/// Returns the error for a record that was not queued.
 #[cold]
 #[expect(clippy::unnecessary_box_returns, reason = "the hot path returns it, and has no room to spare")]
 fn send_error(code: RDKafkaErrorCode, message: String) -> Box<ClientError> {
@@ -260,7 +257,6 @@ fn changed<H: HeaderChanges>(message: &Message<'_>, changes: &H) -> Result<Optio
     Ok(headers)
 }
 
-/// Converts offsets and their metadata to librdkafka's list.
 pub(super) fn offset_list(offsets: &[(TopicPartition, Offset, String)]) -> Result<TopicPartitionList, ClientError> {
     let mut list = TopicPartitionList::new();
     for (partition, offset, note) in offsets {

@@ -7,7 +7,7 @@ use crate::oauth;
 use rdkafka::error::RDKafkaErrorCode;
 use std::fs::File;
 
-/// The SASL mechanisms that our build of librdkafka supports.
+/// The values of `sasl.mechanism` that unseen accepts.
 const MECHANISMS: [&str; 5] = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER, AWS];
 
 const OAUTHBEARER: &str = "OAUTHBEARER";
@@ -24,7 +24,7 @@ const FILES: [&str; 5] = ["ssl.ca.location", "ssl.certificate.location", "ssl.ke
 /// The start of librdkafka's message if a broker rejects the user's credentials, which may be a token.
 const REJECTED: &str = "SASL authentication error: ";
 
-/// The security protocol, SASL mechanism, user name, and token source. `Debug` shows no secret.
+/// The login settings, without the password. `Debug` shows no secret.
 #[derive(Clone, Debug)]
 pub(super) struct Login {
     protocol: String,
@@ -45,7 +45,6 @@ impl Login {
         Self { protocol, mechanism, user: get(&["sasl.username"]), oauth: kafka.oauth.clone() }
     }
 
-    /// Renews the token if this error means that a broker has rejected it.
     pub(super) fn renew_rejected(&self, code: RDKafkaErrorCode, reason: &str) {
         if code == RDKafkaErrorCode::Authentication && reason.contains(REJECTED) {
             self.oauth.iter().for_each(oauth::reject);
@@ -103,7 +102,6 @@ impl Login {
     }
 }
 
-/// Returns the permission that this user lacks, if the error is about permissions.
 pub(super) const fn missing_permission(code: RDKafkaErrorCode) -> Option<&'static str> {
     match code {
         RDKafkaErrorCode::TopicAuthorizationFailed => Some("Read on the inputs, and Write on every topic that it writes to"),
@@ -128,7 +126,6 @@ pub(super) const fn advise_trust(name: bool) -> &'static str {
     }
 }
 
-/// Checks the security settings as far as possible without a connection.
 pub(super) fn check(kafka: &Kafka) -> Result<(), String> {
     let login = Login::of(kafka);
     if login.protocol.starts_with("SASL_") {

@@ -33,11 +33,10 @@ const EVENTS_MAX: usize = 1000;
 /// Timeout of a request for a partition's last stable offset. Records wait for the answer.
 const STABLE_OFFSET_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A member of the consumer group.
 pub struct Source {
     fetcher: Fetcher<Context>,
     errored: RefCell<Errored>,
-    /// True if the consumer reports the ends of partitions.
+    /// True if librdkafka reports the ends of partitions (`enable.partition.eof`). Topics that share a space need this.
     reports_ends: bool,
 }
 
@@ -98,7 +97,8 @@ impl Source {
         self.fetcher.consumer()
     }
 
-    /// Skips the first `before` messages. Removes errors from the other messages, and records that follow an error in the same partition.
+    /// Handles the messages of a fetch, which are those after the first `before`. Removes errors, and records that follow an error in the
+    /// same partition. Adds the ends of partitions to `batch.ends`.
     fn take_errors(&self, batch: &mut Batch<Message<'_>>, before: usize) -> Result<(), Error> {
         let Batch { messages, out_of_range, ends } = batch;
         let mut errored = self.errored.borrow_mut();

@@ -24,7 +24,6 @@ use std::time::Duration;
 /// Maximum number of events to handle before the next fetch. Most events are log lines.
 const EVENTS_MAX: usize = 1000;
 
-/// A reader of changelog partitions.
 pub struct ChangelogTail {
     fetcher: Fetcher<Observer>,
 }
@@ -94,7 +93,6 @@ impl Tail for ChangelogTail {
     }
 }
 
-/// Converts a message to an event.
 fn event<'m>(message: &'m Message<'_>) -> TailEvent<'m> {
     match message.error() {
         None => {
@@ -116,13 +114,12 @@ fn report_error(error: &str) {
     });
 }
 
-/// A client that looks up the ends of changelogs. It reads no records.
 pub struct ChangelogEnds {
     observer: LoggedIn<BaseConsumer<Observer>>,
 }
 
 impl ChangelogEnds {
-    /// Creates a client.
+    /// Creates a client. It has not connected to a broker yet.
     ///
     /// # Errors
     /// Returns an error if librdkafka rejects the configuration.

@@ -8,7 +8,6 @@ use crate::record::{Invalid, Reason};
 /// The prefix of headers with attributes, in binary mode.
 pub(super) const PREFIX: &str = "ce_";
 
-/// The prefix of the content type in structured mode.
 const STRUCTURED: &[u8] = b"application/cloudevents";
 
 /// True if the value is the whole event in JSON (structured mode). Otherwise, attributes are headers (binary mode).
@@ -32,7 +31,6 @@ pub(super) fn is_structured(headers: &[(&str, Option<&[u8]>)]) -> Result<bool, B
     Err(Box::new(Invalid { reason: Reason::MissingKey, message }))
 }
 
-/// Returns the error for an event in JSON whose topic has another `value_format`.
 pub(super) fn not_json() -> Invalid {
     let message = "the record value is a CloudEvent in JSON, but value_format is another format; set value_format = \"json\"".to_owned();
     Invalid { reason: Reason::Malformed, message }

@@ -12,7 +12,6 @@ use crate::record::{Invalid, Reason, Record};
 use std::borrow::Cow;
 use std::slice::Iter;
 
-/// The encoded value of a part.
 type Value<'a> = (Tag, Cow<'a, [u8]>);
 
 /// Takes the values of parts from one record. Each part of a key must be taken once, in order, because the values of fields and contents
@@ -32,7 +31,6 @@ struct Taker<'t, 'a, K, V> {
 }
 
 impl KeySpec {
-    /// Computes the fingerprint of a key with at least one of the parts that this module handles.
     #[inline(never)]
     pub(super) fn fingerprint_of_composite<K: Extract, V: Extract>(
         &self,
@@ -58,13 +56,13 @@ impl KeySpec {
         Ok(self.hashing.fingerprint(encoded))
     }
 
-    /// Returns the reason why a record has no key. For a tombstone, the reason is the missing value, if a part of the key is in the value.
+    /// If a tombstone has no key, and a part of the key is read from the value, returns the error for a tombstone. Returns all other
+    /// errors unchanged.
     fn explain(&self, record: &Record<'_>, invalid: Invalid) -> Invalid {
         let is_absent = matches!(invalid.reason, Reason::MissingKey | Reason::NullKey);
         if is_absent && record.value.is_none() && self.reads.value { tombstone() } else { invalid }
     }
 
-    /// Appends the fingerprints of all keys that these texts can mean, one text per part.
     pub(super) fn fingerprints_of_readings<'t>(
         &self,
         texts: impl Iterator<Item = &'t [u8]>,
@@ -95,7 +93,7 @@ impl KeySpec {
         if found.len() == before { Err(LookupError::Null) } else { Ok(()) }
     }
 
-    /// Returns all values that a text can mean for this part. For a field, `1` can be a number or a string.
+    /// Returns all values that a text can mean for this part, without duplicates. For a field, `1` can be a number or a string.
     fn readings<'t>(
         &self,
         part: &Part,
@@ -201,8 +199,8 @@ impl<'a, K: Extract, V: Extract> Taker<'_, 'a, K, V> {
         }
     }
 
-    /// Takes an alternative of `first_of`, or returns `None` if the alternative is missing or null. If `skips`, only moves the
-    /// iterators past the alternative.
+    /// Takes an alternative of `first_of`, or returns `None` if the alternative is missing or null. If `skips` is true, moves the
+    /// iterators past the alternative, and returns `None`.
     fn take_or_skip(&mut self, part: &Part, skips: bool) -> Result<Option<Value<'a>>, Box<Invalid>> {
         if skips {
             for leaf in part.leaves() {
@@ -219,7 +217,8 @@ impl<'a, K: Extract, V: Extract> Taker<'_, 'a, K, V> {
         Ok(self.find(part)?.filter(|(tag, _)| *tag != Tag::Null))
     }
 
-    /// Takes a part, or returns `None` if the record does not have the part. For fields, this avoids the time to format an error message.
+    /// Takes a part, or returns `None` if the record does not have the part. For fields, this is faster than [`Self::take`], because no
+    /// error message is formatted.
     fn find(&mut self, part: &Part) -> Result<Option<Value<'a>>, Box<Invalid>> {
         let found = match part {
             Part::Field(_) => self.fields.next().and_then(Option::as_ref),
@@ -243,7 +242,8 @@ fn of_digest<'a>(digest: Option<u128>) -> Value<'a> {
     digest.map_or((Tag::Null, Cow::Borrowed(&[][..])), |digest| (Tag::Content, Cow::Owned(digest.to_le_bytes().into())))
 }
 
-/// Returns the value of a field of a part's JSON text. The text is a string that contains JSON, or an object or array.
+/// Returns a field of the JSON text in a part. The text is a string that contains JSON, or an object or array. Returns `None` if the text
+/// is not JSON or does not have the field.
 fn embedded<'a>(field: &EmbeddedField, (tag, text): &Value<'_>, buffers: &mut Buffers) -> Result<Option<Value<'a>>, Box<Invalid>> {
     let mut found = [None];
     if !matches!(tag, Tag::Bytes | Tag::Container) || field.extractor.find(text, buffers, &mut found).is_err() {
@@ -253,7 +253,7 @@ fn embedded<'a>(field: &EmbeddedField, (tag, text): &Value<'_>, buffers: &mut Bu
     found.map(|found| scalar(&found).map(|(tag, bytes)| (tag, Cow::Owned(bytes.into_owned())))).transpose()
 }
 
-/// Returns the encoded value of a field, borrowed if its text has nothing to decode.
+/// Returns the encoded value of a field. Strings without escapes and JSON numbers, which are the usual values, are borrowed.
 fn scalar<'a>(found: &Scalar<'a>) -> Result<Value<'a>, Box<Invalid>> {
     match *found {
         Scalar::Null => Ok((Tag::Null, Cow::Borrowed(&[]))),
@@ -312,7 +312,6 @@ mod tests {
         assert_eq!(id(&parts, "{").unwrap_err().0, Reason::Malformed);
         let header = optional(Part::Header("h".to_owned()));
         assert_ne!(of(vec![Part::RecordKey, header.clone()], None, &[]), of(vec![Part::RecordKey, header], None, &[("h", "")]));
-        // All parts are missing, so the key does not identify the record.
         assert_eq!(id(&[optional(field("a")), optional(field("b"))], "{}").unwrap_err().0, Reason::NullKey);
         assert_eq!(of(vec![optional(field("a"))], None, &[]).unwrap_err().0, Reason::Tombstone);
         // The reason must be `Tombstone`: if tombstones were dropped as invalid, a compacted topic would keep the deleted records.

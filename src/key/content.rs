@@ -12,25 +12,24 @@ use crate::format::{Container, Node, Places, Scalar, Visit};
 /// Number of members for which memory is kept between records.
 const MEMBERS_KEPT: usize = 1 << 12;
 
-/// Type of a value. The discriminants are part of the encoding.
+/// The type of a value. The discriminants are part of the encoding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Tag {
     #[default]
     Null = 0,
     /// A string, after its escapes are decoded.
     String = 1,
-    /// A number as written.
     Number = 2,
     Bool = 3,
     Object = 4,
     Array = 5,
 }
 
-/// A member of an object that is being read.
+/// A member of an object that is being read: the hash of its name, and the digest of its value.
 #[derive(Debug)]
 struct Member {
     name: u128,
-    /// Position in the value. Of members with the same name, the last counts.
+    /// Orders members with the same name. The last of them counts.
     number: usize,
     value: u128,
 }
@@ -46,7 +45,7 @@ struct Frame {
     digest: u128,
     /// For an object, the hash of the next member's name.
     name: u128,
-    /// Position of the container in [`Content::except`], if something in the container is left out.
+    /// Position of the container in [`Content::except`], if the container or something in it is left out.
     except: Option<usize>,
     /// Position of the next member in [`Content::except`], if the member or something in it is left out.
     except_member: Option<usize>,
@@ -63,7 +62,7 @@ pub(super) struct Room {
 /// The fields of a value that are left out of the digest.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content {
-    /// The tree of the fields, flattened. The first element is the root of the tree: the whole value.
+    /// The tree of the fields, flattened. The first element is the root of the tree: the whole value. Empty if nothing is left out.
     except: Vec<Excepted>,
 }
 
@@ -119,7 +118,6 @@ pub(super) struct Digest<'d> {
 }
 
 impl Digest<'_> {
-    /// Returns the digest of a value that was visited, or `None` if the value is null.
     pub(super) fn finish(self) -> Option<u128> {
         self.result
     }
@@ -152,7 +150,7 @@ impl Digest<'_> {
         }
     }
 
-    /// Adds a value to the innermost container.
+    /// Adds the digest of a value to the innermost open container. If no container is open, the digest is the result.
     fn add(&mut self, value: u128, except: Option<usize>) {
         let is_left_out = except.is_some_and(|at| self.content.except[at].is_left_out);
         match self.top.tag {

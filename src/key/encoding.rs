@@ -8,22 +8,21 @@ use crate::format::{Scalar, unescape};
 /// Bytes at the start of a part's encoding: its tag and its length.
 pub(super) const HEAD: usize = 9;
 
-/// Type of a part. The discriminants are part of the encoding.
+/// The type of a part's value. The discriminants are part of the encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tag {
     Null = 0,
-    /// Bytes: the record key or value, a header, or a JSON string after its escapes are decoded.
+    /// The record key or value, a header, a CloudEvents attribute, or a string after its escapes are decoded.
     Bytes = 1,
-    /// A JSON number as written, so that two different numbers are never rounded to the same float.
+    /// A number in JSON notation. JSON numbers stay as written, so that two different numbers are never rounded to the same float.
     Number = 2,
     Bool = 3,
-    /// A JSON object or array as written.
+    /// A JSON object or array as written, with its white space.
     Container = 4,
     /// The digest of a value's content, from `content.rs`.
     Content = 5,
 }
 
-/// Appends a part of a key.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "it is in the middle of what is done for each record")]
 pub(super) fn encode(encoded: &mut Vec<u8>, tag: Tag, bytes: &[u8]) {
@@ -31,7 +30,6 @@ pub(super) fn encode(encoded: &mut Vec<u8>, tag: Tag, bytes: &[u8]) {
     encoded.extend_from_slice(bytes);
 }
 
-/// Returns the start of a part's encoding.
 #[inline]
 pub(super) fn head(tag: Tag, bytes: &[u8]) -> [u8; HEAD] {
     let mut head = [tag as u8; HEAD];
@@ -39,12 +37,11 @@ pub(super) fn head(tag: Tag, bytes: &[u8]) -> [u8; HEAD] {
     head
 }
 
-/// Returns the tag and the bytes of a record key, a record value, or a header.
+/// Returns the tag and the bytes of a record key, a record value, or a header. `None` is null.
 pub(super) fn raw(bytes: Option<&[u8]>) -> (Tag, &[u8]) {
     bytes.map_or((Tag::Null, &[][..]), |bytes| (Tag::Bytes, bytes))
 }
 
-/// Calls `encode` with the tag and the bytes of a field's value.
 #[inline]
 pub(super) fn encode_scalar(scalar: &Scalar<'_>, mut encode: impl FnMut((Tag, &[u8]))) -> Result<(), serde_json::Error> {
     let (text, written);

@@ -5,7 +5,7 @@ use super::{Hashing, Scratch};
 use crate::format::{Buffers, Container, Extract, JsonExtractor, Places, PointerError, Scalar, Unreadable, Visit, unescape};
 use std::borrow::Cow;
 
-/// A field of a record key or value.
+/// A field of a record key or value that is read for something other than the key.
 #[derive(Clone, Debug)]
 pub struct Field(JsonExtractor);
 
@@ -18,8 +18,8 @@ impl Field {
         Ok(Self(JsonExtractor::new(Places::new([pointer])?)))
     }
 
-    /// Returns the string, number, or boolean at this field of a JSON text, as written. Returns `None` if the field has another type or
-    /// is missing, or if the text is not JSON.
+    /// Returns the string, number, or boolean at this field of a JSON text. Numbers are as written, and strings are without quotes and
+    /// escapes. Returns `None` if the field has another type or is missing, or if the text is not JSON.
     #[must_use]
     pub fn text<'a>(&'a self, json: &'a [u8]) -> Option<Cow<'a, str>> {
         text(&self.0, json, &mut Buffers::default()).ok()?
@@ -30,7 +30,6 @@ impl Field {
     }
 }
 
-/// Returns the string, number, or boolean at the only place of an extractor.
 pub(super) fn text<'a>(
     extractor: &'a impl Extract,
     text: &'a [u8],
@@ -39,7 +38,7 @@ pub(super) fn text<'a>(
     Ok(find(extractor, text, buffers)?.and_then(text_of))
 }
 
-/// Returns the value at the only place of an extractor.
+/// Returns the value at the place of an extractor, which must have exactly one place.
 pub(super) fn find<'a>(extractor: &'a impl Extract, text: &'a [u8], buffers: &mut Buffers) -> Result<Option<Scalar<'a>>, Box<Unreadable>> {
     let mut found = [None];
     extractor.find(text, buffers, &mut found)?;
@@ -47,7 +46,7 @@ pub(super) fn find<'a>(extractor: &'a impl Extract, text: &'a [u8], buffers: &mu
     Ok(found)
 }
 
-/// Returns a string, number, or boolean as written.
+/// Returns the text of a string, number, boolean, or UUID. Returns `None` for null, objects, arrays, and invalid UTF-8.
 pub(super) fn text_of(found: Scalar<'_>) -> Option<Cow<'_, str>> {
     match found {
         Scalar::String(text) | Scalar::Number(text) | Scalar::Bool(text) => str::from_utf8(text).ok().map(Cow::Borrowed),
@@ -59,19 +58,20 @@ pub(super) fn text_of(found: Scalar<'_>) -> Option<Cow<'_, str>> {
     }
 }
 
-/// A field whose value is not an object. An array with all its elements is a single field.
+/// A field that [`OpenValue::leaves`](super::OpenValue::leaves) visits: a scalar, an array with all its elements, or an object at the
+/// maximum depth.
 #[derive(Clone, Copy, Debug)]
 pub struct Leaf<'l> {
-    /// The JSON pointer to the field.
+    /// The RFC 6901 pointer to the field.
     pub pointer: &'l str,
-    /// Digest of the field, independent of white space, the order of members, and escapes. None for null.
+    /// Digest of the value, independent of white space, the order of members, and escapes. `None` for null.
     pub digest: Option<u128>,
-    /// The value, unless it is a container.
+    /// The value, or `None` for an array or object.
     pub scalar: Option<Scalar<'l>>,
 }
 
-/// Visits the fields of a record key or value, in the order in which they are written. An object whose pointer has `depth_max` names is
-/// visited as a single field. Returns true if the key or value is an object.
+/// Visits the fields of a record key or value. An object whose pointer has `depth_max` names is visited as a single field. Returns true if
+/// the key or value is an object.
 ///
 /// # Errors
 /// Returns [`Unreadable`] if the text does not have the format. The caller must then discard the visited fields.
@@ -91,7 +91,7 @@ pub(super) fn leaves(
 
 struct Leaves<'d, F> {
     digest: Digest<'d>,
-    /// Number of open containers inside the current field. Zero between fields.
+    /// Number of open containers in the current field, including the field itself. Zero between fields.
     nested: usize,
     depth_max: usize,
     /// For each open object, the length of the object's own pointer, which is the start of `pointer`.

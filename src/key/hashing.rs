@@ -32,16 +32,17 @@ pub enum Hashing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HashKeyError {
-    /// The text is too long or too short.
+    /// The text does not have 32 characters. The field is its number of characters.
     #[error("expected a hash key of 32 hexadecimal digits, got {0} characters")]
     Length(usize),
-    /// The text contains a character that is not a hexadecimal digit.
+    /// A character is not a hexadecimal digit. The field is the position of the character, counted from 1.
     #[error("expected a hash key of 32 hexadecimal digits, but character {0} is not a digit")]
     Digit(usize),
 }
 
 impl Hashing {
-    /// Creates SipHash with the key given by 32 hexadecimal digits, in either case. The first two digits are the first byte.
+    /// Creates a SipHash function from a key of 32 hexadecimal digits, uppercase or lowercase. The first two digits are the first byte of
+    /// the key.
     ///
     /// # Errors
     /// Returns [`HashKeyError`] if the text is not 32 hexadecimal digits.
@@ -84,18 +85,15 @@ impl fmt::Debug for Hashing {
     }
 }
 
-/// Keys for tests.
 #[cfg(test)]
 pub(crate) mod numbered {
     use super::Fingerprint;
     use xxhash_rust::xxh3::{xxh3_128, xxh3_128_with_seed};
 
-    /// Returns the fingerprint of the key with this number.
     pub(crate) fn key(number: u64) -> Fingerprint {
         Fingerprint(xxh3_128(&number.to_le_bytes()))
     }
 
-    /// Returns the fingerprint of the key with this number in a family of 2^64 keys. Different families have different keys.
     pub(crate) fn key_of_family(family: u64, number: u64) -> Fingerprint {
         Fingerprint(xxh3_128_with_seed(&number.to_le_bytes(), family))
     }

@@ -8,7 +8,7 @@ use crate::format::{Side, Unreadable, disguise, is_likely_framed, missing_field_
 use crate::record::{Invalid, Reason};
 use serde::de::IgnoredAny;
 
-/// Returns the error for a record whose key or value cannot be read. `text` is the key or value without its frame.
+/// `text` is the record key or value without its frame.
 #[cold]
 pub(super) fn unreadable(side: Side, is_framed: bool, text: &[u8], error: &Unreadable) -> Invalid {
     let (disguise, is_json) = (disguise(side, text), matches!(error, Unreadable::Json(_)));
@@ -23,12 +23,10 @@ pub(super) fn unreadable(side: Side, is_framed: bool, text: &[u8], error: &Unrea
     Invalid { reason: Reason::Malformed, message: format!("the record {side} {what}") }
 }
 
-/// Returns the error for a tombstone whose key needs the value.
 pub(super) fn tombstone() -> Invalid {
     Invalid { reason: Reason::Tombstone, message: "the record value is null, but the key needs it".to_owned() }
 }
 
-/// Returns the error for a record without a part of its key.
 pub(super) fn missing(part: &Part) -> Invalid {
     let part = part.to_string();
     let message = match part.strip_prefix("the first of ") {
@@ -38,8 +36,7 @@ pub(super) fn missing(part: &Part) -> Invalid {
     Invalid { reason: Reason::MissingKey, message }
 }
 
-/// Returns the error for a record without a header. If the record has the header in another case, the message names that header,
-/// because gateways can change the case of header names.
+/// If the record has the header in another case, the message names that header, because gateways can change the case of header names.
 pub(super) fn missing_header(part: &Part, name: &str, headers: &[(&str, Option<&[u8]>)]) -> Invalid {
     let mut invalid = missing(part);
     if let Some((other, _)) = headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)) {
@@ -49,7 +46,7 @@ pub(super) fn missing_header(part: &Part, name: &str, headers: &[(&str, Option<&
     invalid
 }
 
-/// Returns the error for a record without a field in its key or value. `json` is the key or value, if it is JSON.
+/// `json` is the record key or value that contains the field, if it is JSON.
 pub(super) fn missing_field(part: &Part, json: Option<&[u8]>) -> Invalid {
     let mut invalid = missing(part);
     let hint = json.and_then(|json| match part {
@@ -61,7 +58,7 @@ pub(super) fn missing_field(part: &Part, json: Option<&[u8]>) -> Invalid {
     invalid
 }
 
-/// Returns the error for a record without a field in the JSON text of a part.
+/// `tag` and `text` are the value of the part.
 #[cold]
 pub(super) fn missing_embedded(part: &Part, field: &EmbeddedField, tag: Tag, text: &[u8]) -> Invalid {
     let mut invalid = missing(&Part::Embedded(Box::new(part.clone()), field.clone()));
@@ -75,14 +72,13 @@ pub(super) fn missing_embedded(part: &Part, field: &EmbeddedField, tag: Tag, tex
     invalid
 }
 
-/// Returns the error for a record without a usable time. `what` is the reason.
 #[cold]
 pub(super) fn no_time(what: &str) -> Invalid {
     let message = format!("no event time: {what}; to use Kafka's timestamp instead, set optional = true in `time`");
     Invalid { reason: Reason::Malformed, message }
 }
 
-/// Returns the error for a record without the field of its event time. `json` is the value, if it is JSON.
+/// `json` is the record value, if it is JSON.
 #[cold]
 pub(super) fn no_time_field(pointer: &str, json: Option<&[u8]>) -> Invalid {
     let hint = json.and_then(|json| missing_field_in_json(Side::Value, None, pointer, json)).unwrap_or_default();

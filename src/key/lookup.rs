@@ -12,27 +12,27 @@ use std::borrow::Cow;
 /// Maximum number of ambiguous parts of one key. Each ambiguous part doubles the number of keys to look up.
 pub(super) const AMBIGUOUS_MAX: u32 = 4;
 
-/// Reason why a key cannot be looked up.
+/// The reason why a key cannot be looked up by the texts of its parts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LookupError {
     /// The number of texts differs from the number of parts.
     #[error("the key has {wanted} {}, {parts}; got {got}", if *.wanted == 1 { "part" } else { "parts" })]
     Parts {
-        /// Number of parts of the key.
+        /// The number of parts of the key.
         wanted: usize,
-        /// Number of texts given.
+        /// The number of texts that were passed.
         got: usize,
-        /// Description of the parts.
+        /// The parts of the key, such as ``the record key and header `h` ``.
         parts: String,
     },
-    /// The key is the content of a JSON value, but the text is not JSON.
-    #[error("the key is the content of a JSON value, so the text to look up must be JSON")]
+    /// A part of the key is the content of a JSON value, but the text for this part is not JSON.
+    #[error("a part of the key is the content of a JSON value, so the text for that part must be JSON, such as {{\"id\":1}}")]
     Content,
     /// All parts are null, or nothing is left of their content. No record has such a key.
     #[error("all parts are null, and no record has such a key; give a value for at least one part")]
     Null,
-    /// Too many texts are ambiguous.
+    /// The texts can mean more than 16 keys. For example, the text `1` for a field can be a number or a string.
     #[error(
         "this key cannot be looked up: more than {AMBIGUOUS_MAX} of its parts can be a string or another JSON value (such as 1), and each doubles the number of lookups"
     )]
@@ -93,7 +93,8 @@ impl KeySpec {
     /// as written, or a string without quotes. If a text can be both, the keys of both are appended.
     ///
     /// # Errors
-    /// Returns [`LookupError`] if no key has such parts.
+    /// Returns [`LookupError`] if the number of texts is not the number of parts, if no record has such a key, or if the texts can mean
+    /// too many keys.
     pub fn fingerprints_of_texts<'t>(
         &self,
         texts: impl ExactSizeIterator<Item = &'t [u8]> + Clone,
@@ -119,8 +120,8 @@ impl KeySpec {
         if found.len() == before { Err(LookupError::Null) } else { Ok(()) }
     }
 
-    /// Computes the fingerprint of one interpretation of the texts. Bit n of `choice` selects the interpretation of the ambiguous part
-    /// n. Returns the fingerprint, or `None` if all parts are null, and the number of ambiguous parts.
+    /// Computes the fingerprint of one combination of readings. Bit n of `choice` selects the second reading of the n-th ambiguous part,
+    /// counted from 0. Returns the fingerprint, or `None` if all parts are null, and the number of ambiguous parts.
     fn choose<'t>(
         &self,
         texts: impl Iterator<Item = &'t [u8]>,

@@ -48,14 +48,14 @@ use xxhash_rust::xxh3::xxh3_64;
 pub struct Fingerprint(pub u128);
 
 impl Fingerprint {
-    /// Returns the half that selects the key's block in a filter.
+    /// Returns the low 64 bits, which [`Self::with_content`] keeps.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the low half is what is wanted")]
     pub const fn low(self) -> u64 {
         self.0 as u64
     }
 
-    /// Returns the half that selects the key's bits within its block.
+    /// Returns the high 64 bits, which [`Self::with_content`] replaces.
     #[must_use]
     pub const fn high(self) -> u64 {
         (self.0 >> 64) as u64
@@ -75,7 +75,7 @@ impl Fingerprint {
     }
 }
 
-/// Returns the partition for a key in a repartition topic with this number of partitions.
+/// Returns the partition of a key in a repartition topic with `partitions` partitions. With 0 partitions, the result is 0.
 #[must_use]
 #[expect(clippy::cast_possible_truncation, reason = "below the number of partitions")]
 pub fn partition(fingerprint: Fingerprint, partitions: u32) -> u32 {
@@ -87,23 +87,20 @@ pub fn partition(fingerprint: Fingerprint, partitions: u32) -> u32 {
 #[derive(Clone, Debug)]
 pub struct KeySpec {
     parts: Vec<Part>,
-    /// Reads the record value.
     value: JsonExtractor,
-    /// Reads the record value if the value is a whole CloudEvent: the fields, and the attributes of the event.
+    /// Replaces `value` if the record value is a whole CloudEvent, and also finds the attributes of the event.
     event: JsonExtractor,
-    /// Reads the record key.
     key: JsonExtractor,
     /// One for each [`Part::Content`] of the key, in order.
     contents: Vec<Content>,
-    /// True if a record without a value has no key.
+    /// True if a record without a value cannot have a key, regardless of its headers and its record key.
     needs_value: bool,
     reads: Reads,
-    /// True if any part is an attribute of a CloudEvent.
     reads_events: bool,
     hashing: Hashing,
 }
 
-/// The parts of a record from which a key is read.
+/// The parts of a record from which a key is read. `value` does not count CloudEvents attributes, although they can be in the value.
 #[derive(Clone, Copy, Debug)]
 struct Reads {
     headers: bool,
@@ -111,26 +108,26 @@ struct Reads {
     value: bool,
 }
 
-/// An invalid key specification.
+/// The reason why a [`KeySpec`] cannot be created from a list of parts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// There are no parts.
+    /// The list of parts is empty.
     #[error("a key needs at least one part")]
     Empty,
-    /// A malformed pointer.
+    /// A pointer to a field is not an RFC 6901 pointer.
     #[error(transparent)]
     Pointer(#[from] PointerError),
-    /// A name that no attribute of a CloudEvent can have.
+    /// The name of a CloudEvents attribute is empty, or has a character that is not an ASCII letter or digit.
     #[error("`{0}` is not the name of a CloudEvents attribute: such names consist of letters and digits")]
     Attribute(String),
-    /// A list of alternatives with fewer than two parts.
+    /// A [`Part::FirstOf`] has fewer than two alternatives.
     #[error("first_of needs at least two parts")]
     Alternatives,
-    /// Content that is normalized or parsed as text.
+    /// A [`Part::Normalized`] or [`Part::Embedded`] directly contains a [`Part::Content`].
     #[error("`content` cannot be combined with `normalize` or `then`: use fields of the value instead")]
     NormalizedContent,
-    /// A content part whose `except` excludes the whole value.
+    /// A pointer in `except` of a [`Part::Content`] is empty, so it excludes the whole value.
     #[error("`except` excludes the whole value, so nothing is left for the key: exclude single fields instead")]
     Everything,
 }
@@ -141,7 +138,7 @@ pub(crate) const FEW: usize = 4;
 /// If a key is a single field, an encoding of up to this number of bytes is built on the stack.
 const SHORT: usize = 64;
 
-/// Working memory of [`KeySpec::fingerprint`], reused between records so that no record needs an allocation.
+/// Buffers for computing fingerprints, reused between records to avoid allocations.
 #[derive(Debug, Default)]
 pub struct Scratch {
     encoded: Vec<u8>,
@@ -150,10 +147,10 @@ pub struct Scratch {
 }
 
 impl KeySpec {
-    /// Compiles a key specification. Keys are hashed with [`Hashing::Xxh3`].
+    /// Compiles a key specification that hashes keys with [`Hashing::Xxh3`].
     ///
     /// # Errors
-    /// Returns [`SpecError`] if there are no parts or a pointer is malformed.
+    /// Returns [`SpecError`] if there are no parts, or if a part is invalid.
     pub fn new(parts: Vec<Part>) -> Result<Self, SpecError> {
         if parts.is_empty() {
             return Err(SpecError::Empty);
@@ -191,7 +188,7 @@ impl KeySpec {
         Ok(Self { parts, value, event, key, contents, needs_value, reads, reads_events, hashing: Hashing::default() })
     }
 
-    /// Sets the hash function.
+    /// Replaces the hash function, which is [`Hashing::Xxh3`] by default.
     #[must_use]
     pub fn with_hashing(self, hashing: Hashing) -> Self {
         Self { hashing, ..self }
@@ -204,7 +201,7 @@ impl KeySpec {
         self.hashing.id()
     }
 
-    /// Returns the parts, in order.
+    /// Returns the parts as they were passed to [`Self::new`].
     #[must_use]
     pub fn parts(&self) -> &[Part] {
         &self.parts
@@ -216,24 +213,26 @@ impl KeySpec {
         self.reads.headers
     }
 
-    /// True if any part is taken from the record key.
+    /// True if any part is the record key or a field of the record key.
     #[must_use]
     pub const fn reads_key(&self) -> bool {
         self.reads.key
     }
 
-    /// True if any part is taken from the record value.
+    /// True if any part is the record value, its content, or one of its fields. CloudEvents attributes do not count, even if they are in
+    /// the value (see [`Self::reads_event`]).
     #[must_use]
     pub const fn reads_value(&self) -> bool {
         self.reads.value
     }
 
-    /// Returns the single places in a record that form the key, in order, without wrappers such as [`Part::Optional`].
+    /// Returns the places in a record from which the key is read, in order: the parts without wrappers such as [`Part::Optional`], and all
+    /// alternatives of [`Part::FirstOf`].
     pub fn leaves(&self) -> impl Iterator<Item = &Part> {
         self.parts.iter().flat_map(Part::leaves)
     }
 
-    /// True if the key has attributes of a CloudEvent, and, according to these headers, the record value is a whole CloudEvent.
+    /// True if the key has attributes of a CloudEvent, and, according to these headers, the record value is a whole CloudEvent in JSON.
     #[must_use]
     pub fn reads_event(&self, headers: &[(&str, Option<&[u8]>)]) -> bool {
         self.reads_events && cloudevents::is_structured(headers).is_ok_and(|is_structured| is_structured)
@@ -264,10 +263,10 @@ impl KeySpec {
         Ok(pointers.enumerate().filter(|&(place, _)| extractor.lacks(place)).map(|(_, pointer)| pointer.clone()).collect())
     }
 
-    /// Computes the fingerprint of the key of a record whose key and value are JSON.
+    /// Computes the fingerprint of the key of a record whose key and value are JSON, as far as the key has fields in them.
     ///
     /// # Errors
-    /// Returns [`Invalid`] if the record has no such key. The error names the invalid part.
+    /// Returns [`Invalid`] if a part of the key is missing or cannot be read, or if all parts are null.
     #[inline]
     pub fn fingerprint(&self, record: &Record<'_>, scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
         match (record.value, &*self.parts) {
@@ -302,7 +301,6 @@ impl KeySpec {
         Ok(fingerprint)
     }
 
-    /// Computes the fingerprint of the key of a record whose key and value are read by these extractors.
     // Inlined into each caller, because the compiler removes much of the code for callers that read only JSON.
     #[inline]
     fn fingerprint_of<K: Extract, V: Extract>(
@@ -322,7 +320,6 @@ impl KeySpec {
         self.fingerprint_in(record, key, value, false, scratch)
     }
 
-    /// Computes the fingerprint of the key of a record whose value is a whole CloudEvent.
     #[inline(never)]
     fn fingerprint_of_event<K: Extract>(
         &self,
@@ -333,7 +330,7 @@ impl KeySpec {
         self.fingerprint_in(record, key, &Source::json(&self.event), true, scratch)
     }
 
-    /// Computes the fingerprint. If `is_structured`, the value is a whole CloudEvent, whose attributes are read like fields.
+    /// If `is_structured` is true, the record value is a whole CloudEvent, and `value` must be the source for `self.event`.
     #[inline]
     fn fingerprint_in<K: Extract, V: Extract>(
         &self,
@@ -347,7 +344,7 @@ impl KeySpec {
             record.value.ok_or_else(|| Box::new(tombstone()))?;
         }
         let places = if is_structured { self.event.places() } else { self.value.places() }.len();
-        // Two statements, because in a single statement the compiler creates both buffers and then moves them.
+        // `few` and `many` are declared separately. In a single `let`, the compiler creates both buffers and then moves them.
         let mut few = [const { None }; FEW];
         let mut many = Vec::new();
         let room = room_for(places + self.key.places().len(), &mut few, &mut many);
@@ -420,14 +417,13 @@ impl fmt::Display for KeySpec {
     }
 }
 
-/// Returns the value of the last header with this name.
 #[inline]
 fn header<'a>(part: &Part, name: &str, record: &Record<'a>) -> Result<Option<&'a [u8]>, Box<Invalid>> {
     let header = record.headers.iter().rev().find(|(key, _)| *key == name);
     Ok(header.ok_or_else(|| missing_header(part, name, record.headers))?.1)
 }
 
-/// Returns an attribute of a CloudEvent whose attributes are headers.
+/// Returns an attribute of a CloudEvent in binary mode, in which attributes are headers.
 #[inline]
 fn attribute<'a>(part: &Part, name: &str, record: &Record<'a>) -> Result<&'a [u8], Box<Invalid>> {
     let is_it = |header: &str| header.strip_prefix(cloudevents::PREFIX) == Some(name);
@@ -435,7 +431,7 @@ fn attribute<'a>(part: &Part, name: &str, record: &Record<'a>) -> Result<&'a [u8
     header.and_then(|(_, value)| *value).ok_or_else(|| Box::new(missing(part)))
 }
 
-/// The extractor of a record's key or value.
+/// The extractor for a record key or value, and the format that it expects.
 struct Source<'e, E> {
     extractor: &'e E,
     is_json: bool,
@@ -451,7 +447,7 @@ impl<'e> Source<'e, JsonExtractor> {
 }
 
 impl<'e, E: Extract> Source<'e, E> {
-    /// Finds the values at the extractor's places in `text`, the record key or value. Finds nothing if `text` is `None`.
+    /// Fills `found` with the values at the extractor's places. If the extractor has no places, `text` is not even parsed.
     #[inline]
     fn find<'a>(
         &self,
@@ -475,7 +471,6 @@ impl<'e, E: Extract> Source<'e, E> {
         self.extractor.visit(text, buffers, visitor).map_err(|error| Box::new(unreadable(side, self.is_framed, text, &error)))
     }
 
-    /// Returns the key or value if it is JSON.
     fn json_text<'t>(&self, text: Option<&'t [u8]>) -> Option<&'t [u8]> {
         text.filter(|_| self.is_json)
     }

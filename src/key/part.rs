@@ -27,23 +27,23 @@ use std::fmt;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The record key.
+    /// The whole record key, as bytes.
     RecordKey,
-    /// The whole record value.
+    /// The whole record value, as bytes.
     RecordValue,
     /// The value of the last header with this name.
     Header(String),
-    /// The value of the last header with this name, in any case.
+    /// The value of the last header with this name, ignoring ASCII case.
     HeaderInAnyCase(String),
-    /// A field of the record value, as an RFC 6901 pointer. For duplicate fields, the last counts.
+    /// A field of the record value, as an RFC 6901 pointer. If an object has the name twice, the last member counts.
     Field(String),
-    /// A field of the record key, as an RFC 6901 pointer. For duplicate fields, the last counts.
+    /// A field of the record key, as an RFC 6901 pointer. If an object has the name twice, the last member counts.
     KeyField(String),
     /// An attribute of a CloudEvent: a header in binary mode, or a member of the JSON value in structured mode.
     CloudEvent(String),
-    /// Everything in the value, except for these RFC 6901 pointers. White space and the order of members do not matter.
+    /// The content of the record value, without the fields in `except`. White space, escapes, and the order of members do not matter.
     Content {
-        /// Pointers to leave out.
+        /// RFC 6901 pointers to the fields to leave out.
         except: Vec<String>,
     },
     /// A part that may be absent. An absent part counts as null.
@@ -52,11 +52,11 @@ pub enum Part {
     FirstOf(Vec<Part>),
     /// A part whose value is normalized, so that different spellings are the same key.
     Normalized(Box<Part>, Normalizers),
-    /// A field of the JSON text that another part contains.
+    /// A field of the JSON text that is the value of another part.
     Embedded(Box<Part>, EmbeddedField),
 }
 
-/// A field of a JSON text that a value in a record contains.
+/// The field that [`Part::Embedded`] reads from a JSON text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmbeddedField {
     pub(super) pointer: String,
@@ -72,7 +72,7 @@ impl EmbeddedField {
         Ok(Self { pointer: pointer.to_owned(), extractor: Box::new(JsonExtractor::new(Places::new([pointer])?)) })
     }
 
-    /// Returns the pointer.
+    /// Returns the RFC 6901 pointer to the field.
     #[must_use]
     pub fn pointer(&self) -> &str {
         &self.pointer
@@ -80,7 +80,8 @@ impl EmbeddedField {
 }
 
 impl Part {
-    /// Returns the single places in a record that form the part, in order, without wrappers such as [`Part::Optional`].
+    /// Returns the places in a record from which the part is read, in order: the part without wrappers such as [`Part::Optional`], and all
+    /// alternatives of [`Part::FirstOf`].
     #[must_use]
     pub fn leaves(&self) -> Vec<&Self> {
         match self {
@@ -90,12 +91,11 @@ impl Part {
         }
     }
 
-    /// True if the part is a single place without options such as `optional` or `normalize`.
+    /// True if the part is a single place without options such as `optional`, `normalize`, or `ignore_case`.
     pub(super) const fn is_plain(&self) -> bool {
         !matches!(self, Self::HeaderInAnyCase(_) | Self::Optional(_) | Self::FirstOf(_) | Self::Normalized(..) | Self::Embedded(..))
     }
 
-    /// True if the part is a place in the record value.
     pub(super) const fn is_of_value(&self) -> bool {
         matches!(self, Self::RecordValue | Self::Field(_) | Self::Content { .. })
     }

@@ -6,21 +6,19 @@ use super::Field;
 use crate::format::{PointerError, Side};
 use std::fmt;
 
-/// A test of one place in a record.
+/// A condition on one place in a record: the place exists, or it has one of some values. The condition can be negated.
 #[derive(Clone, Debug)]
 pub struct Predicate {
     pub(super) place: Place,
     pub(super) test: Test,
-    /// True if the test must fail.
+    /// True if the predicate holds when the test fails.
     pub(super) is_negated: bool,
 }
 
-/// The place that a predicate tests.
 #[derive(Clone, Debug)]
 pub(super) enum Place {
     /// The last header with this name.
     Header(String),
-    /// The whole record key.
     RecordKey,
     /// A field of the record key or value, and its RFC 6901 pointer.
     Field(Side, Field, String),
@@ -50,13 +48,13 @@ impl Predicate {
         Self { place, test: Test::Exists, is_negated: false }
     }
 
-    /// Creates a predicate that holds if a record has a header with this name.
+    /// Creates a predicate that holds if a record has a header with this name, even if the header's value is null.
     #[must_use]
     pub fn header(name: &str) -> Self {
         Self::new(Place::Header(name.to_owned()))
     }
 
-    /// Creates a predicate that holds if a record has a key.
+    /// Creates a predicate that holds if the record key is not null.
     #[must_use]
     pub const fn record_key() -> Self {
         Self::new(Place::RecordKey)
@@ -76,7 +74,7 @@ impl Predicate {
         Self { test: Test::OneOf(values), ..self }
     }
 
-    /// Returns the negation of this predicate.
+    /// Returns a predicate that holds if this predicate does not hold.
     #[must_use]
     pub fn negate(self) -> Self {
         Self { is_negated: !self.is_negated, ..self }
@@ -88,25 +86,24 @@ impl Predicate {
         &self.place
     }
 
-    /// True if the predicate tests a header.
+    /// True if the predicate needs the headers of a record.
     #[must_use]
     pub const fn reads_headers(&self) -> bool {
         matches!(self.place, Place::Header(_))
     }
 
-    /// True if the predicate tests the record key, or a field of it.
+    /// True if the predicate tests the record key or a field of the record key.
     #[must_use]
     pub const fn reads_key(&self) -> bool {
         matches!(self.place, Place::RecordKey | Place::Field(Side::Key, ..))
     }
 
-    /// True if the predicate tests a field of the record value.
     pub(super) const fn reads_value(&self) -> bool {
         matches!(self.place, Place::Field(Side::Value, ..))
     }
 
-    /// Returns the name and value of a header for which the predicate holds. Returns `None` if the predicate is negated or does not
-    /// test a header.
+    /// Returns the name and value of a header that makes the predicate hold. Returns `None` if the predicate is negated, does not test a
+    /// header, or accepts no value.
     #[must_use]
     pub fn as_header(&self) -> Option<(&str, &str)> {
         match (&self.place, &self.test) {

@@ -6,8 +6,9 @@ use super::Scratch;
 use super::encoding::Tag;
 
 impl Scratch {
-    /// Returns the parts of the last key, in order: bytes as a string in quotes, other JSON values as written, and the content of a
-    /// value as its digest.
+    /// Returns the parts of the key that is encoded in these buffers, in order: bytes as a string in quotes, other JSON values as written,
+    /// and the content of a value as its digest. [`KeySpec::fingerprint`](super::KeySpec::fingerprint) leaves the buffers unchanged if the
+    /// key is a single field of at most 55 bytes.
     #[must_use]
     pub fn texts(&self) -> Vec<String> {
         let (mut texts, mut rest) = (Vec::new(), &*self.encoded);

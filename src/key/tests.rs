@@ -145,7 +145,6 @@ fn the_message_about_broken_json_shows_the_position() {
     assert_eq!(spec(&["/id"]).fingerprint(&not_text, &mut scratch).unwrap_err().reason, Reason::Malformed);
 }
 
-/// Returns the error message for a record without a key.
 fn message(spec: &KeySpec, value: &[u8], headers: &[(&str, Option<&[u8]>)]) -> String {
     let record = Record { value: Some(value), headers, ..Record::default() };
     spec.fingerprint(&record, &mut Scratch::default()).unwrap_err().message
@@ -194,7 +193,6 @@ fn the_message_about_a_missing_field_shows_where_its_pointer_ends() {
     ] {
         let wanted = format!("the record has no field `{pointer}`{words}");
         assert_eq!(message(&spec(&[pointer]), value.as_bytes(), &[]), wanted);
-        // The message is the same if the key has several parts.
         assert_eq!(message(&spec(&["", pointer]), value.as_bytes(), &[]), wanted);
     }
 }

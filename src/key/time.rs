@@ -10,8 +10,8 @@ use crate::format::{PointerError, Scalar, unescape};
 use crate::record::Timestamp;
 use std::fmt;
 
-/// The smallest number that is read in each unit if no unit is configured. Smaller numbers are seconds. So each unit covers the times
-/// from March 1973 to the year 5138.
+/// The smallest number that is read in each unit if no unit is configured. Smaller numbers are seconds. A time between March 1973 and the
+/// year 5138 is therefore recognized in every unit.
 const LEAST: [(i128, TimeUnit); 3] = [
     (100_000_000_000_000_000, TimeUnit::Nanoseconds),
     (100_000_000_000_000, TimeUnit::Microseconds),
@@ -24,11 +24,11 @@ const MANTISSA_MAX: i128 = 10_i128.pow(30);
 /// The place and the unit of a record's event time.
 #[derive(Clone, Debug)]
 pub struct EventTime {
-    /// The field or header.
+    /// The header, or the field of the record value, that contains the time.
     pub place: TimePlace,
     /// The unit or format of the time, or `None` to detect it.
     pub unit: Option<TimeUnit>,
-    /// True if Kafka's timestamp is used for a record without a usable time.
+    /// True if Kafka's timestamp replaces a time that is missing or unusable. If false, a record without a usable time is invalid.
     pub optional: bool,
 }
 
@@ -39,7 +39,7 @@ pub enum TimePlace {
     Header(String),
     /// A field of the record value.
     Field {
-        /// The field.
+        /// The compiled field.
         field: Field,
         /// The RFC 6901 pointer to the field.
         pointer: String,
@@ -68,23 +68,23 @@ impl fmt::Display for TimePlace {
 /// The unit or format of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeUnit {
-    /// Seconds since 1970.
+    /// A number of seconds since 1970.
     Seconds,
-    /// Milliseconds since 1970.
+    /// A number of milliseconds since 1970.
     Milliseconds,
-    /// Microseconds since 1970.
+    /// A number of microseconds since 1970.
     Microseconds,
-    /// Nanoseconds since 1970.
+    /// A number of nanoseconds since 1970.
     Nanoseconds,
-    /// A text such as `2026-01-01T12:00:00.5+01:00`.
+    /// An RFC 3339 timestamp with a zone, such as `2026-01-01T12:00:00.5+01:00`.
     Rfc3339,
 }
 
 impl TimeUnit {
-    /// The names of the units in a configuration.
+    /// All names that [`Self::named`] accepts.
     pub const NAMES: [&'static str; 5] = ["s", "ms", "us", "ns", "rfc3339"];
 
-    /// Returns the unit with this name.
+    /// Returns the unit with this name in a configuration, or `None` if the name is unknown.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Some(match name {
@@ -107,7 +107,6 @@ impl TimeUnit {
         }
     }
 
-    /// Describes the values that this unit expects.
     const fn expected(unit: Option<Self>) -> &'static str {
         match unit {
             None => "a number since 1970, or an RFC 3339 timestamp with a zone",
@@ -132,7 +131,6 @@ impl EventTime {
         Ok(Some(&**pointer).filter(|_| is_missing && !self.optional))
     }
 
-    /// Converts a value to milliseconds since 1970, rounded down.
     pub(super) fn of_scalar(&self, value: Scalar<'_>) -> Option<Timestamp> {
         let decimal = |mantissa, exponent| millis(self.unit, mantissa, exponent);
         match value {
@@ -144,7 +142,8 @@ impl EventTime {
         }
     }
 
-    /// Converts a text to milliseconds since 1970, rounded down.
+    /// Converts a text to milliseconds since 1970, rounded down. Returns `None` if the text is not a time in the configured unit, or if
+    /// the time is not after the start of 1970.
     #[must_use]
     pub fn of_text(&self, text: &str) -> Option<Timestamp> {
         match (self.unit, number(text)) {
@@ -158,7 +157,6 @@ impl EventTime {
         }
     }
 
-    /// Describes the values that are expected at the place.
     pub(super) const fn expected(&self) -> &'static str {
         TimeUnit::expected(self.unit)
     }
@@ -179,7 +177,7 @@ fn millis(unit: Option<TimeUnit>, mantissa: i128, exponent: i32) -> Option<Times
     i64::try_from(scaled(mantissa, exponent.checked_add(unit.to_millis())?)?).ok().filter(|&time| time > 0)
 }
 
-/// Returns `mantissa` * 10^`exponent`, rounded down, for a mantissa that is not negative.
+/// Returns `mantissa` * 10^`exponent`, rounded down, or `None` if it overflows. The mantissa must not be negative.
 fn scaled(mantissa: i128, exponent: i32) -> Option<i128> {
     let power = 10_i128.checked_pow(exponent.unsigned_abs());
     match power {

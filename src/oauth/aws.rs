@@ -21,10 +21,8 @@ const METADATA: &str = "http://169.254.169.254";
 /// The host to which `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI` is relative.
 const CONTAINER: &str = "http://169.254.170.2";
 
-/// Looks up an environment variable.
 type Environment<'e> = &'e dyn Fn(&str) -> Option<String>;
 
-/// Obtains AWS credentials, and signs tokens with them.
 pub(super) struct Signer<'e> {
     /// The client for STS, which may use a proxy.
     pub(super) agent: &'e ureq::Agent,
@@ -148,7 +146,6 @@ fn token(credentials: &Credentials, region: &str, now: SystemTime) -> String {
     BASE64URL_NOPAD.encode(url.as_bytes())
 }
 
-/// Returns the body of a successful response.
 fn read(url: &str, answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<String, String> {
     let failed = |error: &dyn Display| format!("{url}: {error}");
     let mut response = answer.map_err(|error| failed(&error))?;

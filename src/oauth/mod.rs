@@ -20,22 +20,19 @@ use std::time::{Duration, Instant};
 /// The first and the longest wait between failed attempts.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// Minimum time between two successful attempts, even for very short-lived tokens.
+/// Minimum time until the next scheduled renewal, even for very short-lived tokens.
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
 
-/// Interval at which a token file is read again.
 const FILE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The longest time until the renewal thread compares the token's expiry with the wall clock again. A longer wait could miss the expiry,
 /// because timers stop while a machine is suspended.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The assumed lifetime of a token if its real lifetime is unknown.
 const UNKNOWN_LIFETIME: Duration = Duration::from_secs(5 * 60);
 
 /// A client that uses tokens. The renewal thread calls it, so it must not block.
 pub(crate) trait Subscriber: Send {
-    /// Delivers a new token.
     fn renewed(&self, token: &Token);
     /// Reports that there is no valid token, with the reason.
     fn failed(&self, reason: &str);
@@ -80,7 +77,6 @@ fn find(login: &OAuth) -> Option<Arc<Tokens>> {
     all().iter().find(|tokens| tokens.source == login.source).cloned()
 }
 
-/// Returns the reason why the last attempt to obtain a token failed, if it did.
 pub(crate) fn trouble(login: &OAuth) -> Option<String> {
     let trouble = find(login)?.lock().trouble.clone();
     trouble.map(|why| why.to_string())
@@ -147,7 +143,7 @@ impl Tokens {
         state.valid().ok_or_else(reason)
     }
 
-    /// Renews a token that a server has rejected.
+    /// Renews the current token if it is the one that a server has rejected.
     pub(crate) fn reject(&self, token: &Token) {
         let state = self.lock();
         if state.token.as_ref().is_some_and(|current| current.is_same(token)) {
@@ -258,14 +254,14 @@ impl Tokens {
     }
 }
 
-/// Returns the time until the next renewal: 80% of the token's lifetime, because librdkafka logs in again after 90%.
+/// Returns the time until the next renewal: 80% of the token's lifetime, because librdkafka logs in again after 90%. A file is read again
+/// after [`FILE_INTERVAL`] at the latest.
 fn renew_in(token: &Token, is_file: bool) -> Duration {
     let by_lifetime = token.left().unwrap_or(UNKNOWN_LIFETIME).mul_f64(0.8);
     let wait = if is_file { by_lifetime.min(FILE_INTERVAL) } else { by_lifetime };
     wait.max(INTERVAL_MIN)
 }
 
-/// A subscription. Once it is dropped, the subscriber is no longer called.
 pub(crate) struct Subscription {
     tokens: Arc<Tokens>,
     id: u64,

@@ -13,7 +13,6 @@ use ureq::config::ConfigBuilder;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
 use ureq::typestate::AgentScope;
 
-/// Timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Timeout of a request to a service on this host, such as the AWS metadata service. The timeout is short, because outside AWS nothing
@@ -22,10 +21,9 @@ const LOCAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Maximum size of a response or a token file.
+/// Maximum size of a response or a token file in bytes.
 const ANSWER_MAX: u64 = 1 << 20;
 
-/// Maximum number of characters of an error description to show.
 const DESCRIPTION_MAX: usize = 200;
 
 /// The response of a token endpoint (RFC 6749).

@@ -39,7 +39,6 @@ fn endpoint(answers: Vec<(u16, &'static str)>) -> (TokenSource, mpsc::Receiver<S
 
 const WAIT: Duration = Duration::from_secs(60);
 
-/// Sends the arguments of each call to the channel.
 struct Listener(mpsc::Sender<Result<String, String>>);
 
 impl Subscriber for Listener {

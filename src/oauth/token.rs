@@ -21,7 +21,6 @@ struct Expiry {
     wall: SystemTime,
 }
 
-/// Claims of a JSON Web Token.
 #[derive(Default, Deserialize)]
 struct Claims {
     #[serde(default)]
@@ -67,7 +66,7 @@ impl Token {
         &self.principal
     }
 
-    /// The remaining lifetime, if it is known.
+    /// The remaining lifetime, which is zero if the token has expired. `None` if the lifetime is unknown.
     pub(crate) fn left(&self) -> Option<Duration> {
         let Expiry { monotonic, wall } = self.expires.as_ref()?;
         let left = monotonic.saturating_duration_since(Instant::now());
@@ -83,7 +82,7 @@ impl Token {
     }
 }
 
-/// Parses the claims, if the token is a JSON Web Token.
+/// Returns the claims of a JSON Web Token. For any other token, the claims are empty.
 fn claims(token: &str) -> Claims {
     let payload = token.split('.').nth(1).and_then(|payload| BASE64URL_NOPAD.decode(payload.trim_end_matches('=').as_bytes()).ok());
     payload.and_then(|payload| serde_json::from_slice(&payload).ok()).unwrap_or_default()

@@ -1,7 +1,7 @@
 //! The fields of a recorded stream as columns: the candidates for a key.
 //!
-//! Owns a table of hashes with a row per record, a column for each field of the first records, and one column for all other fields. Must
-//! never use more memory than its limit, regardless of the input: of a longer stream, it keeps only the start.
+//! This module owns a table of hashes with a row per record, a column for each field of the first records, and one column for all other
+//! fields. It must never use more memory than its limit, regardless of the input: of a longer stream, it keeps only the start.
 
 use crate::content::{self, CompareContent};
 use crate::format::{Encoding, NoSchemas, RecordFormat, Scalar, compression};
@@ -24,7 +24,6 @@ const TIMES: std::ops::Range<i64> = 946_684_800_000..4_102_444_800_000;
 /// The hash of a field that is missing or null.
 const MISSING: u64 = 0;
 
-/// Location of a possible key part.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Place {
     RecordKey,
@@ -44,12 +43,10 @@ pub(super) struct Column {
 }
 
 impl Column {
-    /// Returns the number of records that have the field.
     pub(super) fn present(&self) -> usize {
         self.hashes.iter().filter(|&&hash| hash != MISSING).count()
     }
 
-    /// True if the field has the same value in all records.
     pub(super) fn is_constant(&self) -> bool {
         self.hashes.windows(2).all(|pair| pair[0] == pair[1])
     }
@@ -60,19 +57,19 @@ impl Column {
     }
 }
 
-/// The start of a recorded stream, as a table.
 #[derive(Debug)]
 pub(super) struct Columns {
     pub(super) fields: Vec<Column>,
-    /// Column for all fields without a column of their own. After reading, it becomes the last of the fields.
+    /// The column for all fields that have no column of their own. At the end, `read` moves it to the end of `fields` and leaves an empty
+    /// column here.
     rest: Column,
-    /// For each record, the stream time of its partition.
+    /// For each record, the stream time of its partition when the record was read.
     pub(super) times: Vec<Option<Timestamp>>,
     partitions: Vec<i32>,
     pub(super) records: usize,
     /// True if the stream has more records than this table.
     pub(super) is_cut: bool,
-    /// The field that was used as the record time because none was given.
+    /// The field that was used as the record time because neither the format nor the caller names one.
     pub(super) time: Option<String>,
     /// The format of the values: JSON, gzip-compressed if the first value is gzip-compressed.
     pub(super) format: Option<RecordFormat>,
@@ -240,7 +237,6 @@ fn fields(recorded: &Recorded<'_>, format: &mut Option<RecordFormat>, reader: &m
     (fields, MISSING)
 }
 
-/// Parses a field as a time.
 fn time(value: Scalar<'_>) -> Option<Timestamp> {
     match value {
         Scalar::String(text) if text.len() >= "2000-01-01T00:00:00".len() => parse_rfc3339(str::from_utf8(text).ok()?),

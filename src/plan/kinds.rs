@@ -1,6 +1,6 @@
 //! The kinds of filters that a plan compares: those that a topic can use, from the table of kinds, and others for comparison.
 //!
-//! Owns the cost and the guarantees of each kind. Must never build a filter.
+//! This module owns the cost and the guarantees of each kind. It must never build a filter.
 
 use super::Ask;
 use super::text::{count, whole_size};
@@ -10,26 +10,19 @@ use crate::filter::{AgingSizing, Demand, Growth, Kind, Prediction, Size, Spec, W
 pub(super) struct Candidate {
     /// Predicts the rate and memory at a load. A load of 1 is the planned number of keys in a window.
     pub(super) predict: Box<dyn Fn(f64) -> Prediction>,
-    /// Memory at load 1 once slices have adapted, in bytes, or `None` if slices do not adapt.
     pub(super) steady_bytes: Option<u64>,
     /// Disk space at load 1, in bytes. Grows with the load.
     pub(super) disk: f64,
-    /// Number of bits, cells, slots, or disk locations that are checked for an absent key.
     pub(super) k: u32,
-    /// Description of what a lookup reads.
     pub(super) reads: String,
     /// Share of duplicates, one whole window after their key was inserted, that are reported as unseen, or `None` for kinds that
     /// guarantee to report none.
     pub(super) forgets: Option<f64>,
-    /// True if a key can be retracted.
     pub(super) can_retract: bool,
-    /// Behavior above the planned load.
     pub(super) overfull: &'static str,
     /// True if the kind meets any rate with any memory. With less memory, it forgets keys sooner instead.
     pub(super) elastic: bool,
-    /// The configuration line for the kind, or `None` if a topic cannot use the kind.
     pub(super) configuration: Option<String>,
-    /// Average share of unseen keys reported as seen, over a window that has the planned keys, or `None` if a topic cannot use the kind.
     pub(super) mean: Option<f64>,
 }
 
@@ -55,8 +48,8 @@ impl Candidate {
 /// Sizes a kind to meet a rate at load 1.
 pub(super) type Make = Box<dyn Fn(&Ask, f64) -> Candidate>;
 
-/// Returns the name and constructor of every kind, in table order. After the default kind come two variants of it, which show the effects
-/// of chaining and of slices.
+/// Returns the name and constructor of every kind, in the order of the tables that a plan shows. After the default kind come two variants
+/// of it, which show the effects of chaining and of slices. At the end comes a plain Bloom filter, for comparison.
 pub(super) fn kinds() -> Vec<(&'static str, Make)> {
     let mut kinds: Vec<(_, Make)> = Vec::new();
     for &kind in Kind::ALL {
@@ -70,10 +63,10 @@ pub(super) fn kinds() -> Vec<(&'static str, Make)> {
     kinds
 }
 
-/// The kind that is added with the default kind, to show the effect of chaining.
+/// The name of the default kind without chaining.
 pub(super) const UNCHAINED: &str = "unchained";
 
-/// Size of a fingerprint and its overhead in a store, in bytes.
+/// Size of a fingerprint in a store, with 12 bytes of overhead.
 const EXACT_BYTES: f64 = 16.0 + 12.0;
 
 /// Number of keys of one partition in a window.
@@ -90,7 +83,6 @@ fn window(slices: u32) -> Window {
     Window::time(24 * 60 * 60 * 1000, slices)
 }
 
-/// Creates the candidate for a kind that a topic can use.
 fn offered(kind: Kind, ask: &Ask, rate: f64, slices: u32) -> Candidate {
     let (window, keys, properties) = (window(slices), keys(ask), kind.properties());
     // By default, a filter adapts to the stream.
@@ -138,7 +130,6 @@ fn on_disk(ask: &Ask, overfull: &'static str) -> Candidate {
     }
 }
 
-/// The `aging` filter without chaining.
 fn unchained(ask: &Ask, rate: f64) -> Candidate {
     let (window, sizing) = (window(ask.slices), AgingSizing::new(window(ask.slices), keys(ask), rate));
     let (k, reads) = Spec::Aging(sizing).sizing().reads(window);

@@ -1,7 +1,7 @@
 //! Predicts the memory and the false positive rate of filters.
 //!
-//! Compares the kinds of filters by memory, by error rate at each load, and by guarantees. Counts a sample, and proposes a configuration
-//! for it. Must never build a filter.
+//! This module compares the kinds of filters by memory, by error rate at each load, and by guarantees. It also counts a sample of a stream,
+//! and proposes a configuration for the sample. It must never build a filter.
 
 mod columns;
 mod kinds;
@@ -22,7 +22,6 @@ const LOADS: [f64; 4] = [1.0, 1.5, 2.0, 4.0];
 const CURVE_STEPS: u32 = 80;
 const CURVE_STEP: f64 = 0.05;
 
-/// The requirements of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ask {
     /// Number of distinct keys of the whole topic in a window, at least 1.
@@ -33,7 +32,6 @@ pub struct Ask {
     pub partitions: u32,
     /// Slices per window, at least 1.
     pub slices: u32,
-    /// Length of the window in milliseconds, if known.
     pub window_ms: Option<u64>,
     /// Maximum memory of the whole topic, in bytes.
     pub memory_bytes: Option<u64>,
@@ -43,11 +41,9 @@ pub struct Ask {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     pub ask: Ask,
-    /// The counts of the sample, if one was given.
     pub sample: Option<Sample>,
-    /// A configuration for the sample, if no key was given.
+    /// A configuration for the sample, if the command line does not set a key.
     pub proposal: Option<Proposal>,
-    /// One row per kind.
     pub kinds: Vec<Row>,
 }
 
@@ -69,9 +65,8 @@ pub struct Row {
     pub disk_bytes: u64,
     /// Memory, or disk space, per planned key, in bits.
     pub bits_per_key: f64,
-    /// Number of bits, cells, slots, or disk locations that are checked for an absent key.
+    /// Number of bits, cells, slots, or disk locations that a lookup of an absent key checks.
     pub k: u32,
-    /// Description of what a lookup reads.
     pub reads: String,
     /// Predictions at 1, 1.5, 2, and 4 times the planned keys.
     pub loads: Vec<Point>,
@@ -82,36 +77,29 @@ pub struct Row {
     pub remembers: bool,
     /// Share of duplicates that are reported as unseen if they arrive one whole window after their key was inserted.
     pub forgets: f64,
-    /// True if a key can be retracted.
     pub can_retract: bool,
-    /// Behavior above the planned load.
     pub overfull: String,
     /// True if the kind fits into the requested memory, or `None` if no memory was requested.
     pub fits: Option<bool>,
-    /// The smallest rate within the requested memory, or `None` if the kind does not fit at any rate.
+    /// The smallest rate within the requested memory. `None` if the kind does not fit at any rate, or if no memory was requested.
     pub rate_within_memory: Option<f64>,
     /// The configuration line for the kind, or `None` if a topic cannot use the kind.
     pub configuration: Option<String>,
-    /// Predictions at loads from 0 to 4, in steps of a twentieth.
     pub curve: Vec<Point>,
 }
 
-/// The prediction at one load.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Number of keys in a window, relative to the planned number.
     pub load: f64,
-    /// Share of unseen keys that are reported as seen.
     pub rate: f64,
     /// Memory of the whole topic, in bytes.
     pub memory_bytes: u64,
 }
 
-/// Reason why there is no plan.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No kind has this name.
     #[error("unknown kind `{0}`; the kinds are {known}", known = names().join(", "))]
     Candidate(String),
 }
@@ -130,14 +118,14 @@ fn watched_bytes(keys: u64) -> u64 {
     (keys / 64).clamp(1024, 16_384) * 66
 }
 
-/// Returns the names of all kinds, in table order.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
     kinds().into_iter().map(|(name, _)| name).collect()
 }
 
 impl Comparison {
-    /// Compares the named kinds, or all kinds if no name is given. The default kind adds `unchained`, the same filter without chaining.
+    /// Compares the named kinds, or all kinds if no name is given. If the default kind is named, also shows `unchained`, the same filter
+    /// without chaining.
     ///
     /// # Errors
     /// Returns [`Error::Candidate`] if a kind does not exist.
@@ -202,7 +190,8 @@ fn bits_per_key(ask: &Ask, bytes: u64) -> f64 {
     (bytes as f64 * 80.0 / ask.keys.max(1) as f64).round() / 10.0
 }
 
-/// Returns the lowest rate at which a kind takes at most `bytes` per partition.
+/// Returns the lowest rate at which a kind takes at most `bytes` per partition, between 1e-9 and 0.5. `None` if even a rate of 0.5 takes
+/// more.
 fn reachable(make: &Make, ask: &Ask, bytes: u64) -> Option<f64> {
     let expected = |exponent: f64| (make(ask, 10_f64.powf(exponent)).predict)(1.0);
     // Sizing does not support rates below this range, and a filter with a higher rate is useless.

@@ -1,9 +1,9 @@
 //! Counts a recorded stream: distinct keys, duplicates, and keys in a window.
 //!
 //! Keys are counted by their 128-bit fingerprints, in memory. The count is exact as long as all keys fit into memory. With more keys, the
-//! count is an estimate by adaptive sampling (Wegman; Flajolet, Computing 43, 1990): whenever memory is full, half of the keys, selected
-//! by their fingerprints, are dropped, as if they had never occurred, and are ignored from then on. Must never use more memory than its
-//! limit, regardless of the input.
+//! count is an estimate by adaptive sampling (Wegman; Flajolet, Computing 43, 1990): whenever memory is full, half of the keys, selected by
+//! their fingerprints, are dropped, as if they had never occurred, and are ignored from then on. This module must never use more memory
+//! than its limit, regardless of the input.
 
 use crate::config::{EarlierRules, Topic};
 use crate::filter::{Slice, Window};
@@ -20,11 +20,9 @@ use std::sync::Arc;
 /// of that number or more.
 const KEYS_MAX: usize = 900_000;
 
-/// Options for reading a sample.
 #[derive(Clone, Debug)]
 pub struct SampleOptions {
     pub format: Format,
-    /// Location of the key.
     pub key: KeySpec,
     /// Conditions on a record. Only records for which all of them hold are deduplicated and counted.
     pub when: Vec<Predicate>,
@@ -36,11 +34,9 @@ pub struct SampleOptions {
     pub event_time: Option<EventTime>,
     /// Location of the field that replaces Kafka's timestamp, for formats whose lines have no timestamp.
     pub time: Option<Field>,
-    /// Window in which keys are counted.
     pub window: Option<Window>,
 }
 
-/// Counts of a sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     pub records: u64,
@@ -52,29 +48,28 @@ pub struct Sample {
     pub repeats: u64,
     /// Duplicates divided by records with a key.
     pub repeat_share: f64,
-    /// Number of records without a key. They are not part of any other count.
+    /// Number of records without a key. They are also part of `records`, and of `untimed` if they have no time.
     pub invalid: u64,
-    /// Number of records that `when` does not select, or that an earlier rule of the input does. They are not part of any other count.
+    /// Number of records that `when` does not select, or that an earlier rule of the input does. They are also part of `records`, but of no
+    /// other count.
     pub passed: u64,
     /// Number of records without a time. They are counted at the time of the previous records.
     pub untimed: u64,
-    /// Time between the first and the last record, in milliseconds, or `None` if no record has a time.
+    /// Time between the earliest and the latest record, in milliseconds, or `None` if no record has a time.
     pub span_ms: Option<u64>,
-    /// The last time, or `None` if no record has a time.
+    /// The latest record time, or `None` if no record has a time.
     #[serde(skip)]
     pub last_time: Option<Timestamp>,
-    /// Number of distinct keys in the busiest window. As in a filter, windows end at slice boundaries, and time never goes back.
+    /// Number of distinct keys in the busiest window. As in a filter, windows end at slice boundaries, and time never goes back. `None` if
+    /// the options have no window, or if no record has a time.
     pub window_keys: Option<u64>,
 }
 
-/// Reason why a sample cannot be counted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SampleError {
-    /// A line is malformed.
     #[error(transparent)]
     Line(#[from] ReplayError),
-    /// The sample has no keys to plan for.
     #[error("the sample has no record with a key; set the key with --key, or use a configuration with --config")]
     Empty,
 }
@@ -83,7 +78,7 @@ impl Sample {
     /// Reads `input` to its end, and counts the records and keys.
     ///
     /// # Errors
-    /// Fails if a line is malformed, or no record has a key.
+    /// Returns an error if a line is malformed or needs a schema that is not available, or if no record has a key.
     pub fn count(input: impl BufRead, options: &SampleOptions) -> Result<Self, SampleError> {
         count(input, options, KEYS_MAX)
     }
@@ -173,7 +168,6 @@ struct Windows {
 }
 
 impl Windows {
-    /// Advances time to `time`. An earlier time has no effect.
     fn advance(&mut self, time: Timestamp) {
         let known = self.time;
         if known.is_some_and(|known| time <= known) {
@@ -191,7 +185,6 @@ impl Windows {
         self.slice = slice;
     }
 
-    /// Records a key.
     fn see(&mut self, fingerprint: Fingerprint) {
         if !is_counted(fingerprint, self.halvings) {
             return;
@@ -208,7 +201,6 @@ impl Windows {
         }
     }
 
-    /// Drops half of the keys, as if they had never occurred.
     fn halve(&mut self) {
         self.halvings += 1;
         let Self { last, slices, halvings, .. } = self;
@@ -221,12 +213,11 @@ impl Windows {
         });
     }
 
-    /// Estimates the total number of keys from the number counted.
     fn estimate(&self, counted: u64) -> u64 {
         counted.saturating_mul(1 << self.halvings.min(63))
     }
 
-    /// Relative standard error of an estimate. Each key is sampled independently, with the same probability.
+    /// Relative standard error of an estimate, or 0 if all keys were counted. Each key is sampled independently, with the same probability.
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     fn relative_error(&self, estimate: u64) -> f64 {
         let counted = estimate >> self.halvings.min(63);
@@ -330,7 +321,6 @@ mod tests {
         // Time does not go back: a late record belongs to the open slice.
         assert_eq!(sample(&[(1, 500), (2, 0), (3, 501)]).window_keys, Some(3));
         assert_eq!(sample(&[(1, 500)]).keys(), 1);
-        // Without times, there are no windows.
         assert_eq!(counted(Format::Ndjson, Part::RecordValue, None, window, "a\nb\n").window_keys, None);
     }
 

@@ -16,7 +16,6 @@ fn row(ask: Ask, kind: &str) -> Row {
     report(ask, &[kind]).kinds.remove(0)
 }
 
-/// The rate at one of the loads of a table.
 fn rate_at(row: &Row, load: f64) -> f64 {
     row.loads.iter().find(|point| point.load.to_bits() == load.to_bits()).unwrap().rate
 }
@@ -95,7 +94,6 @@ fn a_steady_filter_takes_the_memory_planned_for_a_pod() {
 
 #[test]
 fn a_worker_builds_the_planned_filter() {
-    // Exact to the byte, for any number of keys per partition.
     for (keys, rate, partitions) in [(10_000_000, 1e-3, 4), (10_000_000, 1e-4, 3_000), (1_000_000, 1e-4, 1_000), (7, 1e-2, 3)] {
         for name in ["aging", "cuckoo", "pair"] {
             let row = row(Ask { partitions, ..ask(keys, rate) }, name);
@@ -170,7 +168,6 @@ fn a_stable_filter_takes_its_minimum_memory() {
     assert!(many.memory_bytes > 1024 && many.fits == Some(false));
 }
 
-/// The first topic of a configuration that contains the line.
 fn configured(line: &str) -> crate::config::Topic {
     let text = format!(
         "[kafka]\nbootstrap_servers = \"localhost:9092\"\n[[topics]]\ninput = \"in\"\noutput = \"out\"\n\

@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 impl Comparison {
-    /// Renders the requirements, the counts, the tables, and the configuration line of each kind.
     #[must_use]
     pub fn table(&self) -> String {
         let ask = &self.ask;
@@ -167,13 +166,11 @@ pub(super) fn columns(rows: &[Vec<String>], ends_in_text: bool) -> String {
     text
 }
 
-/// Formats a number of bytes, multiplied by a load.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 fn scaled(bytes: u64, load: f64) -> String {
     size(super::whole(bytes as f64 * load))
 }
 
-/// Formats a number of bytes with one decimal.
 pub(super) fn size(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     let Some((shift, unit)) = units.into_iter().find(|(shift, _)| bytes >> shift > 0) else { return format!("{bytes} B") };
@@ -189,7 +186,7 @@ pub(super) fn whole_size(bytes: u64) -> (u64, String) {
     unit.map_or_else(|| (bytes, bytes.to_string()), |(shift, unit)| (bytes >> shift << shift, format!("{}{unit}", bytes >> shift)))
 }
 
-/// Formats a count for a configuration: `10M`.
+/// Formats a count for a configuration: `10M`. Shortens only numbers that the unit divides.
 pub(super) fn count(number: u64) -> String {
     let units = [(1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")];
     let unit = units.into_iter().find(|(scale, _)| number > 0 && number.is_multiple_of(*scale));

@@ -7,25 +7,20 @@ use crate::record::Offset;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The redrive cannot start or continue.
     #[error("{0}")]
     Refused(String),
     #[error(transparent)]
     Kafka(#[from] kafka::Error),
 }
 
-/// A dead letter that a topic rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejected {
-    /// Dead-letter topic.
+    /// The dead-letter topic.
     pub topic: String,
-    /// Partition of the dead letter.
     pub partition: i32,
-    /// Offset of the dead letter.
     pub offset: Offset,
-    /// Topic that rejected the dead letter.
+    /// The topic that rejected the dead letter.
     pub target: String,
-    /// Error message.
     pub error: String,
 }
 
@@ -33,11 +28,9 @@ pub struct Rejected {
 pub(super) enum Failure {
     /// A topic rejected a batch without naming the record.
     Batch,
-    /// Topics rejected these dead letters.
     Rejected(Vec<Rejected>),
     /// The dead-letter topic cannot be redriven.
     Topic(String),
-    /// The command fails.
     Error(Error),
 }
 

@@ -36,14 +36,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use target::{Origins, is_of_output, kind, names};
 use writer::Writer;
 
-/// Maximum size of a batch in bytes.
 const BATCH_BYTES: usize = 1_000_000;
 /// Maximum size of a batch in bytes with which each record gets its own batch, for topics that accept only smaller batches.
 const ONE_RECORD: usize = 1;
-/// Maximum number of rejected dead letters that a redrive passes over in a dead-letter topic. In their partitions, it ends before the next.
+/// Maximum number of rejected dead letters that a redrive skips in a dead-letter topic. In a partition with another rejected dead letter,
+/// the redrive ends before that one.
 const REJECTED_MAX: usize = 100;
 
-/// Selection of dead letters.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Inputs. Empty means all.
@@ -51,21 +50,19 @@ pub struct Options {
     /// Verdicts. Empty means all verdicts whose dead letters go to the input.
     pub verdicts: Vec<Verdict>,
     pub limit: u64,
-    /// True to write nothing.
     pub dry_run: bool,
 }
 
-/// Result of a redrive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Redriven {
     /// Number of redriven dead letters by input, reason, and topic written to.
     pub counts: BTreeMap<(String, &'static str, String), u64>,
-    /// Kinds of dead letters that this redrive or an earlier one did not select, in the form `<input>/<reason>`.
+    /// Kinds of dead letters that remain, because they were not selected or because their input could not be used. The form is
+    /// `<input>/<reason>`.
     pub left_out: BTreeSet<String>,
     /// Left-out kinds whose input is not in the configuration, or whose reason this version does not know. If an earlier redrive stored
     /// only the hash of a kind, the form is `?/<hash>`.
     pub unknown: BTreeSet<String>,
-    /// Dead letters that a topic rejected.
     pub rejected: Vec<Rejected>,
     /// Selected topics that could not be used, with the reasons.
     pub unusable: BTreeMap<String, String>,
@@ -76,7 +73,6 @@ pub struct Redriven {
 }
 
 impl Redriven {
-    /// Returns the number of redriven dead letters.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.values().sum()
@@ -149,7 +145,7 @@ pub fn redrive(config: &Config, options: &Options, waiting: &Waiting<'_>, progre
 struct Letters {
     name: String,
     partitions: Vec<TopicPartition>,
-    /// The end of each partition when the redrive started, or the first rejected dead letter that the redrive does not pass over.
+    /// Where the redrive ends in each partition: the end offset at its start, or a rejected dead letter that it does not skip.
     ends: BTreeMap<i32, Offset>,
     /// The number of passes that failed after the maximum number of rejected dead letters was reached.
     failed: usize,
@@ -164,8 +160,7 @@ struct Redrive<'a> {
     origins: Origins,
     /// The selected kinds and their hashes.
     kinds: BTreeSet<String>,
-    /// Maps each kind that the configuration can have, and its hash, to the kind with the name of the input. A kind itself may have the
-    /// name of the repartition topic.
+    /// The result of [`names`].
     names: BTreeMap<String, String>,
     /// The partitions and offsets of the dead letters of the current topic that were rejected.
     rejected: BTreeSet<(i32, Offset)>,
@@ -189,8 +184,8 @@ impl<'a> Redrive<'a> {
         false
     }
 
-    /// Leaves rejected dead letters where they are, and the next pass skips them. If there are too many, the next pass ends before the first
-    /// of the others. Returns false if the pass is not repeated, because that did not help.
+    /// Leaves rejected dead letters where they are. The next pass skips the first [`REJECTED_MAX`], and in the partitions of the others
+    /// ends before them. Returns false if the pass is not repeated, because too many passes have failed.
     fn leave_rejected(&mut self, letters: &mut Letters, rejected: Vec<Rejected>) -> bool {
         letters.failed += usize::from(self.rejected.len() == REJECTED_MAX);
         for rejected in rejected {
@@ -215,7 +210,6 @@ impl<'a> Redrive<'a> {
         letters.failed <= REJECTED_MAX
     }
 
-    /// Finds the topics to write to.
     fn find_targets(&mut self, config: &Config, selected: &[(&Topic, &str)], verdicts: &[Verdict]) -> Result<(), Error> {
         for (topic, _) in selected {
             let why = match self.origins.add(config, topic, verdicts, |name| self.view.partitions(name)) {
@@ -276,7 +270,7 @@ impl<'a> Redrive<'a> {
             committed.clone_from(redriven);
             Ok::<(), Failure>(())
         };
-        // Kinds that are not selected, and of which an earlier redrive left rejected dead letters.
+        // Kinds that are not selected, with dead letters that earlier redrives left because their targets rejected them.
         let mut waiting_rejected = BTreeSet::new();
         let is_whole = capture.read(stop, report, &mut |message: &Message<'_>, left| {
             progress(total - left, total);
@@ -328,7 +322,6 @@ impl<'a> Redrive<'a> {
         Ok(is_whole)
     }
 
-    /// Returns the committed position in each partition.
     fn positions(&self, partitions: &[TopicPartition], topic_id: Option<&str>) -> Result<Vec<Position>, Failure> {
         let committed = self.view.committed(partitions).map_err(Error::from)?;
         let position = |(of, committed)| {
@@ -347,7 +340,6 @@ impl<'a> Redrive<'a> {
     }
 }
 
-/// Returns the offsets to commit, with their metadata.
 fn offsets(
     partitions: &[TopicPartition],
     positions: &[Position],

@@ -88,19 +88,18 @@ impl Position {
         self.rejected.contains(&offset)
     }
 
-    /// Records that a dead letter that is due is left out.
+    /// Notes that this redrive did not select a dead letter. Must only be called for a dead letter that is due, like [`Self::reject`] and
+    /// [`Self::redrive`].
     pub(super) fn leave_out(&mut self, kind: &str, offset: Offset) {
         if !self.is_rejected(offset) && self.first(kind).is_none() {
             self.left_out.insert(kind.to_owned(), offset);
         }
     }
 
-    /// Records that the target rejects a dead letter that is due.
     pub(super) fn reject(&mut self, offset: Offset) {
         self.rejected.insert(offset);
     }
 
-    /// Records that a dead letter that is due is redriven.
     pub(super) fn redrive(&mut self, offset: Offset) {
         self.rejected.remove(&offset);
     }

@@ -54,7 +54,6 @@ impl Origins {
         Ok(None)
     }
 
-    /// Removes the origins of an input's dead letters.
     pub(super) fn remove(&mut self, input: &str) {
         self.0.retain(|_, origin| origin.input != input);
     }

@@ -14,12 +14,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const RECORDS_MAX: usize = 1000;
-/// A transaction with at least this many bytes of keys and values is committed. The last record may exceed this size.
+/// Size of the keys and values in bytes from which a transaction is committed. Its last record may exceed this size.
 const BYTES_MAX: usize = 16 << 20;
 /// A transaction is committed after the transaction timeout divided by this number.
 const TIMEOUT_SHARE: u32 = 4;
 
-/// The transactional producer of a redrive.
 pub(super) struct Writer<'a> {
     config: &'a Config,
     stop: &'a dyn Fn() -> bool,
@@ -29,11 +28,10 @@ pub(super) struct Writer<'a> {
     /// The partition and offset of each dead letter in the open transaction.
     written: Vec<(i32, Offset)>,
     bytes: usize,
-    /// The start of the open transaction.
     opened: Option<Instant>,
 }
 
-/// Removes the headers at these positions.
+/// A change of headers: removes those at these positions.
 struct Without(Range<usize>);
 
 impl HeaderChanges for Without {
@@ -79,7 +77,6 @@ impl<'a> Writer<'a> {
         sent.map_err(|failure| self.failure(message.topic(), failure))
     }
 
-    /// True if the open transaction is old or large enough to be committed.
     pub(super) fn is_due(&self) -> bool {
         let is_old = self.opened.is_some_and(|opened| opened.elapsed() >= self.timeout / TIMEOUT_SHARE);
         is_old || self.written.len() >= RECORDS_MAX || self.bytes >= BYTES_MAX

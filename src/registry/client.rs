@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use ureq::http::StatusCode;
 
-/// The maximum size of a response. Schemas usually have a few kilobytes.
+/// The maximum size of a response in bytes. Schemas usually have a few kilobytes.
 const ANSWER_MAX: u64 = 8 << 20;
 
 /// The maximum number of schemas that a schema references, directly or indirectly.
 const REFERENCES_MAX: usize = 256;
 
-/// The maximum size of a schema, including its references.
+/// The maximum size of a schema in bytes, including its references.
 const SCHEMA_MAX: usize = 4 << 20;
 
 /// The largest schema id. Registries use Java's `int`, and their response to a larger id does not look like a response of a registry.
@@ -28,16 +28,13 @@ const ID_MAX: u32 = i32::MAX.cast_unsigned();
 /// A path that every registry answers.
 const TYPES: &str = "/schemas/types";
 
-/// The maximum number of characters to show of a registry's error message.
 const MESSAGE_MAX: usize = 300;
 
-/// The path of schemas by GUID.
 const GUIDS: &str = "/schemas/guids/";
 
 /// The error codes for a missing subject, version, or schema.
 const NOT_FOUND: [u32; 3] = [40401, 40402, 40403];
 
-/// The reason why a request returned no schema.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The registry reported that the schema does not exist. A registry that is starting may report this for every schema.
@@ -48,7 +45,6 @@ pub(super) enum Failure {
     Unavailable(String),
 }
 
-/// A client of a schema registry.
 pub(super) struct Client {
     agent: ureq::Agent,
     urls: Vec<String>,
@@ -58,14 +54,13 @@ pub(super) struct Client {
     current: Cell<usize>,
 }
 
-/// The credentials for a registry.
 enum Login {
     None,
-    /// The value of the `Authorization` header.
+    /// The value of the `Authorization` header, which contains the password.
     Basic(String),
-    /// A bearer token, and further headers.
     Bearer {
         tokens: Arc<Tokens>,
+        /// Headers that some registries require in addition to the token, such as `target-sr-cluster`.
         headers: Vec<(&'static str, String)>,
     },
 }
@@ -80,7 +75,6 @@ struct Answer {
     references: Option<Vec<Named>>,
 }
 
-/// A reference to another schema.
 #[derive(Deserialize)]
 struct Named {
     name: String,
@@ -97,10 +91,7 @@ struct Refusal {
 }
 
 impl Client {
-    /// Creates a client.
-    ///
-    /// # Errors
-    /// Returns an error message if the certificate file cannot be used.
+    /// Returns an error message if the file in `schema_registry.ca_location` cannot be used.
     pub(super) fn new(config: &SchemaRegistry) -> Result<Self, String> {
         let agent = oauth::agent(config.ca_location.as_deref(), config.timeout);
         let agent = agent.map_err(|error| format!("schema_registry.ca_location: {error}"))?;
@@ -125,13 +116,12 @@ impl Client {
         self.complete(answer)
     }
 
-    /// Fetches the latest schema of a subject.
     pub(super) fn latest(&self, subject: &str) -> Result<Schema, Failure> {
         let answer = self.ask(&format!("/subjects/{}/versions/latest", escaped(subject)))?;
         self.complete(answer)
     }
 
-    /// Adds the references of a schema.
+    /// Converts a response to a schema, and fetches its references.
     fn complete(&self, answer: Answer) -> Result<Schema, Failure> {
         let format = match answer.kind.as_deref() {
             None | Some("AVRO") => Format::Avro,
@@ -234,7 +224,6 @@ impl Client {
         answer.is_some_and(|(_, body)| serde_json::from_slice::<Vec<String>>(&body).is_ok())
     }
 
-    /// Returns the status and the body of a response.
     fn get(&self, url: &str, path: &str) -> Result<(StatusCode, Vec<u8>), Failure> {
         let unavailable = |what: String| Failure::Unavailable(format!("{url}{path} {what}"));
         let mut request = self
@@ -284,7 +273,6 @@ mod tests {
 
     type Answers = fn(&str) -> (u16, String);
 
-    /// Starts a registry with these responses, and returns its address.
     fn stub(answers: Answers) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

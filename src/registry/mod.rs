@@ -50,7 +50,6 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fro
 /// The maximum number of unanswered requests whose errors are logged.
 const LOGGED_MAX: usize = 8;
 
-/// A schema registry.
 pub struct Registry {
     shared: Arc<Shared>,
 }
@@ -70,7 +69,6 @@ struct Cache {
     bytes: usize,
     /// The ids that are cached as missing, oldest first.
     unknown: VecDeque<SchemaId>,
-    /// The unanswered requests.
     requests: BTreeMap<SchemaId, Request>,
     /// The number of missing schemas, the time that records have waited for them, and the time at which the last wait ended.
     missing: u64,
@@ -126,7 +124,7 @@ impl Registry {
     /// Fetches the latest schema of a subject immediately. Returns `None` if the registry does not have the subject.
     ///
     /// # Errors
-    /// Returns an error message if the registry cannot be reached.
+    /// Returns an error message if the registry cannot be reached, or if the schema cannot be used.
     pub fn latest(config: &SchemaRegistry, subject: &str) -> Result<Option<Schema>, String> {
         match Client::new(config)?.latest(subject) {
             Ok(schema) => Ok(Some(schema)),
@@ -135,7 +133,6 @@ impl Registry {
         }
     }
 
-    /// Returns the status of the registry.
     #[must_use]
     pub fn report(&self) -> RegistryReport {
         let cache = self.shared.lock();
@@ -172,7 +169,6 @@ impl Drop for Registry {
     }
 }
 
-/// A registry whose lookups wait for the response.
 #[derive(Debug)]
 pub struct Patient {
     registry: Registry,
@@ -199,7 +195,7 @@ impl Schemas for Patient {
 }
 
 impl Cache {
-    /// Returns the cached result, if there is one.
+    /// Returns the cached result, if there is one. The result that a schema is missing expires after [`UNKNOWN_FOR`].
     fn peek(&self, id: SchemaId) -> Option<Lookup> {
         match self.entries.get(&id)? {
             Entry::Known(schema) => Some(Lookup::Known(Arc::clone(schema))),
@@ -251,7 +247,6 @@ impl Cache {
         request.backoff = (request.backoff * 2).min(BACKOFF.1);
     }
 
-    /// Returns the time since which the registry has reported that a schema is missing, or `None` if it has not.
     fn missing_since(&self, id: SchemaId) -> Option<Instant> {
         self.requests.get(&id).and_then(|request| request.missing_since)
     }
@@ -262,12 +257,12 @@ impl Cache {
         self.waited.saturating_sub(self.missing_at.map_or(Duration::ZERO, |at| at.elapsed() / 10))
     }
 
-    /// Returns the time for which the registry must report that a schema is missing before the report is believed.
     fn missing_after(&self) -> Duration {
         if self.waited() < WAITED_MAX { MISSING_AFTER } else { MISSING_AFTER_LONG_WAIT }
     }
 
-    /// Records that a schema is missing. If several schemas were waited for at the same time, the time counts once.
+    /// Records that a schema is missing or cannot be used, so its records are invalid. If records waited for several schemas at the same
+    /// time, the time counts once.
     fn record_missing(&mut self, id: SchemaId, why: &str) {
         if let Some(since) = self.missing_since(id) {
             let waited = self.missing_at.map_or(since, |at| at.max(since)).elapsed();
@@ -281,7 +276,6 @@ impl Cache {
         self.note(id, Entry::Unknown { why: why.into(), until: Instant::now() + UNKNOWN_FOR });
     }
 
-    /// Handles the response for a schema.
     fn handle_response(&mut self, id: SchemaId, answer: Result<Schema, Failure>) {
         match answer {
             Ok(schema) => {
@@ -300,7 +294,6 @@ impl Cache {
         }
     }
 
-    /// Caches a result.
     fn note(&mut self, id: SchemaId, entry: Entry) {
         self.requests.remove(&id);
         self.answers += 1;
@@ -336,7 +329,6 @@ impl Shared {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends requests until the registry is dropped.
     fn ask(&self, client: &Client) {
         while let Some(id) = self.next() {
             let answer = client.schema(id);

@@ -28,19 +28,19 @@ use std::io::{self, Write};
 /// A record of a topic, to be written as a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured<'a> {
-    /// Topic of the record.
+    /// The topic's name.
     pub topic: &'a str,
-    /// Partition of the record.
+    /// The partition number, starting at 0.
     pub partition: i32,
-    /// Offset of the record.
+    /// The offset within the partition.
     pub offset: Offset,
-    /// Source of the record time, and the time in milliseconds since the epoch.
+    /// Source of the record time, and the time in milliseconds since the epoch. `None` if the record has no time.
     pub time: Option<(TimestampType, Timestamp)>,
-    /// Key of the record.
+    /// The record key, or `None` if it is null.
     pub key: Option<&'a [u8]>,
-    /// Value of the record.
+    /// The record value, or `None` if it is null.
     pub value: Option<&'a [u8]>,
-    /// Names and values of the headers, in order.
+    /// Names and values of the headers, in order. A value is `None` if it is null.
     pub headers: &'a [(&'a [u8], Option<&'a [u8]>)],
 }
 
@@ -79,7 +79,7 @@ fn text(bytes: Option<&[u8]>) -> Option<Nullable<'_>> {
     bytes.map(std::str::from_utf8).transpose().ok().map(Nullable)
 }
 
-/// A text or null.
+/// A string or null in JSON. The fields of [`CaptureLine`] are an `Option` of this type, because `None` leaves a field out.
 #[derive(Serialize)]
 struct Nullable<'a>(Option<&'a str>);
 
@@ -114,7 +114,6 @@ impl Serialize for Base64<'_> {
     }
 }
 
-/// Parses a line.
 pub(super) fn parse(line: &[u8]) -> Result<Recorded<'_>, LineError> {
     let envelope: Envelope<'_> = serde_json::from_slice(line).map_err(|error| LineError::Envelope(error.to_string()))?;
     envelope.try_into().map_err(LineError::Envelope)
@@ -135,7 +134,7 @@ struct Envelope<'a> {
     headers: Vec<Text<'a>>,
     #[serde(default)]
     headers_base64: Option<Vec<Option<String>>>,
-    // These fields may be null, but must be present. A line without them is not in this format.
+    // `key` and `payload` may be null, but must be present, or their base64 variants. A line without them is not in this format.
     #[serde(borrow, default, deserialize_with = "present")]
     key: Option<Text<'a>>,
     #[serde(default)]
@@ -197,7 +196,6 @@ fn decode(name: &str, base64: &str) -> Result<Cow<'static, [u8]>, String> {
     BASE64.decode(base64.as_bytes()).map(Cow::Owned).map_err(|error| format!("`{name}` is not in base64: {error}"))
 }
 
-/// Bytes or null.
 type Bytes<'a> = Option<Cow<'a, [u8]>>;
 
 /// A JSON string or null, as bytes.
@@ -349,7 +347,6 @@ mod tests {
         }
     }
 
-    /// Texts and other bytes, including empty ones.
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![any::<String>().prop_map(String::into_bytes), prop::collection::vec(any::<u8>(), 0..20)]
     }

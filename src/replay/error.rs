@@ -10,7 +10,7 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no topic to replay.
+    /// [`Replay::of_rules`](super::Replay::of_rules) was called without a rule.
     #[error("there is no topic to replay")]
     NoTopic,
     /// The key needs a part of the record that an ndjson line does not have.
@@ -31,31 +31,31 @@ pub enum Error {
         "the topic's `time` is header `{0}`, which an ndjson line does not have; record with `unseen capture` and replay with --format capture"
     )]
     TimeHeader(String),
-    /// A time field was given, but the topic's `time` already names one.
+    /// [`Options::time`](super::Options::time) is set, but the topic's `time` already names a place.
     #[error("--time: the topic's `time` already names {0}; leave out --time")]
     EventTime(String),
-    /// More than one partition was given, but an ndjson line has no partition.
+    /// [`Options::partitions`](super::Options::partitions) is greater than 1, but an ndjson line has no partition.
     #[error(
         "--partitions: ndjson lines have no partition, so only 1 partition is supported; record with `unseen capture` and replay with --format capture"
     )]
     Partitions,
-    /// The topic's values are not JSON.
+    /// The topic's values have this format, but an ndjson line is JSON.
     #[error("ndjson lines are JSON, but the topic's values are {0}; record with `unseen capture` and replay with --format capture")]
     Format(format::Format),
-    /// The JSON pointer of the time is malformed.
+    /// [`Options::time`](super::Options::time) is not a JSON pointer.
     #[error("--time")]
     Time(#[from] PointerError),
-    /// A time field was given, but lines of a capture already have the record time.
+    /// [`Options::time`](super::Options::time) is set, but lines of a capture already have the record time.
     #[error("--time: lines of a capture already have the record time; remove --time")]
     SecondTime,
-    /// A line is malformed.
+    /// A line cannot be read or evaluated.
     #[error("line {line}, at byte {offset}: {fault}")]
     Line {
         /// Line number, starting at 1.
         line: u64,
         /// Number of bytes before the line.
         offset: u64,
-        /// The error in the line.
+        /// The reason why the line cannot be read or evaluated.
         fault: LineError,
     },
     /// The output cannot be written.
@@ -63,28 +63,28 @@ pub enum Error {
     Write(#[source] io::Error),
 }
 
-/// Error in a line.
+/// The reason why a line cannot be read or evaluated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LineError {
-    /// The line cannot be read.
+    /// Reading the input failed.
     #[error("cannot read the line: {0}")]
     Read(#[from] io::Error),
     /// The line is longer than this number of bytes.
-    #[error("expected at most {0} bytes in a line, got more")]
+    #[error("the line is longer than {0} bytes; check that the input has one record per line")]
     Long(u64),
-    /// The whole input is compressed.
+    /// The input starts like a file in this compression format.
     #[error("the input is compressed with {0}; decompress it first, for example with a pipe: `{0} -dc FILE | unseen ...`")]
     Compressed(&'static str),
-    /// The line is not in the given format.
+    /// The line is not in the format [`Format::Kcat`](super::Format::Kcat). Holds the parse error.
     #[error("expected a record in the format of `unseen capture` or `kcat -J`: {0}")]
     Envelope(String),
-    /// The record belongs to another topic.
+    /// The record belongs to another topic, and [`Replay::reject_other_topics`](super::Replay::reject_other_topics) was called.
     #[error("the record belongs to topic {got:?}, not to {expected:?}")]
     Topic {
-        /// Topic of the record.
+        /// The topic that the line names.
         got: String,
-        /// Topic that is replayed.
+        /// The input of the replayed rule.
         expected: String,
     },
     /// The topic does not have the record's partition.
@@ -92,29 +92,28 @@ pub enum LineError {
         "partition {partition} does not exist; the number of partitions is {partitions}; set the topic's number of partitions with --partitions"
     )]
     Partition {
-        /// Number of the partition.
+        /// The partition that the line names.
         partition: i32,
-        /// Number of partitions.
+        /// The value of [`Options::partitions`](super::Options::partitions).
         partitions: usize,
     },
-    /// The record has no key, and the topic is configured to stop in that case.
+    /// The record has no key, and the topic's `on_invalid` is `"fail"`.
     #[error("{0}; to continue after such records, set the topic's `on_invalid` to \"drop\", \"emit\", or {{ topic = \"...\" }}")]
     Invalid(Invalid),
     /// The schema that the record names is not available.
     #[error("the record needs schema {schema}, which is not available: {why}")]
     Awaits {
-        /// The schema.
+        /// The id of the schema: a number or a GUID.
         schema: SchemaId,
-        /// The reason, as an error message.
+        /// The error of the last request for a schema.
         why: String,
     },
-    /// The exact store failed to look up the key.
+    /// The state has no room for the key, or its exact store cannot be read.
     #[error("{0}")]
     Verdict(filter::ExactError),
 }
 
 impl LineError {
-    /// Creates the error for a schema that is not available.
     pub(crate) fn awaits(schema: SchemaId, schemas: &dyn Schemas) -> Self {
         Self::Awaits { schema, why: schemas.trouble().unwrap_or_else(|| "the schema registry has not answered".to_owned()) }
     }

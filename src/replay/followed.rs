@@ -8,43 +8,45 @@ use crate::key::{Fingerprint, NoKey, RecordSpec};
 use crate::record::{Offset, Record, Timestamp, Verdict};
 use std::io::BufRead;
 
-/// The record that [`Replay::find`] returns.
+/// A record found by its offset, from [`Replay::find`].
 #[derive(Clone, Debug)]
 pub struct RecordedKey {
     /// The time that the window uses, or Kafka's timestamp if the record has no key.
     pub time: Option<Timestamp>,
     /// Fingerprint of the key, or the reason why the record has no key.
     pub fingerprint: Result<Fingerprint, NoKey>,
-    /// Parts of the key, empty if there is no key.
+    /// Parts of the key as text, in order. Empty if there is no key.
     pub texts: Vec<String>,
-    /// First recorded offset of the partition.
+    /// Offset of the first line of the partition in the input, if that line has an offset.
     pub first_offset: Option<Offset>,
-    /// Index of the rule that the record belongs to.
+    /// Index of the rule that the record belongs to, among the rules of the input.
     pub rule: usize,
 }
 
-/// A record with the key that is followed.
+/// A record of the requested key, from [`Replay::follow`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FollowedRecord {
-    /// Offset of the record, if the line has one.
+    /// Offset of the record. `None` if the line has none.
     pub offset: Option<Offset>,
-    /// Fingerprint of the record.
+    /// Fingerprint of the key. With `emit = "on_change"`, it includes the compared content.
     pub fingerprint: Fingerprint,
-    /// Verdict of the record.
+    /// Verdict of the configured filter. Never [`Verdict::Invalid`], [`Verdict::Tombstone`], or [`Verdict::Passed`], because those records
+    /// have no key.
     pub verdict: Verdict,
     /// True if the record was dropped although an exact window would not have dropped it.
     pub is_wrong: bool,
-    /// Slice of the partition after the record.
+    /// The partition's current slice after the record. `None` if the partition has none yet.
     pub slice: Option<Slice>,
-    /// Stream time of the partition after the record.
+    /// The partition's stream time after the record, in milliseconds since the epoch.
     pub stream_time: Option<Timestamp>,
 }
 
 impl Replay<'_> {
-    /// Finds the record at an offset of a partition. Does not evaluate records.
+    /// Finds the record at an offset of a partition of `topic`, and reads its key. Evaluates no record. Returns `None` if the input does
+    /// not contain the record.
     ///
     /// # Errors
-    /// Fails if a line is malformed.
+    /// Fails if a line before the record is malformed, or if the record's schema is not available.
     pub fn find(&mut self, input: impl BufRead, topic: &str, partition: i32, offset: Offset) -> Result<Option<RecordedKey>, Error> {
         let mut lines = Lines::new(input);
         let mut first_offset = None;
@@ -94,7 +96,7 @@ impl Replay<'_> {
     /// has only this key. See [`Replay::run_and_list`] for `max_timestamp`. Returns the final slice and stream time of the partition.
     ///
     /// # Errors
-    /// Fails if a line is malformed.
+    /// Fails at the first [`LineError`].
     pub fn follow(
         &mut self,
         input: impl BufRead,

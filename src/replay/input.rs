@@ -16,7 +16,7 @@ use std::time::{Duration, UNIX_EPOCH};
 /// Maximum number of bytes per line. By default, brokers accept only records of up to about 1 MiB.
 const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// Format of a line in a recorded stream.
+/// How a line of a recorded stream encodes a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
@@ -97,14 +97,14 @@ impl<'a> Recorded<'a> {
     }
 }
 
-/// Parses integer milliseconds since the epoch, or RFC 3339.
+/// Parses integer milliseconds since the epoch, which may be negative, or RFC 3339 (see [`parse_rfc3339`]).
 #[must_use]
 pub fn parse_time(text: &str) -> Option<Timestamp> {
     text.parse().ok().or_else(|| parse_rfc3339(text))
 }
 
-/// Parses a time in RFC 3339, 1970 or later. `T` may be a space. The offset is `Z` or, for example, `+01:00`. Without an offset,
-/// the time is UTC.
+/// Parses a time in RFC 3339 and returns milliseconds since the epoch, rounded down. `T` may be a space. The offset is `Z` or, for example,
+/// `+01:00`. Without an offset, the time is UTC. Returns `None` if the text has another form, or if its local time is before 1970.
 #[must_use]
 pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
     let text = text.to_ascii_uppercase();
@@ -121,7 +121,7 @@ pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
     Some(i64::try_from(utc.as_millis()).ok()? - east * 60_000)
 }
 
-/// The first millisecond of the year 10000.
+/// The first millisecond of the year 10000, since the epoch.
 const YEAR_10000: u64 = 253_402_300_800_000;
 
 /// Formats a time as RFC 3339, in UTC, with milliseconds only if they are not zero. A time outside of the years 1970 to 9999, which RFC

@@ -38,17 +38,18 @@ use truth::Truth;
 /// Options for reading a recorded stream.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Format of a line.
+    /// How a line encodes a record.
     pub format: Format,
     /// JSON pointer to the field with the record time, for a format whose lines have no Kafka timestamp.
     pub time: Option<String>,
-    /// Number of partitions of the topic, at least 1. The topic's capacity is divided among them.
+    /// Number of partitions of the topic. The topic's capacity is divided among them. 0 counts as 1, and [`Format::Ndjson`] supports only
+    /// 1.
     pub partitions: u32,
-    /// True to keep an exact window alongside the filter. The exact window takes about 40 bytes per remembered key.
+    /// True to keep an exact window alongside the filter. The exact window takes 56 to 112 bytes per remembered key.
     pub truth: bool,
 }
 
-/// A replay in progress.
+/// Deduplicates a recorded stream. Holds the state of each partition, and counts the records.
 ///
 /// ```
 /// use unseen::config::Config;
@@ -83,7 +84,7 @@ pub struct Replay<'t> {
     values: ValueCounts,
     value_reader: ValueReader,
     counted: Summary,
-    /// True if the last record was dropped although its key had not been seen.
+    /// True if the last record was dropped as a duplicate although the exact window does not remember its key.
     is_wrong: bool,
     /// The partition and the key that the exact window is limited to. `None` if the exact window has all keys.
     only: Option<(i32, Fingerprint)>,
@@ -99,9 +100,7 @@ pub struct Replay<'t> {
 enum Others {
     /// The record is evaluated with this topic's settings.
     Accept,
-    /// The record is skipped.
     Skip,
-    /// The record is an error.
     Reject,
 }
 
@@ -112,10 +111,10 @@ struct Partition {
 }
 
 impl<'t> Replay<'t> {
-    /// Creates a replay that has seen nothing.
+    /// Creates a replay that has seen no key. Passes records through if `when` does not select them.
     ///
     /// # Errors
-    /// Fails if the format does not support the key or the options.
+    /// Fails if lines of the format lack something that the topic or `options` require, such as headers.
     pub fn new(topic: &'t Topic, options: &Options) -> Result<Self, Error> {
         match options.format {
             Format::Kcat if options.time.is_some() => return Err(Error::SecondTime),
@@ -177,36 +176,37 @@ impl<'t> Replay<'t> {
         })
     }
 
-    /// Makes the replay fail at a line that names another topic.
+    /// Makes the replay fail at a line that names another topic. By default, the topic name in a line is ignored.
     #[must_use]
     pub fn reject_other_topics(self) -> Self {
         let next = self.next.map(|next| Box::new(next.reject_other_topics()));
         Self { others: Others::Reject, next, ..self }
     }
 
-    /// Sets the source of schemas. Without a source, records that name a schema are invalid.
+    /// Sets the source of schemas. Without a source, a record is invalid if a registry's schema is needed to read it.
     #[must_use]
     pub fn with_schemas(self, schemas: Arc<dyn Schemas>) -> Self {
         let next = self.next.map(|next| Box::new(next.with_schemas(Arc::clone(&schemas))));
         Self { schemas, next, ..self }
     }
 
-    /// Reads `input` to its end and writes the lines of unseen records to `output`. See [`Replay::run_and_list`].
+    /// Reads `input` to its end and writes the lines of emitted records to `output`. See [`Replay::run_and_list`].
     ///
     /// # Errors
-    /// Fails if a line is malformed, or `output` cannot be written.
+    /// Fails at the first [`LineError`], or if `output` cannot be written.
     pub fn run(&mut self, input: impl BufRead, output: impl Write, max_timestamp: impl Fn() -> Timestamp) -> Result<(), Error> {
         self.run_and_list(input, output, io::sink(), max_timestamp)
     }
 
-    /// Reads `input` to its end and writes the lines of unseen records to `output`. The lines of records that were dropped although their
-    /// key had not been seen go to `wrong`. Nothing is written to `wrong` unless [`Options::truth`] is set.
+    /// Reads `input` to its end and writes the lines of emitted records to `output`: unseen records, and records that the topic emits
+    /// without deduplication. Duplicates are never written, even with `on_duplicate = "mark"`. The lines of records that were dropped
+    /// although their key had not been seen go to `wrong`. Nothing is written to `wrong` unless [`Options::truth`] is set.
     ///
     /// `max_timestamp` is called for each record, and returns the latest record time that moves the window, in milliseconds since the
     /// epoch. In the live run, this is the time at which the worker read the record, plus the topic's `max_future`.
     ///
     /// # Errors
-    /// Fails if a line is malformed, or `output` or `wrong` cannot be written.
+    /// Fails at the first [`LineError`], or if `output` or `wrong` cannot be written.
     pub fn run_and_list(
         &mut self,
         input: impl BufRead,
@@ -334,7 +334,6 @@ impl<'t> Replay<'t> {
         Ok(verdict == Verdict::Unseen)
     }
 
-    /// Counts a record by the value of `count_by`, if configured.
     fn count_value(&mut self, record: &Record<'_>, is_duplicate: bool) {
         let Some(by) = self.count_by else { return };
         let (headers, reader) = (record.headers.iter().copied(), &mut self.value_reader);
@@ -357,7 +356,7 @@ impl<'t> Replay<'t> {
         Ok(self.topic.on_invalid == OnInvalid::Emit)
     }
 
-    /// Returns the counts of the records so far.
+    /// Returns the counts of the records so far, summed over the rules of the input.
     #[must_use]
     pub fn summary(&self) -> Summary {
         match &self.next {
@@ -392,7 +391,6 @@ fn partition(all: &mut [Option<Partition>], number: i32, rules: Rules, truth: bo
     Ok(place(all, number)?.get_or_insert_with(partition))
 }
 
-/// Returns the entry of the partition with this number.
 fn place(all: &mut [Option<Partition>], number: i32) -> Result<&mut Option<Partition>, LineError> {
     let partitions = all.len();
     let place = usize::try_from(number).ok().and_then(|number| all.get_mut(number));

@@ -5,10 +5,8 @@
 use crate::record::{Offset, Timestamp};
 use std::borrow::Cow;
 
-/// Name and value of a header.
 pub(super) type Header<'a> = (Cow<'a, [u8]>, Option<Cow<'a, [u8]>>);
 
-/// A record as parsed from a line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Recorded<'a> {
     /// Topic of the record, if the line has one.

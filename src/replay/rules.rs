@@ -16,14 +16,13 @@ impl<'t> Replay<'t> {
         Ok(Self { next, ..Self::new(first, options)? })
     }
 
-    /// Returns the rules of the input, with the counts of their records.
+    /// Returns the rules of the input, in order, with the counts of their records.
     #[must_use]
     pub fn summaries(&self) -> Vec<(&'t Topic, Summary)> {
         let rest = self.next.as_ref().map_or_else(Vec::new, |next| next.summaries());
         std::iter::once((self.topic, self.summary_of_rule())).chain(rest).collect()
     }
 
-    /// Returns the last rule of the input.
     pub(super) fn last_rule(&mut self) -> &mut Self {
         if self.next.is_none() {
             return self;

@@ -9,43 +9,44 @@ use std::collections::BTreeMap;
 /// Counts of the records so far, from [`Replay::summary`](super::Replay::summary).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
-    /// Lines read.
+    /// Records read: one per nonempty line.
     pub records: u64,
-    /// Records emitted as unseen, including late records.
+    /// Records emitted as unseen. With `late = "emit"`, late records are included.
     pub unseen: u64,
-    /// Records with a remembered key, which were not emitted.
+    /// Records reported as duplicates, including false positives. Their lines are not written.
     pub duplicates: u64,
-    /// Records older than the window whose key is not remembered. `late` decided what happened to them.
+    /// Records older than the window whose key is not remembered. The topic's `late` decides what happens to them.
     pub late: u64,
     /// Retractions, which are not emitted.
     pub retracted: u64,
-    /// Records without a value from which to take a key. `on_tombstone` decided what happened to them.
+    /// Records whose key cannot be read because they have no value. The topic's `on_tombstone` decides what happens to them.
     pub tombstones: u64,
     /// Records that `when` does not select, which are emitted.
     pub passed: u64,
     /// Unseen records that the filter alone would have dropped, if the topic sets `confirm`.
     pub corrected: u64,
-    /// Records without a key, by the label of the reason. `on_invalid` decided what happened to them.
+    /// Records without a key, by the label of the reason. The topic's `on_invalid` decides what happens to them.
     pub invalid: BTreeMap<&'static str, u64>,
     /// Lines without a key that look like output of `kcat -J`, although they are read as values.
     pub envelopes: u64,
-    /// Records whose time is after the latest time that can move the window. They are evaluated, but do not move it.
+    /// Records whose time is after the `max_timestamp` of [`Replay::run_and_list`](super::Replay::run_and_list). They are evaluated, but do
+    /// not move the window.
     pub future: u64,
-    /// The timestamp of the last record counted in `future`.
+    /// The time of the last record counted in `future`, in milliseconds since the epoch.
     pub future_time: Option<Timestamp>,
-    /// Stream time of the most advanced partition.
+    /// Stream time of the most advanced partition, in milliseconds since the epoch. `None` before the first record with a time.
     pub stream_time: Option<Timestamp>,
     /// Records that the live run would have sent to a dead-letter topic.
     pub dead_letters: u64,
-    /// Records without a time.
+    /// Records without a time, which do not move a window by time.
     pub untimed: u64,
-    /// Partitions that had a record.
+    /// Partitions that had a record with a key.
     pub partitions: u64,
-    /// Keys in the fullest open slice, divided by its capacity.
+    /// Fill level of the fullest filter: 1 if its open slice has as many keys as planned.
     pub load: f64,
     /// Memory of the filters' bits, in bytes.
     pub memory: u64,
-    /// Counts of the exact window, if it was requested.
+    /// Errors of the filter, if [`Options::truth`](super::Options::truth) is set.
     pub truth: Option<Counts>,
     /// Counts per value of `count_by`, most records first. The last entry has no value and counts all other records. Empty without
     /// `count_by`.

@@ -53,7 +53,6 @@ fn replay(topic: &Topic, options: &Options, input: &[u8]) -> Result<(String, Sum
     Ok((String::from_utf8_lossy(&output).into_owned(), replay.summary()))
 }
 
-/// Lines, each with a newline.
 fn text(lines: impl Iterator<Item = String>) -> String {
     lines.flat_map(|line| [line, "\n".to_owned()]).collect()
 }
@@ -117,7 +116,6 @@ fn unsupported_settings_for_ndjson_are_rejected() {
     assert!(matches!(replay(&by_id(), &four, b"{\"id\":1}\n"), Err(Error::Partitions)));
 }
 
-/// Records that pass through are all emitted, and neither move the window nor insert a key.
 #[test]
 fn records_that_are_not_selected_pass_through() {
     let selected = Predicate::field(Side::Value, "/type").unwrap().one_of(vec!["a".to_owned()]);
@@ -309,7 +307,6 @@ fn duplicates_are_compared_within_a_partition_and_without_frames() {
 fn the_exact_window_finds_false_positives() {
     for window in [Window::time(60_000, 4), Window::keys(1_000, 4)] {
         for refresh in [false, true] {
-            // A filter with a false-positive rate of one in five.
             let topic = Topic { window, refresh, filter: filter(0.2), ..topic(vec![Part::RecordValue]) };
             let lines = text((0..20_000).map(|number| number.to_string()));
             let (output, summary) = replay(&topic, &options(Format::Ndjson), lines.as_bytes()).unwrap();

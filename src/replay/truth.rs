@@ -11,23 +11,23 @@ use std::collections::HashMap;
 /// Number of errors of the filter, counted with an exact window. See [`Options::truth`](super::Options::truth).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Records whose key an exact window does not remember. Each could have been a false positive.
+    /// Records whose key an exact window does not remember, without retractions. Each could have been a false positive.
     pub unseen: u64,
-    /// Unseen records that were dropped.
+    /// Unseen records that the filter reported as duplicates.
     pub false_positives: u64,
     /// Records that were emitted although their key had been emitted within the window.
     pub false_negatives: u64,
 }
 
 impl Counts {
-    /// Returns the share of unseen records that were dropped.
+    /// Returns the share of unseen records that were false positives, from 0 to 1. Returns 0 if there are no unseen records.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     pub fn rate(self) -> f64 {
         if self.unseen == 0 { 0.0 } else { self.false_positives as f64 / self.unseen as f64 }
     }
 
-    /// Adds the counts of another partition.
+    /// Adds the counts of another partition or rule.
     pub fn add(&mut self, other: Self) {
         self.unseen += other.unseen;
         self.false_positives += other.false_positives;

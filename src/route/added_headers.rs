@@ -5,7 +5,6 @@
 use std::ffi::CStr;
 use std::fmt::{Display, Write};
 
-/// Headers that are added to those of a record.
 #[derive(Debug, Default)]
 pub struct AddedHeaders {
     /// Names, each with the offset in `values` at which its value ends.
@@ -24,7 +23,6 @@ impl AddedHeaders {
         self.replaced = &[];
     }
 
-    /// Adds a header with a text value.
     pub fn push_text(&mut self, name: &'static CStr, value: &str) {
         self.values.push_str(value);
         self.names.push((name, self.values.len()));
@@ -58,13 +56,11 @@ impl AddedHeaders {
         self.names.len()
     }
 
-    /// Returns the names of the headers that are removed from the record.
     #[must_use]
     pub const fn replaced(&self) -> &'static [&'static CStr] {
         self.replaced
     }
 
-    /// Iterates over names and values, in the order in which they were added.
     pub fn iter(&self) -> impl Iterator<Item = (&'static CStr, &str)> {
         let mut start = 0;
         self.names.iter().map(move |&(name, end)| {

@@ -29,21 +29,17 @@ pub struct Origin<'a> {
     pub topic: &'a str,
     pub partition: i32,
     pub offset: Offset,
-    /// Time of the record.
     pub time: Option<Timestamp>,
 }
 
-/// A header of a record: its name and value.
 pub type Header<'h> = (&'h [u8], Option<&'h [u8]>);
 
 /// The headers of a dead letter, parsed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DeadLetter<'h> {
-    /// The topic that the record was read from.
+    /// The input or the repartition topic that the record was read from.
     pub topic: &'h str,
-    /// The partition that the record was read from.
     pub partition: i32,
-    /// The name of the reason.
     pub reason: &'h str,
     /// The verdict, or `None` if only a newer version knows the reason.
     pub verdict: Option<Verdict>,
@@ -53,12 +49,11 @@ pub struct DeadLetter<'h> {
     pub positions: Range<usize>,
 }
 
-/// Returns the verdicts of dead letters.
+/// Returns all verdicts that a dead letter can have.
 pub fn verdicts() -> impl Iterator<Item = Verdict> {
     Reason::ALL.into_iter().map(Verdict::Invalid).chain([Verdict::Late])
 }
 
-/// Returns the name of the reason for a dead letter.
 #[must_use]
 pub const fn reason(verdict: Verdict) -> &'static str {
     match verdict {
@@ -67,7 +62,6 @@ pub const fn reason(verdict: Verdict) -> &'static str {
     }
 }
 
-/// Adds the headers of a dead letter.
 pub(super) fn write(verdict: Verdict, invalid: Option<&Invalid>, origin: &Origin<'_>, headers: &mut AddedHeaders) {
     headers.push(TOPIC, origin.topic);
     headers.push(PARTITION, origin.partition);

@@ -14,7 +14,7 @@ use crate::dedup::Late;
 use crate::record::{Invalid, Reason, Timestamp, Verdict};
 use std::ffi::CStr;
 
-/// Headers that explain a verdict: the verdict, and the location of the record.
+/// Headers that explain a verdict.
 const VERDICT: &CStr = c"unseen-verdict";
 const SPACE: &CStr = c"unseen-space";
 const FILTER: &CStr = c"unseen-filter";
@@ -25,7 +25,6 @@ const PARTITION: &CStr = c"unseen-partition";
 const OFFSET: &CStr = c"unseen-offset";
 const EXPLANATION: &[&CStr] = &[VERDICT, SPACE, FILTER, SINCE, TOPIC, PARTITION, OFFSET];
 
-/// One of a topic's outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// The topic in `output`.
@@ -48,17 +47,14 @@ impl Destination {
     }
 }
 
-/// The action for a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// Write the record to this output.
     Write(Destination),
     Drop,
     /// Stop the worker at this record.
     Fail(Reason),
 }
 
-/// Returns the route of a record with this verdict.
 #[inline]
 #[must_use]
 pub fn of(topic: &Topic, verdict: Verdict) -> Route {
@@ -92,7 +88,7 @@ pub fn of(topic: &Topic, verdict: Verdict) -> Route {
 pub enum Detail {
     /// All headers. For a duplicate, contains the time since which its key has been seen, in milliseconds, if known.
     Full(Option<Timestamp>),
-    /// Only the mandatory headers, because the record would be too large with all headers.
+    /// Only the verdict with `on_duplicate = "mark"`, and no headers otherwise. For records that would be too large with all headers.
     Brief,
 }
 

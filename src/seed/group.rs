@@ -41,7 +41,6 @@ pub struct Group<'a> {
     origin: Origin,
 }
 
-/// Role of a topic in the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// An input without `repartition`.
@@ -51,12 +50,11 @@ enum Role {
     Repartition,
 }
 
-/// Result of seeding a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seeded {
     /// Number of keys in the changelog. A key in several partitions counts once per partition.
     pub keys: u64,
-    /// Number of keys that were skipped because their window has ended.
+    /// Number of keys that were skipped because their window had ended by the time of the latest key.
     pub expired: u64,
     /// Number of keys that the filter will forget too early because it reaches its maximum memory.
     pub evicted: u64,
@@ -65,8 +63,8 @@ pub struct Seeded {
 }
 
 impl<'a> Group<'a> {
-    /// Waits for a broker, creates missing internal topics, and checks that the group can be seeded. Unless `dry_run`, fences an
-    /// earlier seed and aborts its open transaction.
+    /// Waits for a broker, creates missing internal topics, and checks that the group can be seeded. Unless `dry_run`, fences an earlier
+    /// seed of this key space and aborts its open transaction.
     ///
     /// # Errors
     /// Fails if the group cannot be seeded, or no broker answers.
@@ -110,7 +108,6 @@ impl<'a> Group<'a> {
         Ok(Sink::connect(&broker, &config, &id, 1, BATCH_BYTES, self.waiting.stop)?)
     }
 
-    /// Returns the number of partitions of the key space.
     #[must_use]
     pub const fn partitions(&self) -> u32 {
         self.partitions
@@ -208,8 +205,8 @@ impl<'a> Group<'a> {
         inputs.into_iter().zip(committed).map(offset).collect()
     }
 
-    /// Writes all keys to the changelog and commits the start offsets of the group, in one transaction. Partitions that are not in
-    /// `begin` start at `kafka.start`.
+    /// Writes all keys to the changelog and commits the start offsets of the group, in one transaction. Partitions that are not in `begin`
+    /// start as `kafka.start` sets.
     ///
     /// # Errors
     /// Fails if nothing was written, or if the result of the commit is unknown.

@@ -20,22 +20,19 @@ struct Sighting {
     is_retraction: bool,
 }
 
-/// The keys of one partition.
 #[derive(Debug, Default)]
 pub(super) struct Keys(Vec<Sighting>);
 
-/// Result of logging a partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Logged {
     pub(super) keys: u64,
-    /// Keys that were skipped because their window ends before the latest time.
+    /// Keys that were skipped because their window had ended by the time of the latest key.
     pub(super) expired: u64,
     /// Keys that the filter forgets too early because it reaches its maximum memory.
     pub(super) evicted: u64,
     pub(super) stream_time: Option<Timestamp>,
 }
 
-/// Error while logging a partition.
 #[derive(Debug)]
 pub(super) enum Failure<E> {
     Memory(ExactError),
@@ -56,7 +53,7 @@ impl Keys {
         self.0.sort_unstable_by_key(|seen| (seen.time, seen.number));
     }
 
-    /// Writes the changelog records of these keys.
+    /// Writes the changelog records of the keys whose window has not ended by the time of the latest key.
     pub(super) fn log<E>(
         mut self,
         rules: Rules,
@@ -132,7 +129,6 @@ mod tests {
         Rules { window, filter, exact, refresh: false, late: Late::Emit, emit: Emit::First }
     }
 
-    /// Returns rules for every kind of filter.
     fn kinds(window: Window) -> Vec<Rules> {
         let spec = |kind: Kind, keys, rate| kind.spec(window, &Demand { bytes: 1 << 20, ..Demand::new(keys, rate) });
         let alone = Kind::ALL.iter().map(|&kind| rules(window, spec(kind, 400, 1e-6), kind.is_on_disk()));
@@ -141,7 +137,6 @@ mod tests {
         alone.chain([small, rules(window, spec(Kind::default(), 200, 0.1), true)]).collect()
     }
 
-    /// Returns the changelog records of these sightings.
     fn log(rules: Rules, seen: &[(u64, i64, bool)]) -> (Vec<Vec<u8>>, Logged) {
         let (mut keys, mut records) = (Keys::default(), Vec::new());
         for (number, &(name, time, is_retraction)) in (0..).zip(seen) {
@@ -154,7 +149,6 @@ mod tests {
         (records, logged.ok().unwrap())
     }
 
-    /// Rebuilds a state from changelog records.
     fn state(rules: Rules, records: &[Vec<u8>]) -> Dedup {
         let (mut dedup, mut applier) = (Dedup::new(rules), Applier::new(BTreeMap::new(), ORIGIN, BTreeMap::new(), None, 0));
         for record in records {
@@ -204,7 +198,6 @@ mod tests {
             }
         }
 
-        /// In a count window, the last keys of the file are seen.
         #[test]
         fn a_count_window_remembers_the_last_keys(names in prop::collection::vec(0..100_u64, 1..200), slices in 1..=4_u32, keys in 8..60_u64) {
             let window = Window::keys(keys, slices);

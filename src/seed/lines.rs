@@ -13,21 +13,17 @@ use crate::replay::{self, LineError, Lines, Recorded, parse_time};
 use std::io::BufRead;
 use std::sync::Arc;
 
-/// A parsed line.
 #[derive(Debug)]
 pub(super) struct Line<'l> {
     /// The keys of the line. A row of a table has several keys if a text has several interpretations, such as a number and a string.
     pub(super) fingerprints: &'l [Fingerprint],
     pub(super) time: Option<Timestamp>,
     pub(super) place: Place<'l>,
-    /// True if the line retracts its keys.
     pub(super) is_retraction: bool,
 }
 
-/// Callback for parsed lines.
 pub(super) type Take<'f> = dyn FnMut(Line<'_>) -> Result<(), Fault> + 'f;
 
-/// Counts of the lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Number of lines, without the first line of a table.
@@ -40,7 +36,6 @@ pub struct Counts {
     pub passed: u64,
 }
 
-/// Parser for the lines of a file.
 pub(super) struct LineReader<'t> {
     topic: &'t Topic,
     /// The inputs of the key space. A capture of another topic, such as the output, has partition numbers that do not apply to the inputs.

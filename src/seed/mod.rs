@@ -36,7 +36,6 @@ use std::sync::Arc;
 /// The earliest accepted time, in March 1973. A smaller number is probably in seconds: 100,000,000,000 seconds is in the year 5138.
 const MILLIS_MIN: Timestamp = 100_000_000_000;
 
-/// Format of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// The value of a record.
@@ -48,7 +47,6 @@ pub enum Format {
     Capture,
 }
 
-/// Options for reading a file.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub format: Format,
@@ -63,13 +61,11 @@ pub struct Options {
     pub partitioner: Option<Partitioner>,
     /// True to add keys with an unknown partition to every partition.
     pub every_partition: bool,
-    /// True to skip lines without a key.
     pub skip_invalid: bool,
     /// Maximum number of keys. A key in several partitions counts once per partition. Sorting takes 32 bytes per key.
     pub max_keys: u64,
 }
 
-/// The keys of a file.
 pub struct Seeds<'t> {
     reader: LineReader<'t>,
     placement: Placement,
@@ -107,10 +103,10 @@ impl<'t> Seeds<'t> {
         })
     }
 
-    /// Reads `input` to its end, or until `stop` returns true.
+    /// Adds the keys of all lines of `input`.
     ///
     /// # Errors
-    /// Fails if a line is invalid.
+    /// Fails if a line is invalid, if there are more than [`Options::max_keys`] keys, or if `stop` returns true.
     pub fn read(&mut self, input: impl BufRead, stop: &dyn Fn() -> bool) -> Result<(), Error> {
         let Self { reader, placement, options, is_timed, partitions, number } = self;
         reader.read(input, &mut |line| {
@@ -155,7 +151,6 @@ impl<'t> Seeds<'t> {
         self.partitions
     }
 
-    /// Returns the counts so far.
     #[must_use]
     pub const fn counts(&self) -> Counts {
         self.reader.counts
@@ -170,7 +165,6 @@ mod tests {
     const ORDERS: &str = "input = \"in\"\noutput = \"out\"\nkey = { field = \"/id\" }\nwindow = { keys = 10 }\n\
                           when = { field = \"/type\", equals = \"order\" }\n";
 
-    /// Seeds the last of the topics, and returns the counts and the number of keys.
     fn seed(topics: &[&str], options: &Options, lines: &str, schemas: Arc<dyn Schemas>) -> Result<(Counts, u64), String> {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("unseen.toml");
@@ -198,7 +192,6 @@ mod tests {
         }
     }
 
-    /// Seeds a topic whose `when` selects orders, and returns the counts and the number of keys.
     fn seeded(format: Format, lines: &str) -> (Counts, u64) {
         seed(&[ORDERS], &options(format), lines, Arc::new(NoSchemas)).unwrap()
     }

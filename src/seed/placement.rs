@@ -8,7 +8,6 @@ use crate::config::{Partitioner, Topic};
 use crate::follower::routing::partition_of;
 use crate::key::{self, Fingerprint};
 
-/// The settings that determine the partition of a key.
 #[derive(Debug)]
 pub(super) struct Placement {
     partitions: u32,
@@ -19,7 +18,6 @@ pub(super) struct Placement {
     is_everywhere: bool,
 }
 
-/// The partition and the record key of a line, if the line has them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Place<'l> {
     /// The partition of the input that the record was read from.

@@ -10,7 +10,6 @@ use std::rc::Rc;
 /// Maximum number of bytes read for one row. Bytes that were read ahead with the previous row do not count.
 const ROW_BYTES_MAX: u64 = 1 << 20;
 
-/// Reader for the rows of a table.
 pub(super) struct Table<R> {
     reader: Reader<Bounded<R>>,
     left: Rc<Cell<u64>>,
@@ -18,7 +17,6 @@ pub(super) struct Table<R> {
     pub(super) columns: Columns,
 }
 
-/// Indexes of the columns.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Columns {
     parts: Vec<usize>,
@@ -55,7 +53,7 @@ impl<R: Read> Table<R> {
         Ok(Self { reader, left, row: ByteRecord::new(), columns })
     }
 
-    /// Reads the next row. Returns the number of its first line.
+    /// Reads the next row. Returns the number of its first line, or `None` at the end of the table.
     pub(super) fn next_row(&mut self) -> Result<Option<u64>, Error> {
         self.left.set(ROW_BYTES_MAX);
         let line = self.reader.position().line();
@@ -66,7 +64,6 @@ impl<R: Read> Table<R> {
         }
     }
 
-    /// Returns the current row.
     pub(super) const fn row(&self) -> &ByteRecord {
         &self.row
     }
@@ -106,7 +103,6 @@ impl Columns {
         })
     }
 
-    /// Returns the text of each part of the key, in order.
     pub(super) fn texts<'r>(&'r self, row: &'r ByteRecord) -> impl ExactSizeIterator<Item = &'r [u8]> + Clone {
         self.parts.iter().map(|&at| row.get(at).unwrap_or_default())
     }

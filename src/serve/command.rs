@@ -13,7 +13,6 @@ const NAME_BYTES_MAX: usize = 1024;
 /// An error code and an error message.
 pub(super) type Refusal = (&'static str, String);
 
-/// A parsed command.
 #[derive(Clone, Copy)]
 pub(super) struct Command<'c> {
     pub(super) bytes: &'c [u8],
@@ -44,12 +43,11 @@ impl<'c> Command<'c> {
         if parts.contains(&self.len()) { Ok(()) } else { Err(self.wrong_number()) }
     }
 
-    /// Returns the error for a wrong number of arguments.
     pub(super) fn wrong_number(&self) -> Refusal {
         ("ERR", format!("wrong number of arguments for '{}' command", self.text(0).to_lowercase()))
     }
 
-    /// Returns an argument as text for a message, shortened if it is long.
+    /// Returns the first 128 bytes of an argument as text, for a message.
     pub(super) fn text(&self, number: usize) -> String {
         let part = self.get(number).unwrap_or_default();
         String::from_utf8_lossy(&part[..part.len().min(128)]).into_owned()
@@ -68,7 +66,6 @@ pub(super) fn refusal(reason: &Unavailable) -> Refusal {
     (code, reason.to_string())
 }
 
-/// Returns the error for a key that cannot be looked up.
 pub(super) fn asked(error: &LookupError, name: &Name<'_>) -> Refusal {
     match error {
         LookupError::Parts { .. } => ("ERR", format!("{error}; put all parts except the last into the name, as in {}:{{42}}", name.space)),
@@ -76,7 +73,7 @@ pub(super) fn asked(error: &LookupError, name: &Name<'_>) -> Refusal {
     }
 }
 
-/// Finds the key space that a name refers to.
+/// Finds the key space that a name refers to. Returns its index, the space, and the parsed name.
 pub(super) fn space<'s: 'n, 'n>(server: &'s Server, name: &'n [u8]) -> Result<(usize, &'s Space, Name<'n>), Refusal> {
     let shown = || String::from_utf8_lossy(&name[..name.len().min(128)]).into_owned();
     let spaces = server.follower.spaces();

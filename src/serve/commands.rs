@@ -12,7 +12,6 @@ use super::session::{self, Session};
 use super::writes;
 use crate::broker::throttle;
 
-/// The next step for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Go,
@@ -61,14 +60,13 @@ pub(super) fn run_queued(session: &mut Session, server: &Server, pending: &mut P
     true
 }
 
-/// True if a line starts with `POST` or `Host:`. Almost every HTTP request has such a line, and no command does. Redis also closes the
-/// connection then.
+/// True if the name of a command is `POST`, or starts with `Host:`. Almost every HTTP request has such a line, and no command has such a
+/// name. Redis also closes the connection then.
 fn is_http(name: &[u8]) -> bool {
     let begins_with = |word: &str| name.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word.as_bytes()));
     (begins_with("POST") && name.len() == 4) || begins_with("HOST:")
 }
 
-/// Runs a command without queuing it.
 fn now(session: &mut Session, server: &Server, command: Command<'_>, pending: &mut Pending, answers: &mut Answers) -> Next {
     let Some(name) = command.get(0) else { return Next::Go };
     // Most clients send names in capitals, so the fast comparison comes first.

@@ -20,7 +20,6 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::{Instant, timeout_at};
 
-/// The maximum number of bytes per read.
 const READ_BYTES: usize = 64 << 10;
 /// The number of answer bytes after which the answers are sent before more commands run.
 const ANSWER_BYTES: usize = 1 << 20;
@@ -30,11 +29,11 @@ const WAITING_MAX: usize = 1 << 10;
 const TURN: Duration = Duration::from_millis(1);
 /// The number of commands between two checks of the time.
 const TURN_COMMANDS: usize = 16;
-/// The buffer size that an idle connection keeps.
+/// The size to which an idle connection shrinks its buffers.
 const IDLE_BYTES: usize = 1 << 10;
 /// The timeout for sending the password, and for sending the rest of a command. Further bytes do not extend the timeout.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// The timeout for a client that does not read its answers.
+/// The timeout for a client that does not read its answers. Each part of an answer that the client reads restarts it.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 thread_local! {
@@ -44,16 +43,15 @@ thread_local! {
     static PENDING: RefCell<Pending> = RefCell::default();
 }
 
-/// The state of a connection.
 struct Connection {
     session: Session,
     parser: Parser,
-    /// Bytes that were read but not processed: the start of a command.
+    /// Bytes that were read but not processed yet.
     input: Vec<u8>,
     answers: Answers,
     /// The run time of this client's commands since other clients had a turn.
     busy: Duration,
-    /// The deadline for the password. `None` after the client has sent the password.
+    /// The deadline for the password. `None` while the client is authenticated.
     password_due: Option<Instant>,
     /// The deadline for the rest of the command that starts in `input`.
     command_due: Option<Instant>,
@@ -63,7 +61,7 @@ struct Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     Read,
-    /// Process more commands.
+    /// Process commands that were already received.
     Work,
     Close,
 }
@@ -106,12 +104,11 @@ pub(super) async fn serve(
     close(&mut stream).await
 }
 
-/// Tells the client that there will be no more answers.
 async fn close(stream: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
     before(Instant::now() + WRITE_TIMEOUT, stream.shutdown()).await
 }
 
-/// Runs a client operation with a deadline.
+/// Returns the result of `work`, or the error `TimedOut` if `work` does not end before the deadline.
 async fn before<T>(deadline: Instant, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     timeout_at(deadline, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
@@ -131,7 +128,7 @@ impl Connection {
         connection
     }
 
-    /// Starts the password timeout if the client has not authenticated.
+    /// Starts the password timeout if the client is not authenticated, for example after RESET. Otherwise, ends the timeout.
     fn set_password_due(&mut self) {
         if self.session.is_authenticated {
             self.password_due = None;
@@ -140,7 +137,8 @@ impl Connection {
         }
     }
 
-    /// Reads bytes and returns their number. Returns 0 after the client or the server has ended the connection.
+    /// Reads bytes and returns their number. Returns 0 if the client has closed the connection, or if the server stops and the client is
+    /// idle. Fails if a deadline has passed.
     async fn wait(&mut self, stream: &mut (impl AsyncRead + Unpin), stop: Pin<&mut impl Future<Output = ()>>) -> io::Result<usize> {
         if !self.input.is_empty() && self.command_due.is_none() {
             self.command_due = Some(Instant::now() + READ_TIMEOUT);
@@ -155,7 +153,6 @@ impl Connection {
         before(deadline, self.read(stream, stop)).await
     }
 
-    /// Reads bytes without a deadline and returns their number.
     async fn read(&mut self, stream: &mut (impl AsyncRead + Unpin), mut stop: Pin<&mut impl Future<Output = ()>>) -> io::Result<usize> {
         poll_fn(|context| {
             READ.with_borrow_mut(|room| {
@@ -229,7 +226,6 @@ impl Connection {
         then
     }
 
-    /// Sends all answers.
     async fn send(&mut self, stream: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         if self.answers.bytes.is_empty() {
             return Ok(());

@@ -31,9 +31,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::net::TcpListener;
 
-/// The maximum size of a request body in bytes.
 const BODY_BYTES_MAX: usize = 2 << 20;
-/// The maximum number of keys per request.
+/// The maximum number of keys per request, and of parts per key.
 const KEYS_MAX: usize = 1 << 16;
 /// The maximum number of keys per lookup. A key may have 16 fingerprints, which take 50 bytes each.
 const BATCH_KEYS: usize = 1 << 12;
@@ -41,10 +40,8 @@ const BATCH_KEYS: usize = 1 << 12;
 /// of the maximum size, the bodies take 640 MiB. `Server::lookups` limits the additional memory for lookups.
 const CONNECTIONS_MAX: usize = 256;
 
-/// The error message for a null part.
 const NO_NULL: &str = "a part is null; for a null field, use the string \"null\"; null record keys and null headers cannot be looked up";
 
-/// The request body of `contains`.
 #[derive(Debug, Deserialize)]
 struct ContainsRequest<'q> {
     /// The keys. Each key is a list of its parts, or its only part. A part is a JSON value. A string also matches the number with the same
@@ -63,7 +60,6 @@ impl<'de: 'q, 'q> Deserialize<'de> for Values<'q> {
     }
 }
 
-/// Reads [`Values`], and stops at the first value over the limit.
 struct ValuesVisitor;
 
 impl<'q> Visitor<'q> for ValuesVisitor {
@@ -208,7 +204,6 @@ fn look_up(space: &Space, body: &[u8]) -> Result<ContainsAnswer, (StatusCode, St
     }
 }
 
-/// Adds a key of a request to a query.
 fn add_key(space: &Space, key: &RawValue, query: &mut Query) -> Result<(), String> {
     let parts = if key.get().starts_with('[') {
         serde_json::from_str::<Values<'_>>(key.get()).map_err(|error| error.to_string())?.0
@@ -227,7 +222,8 @@ fn text(part: &RawValue) -> String {
     serde_json::from_str(part.get()).unwrap_or_else(|_| part.get().to_owned())
 }
 
-/// Rejects requests without the password, if one is configured.
+/// Rejects requests without the password, if one is configured. Without a password, rejects all requests if clients of `serve.listen` need
+/// a certificate, because `serve.http_listen` cannot require one.
 async fn admit(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
     let Some(password) = &server.password else {
         if server.tls.as_ref().is_some_and(|tls| tls.wants_certificates()) {

@@ -14,7 +14,6 @@ use std::fmt::Error;
 
 pub(super) use crate::http::CONTENT_TYPE;
 
-/// Returns all metrics in the `OpenMetrics` text format.
 pub(super) fn render(server: &Server) -> String {
     let counts = &server.stats;
     crate::http::render(Metrics {

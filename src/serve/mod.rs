@@ -57,7 +57,6 @@ pub struct Server {
     writer: Option<Writer>,
     max_connections: usize,
     shutdown_timeout: Duration,
-    /// Set when the process must stop.
     is_stopping: AtomicBool,
     started: Instant,
     started_at: SystemTime,
@@ -74,7 +73,6 @@ impl std::fmt::Debug for Server {
     }
 }
 
-/// The listening sockets of a server.
 #[derive(Debug)]
 pub struct Listening {
     redis: TcpListener,
@@ -106,7 +104,7 @@ impl Server {
         }))
     }
 
-    /// Opens the sockets.
+    /// Opens the sockets of `serve.listen` and `serve.http_listen`.
     ///
     /// # Errors
     /// Returns an error message if an address cannot be used.
@@ -173,7 +171,7 @@ impl Server {
         self.flush(deadline).await;
     }
 
-    /// Waits until the brokers have acknowledged the writes of disconnected clients.
+    /// Waits until the brokers have answered the remaining writes, such as those of disconnected clients, or until `deadline`.
     async fn flush(self: Arc<Self>, deadline: tokio::time::Instant) {
         let flushed = tokio::task::spawn_blocking(move || {
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
@@ -242,11 +240,11 @@ impl Server {
                 continue;
             }
             add(&self.stats.connections, 1);
-            // Send each answer as soon as it is complete.
+            // Otherwise, TCP may hold back the end of an answer until the client has acknowledged the bytes before.
             let _ = client.set_nodelay(true);
             // TCP keepalive detects clients that have disappeared.
             let _ = rustix::net::sockopt::set_socket_keepalive(&client, true);
-            // Sending fails only if the thread could not start, which is in the log. The client is then disconnected.
+            // Sending fails only if the thread could not start. The client is then disconnected.
             if turns.next().is_none_or(|thread| thread.send(client).is_err()) {
                 self.stats.connections.fetch_sub(1, Ordering::Relaxed);
             }

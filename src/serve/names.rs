@@ -3,7 +3,6 @@
 //! `seen-news` is a space whose keys have one part. `seen-news:{42}` with the item `n7` is the key `[42, n7]`. `seen:{42}:{de}` with `n7`
 //! is `[42, de, n7]`. Must never parse two different names into the same space and parts.
 
-/// A parsed name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Name<'n> {
     pub(super) space: &'n str,
@@ -38,7 +37,7 @@ impl<'n> Name<'n> {
     }
 }
 
-/// The texts of key parts.
+/// An iterator over the key parts in a name, as bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Parts<'n>(Option<&'n [u8]>);
 

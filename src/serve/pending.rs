@@ -17,7 +17,6 @@ pub(super) struct Pending {
     commands: Vec<(Form, usize)>,
 }
 
-/// The form of a command's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     One,
@@ -26,7 +25,6 @@ pub(super) enum Form {
 }
 
 impl Pending {
-    /// Answers the pending commands.
     pub(super) fn flush(&mut self, server: &Server, answers: &mut Answers) {
         if self.commands.is_empty() {
             return;
@@ -54,7 +52,7 @@ impl Pending {
         self.query.clear();
     }
 
-    /// Adds a lookup command.
+    /// Adds a lookup command. If the pending commands are for another key space, answers them first.
     pub(super) fn ask(&mut self, server: &Server, command: Command<'_>, form: Form, answers: &mut Answers) -> Result<(), Refusal> {
         let (number, _, name) = space(server, command.get(1).unwrap_or_default())?;
         if self.space != number {

@@ -5,18 +5,14 @@
 use std::fmt;
 use std::ops::Range;
 
-/// The maximum number of arguments of a command.
 pub(super) const PARTS_MAX: usize = 1 << 17;
-/// The maximum size of an argument in bytes.
 pub(super) const PART_BYTES_MAX: usize = 1 << 20;
-/// The maximum size of a command in bytes.
 pub(super) const COMMAND_BYTES_MAX: usize = 4 << 20;
 /// The limits before a client has authenticated.
 const UNAUTHENTICATED: Limits = Limits { parts: 10, part_bytes: 16 << 10 };
 const AUTHENTICATED: Limits = Limits { parts: PARTS_MAX, part_bytes: PART_BYTES_MAX };
-/// The maximum size of an inline command in bytes.
 const INLINE_BYTES_MAX: usize = 64 << 10;
-/// The maximum length of a line with a number.
+/// The maximum length of a line with a number, in bytes including the line break.
 const LENGTH_BYTES_MAX: usize = 32;
 
 #[derive(Clone, Copy, Debug)]
@@ -122,12 +118,10 @@ impl Parser {
         }
     }
 
-    /// The positions of the arguments.
     pub(super) fn parts(&self) -> &[Range<usize>] {
         &self.parts
     }
 
-    /// Starts the next command.
     pub(super) fn reset(&mut self) {
         self.parts.clear();
         // A large command may have grown the buffer.
@@ -160,7 +154,7 @@ fn line(command: &[u8], at: usize) -> Result<Option<(&[u8], usize)>, ProtocolErr
     }
 }
 
-/// Parses a number that consists of digits only.
+/// Parses a number of at most ten digits.
 fn number(digits: &[u8]) -> Option<usize> {
     if digits.is_empty() || digits.len() > 10 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -168,12 +162,9 @@ fn number(digits: &[u8]) -> Option<usize> {
     Some(digits.iter().fold(0, |number, digit| number * 10 + usize::from(digit - b'0')))
 }
 
-/// Answers in the client's version of the protocol.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    /// The bytes to send.
     pub(super) bytes: Vec<u8>,
-    /// True for RESP3.
     pub(super) is_resp3: bool,
 }
 
@@ -183,7 +174,7 @@ impl Answers {
         self.line(b'+', text);
     }
 
-    /// Adds an error: a code in capitals, and a message.
+    /// Adds an error: a code in capitals, and a message. Line breaks in the message become spaces.
     pub(super) fn error(&mut self, code: &str, message: &str) {
         self.line(b'-', &format!("{code} {}", message.replace(['\r', '\n'], " ")));
     }
@@ -197,7 +188,7 @@ impl Answers {
         self.integer(i64::try_from(number).unwrap_or(i64::MAX));
     }
 
-    /// Adds a boolean.
+    /// Adds a boolean, which is 0 or 1 in RESP2.
     #[inline]
     pub(super) fn bool(&mut self, holds: bool) {
         let bytes: &[u8; 4] = match (self.is_resp3, holds) {

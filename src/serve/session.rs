@@ -9,21 +9,18 @@ use super::writes::Waiting;
 use crate::stats::add;
 use std::ops::Range;
 
-/// The error message for unauthenticated clients.
 const NO_PASSWORD: &str = "Authentication required.";
 /// The maximum memory of the commands between MULTI and EXEC, in bytes.
 const QUEUED_BYTES_MAX: usize = 1 << 20;
 /// The memory of a queued command in addition to its bytes and argument positions: its queue entry and two allocations.
 const QUEUED_COMMAND_BYTES: usize = 128;
 
-/// The session of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     /// Commands queued since MULTI. Transactions have no effect on lookups, but some clients use them for every pipeline.
     pub(super) queued: Option<Queue>,
     /// The remaining commands of an EXEC.
     pub(super) executing: std::vec::IntoIter<(Vec<u8>, Vec<Range<usize>>)>,
-    /// Answers that wait for writes.
     pub(super) waiting: Vec<Waiting>,
     id: u64,
     /// True if the client has sent the password, or if no password is configured.
@@ -32,7 +29,6 @@ pub(super) struct Session {
     resp3: bool,
 }
 
-/// Queued commands.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     pub(super) commands: Vec<(Vec<u8>, Vec<Range<usize>>)>,
@@ -46,7 +42,7 @@ impl Session {
         Self { id, is_authenticated, ..Self::default() }
     }
 
-    /// Queues a command until EXEC.
+    /// Queues a command until EXEC. If the queue exceeds its limit, discards all of its commands.
     pub(super) fn queue(&mut self, command: Command<'_>, answers: &mut Answers) {
         let Some(queue) = &mut self.queued else { return };
         queue.bytes += QUEUED_COMMAND_BYTES + command.bytes.len() + size_of_val(command.parts);
@@ -125,7 +121,7 @@ fn know(session: &mut Session, server: &Server, user: Option<&[u8]>, password: &
     Err(("WRONGPASS", "invalid username-password pair or user is disabled.".to_owned()))
 }
 
-/// Compares two values in constant time.
+/// Compares two values. The time does not depend on where the values differ.
 pub(super) fn is_equal(one: &[u8], other: &[u8]) -> bool {
     let differences = one.iter().zip(other).fold(0, |differences, (one, other)| differences | (one ^ other));
     one.len() == other.len() && std::hint::black_box(differences) == 0

@@ -7,24 +7,25 @@ use std::sync::atomic::AtomicU64;
 pub(super) const BUCKETS: [f64; 14] =
     [10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 500e-3];
 
-/// Counters since the start.
+/// Counts since the start of the process.
 #[derive(Debug)]
 pub(super) struct ServeStats {
-    /// Open connections.
+    /// The number of open connections at present.
     pub(super) connections: AtomicU64,
     pub(super) accepted: AtomicU64,
     /// Connections rejected because of `serve.max_connections`.
     pub(super) rejected: AtomicU64,
     /// Connections closed because the client did not read its answers.
     pub(super) dropped: AtomicU64,
-    /// Connections closed because TLS failed.
+    /// Connections closed because the TLS handshake failed.
     pub(super) unencrypted: AtomicU64,
     pub(super) wrong_passwords: AtomicU64,
     pub(super) commands: AtomicU64,
-    /// Records written for clients. `unwritten` counts records that could not be written.
+    /// Writes for clients that the brokers acknowledged. `unwritten` counts the other writes, some of which may still be in the topics.
     pub(super) written: AtomicU64,
     pub(super) unwritten: AtomicU64,
-    /// The time to answer all commands that arrived in one read.
+    /// The time to run the commands of one turn, which are usually those of one read. Without the time to wait for writes, and to send
+    /// answers.
     pub(super) answer_time: Histogram,
 }
 

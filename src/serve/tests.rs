@@ -9,10 +9,8 @@ use tokio::time::{Instant, sleep, timeout};
 /// The server's timeout of 30 s, plus the pause after the last piece.
 const READ_LIMIT: Duration = Duration::from_secs(40);
 
-/// An upper bound for every step of a test.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A server with these lines in its table `[serve]`.
 fn server(options: &str) -> Arc<Server> {
     let text = format!(
         "[kafka]\nbootstrap_servers = \"127.0.0.1:1\"\n\
@@ -30,7 +28,6 @@ fn server(options: &str) -> Arc<Server> {
     server
 }
 
-/// Returns the client side of an in-memory connection.
 fn connect(server: &Arc<Server>) -> DuplexStream {
     let (client, stream) = duplex(64 << 10);
     let server = Arc::clone(server);
@@ -161,7 +158,6 @@ async fn expect(client: &mut TcpStream, question: &str, answer: &str) {
     assert_eq!(String::from_utf8(heard).unwrap(), answer);
 }
 
-/// Reads everything until the server closes the connection.
 async fn rest(client: &mut TcpStream) -> String {
     let mut rest = Vec::new();
     timeout(LIMIT, client.read_to_end(&mut rest)).await.unwrap().unwrap();

@@ -20,7 +20,6 @@ const IN_FLIGHT_MAX: Duration = Duration::from_secs(60);
 /// The maximum number of keys in flight. If there are more, the oldest keys no longer count as in flight.
 const IN_FLIGHT_KEYS_MAX: usize = 1 << 20;
 
-/// Writes records for keys.
 #[derive(Debug)]
 pub(super) struct Writer {
     producer: InputWriter,
@@ -57,20 +56,19 @@ struct InFlight {
     order: VecDeque<(Item, Instant)>,
 }
 
-/// A write in progress.
 #[derive(Debug)]
 pub(super) struct Write {
     item: Item,
     /// The time at which this write put the key in flight. `None` if the key was already in flight, or if the write never puts its key in
     /// flight, because it is a retraction or the key is known.
     mark: Option<Instant>,
-    /// True if another write of the same key is in flight.
+    /// True if another write of the same key was in flight when this write started.
     pub(super) is_in_flight: bool,
     pub(super) written: Receiver<Written>,
 }
 
 impl Writer {
-    /// Creates a writer.
+    /// Creates the producer, and checks which key spaces can be written to.
     ///
     /// # Errors
     /// Returns an error if librdkafka rejects a property.
@@ -161,7 +159,6 @@ impl InFlight {
     }
 }
 
-/// The error message for keys that do not determine the whole record.
 const NOT_MADE_OF_FIELDS: &str =
     "only keys that consist of the record key, the record value, and headers can be written, because they determine the whole record";
 

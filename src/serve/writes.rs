@@ -11,7 +11,7 @@ use super::writer::{Write, Writer};
 use crate::follower::{Answer, Query, Space};
 use crate::stats::add;
 
-/// The write commands of Redis filters.
+/// The commands that change, create, delete, dump, or load a filter in Redis, in capitals.
 const WRITES: [&str; 16] = [
     "BF.ADD",
     "BF.MADD",
@@ -31,7 +31,7 @@ const WRITES: [&str; 16] = [
     "UNLINK",
 ];
 
-/// The maximum number of items per command. The producer's queue has room for ten times this number.
+/// The maximum number of items per command. The producer's queue has room for the records of ten such commands.
 const ITEMS_MAX: usize = 10_000;
 /// The maximum size of the parts of a written key, in bytes. Every topic on the path of the record accepts such a record, unless its
 /// `max.message.bytes` is far below the default of 1 MiB. If a topic rejected a record, every worker would stop.
@@ -57,7 +57,7 @@ pub(super) fn is_write(name: &str) -> bool {
     WRITES.contains(&name)
 }
 
-/// Starts a write command.
+/// Runs a write command. If it writes records, `settle` adds its answer later.
 pub(super) fn run(
     name: &str,
     server: &Server,
@@ -157,7 +157,7 @@ fn reserve(name: &str, space: &Space, command: Command<'_>, answers: &mut Answer
     Err(("ERR", message))
 }
 
-/// Waits for all pending writes, and inserts their answers at their positions.
+/// Waits for the writes of all commands in `waiting`, and inserts the commands' answers at their positions.
 pub(super) async fn settle(server: &Server, waiting: &mut Vec<Waiting>, answers: &mut Answers) {
     let Some(writer) = &server.writer else { return };
     let (before, mut from, now) = (std::mem::take(&mut answers.bytes), 0, answers.is_resp3);

@@ -19,13 +19,12 @@ const BATCH_BYTES: usize = 1_000_000;
 const BATCH_OVERHEAD: usize = 512;
 
 impl Simulation {
-    /// Returns the cluster that a worker connects to.
     #[must_use]
     pub fn broker(&self) -> SimBroker {
         SimBroker(self.clone())
     }
 
-    /// Sends a request to a broker that the client can reach.
+    /// Sends a metadata request to the first broker that is up and that the client can reach, or to broker 0 if there is none.
     fn ask<T: Send + 'static>(
         &self,
         client: ClientId,
@@ -137,7 +136,7 @@ impl Broker for SimBroker {
             let topic = name.clone();
             let made = match found {
                 0 => self.0.ask(client.id, TIMEOUT, move |world| match world.cluster.create_topic(&topic, wanted, changelog_options()) {
-                    // Another process created it first.
+                    // Another process has created the topic in the meantime.
                     Err(Code::TopicExists) => Ok(()),
                     made => made,
                 }),

@@ -3,40 +3,27 @@
 use super::random::Random;
 use std::time::Duration;
 
-/// The kinds of client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Api {
     /// Metadata, configurations, and topic management.
     Metadata,
-    /// A consumer fetches records.
     Fetch,
-    /// A producer sends records.
     Produce,
-    /// A client looks up the ends of a partition.
     ListOffsets,
-    /// A member looks up committed offsets.
     OffsetFetch,
-    /// A member commits offsets outside a transaction.
     OffsetCommit,
-    /// A member joins the group.
     JoinGroup,
-    /// A member receives its assignment.
     SyncGroup,
-    /// A member shows that it is alive.
     Heartbeat,
-    /// A member leaves the group.
     LeaveGroup,
     /// A producer requests an id or a new epoch.
     InitProducerId,
-    /// A producer adds partitions to a transaction.
     AddPartitionsToTxn,
     /// A producer adds a group to a transaction.
     AddOffsetsToTxn,
     /// A producer adds offsets to a transaction.
     TxnOffsetCommit,
-    /// A producer ends a transaction.
     EndTxn,
-    /// A client deletes the start of a log.
     DeleteRecords,
 }
 
@@ -63,27 +50,21 @@ impl Api {
     }
 }
 
-/// A fault of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestFault {
-    /// The request never reaches the broker.
     LostRequest,
-    /// The broker serves the request, and the answer is lost.
     LostAnswer,
     /// The client loses the connection, and the broker serves the request after this time.
     Late(Duration),
-    /// The broker answers with a retriable error.
     Refused,
 }
 
 /// The faults of a simulation. A `u32` is the probability of a fault, in parts per 10,000. 0 disables the fault.
 #[derive(Clone, Debug)]
 pub struct Faults {
-    /// The request never reaches the broker.
     pub lost_request: u32,
-    /// The broker serves the request, and the answer is lost.
     pub lost_answer: u32,
-    /// The client loses the connection and repeats the request. The broker serves the first copy late.
+    /// The client loses the connection, and the broker serves the request late. Affects only the requests in [`Faults::late_apis`].
     pub late_request: u32,
     /// The requests that may arrive late. A late `EndTxn` or `TxnOffsetCommit` affects another transaction of the same epoch (KIP-890). A
     /// late `AddPartitionsToTxn` or `AddOffsetsToTxn` opens a transaction that ends only when it times out. A late `InitProducerId` fences
@@ -94,13 +75,11 @@ pub struct Faults {
     pub late_by: Duration,
     /// The answer takes up to [`Faults::slow_by`] longer.
     pub slow_answer: u32,
-    /// The maximum delay of a slow answer.
+    /// The maximum delay of a slow answer or of slow markers.
     pub slow_by: Duration,
     /// The broker answers with a retriable error and does nothing.
     pub retriable_error: u32,
-    /// A fetch returns an error for a partition.
     pub fetch_error: u32,
-    /// A producer rejects a record because its queue is full.
     pub queue_full: u32,
     /// A producer that fences the open transaction of another producer is fenced itself, as happens to one of two producers that start at
     /// the same moment (`TransactionCoordinator.handleInitProducerId`).
@@ -109,14 +88,13 @@ pub struct Faults {
     pub slow_marker: u32,
     /// The time that brokers need to write each record of a transaction before they answer.
     pub record_time: Duration,
-    /// The mean time between outages. An outage is an unavailable broker, an election, a slow broker, or lagging followers.
+    /// The mean time between outages. An outage is an unavailable broker, a partition without a leader, an election, a slow broker, or
+    /// lagging followers.
     pub outage_every: Option<Duration>,
-    /// The maximum length of an outage.
     pub outage_for: Duration,
 }
 
 impl Faults {
-    /// No faults.
     #[must_use]
     pub const fn none() -> Self {
         Self {

@@ -20,7 +20,6 @@ impl Simulation {
         Some(result)
     }
 
-    /// Changes the world on behalf of a test.
     fn change<T>(&self, change: impl FnOnce(&mut World) -> T) -> T {
         self.with(change).expect("a test does not change a simulation while it panics")
     }
@@ -30,7 +29,6 @@ impl Simulation {
         Process::start(self, name, main)
     }
 
-    /// Waits for a virtual time, while other threads run.
     pub fn sleep(&self, time: Duration) {
         crate::runtime::sleep(time);
     }
@@ -49,7 +47,6 @@ impl Simulation {
         }
     }
 
-    /// The virtual time since the start.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         Duration::from_micros(self.now_micros())
@@ -61,13 +58,11 @@ impl Simulation {
         self.lock().broker_clock()
     }
 
-    /// A random number below `bound`.
     #[must_use]
     pub fn draw(&self, bound: u64) -> u64 {
         self.lock().random.below(bound)
     }
 
-    /// Replaces the faults that the simulation injects.
     pub fn set_faults(&self, faults: Faults) {
         self.change(|world| {
             let had_outages = world.faults.outage_every.is_some();
@@ -83,7 +78,6 @@ impl Simulation {
         self.change(|world| world.request_faults.push((of, fault)));
     }
 
-    /// The last events of the trace, one per line.
     #[must_use]
     pub fn trace(&self, lines: usize) -> String {
         self.lock().render_trace(lines)
@@ -117,13 +111,13 @@ impl Simulation {
         self.change(|world| drop(world.cluster.add_partitions(name, count)));
     }
 
-    /// The id of a topic, if it exists.
     #[must_use]
     pub fn topic_id(&self, name: &str) -> Option<String> {
         self.lock().cluster.topics.get(name).map(|topic| topic.id.clone())
     }
 
-    /// Appends a record without a transaction. Waits while there is no leader. Returns `None` if the topic rejects the record.
+    /// Appends a record without a transaction. Waits while there is no leader. Returns `None` if the topic does not exist or rejects the
+    /// record.
     #[expect(clippy::must_use_candidate, reason = "most tests do not need the offset")]
     #[expect(clippy::needless_pass_by_value, reason = "callers make the record for this call")]
     pub fn append(&self, to: &TopicPartition, record: NewRecord) -> Option<Offset> {
@@ -166,7 +160,7 @@ impl Simulation {
         self.change(|world| world.end_foreign_transaction(pid, of, is_commit));
     }
 
-    /// Writes the marker that ends a transaction of [`Simulation::open_transaction`] in one partition, after a delay.
+    /// Like [`Simulation::end_transaction`], after a delay.
     pub fn end_transaction_in(&self, time: Duration, pid: u64, of: &TopicPartition, is_commit: bool) {
         let of = of.clone();
         self.change(|world| world.after(micros(time), move |world| world.end_foreign_transaction(pid, &of, is_commit)));
@@ -195,7 +189,6 @@ impl Simulation {
         Some([log.start, log.last_stable(), log.high_watermark, log.end])
     }
 
-    /// Deletes the records below an offset, as retention does.
     pub fn delete_before(&self, of: &TopicPartition, offset: Offset) {
         self.change(|world| {
             if let Ok(partition) = world.cluster.partition_mut(of) {
@@ -204,7 +197,6 @@ impl Simulation {
         });
     }
 
-    /// Compacts a topic.
     pub fn compact(&self, name: &str) {
         self.change(|world| {
             let topic = world.cluster.topics.get_mut(name);
@@ -212,12 +204,11 @@ impl Simulation {
         });
     }
 
-    /// Truncates a log at an offset, like an unclean election.
     pub fn truncate(&self, of: &TopicPartition, offset: Offset) {
         self.change(|world| world.truncate(of, offset));
     }
 
-    /// Elects another leader, whose high watermark lags by `lag` records for less than a second.
+    /// Elects another leader. For up to 800 ms, its high watermark is `lag` offsets too low.
     pub fn elect(&self, of: &TopicPartition, lag: Offset) {
         self.change(|world| {
             let leader = (world.cluster.leader(of) + 1) % world.cluster.nodes.len();
@@ -239,8 +230,8 @@ impl Simulation {
         });
     }
 
-    /// Moves all coordinators to other available brokers, and elects another leader for each partition. For less than a second, the high
-    /// watermarks of the new leaders lag by `lag` records.
+    /// Moves all coordinators to other available brokers, and elects another leader for each partition. For up to 800 ms, the high
+    /// watermarks of the new leaders are `lag` offsets too low.
     pub fn move_all(&self, lag: Offset) {
         self.change(|world| {
             world.move_coordinators();
@@ -261,22 +252,18 @@ impl Simulation {
         });
     }
 
-    /// Leaves a partition without a leader for `time`.
     pub fn take_leader(&self, of: &TopicPartition, time: Duration) {
         self.change(|world| world.take_leader(of, micros(time)));
     }
 
-    /// Makes a broker unavailable for `time`.
     pub fn take_down(&self, node: usize, time: Duration) {
         self.change(|world| world.take_down(node, micros(time)));
     }
 
-    /// Makes all brokers unavailable for `time`.
     pub fn take_all_down(&self, time: Duration) {
         self.change(|world| (0..world.cluster.nodes.len()).for_each(|node| world.take_down(node, micros(time))));
     }
 
-    /// Makes the followers of a partition lag for `time`, so that its high watermark does not move.
     pub fn lag(&self, of: &TopicPartition, time: Duration) {
         self.change(|world| world.lag(of, micros(time)));
     }
@@ -321,7 +308,6 @@ impl Simulation {
         world.cluster.groups.get(name).map_or((0, 0), |group| (group.generation, group.member_ids().len()))
     }
 
-    /// The options that this simulation runs with.
     #[must_use]
     pub fn options(&self) -> Options {
         self.lock().options.clone()

@@ -39,7 +39,6 @@ use trace::{Event, Trace};
 /// The timeout of a call to a broker, as in `kafka::client_config::CALL_TIMEOUT`.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Simulation parameters.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The number of brokers. 0 counts as 1.
@@ -79,7 +78,6 @@ impl Default for Options {
 #[derive(Clone)]
 pub struct Simulation(Arc<Shared>);
 
-/// The shared state of the clones of a [`Simulation`].
 #[doc(hidden)]
 pub struct Shared {
     base: Instant,
@@ -139,7 +137,7 @@ impl Simulation {
         })
     }
 
-    /// Kills all processes, and waits for their threads.
+    /// Kills all processes except the test's own, and waits for their threads.
     fn shut_down(&self) {
         let mut world = self.lock();
         for process in 1..world.processes.len() {
@@ -160,7 +158,6 @@ impl Simulation {
     }
 }
 
-/// A connection to the simulated cluster. Implements `broker::Broker` for the worker.
 #[derive(Clone)]
 pub struct SimBroker(Simulation);
 
@@ -173,7 +170,8 @@ type Signal = usize;
 
 type Action = Box<dyn FnOnce(&mut World) + Send>;
 
-/// The whole state of a simulation, behind one lock. Only the running thread takes the lock, so there is no contention.
+/// The whole state of a simulation, behind one lock. Almost always, only the running thread takes the lock, so there is hardly any
+/// contention.
 struct World {
     seed: u64,
     now: Micros,
@@ -185,13 +183,10 @@ struct World {
     request_faults: Vec<(Api, RequestFault)>,
 
     threads: Vec<Thread>,
-    /// The threads that have not ended, in start order.
     live: Vec<usize>,
-    /// The index of the running thread.
     running: usize,
     steps: u64,
     signals: Vec<u64>,
-    /// The reason why the simulation cannot continue, if it cannot.
     failed: Option<String>,
 
     processes: Vec<ProcessState>,
@@ -239,14 +234,12 @@ impl World {
         self.trace.push(Event { micros: self.now, thread: self.running, what, topic: None, numbers });
     }
 
-    /// Records an event of a partition in the trace.
     fn trace_on(&mut self, what: &'static str, of: &TopicPartition, number: impl TryInto<i64>) {
         let topic = self.cluster.topics.get(&of.topic).map(|topic| Arc::clone(&topic.name));
         let numbers = [i64::from(of.partition), number.try_into().unwrap_or(i64::MAX)];
         self.trace.push(Event { micros: self.now, thread: self.running, what, topic, numbers });
     }
 
-    /// The brokers' wall clock, in milliseconds since the epoch.
     fn broker_clock(&self) -> i64 {
         self.options.epoch_ms.saturating_add(i64::try_from(self.now / 1000).unwrap_or(i64::MAX))
     }
@@ -261,23 +254,19 @@ impl World {
         self.signals[signal] += 1;
     }
 
-    /// The signal of a client, or `None` if the client is gone.
     fn signal_of(&self, client: ClientId) -> Option<Signal> {
         self.clients.get(&client).map(Client::signal)
     }
 
-    /// Schedules an action to run after a delay.
     fn after(&mut self, delay: Micros, action: impl FnOnce(&mut Self) + Send + 'static) {
         self.event_number += 1;
         self.events.insert((self.now.saturating_add(delay), self.event_number), Box::new(action));
     }
 
-    /// The time of the next scheduled action, if any.
     fn next_event(&self) -> Option<Micros> {
         self.events.keys().next().map(|&(time, _)| time)
     }
 
-    /// Runs all actions that are due.
     fn run_due(&mut self) {
         while let Some(entry) = self.events.first_entry() {
             if entry.key().0 > self.now {
@@ -299,7 +288,6 @@ impl World {
         }
     }
 
-    /// Schedules an action for a background thread of a client.
     fn inside_after(&mut self, delay: Micros, client: ClientId, action: impl FnOnce(&mut Self) + Send + 'static) {
         self.after(delay, move |world| world.inside(client, action));
     }

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 pub(super) type NodeId = usize;
 
-/// The broker errors that clients distinguish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Code {
     /// The connection broke. The broker may or may not have served the request.
@@ -45,7 +44,6 @@ pub(super) enum Code {
 }
 
 impl Code {
-    /// True if clients retry the request after this error.
     pub(super) const fn is_retriable(&self) -> bool {
         use Code::{
             ConcurrentTransactions, CoordinatorLoading, NotCoordinator, NotEnoughReplicas, NotLeader, OffsetNotAvailable, TimedOut,
@@ -67,17 +65,14 @@ impl Code {
     }
 }
 
-/// The outcome of a request. Times are delays from now.
+/// The outcome of a request. Times are delays from now, except `answer` of `Answered`: a delay from `served`.
 enum Outcome {
-    /// The client loses the connection at `broken`. The broker serves the request at `served`, if at all.
     Broken { broken: Micros, served: Option<Micros> },
-    /// The broker serves the request at `served`. Its answer takes `answer`.
     Answered { served: Micros, answer: Micros },
-    /// The broker returns an error and does nothing.
     Refused { answer: Micros, code: Code },
 }
 
-/// A transient error of the broker: the leader or coordinator has moved, or is loading its state.
+/// Returns a transient error with which a broker may answer the request.
 const fn passing_error(api: Api) -> Code {
     match api {
         Api::Fetch | Api::ListOffsets | Api::DeleteRecords => Code::NotLeader,
@@ -95,7 +90,7 @@ const fn passing_error(api: Api) -> Code {
 }
 
 impl World {
-    /// The time that a message to or from a broker takes.
+    /// Draws the latency of a message to or from a broker. The latency of a slow broker is 200 times as long.
     pub(super) fn latency(&mut self, node: NodeId) -> Micros {
         let (least, most) = self.options.latency;
         let slow = self.cluster.nodes[node].slow_until > self.now;
@@ -206,7 +201,8 @@ impl World {
         }
     }
 
-    /// Sends a delayed answer to a client.
+    /// Delivers an answer to a client after the latency. If the client is cut off from the broker, the answer arrives after the end of the
+    /// cut-off.
     pub(super) fn answer_later(&mut self, client: ClientId, node: NodeId, answered: impl FnOnce(&mut Self) + Send + 'static) {
         let delay = self.latency(node) + self.cut_off_for(client, node).unwrap_or(0);
         self.inside_after(delay, client, answered);

@@ -17,7 +17,6 @@ pub(super) struct ProcessState {
     pub(super) is_stopped: bool,
     /// Actions of the clients' background threads to run when the process continues.
     pub(super) deferred: Vec<Action>,
-    /// The number of threads that have not ended.
     pub(super) live: usize,
     /// The signal that changes when a thread of the process makes a client call or ends.
     pub(super) signal: Signal,
@@ -40,18 +39,15 @@ struct Arm {
     effect: Effect,
 }
 
-/// The effect of an armed fault point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Kill the process.
     Kill,
-    /// Stop the process for this time.
     Stop(Duration),
     /// Make the step that contains the fault point fail.
     Fail,
     /// Delay the thread for this time, while other threads and the clients continue.
     Stall(Duration),
-    /// Elect other leaders for all partitions. For less than a second, their high watermarks lag by this number of records.
+    /// Elect other leaders for all partitions. For up to 800 ms, their high watermarks are this number of offsets too low.
     Elect(Offset),
 }
 
@@ -120,20 +116,15 @@ impl World {
     }
 }
 
-/// The way in which a process has ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ended<T> {
-    /// The main function returned this value.
     Returned(T),
-    /// The process was killed.
     Killed,
-    /// The process panicked with this message.
     Panicked(String),
 }
 
 type Outcome<T> = Arc<Mutex<Option<Ended<T>>>>;
 
-/// A simulated process whose main function returns a `T`.
 pub struct Process<T> {
     simulation: Simulation,
     id: usize,
@@ -169,7 +160,6 @@ impl<T: Send + 'static> Process<T> {
         Self { simulation: simulation.clone(), id, outcome }
     }
 
-    /// The number of the process.
     #[must_use]
     pub const fn id(&self) -> usize {
         self.id
@@ -199,7 +189,6 @@ impl<T: Send + 'static> Process<T> {
         });
     }
 
-    /// Continues a stopped process.
     pub fn resume(&self) {
         self.simulation.with(|world| world.resume(self.id));
     }
@@ -209,25 +198,21 @@ impl<T: Send + 'static> Process<T> {
         self.simulation.with(|world| world.processes[self.id].arms.push(Arm { point, at, passed: 0, effect }));
     }
 
-    /// Sets the lead of the process's wall clock over the brokers' clock, in milliseconds.
     pub fn set_clock_ahead(&self, millis: i64) {
         self.simulation.with(|world| world.processes[self.id].clock_ahead = millis);
     }
 
-    /// True if all threads of the process have ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.simulation.lock().processes[self.id].live == 0
     }
 
-    /// Waits for the end of the process.
     pub fn wait(&self) {
         let Some(world) = self.simulation.enter() else { return };
         let (id, signal) = (self.id, world.processes[self.id].ended_signal);
         drop(self.simulation.wait_until(world, None, signal, &mut |world| world.processes[id].live == 0));
     }
 
-    /// Takes the outcome of the process, if it has ended.
     #[must_use]
     pub fn take_outcome(&self) -> Option<Ended<T>> {
         self.has_ended().then(|| self.outcome.lock().unwrap_or_else(PoisonError::into_inner).take())?

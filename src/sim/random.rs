@@ -5,13 +5,11 @@
 pub struct Random(u64);
 
 impl Random {
-    /// Creates a generator whose numbers depend only on the seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
     pub const fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
@@ -27,7 +25,6 @@ impl Random {
         low + self.below(high.saturating_sub(low).saturating_add(1))
     }
 
-    /// An index below `bound`.
     pub fn index(&mut self, bound: usize) -> usize {
         usize::try_from(self.below(bound as u64)).unwrap_or(0)
     }

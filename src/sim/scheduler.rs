@@ -71,7 +71,6 @@ impl Turn {
     }
 }
 
-/// The index of the calling thread in `World::threads`.
 fn current() -> usize {
     CURRENT.get().expect("this thread is not part of a simulation")
 }
@@ -82,7 +81,6 @@ fn unwind(world: Guard<'_>) -> ! {
 }
 
 impl World {
-    /// Adds a thread that can run.
     pub(super) fn add_thread(&mut self, name: &str, process: usize) -> usize {
         let id = self.threads.len();
         self.threads.push(Thread { name: name.to_owned(), process, state: State::Ready, turn: Arc::default() });
@@ -91,7 +89,6 @@ impl World {
         id
     }
 
-    /// The process of the running thread.
     pub(super) fn current_process(&self) -> usize {
         self.threads[self.running].process
     }
@@ -143,7 +140,6 @@ impl World {
         self.now <= micros(self.options.time_limit)
     }
 
-    /// Describes all live threads and the last events.
     pub(super) fn dump(&self) -> String {
         let mut text = format!("at {:.3} ms after {} calls\n", Duration::from_micros(self.now).as_secs_f64() * 1000.0, self.steps);
         for &id in &self.live {
@@ -210,7 +206,6 @@ impl Simulation {
         Some(world)
     }
 
-    /// Waits until the signal changes or the deadline passes.
     pub(super) fn block<'s>(&'s self, mut world: Guard<'s>, deadline: Option<Micros>, signal: Option<Signal>) -> Guard<'s> {
         let me = current();
         let signal = signal.map(|signal| (signal, world.signals[signal]));
@@ -256,7 +251,8 @@ impl Simulation {
         micros(instant.saturating_duration_since(self.base))
     }
 
-    /// Runs all actions that are due, and waits until the threads of killed processes have ended. Unwinds the thread of a killed process.
+    /// Runs all actions that are due, and waits until the threads of killed processes have ended. Unwinds the calling thread if its process
+    /// was killed. Panics in the test's thread if the simulation has failed.
     fn settle<'s>(&'s self, mut world: Guard<'s>, me: usize) -> Guard<'s> {
         world.run_due();
         while let Some(&process) = world.dying.first() {
@@ -281,7 +277,7 @@ impl Simulation {
         world
     }
 
-    /// Runs all actions that are due, and waits until the threads of killed processes have ended.
+    /// Calls `settle` for the calling thread, and publishes the time.
     pub(super) fn settled<'s>(&'s self, world: Guard<'s>) -> Guard<'s> {
         let world = self.settle(world, current());
         self.publish(&world);
@@ -310,7 +306,6 @@ impl Simulation {
         world.running = next;
     }
 
-    /// Yields, and waits for the next turn.
     fn hand_over<'s>(&'s self, world: Guard<'s>, me: usize) -> Guard<'s> {
         let (mut world, next) = self.pick(world, me);
         let next = next.unwrap_or(me);
@@ -346,7 +341,6 @@ impl Simulation {
         }
     }
 
-    /// Makes the calling thread part of the simulation.
     pub(super) fn install(&self, id: usize) {
         CURRENT.set(Some(id));
         runtime::install(Some(Arc::new(self.clone())));
@@ -357,7 +351,6 @@ impl Simulation {
         runtime::install(None);
     }
 
-    /// Waits for the first turn of a new thread.
     pub(super) fn begin_thread(&self, id: usize) {
         self.install(id);
         let turn = Arc::clone(&self.lock().threads[id].turn);
@@ -368,7 +361,6 @@ impl Simulation {
         }
     }
 
-    /// Ends a thread, and passes the turn on.
     pub(super) fn end_thread(&self, id: usize) {
         let mut world = self.lock();
         if world.threads[id].state == State::Ended {

@@ -19,7 +19,6 @@ pub(super) struct Event {
     pub(super) numbers: [i64; 2],
 }
 
-/// The events of a run, in order.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     events: VecDeque<Event>,
@@ -45,12 +44,10 @@ impl Trace {
         self.events.push_back(event);
     }
 
-    /// The number of events, and a digest of all events.
     pub(super) const fn digest(&self) -> (u64, u64) {
         (self.count, self.digest)
     }
 
-    /// The last `lines` events, one per line.
     pub(super) fn render(&self, lines: usize, thread_name: &dyn Fn(usize) -> String) -> String {
         let mut text = String::new();
         for event in self.events.iter().skip(self.events.len().saturating_sub(lines)) {

@@ -30,7 +30,7 @@ impl ComparedContents {
         self.warning().filter(|_| before < EMPTY_MAX)
     }
 
-    /// Returns a warning if no record so far has any part of its content.
+    /// Returns a warning if none of the records so far has any part of its content, and there are at least `EMPTY_MAX` records.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         let is_empty = self.read.load(Ordering::SeqCst) >= EMPTY_MAX && self.with_parts.load(Ordering::SeqCst) == 0;
@@ -64,8 +64,8 @@ impl SharedContents {
         Self { compare, halvings: AtomicU32::new(0), sample: Mutex::new(sample) }
     }
 
-    /// Adds a record, as [`ContentSample::take`] does. Opens the value only if the key is in the sample. Also returns the number of the
-    /// conflict, starting at 1.
+    /// Adds a record, as [`ContentSample::take`] does. Opens the value only if the key is in the sample. If the record conflicts with its
+    /// original, returns the fields that differ and the number of the conflict, starting at 1.
     #[inline]
     pub fn take<'v>(
         &self,
@@ -89,7 +89,6 @@ impl SharedContents {
         Some((fields, number))
     }
 
-    /// Forgets the content of a key. See [`ContentSample::forget`].
     #[inline]
     pub fn forget(&self, key: PartitionKey) {
         if self.is_of(key) {
@@ -97,7 +96,6 @@ impl SharedContents {
         }
     }
 
-    /// Forgets the contents of a partition. See [`ContentSample::forget_partition`].
     pub fn forget_partition(&self, partition: i32) {
         self.with(|sample| sample.forget_partition(partition));
     }
@@ -118,7 +116,6 @@ impl SharedContents {
         result
     }
 
-    /// Returns the counts so far.
     #[must_use]
     pub fn read(&self) -> Conflicts {
         self.with(|sample| sample.read())

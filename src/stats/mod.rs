@@ -23,10 +23,10 @@ use std::time::{Duration, Instant};
 /// Upper bounds of the buckets of a worker's [`Histogram`], in seconds. One more bucket counts everything above.
 pub const BUCKETS: [f64; 17] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
 
-/// Counts of all workers since the start of the process.
+/// Counts of all workers since the start of the process, or since the workers started to read other topics.
 #[derive(Debug, Default)]
 pub struct Stats {
-    /// Counts per topic, in the order of [`topics`].
+    /// Counts in the order of [`topics`], which has one entry per rule and per repartition topic.
     pub topics: Vec<TopicCounts>,
     /// Counts per key space, by [`SpaceId`].
     pub spaces: Vec<SpaceCounts>,
@@ -35,15 +35,12 @@ pub struct Stats {
     /// Number of assignments and revocations.
     pub rebalances: AtomicU64,
     pub checkpoints: AtomicU64,
-    /// Checkpoints that could not be written.
     pub checkpoint_failures: AtomicU64,
     /// Bytes written by the last checkpoint.
     pub checkpoint_bytes: AtomicU64,
     /// Time of the last checkpoint, in milliseconds since the epoch; 0 before the first.
     pub checkpoint_at: AtomicI64,
-    /// States rebuilt from a changelog.
     pub rebuilds: AtomicU64,
-    /// Keys in the rebuilt states.
     pub rebuilt_keys: AtomicU64,
     /// States that are being rebuilt; their partitions wait.
     pub rebuilding: AtomicU64,
@@ -51,7 +48,6 @@ pub struct Stats {
     pub latency: Histogram,
     /// Time from the start of a transaction to its end.
     pub transaction_time: Histogram,
-    /// Duration of checkpoints.
     pub checkpoint_time: Histogram,
     /// Time from the assignment of a partition to its first record.
     pub restore_time: Histogram,
@@ -64,16 +60,14 @@ pub struct Stats {
     reports: Mutex<BTreeMap<usize, WorkerReport>>,
 }
 
-/// Counts of one topic.
+/// Counts of one rule of an input, or of one repartition topic.
 #[derive(Debug, Default)]
 pub struct TopicCounts {
-    /// Unseen records.
     pub unseen: AtomicU64,
     /// Duplicates, including false positives.
     pub duplicate: AtomicU64,
     /// Late records, unless `late = "emit"`.
     pub late: AtomicU64,
-    /// Records that retracted their key.
     pub retracted: AtomicU64,
     /// Tombstones whose key cannot be read; `on_tombstone` determines whether they are emitted.
     pub tombstone: AtomicU64,
@@ -83,11 +77,10 @@ pub struct TopicCounts {
     pub invalid: [AtomicU64; Reason::ALL.len()],
     /// Bytes of keys and values read, including records that were read again and warm-up.
     pub bytes: AtomicU64,
-    /// Records written to the dead letter topic.
     pub dead_letters: AtomicU64,
     /// Records with a time more than `max_future` ahead of the clock.
     pub future: AtomicU64,
-    /// Time of the last record that was too far ahead.
+    /// Time of the last record that was counted in `future`, in milliseconds since the epoch.
     pub future_time: AtomicI64,
     times: Mutex<TimeWatch>,
     /// Records read again without emitting them, between a checkpoint and the committed offset.
@@ -96,7 +89,6 @@ pub struct TopicCounts {
     pub values: Option<Mutex<ValueCounts>>,
     /// The content of a sample of keys, to compare duplicates with their originals. Only set if `key_conflicts` is configured.
     pub contents: Option<SharedContents>,
-    /// Counts of the contents that were read for `emit = "on_change"`.
     pub compared: ComparedContents,
 }
 
@@ -110,17 +102,16 @@ impl TopicCounts {
 
 #[derive(Debug, Default)]
 pub struct SpaceCounts {
-    /// False positives that the exact store corrected.
+    /// Verdicts of the filter that the exact store corrected: false positives, and retracted keys that are still in the filter.
     pub corrected: AtomicU64,
     /// Keys forgotten too early because a filter reached its maximum memory.
     pub evicted: AtomicU64,
-    /// Slices started.
     pub rotations: AtomicU64,
     /// Keys that were emitted from more than one partition, in a sample of one key in 1,024.
     pub cross_partition_keys: AtomicU64,
 }
 
-/// Sums over all topics.
+/// Sums over all topics and key spaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Records with a verdict, without warm-up.
@@ -138,20 +129,16 @@ pub struct Totals {
     pub cross_partition_keys: u64,
 }
 
-/// Status report of a worker.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerReport {
     /// True while the worker is a member of the group and knows its partitions, even if it has none.
     pub joined: bool,
     /// The reason why the worker cannot commit, as a message.
     pub blocked: Option<String>,
-    /// The states of the worker.
     pub states: Vec<StateReport>,
-    /// The assigned partitions.
     pub inputs: Vec<InputReport>,
 }
 
-/// Status report of a state.
 #[derive(Clone, Copy, Debug)]
 pub struct StateReport {
     pub space: SpaceId,
@@ -159,24 +146,20 @@ pub struct StateReport {
     pub bytes: u64,
     /// Keys of the open slice divided by the capacity of a slice.
     pub load: f64,
-    /// Estimated false positive rate.
+    /// False positive rate, estimated from the contents of the filter.
     pub estimated: f64,
     /// Observed false positives, or `None` if an exact store confirms every drop.
     pub observed: Option<Observed>,
     /// Stream time: the latest record time that was not too far ahead of the clock.
     pub stream_time: Option<Timestamp>,
-    /// Number of keys that the filter is sized for.
+    /// Number of keys that the filter is sized for; 0 without a filter.
     pub capacity: u64,
 }
 
-/// Status report of the schema registry client.
 #[derive(Clone, Debug, Default)]
 pub struct RegistryReport {
-    /// Number of answered requests.
     pub answers: u64,
-    /// Number of failed attempts.
     pub failures: u64,
-    /// Number of known schemas.
     pub known: usize,
     /// Number of requested schemas that have not arrived yet.
     pub awaited: usize,
@@ -184,7 +167,6 @@ pub struct RegistryReport {
     pub trouble: Option<String>,
 }
 
-/// Status report of an input partition.
 #[derive(Clone, Debug)]
 pub struct InputReport {
     pub partition: TopicPartition,
@@ -196,11 +178,10 @@ pub struct InputReport {
     pub committed: Offset,
     /// The last known end offset of the partition.
     pub end: Option<Offset>,
-    /// Stream time of the partition's state.
     pub stream_time: Option<Timestamp>,
-    /// Time since which an open transaction of a producer blocks the partition.
+    /// Time since which an open transaction of a producer blocks the partition, in milliseconds since the epoch.
     pub open_transaction_since: Option<Timestamp>,
-    /// Time since which reading the partition fails.
+    /// Time since which reading the partition fails, in milliseconds since the epoch.
     pub unreadable_since: Option<Timestamp>,
 }
 
@@ -223,12 +204,10 @@ pub enum InputState {
 pub struct LastTime(Mutex<Option<Instant>>);
 
 impl LastTime {
-    /// Records an event now.
     pub fn note(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(runtime::now());
     }
 
-    /// Forgets the last event.
     pub fn forget(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -240,7 +219,6 @@ impl LastTime {
     }
 }
 
-/// Histogram of durations.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
@@ -277,14 +255,14 @@ impl Histogram {
     }
 }
 
-/// Iterates over the names of all topics that are read, with the configured topic: first the inputs, then the repartition topics.
+/// Iterates over all topics that are read, by name, with the rule: first the input of each rule, then the repartition topics. An input with
+/// several rules occurs several times.
 pub fn topics(config: &Config) -> impl Iterator<Item = (String, &Topic)> {
     let inputs = config.topics.iter().map(|topic| (topic.input.clone(), topic));
     inputs.chain(config.topics.iter().filter_map(|topic| Some((config.repartitioned(topic)?, topic))))
 }
 
 impl Stats {
-    /// Creates the statistics of a configuration, with all counts at 0.
     #[must_use]
     pub fn new(config: &Config) -> Self {
         Self {
@@ -307,18 +285,15 @@ impl Stats {
         }
     }
 
-    /// Returns the topics that match a pattern, but are not read.
     #[must_use]
     pub fn left_out(&self) -> Vec<LeftOut> {
         self.left_out.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Sets the topics that match a pattern, but are not read.
     pub fn set_left_out(&self, left_out: Vec<LeftOut>) {
         *self.left_out.lock().unwrap_or_else(PoisonError::into_inner) = left_out;
     }
 
-    /// Returns the sums over all topics.
     #[must_use]
     pub fn totals(&self) -> Totals {
         let mut all = Totals::default();
@@ -341,7 +316,6 @@ impl Stats {
         all
     }
 
-    /// Replaces the report of a worker.
     pub fn report(&self, worker: usize, report: WorkerReport) {
         self.lock().insert(worker, report);
     }
@@ -351,7 +325,6 @@ impl Stats {
         self.lock().entry(worker).or_default().blocked = Some(reason);
     }
 
-    /// Returns the last report of each worker.
     #[must_use]
     pub fn reports(&self) -> BTreeMap<usize, WorkerReport> {
         self.lock().clone()
@@ -381,7 +354,7 @@ pub fn get(count: &AtomicU64) -> u64 {
     count.load(Ordering::Relaxed)
 }
 
-/// Counts of one worker for one topic since its last report.
+/// Counts of one worker for one topic since the last call of [`Tally::report`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     unseen: u64,
@@ -399,7 +372,6 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts a record with a time too far ahead of the clock.
     pub const fn count_future(&mut self, time: Timestamp) {
         self.future += 1;
         self.future_time = time;
@@ -418,7 +390,6 @@ impl Tally {
         }
     }
 
-    /// Counts verdicts.
     pub fn count_each(&mut self, verdicts: &[Verdict]) {
         // Most verdicts are one of these two, and are counted many at a time.
         let unseen = verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Unseen)).count();

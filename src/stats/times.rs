@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Minimum time between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Minimum number of new records per check, so that a few stray records do not cause a warning.
@@ -19,17 +18,15 @@ const RECORDS_MIN: u64 = 5;
 /// Plausible times in milliseconds: the years 2000 to 2100. A time that is plausible only after scaling by 1000 is in another unit.
 const PLAUSIBLE: std::ops::Range<Timestamp> = 946_684_800_000..4_102_444_800_000;
 
-/// Advice for times in the wrong unit.
 const UNIT_ADVICE: &str = "make the producers write milliseconds since 1970, or, if the topic has `time`, correct its unit";
 
-/// Recent record times of a topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecentTimes {
-    /// Records with a verdict.
+    /// Records with a verdict other than passed, or all records of a replay.
     pub records: u64,
     /// Records with a time beyond `max_future`.
     pub future: u64,
-    /// Time of the last record beyond `max_future`.
+    /// Time of the last record beyond `max_future`, in milliseconds since the epoch.
     pub future_time: Option<Timestamp>,
     /// The latest stream time of the topic's space.
     pub stream_time: Option<Timestamp>,
@@ -70,13 +67,13 @@ impl RecentTimes {
     }
 }
 
-/// True if a time looks like seconds.
+/// True if a time is probably in seconds instead of milliseconds.
 #[must_use]
 pub fn is_seconds(time: Timestamp) -> bool {
     PLAUSIBLE.contains(&time.saturating_mul(1000))
 }
 
-/// Returns the unit that a time seems to have, if it is not milliseconds.
+/// Returns the unit that a time seems to have, or `None` if it seems to be in milliseconds.
 #[must_use]
 pub fn wrong_unit(time: Timestamp) -> Option<&'static str> {
     match time {
@@ -107,7 +104,6 @@ pub(super) struct TimeWatch {
 /// A topic whose record times became suspect or plausible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimesChange {
-    /// The input topic.
     pub topic: String,
     /// The warning, or `None` if the times are plausible again.
     pub warning: Option<String>,
@@ -130,7 +126,7 @@ impl TimeWatch {
 }
 
 impl TopicCounts {
-    /// Returns the warning about the topic's record times, if any.
+    /// Returns the warning of the last check of the topic's record times.
     #[must_use]
     pub fn time_warning(&self) -> Option<String> {
         self.time_watch().warning.clone()
@@ -167,7 +163,6 @@ impl Stats {
         changes
     }
 
-    /// Returns the inputs that have an assigned partition.
     fn assigned<'c>(&self, config: &'c Config) -> BTreeSet<&'c str> {
         let inputs: BTreeMap<_, _> = topics(config).map(|(name, topic)| (name, &*topic.input)).collect();
         let reports = self.lock();

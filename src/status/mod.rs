@@ -22,7 +22,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-/// Status of a worker process. Counts start with the process; times are milliseconds since the epoch.
+/// Status of a worker process. Counts start with the process, or when the topics that match a pattern change; times are milliseconds since
+/// the epoch.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Status {
     /// The version of unseen.
@@ -275,18 +276,15 @@ pub struct Event {
 pub struct Identity<'a> {
     /// Instance ID, or `None` until the process has started.
     pub instance: Option<&'a str>,
-    /// Current time.
     pub time_ms: Timestamp,
     /// Start time of the process.
     pub started_ms: Timestamp,
-    /// True if the process is shutting down.
     pub draining: bool,
     /// The reason why the token for the login to the brokers could not be renewed, if the last renewal failed.
     pub login_trouble: Option<String>,
 }
 
 impl Status {
-    /// Creates the status from the counts and reports.
     #[must_use]
     pub fn new(
         config: &Config,

@@ -17,12 +17,12 @@ const CONTACT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Number of transaction timeouts that a commit may wait for slow brokers: three calls, each retried for two timeouts.
 const COMMIT_TIMEOUTS: u32 = 6;
 
-/// Time without a new loop round, in addition to [`COMMIT_TIMEOUTS`], after which a thread is hung. A normal round takes less than a
-/// second.
+/// Time without a new loop round, in addition to [`COMMIT_TIMEOUTS`] transaction timeouts, after which a thread is hung. A normal round
+/// takes less than a second.
 const HUNG_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time without a new loop round, in addition to [`COMMIT_TIMEOUTS`], after which a process should be restarted. The longest
-/// operations between two rounds, reading and writing the largest states, take minutes.
+/// Time without a new loop round, in addition to [`COMMIT_TIMEOUTS`] transaction timeouts, after which a process should be restarted. The
+/// longest operations between two rounds, reading and writing the largest states, take minutes.
 const DEAD_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// The state of a worker process.
@@ -48,7 +48,6 @@ pub enum State {
 }
 
 impl State {
-    /// All states.
     pub const ALL: [Self; 8] = [
         Self::Connecting,
         Self::Restoring,

@@ -14,7 +14,6 @@ use std::time::Duration;
 /// Default time of a test's first record: noon of the first day of 2026, in UTC.
 pub const BEGIN: Timestamp = 1_767_268_800_000;
 
-/// A test file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TestFile {
@@ -26,7 +25,6 @@ pub struct TestFile {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Test {
-    /// The behavior that the test checks.
     pub name: String,
     /// Input topic of the records. Optional if there is only one topic.
     pub topic: Option<String>,
@@ -36,10 +34,8 @@ pub struct Test {
     /// Time at which the records are read. Records too far ahead of that time do not move the window. By default, each record is read
     /// at its own time.
     pub read_at: Option<String>,
-    /// Input records, in order.
     #[serde(default)]
     pub records: Vec<TestRecord>,
-    /// A recorded stream, instead of `records`.
     pub file: Option<Recording>,
     /// With `file`: the expected number of records per verdict.
     pub expect: Option<Totals>,
@@ -55,7 +51,6 @@ const fn one() -> u32 {
 pub struct Recording {
     /// Path, relative to the test file.
     pub path: PathBuf,
-    /// Format of a line.
     #[serde(default)]
     pub format: Format,
     /// For ndjson, the JSON pointer to a record's time, or `none` if the records should have no time.
@@ -63,7 +58,6 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// True if the records should have no time.
     pub(super) fn is_untimed(&self) -> bool {
         self.time.as_deref() == Some("none")
     }
@@ -73,60 +67,47 @@ impl Recording {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Totals {
-    /// All records.
     pub records: Option<u64>,
-    /// Records emitted for the first time.
     pub unseen: Option<u64>,
-    /// Records whose key was seen within the window.
     pub duplicate: Option<u64>,
     /// Records older than the window, emitted or not.
     pub late: Option<u64>,
-    /// Records without a key.
     pub invalid: Option<u64>,
-    /// Records that retracted their key.
     pub retracted: Option<u64>,
     /// Records without a value from which to take a key.
     pub tombstone: Option<u64>,
     /// Records that `when` does not select.
     pub passed: Option<u64>,
-    /// Records that were dropped although their key was not seen: the filter's errors, according to an exact window.
+    /// Records that were reported as duplicates although an exact window did not contain their key: the filter's errors.
     pub false_positive: Option<u64>,
 }
 
-/// An input record, and its expected outcome.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TestRecord {
     /// Input topic, if it differs from the test's.
     pub topic: Option<String>,
-    /// Partition of the record.
     #[serde(default)]
     pub partition: i32,
-    /// Time of the record: RFC 3339, milliseconds since the epoch, a time relative to the previous record such as `+5m`, or
-    /// `none`. By default, the time of the previous record.
+    /// Time of the record: RFC 3339, milliseconds since the epoch, a time relative to the previous record such as `+5m`, or `none`. By
+    /// default, the time of the previous record. Records without a time do not count as previous.
     pub at: Option<Value>,
     /// Key of the record: a text, or any other value as JSON. Null by default.
     pub key: Option<Value>,
-    /// Key of the record, in base64.
     pub key_base64: Option<String>,
     /// Value of the record, in the same form as `key`.
     pub value: Option<Value>,
-    /// Value of the record, in base64.
     pub value_base64: Option<String>,
-    /// Headers of the record.
     #[serde(default)]
     pub headers: BTreeMap<String, Option<String>>,
     /// Expected outcome. By default, nothing is checked.
     pub expect: Option<Expect>,
 }
 
-/// Expected outcome of a record.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a verdict, or a table of verdict, reason, output and headers")]
 pub enum Expect {
-    /// Only the verdict.
     Verdict(String),
-    /// The verdict and more.
     Outcome(Outcome),
 }
 
@@ -149,7 +130,6 @@ pub struct Outcome {
 pub const FAILS: &str = "fails";
 /// Value of `output` for a record that is not written.
 pub const NOWHERE: &str = "none";
-/// Names of the verdicts in a test.
 pub const VERDICTS: [&str; 7] = ["unseen", "duplicate", "late", "invalid", "retracted", "tombstone", "passed"];
 
 impl TestFile {
@@ -209,7 +189,6 @@ impl Test {
 }
 
 impl TestRecord {
-    /// Returns the expected outcome.
     #[must_use]
     pub fn expected(&self) -> Outcome {
         match &self.expect {

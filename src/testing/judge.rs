@@ -12,12 +12,10 @@ use crate::route::{self, AddedHeaders, Detail, Origin, Route};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Evaluates the records of a test.
 pub(super) struct Judge<'c> {
     config: &'c Config,
     partitions: u32,
     states: BTreeMap<(SpaceId, i32), State>,
-    /// The key readers, by topic.
     readers: Vec<Reader>,
     scratch: Scratch,
     schemas: Arc<dyn Schemas>,
@@ -123,7 +121,6 @@ impl<'c> Judge<'c> {
     }
 }
 
-/// Returns the next offset of a partition, and advances it.
 fn next(offsets: &mut BTreeMap<(usize, bool, i32), i64>, of: (usize, bool, i32)) -> i64 {
     let next = offsets.entry(of).or_default();
     *next += 1;
@@ -131,7 +128,7 @@ fn next(offsets: &mut BTreeMap<(usize, bool, i32), i64>, of: (usize, bool, i32))
 }
 
 impl State {
-    /// Explains a verdict by previously emitted records.
+    /// Explains a verdict by the previously emitted records, and updates `emitted`.
     fn explain(&mut self, verdict: Verdict, fingerprint: Fingerprint, place: u64) -> Option<String> {
         let emit = self.dedup.rules().emit;
         let key = emit.key_of(fingerprint);

@@ -22,21 +22,18 @@ use std::sync::Arc;
 /// Maximum number of differences that a test's report contains. Further differences are only counted.
 const DIFFERENCES_MAX: usize = 20;
 
-/// Result of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     pub name: String,
     pub records: u64,
-    /// Differences from the expected outcome. Empty if the test passed.
     pub differences: Vec<Difference>,
-    /// Number of further differences.
+    /// Number of differences that `differences` does not contain.
     pub left_out: u64,
     /// Reason why the test could not run, or why it stopped early.
     pub error: Option<String>,
 }
 
 impl Report {
-    /// Creates a report of a test that could not run at all.
     #[must_use]
     pub fn not_run(name: &str, why: &str) -> Self {
         Self { error: Some(why.to_owned()), ..Self::new(name) }
@@ -46,7 +43,6 @@ impl Report {
         Self { name: name.to_owned(), records: 0, differences: Vec::new(), left_out: 0, error: None }
     }
 
-    /// True if the test passed.
     #[must_use]
     pub const fn passed(&self) -> bool {
         self.differences.is_empty() && self.error.is_none()
@@ -61,7 +57,6 @@ impl Report {
     }
 }
 
-/// A difference from the expected outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Number of the record, starting at 1, or `None` for the whole test.
@@ -70,11 +65,9 @@ pub struct Difference {
     pub what: String,
     pub expected: String,
     pub got: String,
-    /// Possible explanation.
     pub why: Option<String>,
 }
 
-/// Opens a recorded stream of a test.
 pub type Open<'o> = &'o dyn Fn(&Path) -> io::Result<Box<dyn BufRead>>;
 
 /// Runs a test. If it cannot run, the report contains the reason, such as an unknown topic or an unreadable file.
@@ -116,7 +109,6 @@ fn topic(config: &Config, name: Option<&str>) -> Result<usize, String> {
     }
 }
 
-/// Evaluates the records in a test.
 fn judge(config: &Config, test: &Test, schemas: &Arc<dyn Schemas>, report: &mut Report) -> Result<(), String> {
     let read_at = test.read_at.as_deref().and_then(parse_rfc3339);
     let mut judge = Judge::new(config, test.partitions, Arc::clone(schemas));
@@ -160,7 +152,6 @@ fn judge(config: &Config, test: &Test, schemas: &Arc<dyn Schemas>, report: &mut 
     Ok(())
 }
 
-/// Evaluates the records of a file.
 fn replay(
     config: &Config,
     test: &Test,
@@ -221,7 +212,6 @@ fn counts(expected: &Totals, summary: &Summary) -> [(&'static str, Option<u64>, 
     ]
 }
 
-/// Formats an error with its causes.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -235,10 +225,9 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 struct ActualOutcome<'c> {
     verdict: &'static str,
     reason: Option<&'static str>,
-    /// Topic to which the record is written.
+    /// Topic to which the record is written, `FAILS` if the worker stops at the record, or `None` if the record is not written.
     output: Option<&'c str>,
     headers: BTreeMap<String, Option<String>>,
-    /// Explanation of the outcome.
     why: Option<String>,
 }
 

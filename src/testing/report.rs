@@ -39,7 +39,6 @@ fn differences(report: &Report, indent: &str, text: &mut String) {
     }
 }
 
-/// Formats the reports of files as JSON.
 #[must_use]
 pub fn json(files: &[(String, Vec<Report>)]) -> Value {
     let (count, failed) = totals(files);
@@ -61,7 +60,6 @@ pub fn totals(files: &[(String, Vec<Report>)]) -> (usize, usize) {
     (reports().count(), reports().filter(|report| !report.passed()).count())
 }
 
-/// Formats the reports of files as XML, in the `JUnit` format.
 #[must_use]
 pub fn junit(files: &[(String, Vec<Report>)]) -> String {
     let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");

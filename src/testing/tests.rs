@@ -195,7 +195,6 @@ fn records_after_a_fatal_record_are_an_error() {
     assert!(report.error.unwrap().starts_with("records[1].expect: the worker stopped at record 1"));
 }
 
-/// Records of a topic with `repartition` are evaluated in the partition of their key.
 #[test]
 fn records_are_repartitioned_by_key() {
     let config =
@@ -222,7 +221,6 @@ fn a_recorded_stream_is_repartitioned_by_key() {
     assert!(report.passed(), "{report:?}");
 }
 
-/// Checks the verdicts of records under a topic's options.
 fn has_verdicts(options: &str, records: &Value) {
     let text = format!(
         "[kafka]\nbootstrap_servers = \"localhost:9092\"\n[[topics]]\ninput = \"in\"\noutput = \"out\"\nwindow = \"1h\"\nfilter = {{ kind = \"exact\" }}\non_invalid = \"drop\"\n{options}"

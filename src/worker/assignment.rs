@@ -16,7 +16,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// The assigned partitions.
 pub(super) struct Assignment {
     pub(super) inputs: BTreeMap<InputId, Input>,
     pub(super) states: BTreeMap<StateId, PartitionState>,
@@ -24,7 +23,6 @@ pub(super) struct Assignment {
     pub(super) claims: BTreeMap<StateId, Claim>,
     /// States whose checkpoint another worker of this process has claimed, although a later commit has shown that this worker is the owner.
     pub(super) superseded: BTreeSet<StateId>,
-    /// Partitions that wait for their states to be rebuilt.
     pub(super) pending_restores: BTreeMap<UnitId, PendingRestore>,
     pub(super) rebuilt: (Sender<Rebuilt>, Receiver<Rebuilt>),
     /// Partitions of topics that the group has not started to read.
@@ -35,18 +33,16 @@ pub(super) struct Assignment {
     pub(super) ends: BTreeMap<TopicPartition, Offset>,
     /// The group's starting offsets for partitions of all members, while this worker commits them.
     pub(super) beginnings: BTreeMap<TopicPartition, Offset>,
-    /// True if any topic that shares its state with another is warming up.
+    /// False if no unit with several inputs is warming up. No input then has to wait for the warm-up of another one.
     pub(super) any_warm_up: bool,
-    /// True if a partition waits for a schema.
     pub(super) any_blocked_on_schema: bool,
-    /// True if new records wait for the next commit: the transaction is full, some of its records were rejected, or a warm-up has too many
-    /// unlogged keys.
+    /// True if records without a verdict wait for the next commit, because a replay must be completed first, or because the worker passed
+    /// over the rest of a batch.
     pub(super) holds_new_records: bool,
-    /// The epoch of the checkpoint store that holds the states.
+    /// The epoch of the checkpoint store when the worker last looked. Another epoch shows that the store was quarantined since then.
     pub(super) store_epoch: u64,
 }
 
-/// Returns the assigned inputs that use a state.
 pub(super) fn inputs_of<'w>(topics: &'w Topics, inputs: &'w BTreeMap<InputId, Input>, state: StateId) -> impl Iterator<Item = &'w Input> {
     topics
         .of_space(state.space)
@@ -73,18 +69,17 @@ impl Assignment {
         }
     }
 
-    /// Returns the partitions that are paused until their state is restored.
+    /// Returns the partitions that are paused until their state is rebuilt, or until the group starts to read their topic.
     pub(super) fn paused(&self) -> impl Iterator<Item = &AssignedPartition> {
         self.pending_restores.values().flat_map(|waiting| &waiting.assigned).chain(&self.unbegun)
     }
 
-    /// Returns the position of each partition.
+    /// Returns the position of each assigned partition, including the paused ones.
     pub(super) fn positions(&self) -> Vec<(TopicPartition, Offset)> {
         let read = self.inputs.values().map(|input| (input.partition.clone(), input.position()));
         read.chain(self.paused().map(|assigned| (assigned.partition.clone(), assigned.paused_at()))).collect()
     }
 
-    /// Returns the partitions of the inputs for which `are` returns true.
     pub(super) fn partitions(&self, are: impl Fn(&Input) -> bool) -> Vec<TopicPartition> {
         self.inputs.values().filter(|input| are(input)).map(|input| input.partition.clone()).collect()
     }
@@ -99,7 +94,8 @@ impl Assignment {
     }
 
     /// True if the open transaction still lacks records of the aborted one. All of these records must be committed in one transaction, so
-    /// that the changelog has them in the order in which they were judged, and the committed stream time matches them.
+    /// that the changelog has them in the order in which they were judged, and the committed stream time matches them. Ignores inputs that
+    /// stopped before a record that ends the worker.
     pub(super) fn is_replaying(&self) -> bool {
         self.inputs.values().any(|input| !input.ends_worker && !input.replay_complete())
     }
@@ -109,7 +105,7 @@ impl Assignment {
         inputs_of(topics, &self.inputs, state).any(|input| input.warms_up(state))
     }
 
-    /// Returns the units with an input that is warming up. A unit is a set of states that are restored together.
+    /// Returns the units with an input that is warming up.
     pub(super) fn warming(&self, topics: &Topics) -> BTreeSet<UnitId> {
         let warming = self.inputs.iter().filter(|(_, input)| input.is_warm_up(input.position()));
         warming.map(|(&id, _)| topics.unit_of(id)).collect()
@@ -142,7 +138,7 @@ impl Assignment {
         self.states.retain(|id, _| used.contains(id));
     }
 
-    /// Drops all partitions, because they now belong to other members.
+    /// Drops all partitions and states, because other members now own the partitions.
     pub(super) fn clear(&mut self) {
         self.inputs.clear();
         self.states.clear();
@@ -152,7 +148,7 @@ impl Assignment {
 
     /// Returns the offsets to commit, with their metadata. Partitions that advanced come first, because [`Assignment::committed`] relies on
     /// that order. A partition that only writes a changelog record commits its current offset again, because the broker checks the group
-    /// membership of the worker only when offsets are committed.
+    /// membership of the worker only when offsets are committed. A partition without a committed offset commits its starting offset.
     pub(super) fn offsets(&self, topics: &Topics) -> Vec<(TopicPartition, Offset, String)> {
         let ahead = self.inputs.values().filter(|input| input.is_ahead()).map(|input| self.reached(topics, input));
         let announces = |input: &Input| self.states_of(input).any(|(_, state)| state.announced != Announced::Complete);
@@ -192,7 +188,6 @@ impl Assignment {
         self.inputs.values().filter(is_forwarded).map(|input| self.reached(topics, input)).collect()
     }
 
-    /// Records that the offsets from [`Assignment::forwarded`] were committed.
     pub(super) fn note_forwarded(&mut self, offsets: Vec<(TopicPartition, Offset, String)>) {
         for (partition, _, note) in offsets {
             self.inputs.values_mut().filter(|input| input.partition == partition).for_each(|input| input.note_commit(note.clone()));
@@ -207,7 +202,6 @@ impl Assignment {
         self.inputs.values().filter(is_new).filter_map(committed).collect()
     }
 
-    /// Records that the offsets from [`Assignment::offsets`] were committed.
     pub(super) fn committed(&mut self, offsets: Vec<(TopicPartition, Offset, String)>) {
         self.inputs.values_mut().for_each(Input::note_beginning);
         for (input, (_, _, note)) in self.inputs.values_mut().filter(|input| input.is_ahead()).zip(offsets) {
@@ -215,7 +209,8 @@ impl Assignment {
         }
     }
 
-    /// Records the `written` offsets of committed changelog records. Returns false if a changelog was recreated.
+    /// Records the `written` offsets of committed changelog records, and drops the pending changes of these records. Returns false if a
+    /// changelog was recreated.
     pub(super) fn logged(&mut self, topics: &Topics, mut written: BTreeMap<TopicPartition, Vec<Offset>>) -> bool {
         let mut are_same = true;
         for (&id, state) in &mut self.states {

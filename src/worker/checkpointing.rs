@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 /// Spreads the checkpoints of all states over the interval, because processing stops while a state is written.
 pub(super) struct Schedule {
     next: Instant,
-    /// The state that was checkpointed last.
     last: StateId,
 }
 
@@ -66,7 +65,6 @@ impl<B: Broker> Worker<B> {
         self.schedule.put_off(runtime::now() + Duration::from_millis(bytes.saturating_mul(1000) / rate));
     }
 
-    /// Returns the urgent states and the scheduled ones.
     fn due(&mut self) -> Vec<StateId> {
         let Assignment { inputs, states, .. } = &self.assignment;
         let mut due: Vec<_> = states.iter().filter(|(_, state)| state.is_urgent()).map(|(&id, _)| id).collect();
@@ -80,7 +78,7 @@ impl<B: Broker> Worker<B> {
         due
     }
 
-    /// Writes a state if it has changed and all its changes are committed. Returns the number of bytes written.
+    /// Writes a state if its checkpoint is due and all its changes are committed. Returns the number of bytes written.
     fn save(&mut self, id: StateId) -> u64 {
         self.check_stop();
         let Assignment { inputs, states, claims, .. } = &mut self.assignment;

@@ -13,12 +13,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
-/// The sampling rate: one key in `SAMPLE`.
 const SAMPLE: u128 = 1024;
 /// The maximum number of sampled keys, which take a few megabytes. The oldest keys are dropped.
 const KEYS_MAX: usize = 1 << 16;
 
-/// The sampled keys that the workers of a process have seen.
 #[derive(Debug, Default)]
 pub struct CrossPartitionKeys(Mutex<Seen>);
 
@@ -29,7 +27,8 @@ struct Seen {
 }
 
 impl CrossPartitionKeys {
-    /// Records that a key was emitted from a partition. Returns the key's previous partition if it differs.
+    /// Records that a key was emitted from a partition, if the key is sampled. Returns the partition that emitted the key before, if it is
+    /// a different one.
     #[inline]
     pub(super) fn seen(&self, space: SpaceId, fingerprint: Fingerprint, emit: Emit, partition: i32) -> Option<i32> {
         // The low bits of a fingerprint belong to the key, even if its high half is a content hash. So a key is sampled regardless of its
@@ -52,7 +51,7 @@ impl CrossPartitionKeys {
     }
 }
 
-/// Counts a sampled key that occurs in more than one partition. Logs the first such key of a space.
+/// Counts a sampled key that was emitted from another partition before. Logs the first such key of a space.
 #[inline]
 pub(super) fn watch(keys: &CrossPartitionKeys, stats: &Stats, topic: &InputTopic, fingerprint: Fingerprint, partition: i32) {
     let Some(other) = keys.seen(topic.space, fingerprint, topic.config.emit(), partition) else { return };

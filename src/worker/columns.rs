@@ -7,7 +7,6 @@ use crate::broker::Record;
 use crate::key::{Fingerprint, KeyedRecord};
 use crate::record::{Timestamp, Verdict};
 
-/// Reusable columns of a batch, one entry per record.
 #[derive(Default)]
 pub(super) struct Columns {
     pub(super) fingerprints: Vec<Fingerprint>,

@@ -19,14 +19,13 @@ use crate::stats::add;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// The number of consecutive aborts between two diagnoses.
+/// After this number of consecutive aborts, and after every multiple of it, the worker looks for the cause.
 const ABORTS_SUSPECT: u32 = 4;
 
-/// The divisor of the batch size after a broker rejects a batch without naming the record.
+/// The factor by which batches shrink after a broker rejects a batch without naming the record.
 const SHRINK_DIVISOR: usize = 8;
 
 impl<B: Broker> Worker<B> {
-    /// Commits the open transaction and the positions of the partitions.
     pub(super) fn commit(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         self.commit_while(source, None)
     }
@@ -61,7 +60,7 @@ impl<B: Broker> Worker<B> {
         self.commit_at_once(source)
     }
 
-    /// Commits a transaction without outputs.
+    /// Begins a transaction, and commits it immediately, so that it has no outputs.
     pub(super) fn commit_at_once(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         match self.writer.begin() {
             Ok(()) => self.commit(source),
@@ -135,8 +134,9 @@ impl<B: Broker> Worker<B> {
             return Err(error);
         }
         if self.writer.sink.batch_bytes() < self.shared.cluster.batch_bytes {
-            // The topic limits may have changed since the start. If the cluster does not answer, the worker keeps the known limits. A
-            // missing topic is reported when a record is written to it.
+            // The batches were smaller to isolate a rejected record, and now get the size that the topics accept. Topic limits may have
+            // changed, so they are read again. If that fails, the worker keeps the known limits. A missing topic is reported when a record
+            // is written to it.
             if let Err(error) = self.refresh_cluster() {
                 tracing::warn!(error = %error, "cannot read the settings of the topics; keeping the known settings");
             }
@@ -168,7 +168,7 @@ impl<B: Broker> Worker<B> {
         if held.is_empty() { Ok(()) } else { self.writer.sink.commit(&held, source, None) }
     }
 
-    /// Writes the changelog records of the open transaction: the changes of its records, and the announcements that are due.
+    /// Writes the changelog records of the open transaction: the changes that are not logged yet, and the announcements that are due.
     fn write_changelogs(&mut self) -> Result<(), SinkError> {
         let Assignment { inputs, states, .. } = &mut self.assignment;
         for (&id, state) in states {
@@ -197,7 +197,6 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Records the `written` offsets of committed changelog records.
     fn logged(&mut self, source: &B::Consumer, written: BTreeMap<TopicPartition, Vec<Offset>>) {
         if self.assignment.logged(&self.topics, written) {
             return;
@@ -206,7 +205,7 @@ impl<B: Broker> Worker<B> {
             "a changelog was recreated while it was in use; until one window has passed, only the checkpoints contain all keys, so keep the state directory"
         );
         let changelogs: BTreeSet<_> = self.topics.iter().filter_map(|(_, topic)| topic.changelog.as_deref()).collect();
-        // If the request fails, the next restore asks for the ids again.
+        // If the request fails, the next restore requests the ids again.
         let ids = source.topic_ids(&changelogs.into_iter().collect::<Vec<_>>()).unwrap_or_default();
         for (id, state) in self.assignment.states.iter_mut().filter(|(_, state)| state.changelog.topic_id.is_none()) {
             let changelog = self.topics.first_of(id.space).changelog.as_ref();
@@ -293,7 +292,7 @@ impl<B: Broker> Worker<B> {
         }
         for Refused { origin, topic: to, invalid, .. } in refused.into_iter().filter(|refused| refused.is_certain) {
             let Some((of, offset)) = self.writer.in_flight.origin(origin) else { continue };
-            // The rule that the record belongs to.
+            // `of` names the rule that the record belongs to.
             let topic = &self.topics[of.topic];
             let Some(input) = self.assignment.inputs.get_mut(&self.topics.input_of(of)) else { continue };
             let stop = |advice: &str| Err(Error::Exit(format!("{} offset {offset}: {}; {advice}", input.partition, invalid.message)));
@@ -346,7 +345,6 @@ impl<B: Broker> Worker<B> {
         self.reporter.make_due();
     }
 
-    /// Waits before the next attempt if transactions abort repeatedly.
     fn back_off(&self) {
         let until = runtime::now() + self.writer.back_off();
         while !self.check_stop() && runtime::now() < until {
@@ -354,7 +352,7 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Rewinds every partition to its committed offset.
+    /// Rewinds every partition to its committed offset. If other members may own the partitions already, drops all of them instead.
     pub(super) fn rewind(&mut self, source: &B::Consumer) -> Result<(), Error> {
         self.writer.end();
         self.writer.ends_with = None;
@@ -362,7 +360,7 @@ impl<B: Broker> Worker<B> {
             self.assignment.states.values_mut().for_each(|state| state.pending = PendingChanges::default());
         }
         if source.lost() {
-            // Other members own the partitions now. The rebalance event arrives soon.
+            // The rebalance that revokes the partitions arrives soon.
             self.assignment.clear();
             return Ok(());
         }
@@ -376,7 +374,7 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Handles a producer that was fenced by another one.
+    /// Handles a fenced producer. Fails if another process seems to use the same transactional id.
     fn resolve_fenced(&mut self, source: &B::Consumer, reason: &str) -> Result<(), Error> {
         self.writer.fenced(reason)?;
         if self.check_stop() {
@@ -386,8 +384,8 @@ impl<B: Broker> Worker<B> {
         self.resolve_in_doubt(source, reason)
     }
 
-    /// Resolves a transaction with an unknown outcome. A new producer commits or aborts it, and the group's committed offsets then show
-    /// which.
+    /// Resolves a transaction with an unknown outcome. Replacing the producer makes the transaction coordinator commit or abort the
+    /// transaction, and the group's committed offsets then show which.
     fn resolve_in_doubt(&mut self, source: &B::Consumer, reason: &str) -> Result<(), Error> {
         fault::point("resolve.begin");
         let began = runtime::now();

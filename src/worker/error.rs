@@ -20,7 +20,7 @@ pub enum Error {
     Invalid {
         partition: TopicPartition,
         offset: Offset,
-        /// The reason why the record is invalid.
+        /// The reason why the record is invalid, or why a broker rejected it.
         invalid: Invalid,
     },
     /// A missing checkpoint, with `state.cold_start = "fail"`.
@@ -34,9 +34,9 @@ pub enum Error {
     #[error("{partition} offset {offset}: {full}")]
     Full {
         partition: TopicPartition,
-        /// The offset of the record whose key has no room. The record is not lost, because it will be read again.
+        /// The offset of the record whose key does not fit into the filter. The record is not lost: its offset is not committed, so the
+        /// record is read again after a restart.
         offset: Offset,
-        /// The part of the filter that is full.
         full: CapacityError,
     },
     /// A log that ends before the position up to which the group has read it, with `kafka.on_truncation = "fail"`.
@@ -45,9 +45,8 @@ pub enum Error {
     )]
     Truncated {
         partition: TopicPartition,
-        /// The end offset of the log.
         end: Offset,
-        /// The position up to which the group has read it.
+        /// The offset up to which the group has read the log, which is past `end`.
         read: Offset,
     },
     /// Any other error that a retry cannot fix.

@@ -10,7 +10,6 @@ use crate::runtime;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The time between two checks whether the group has started.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 impl<B: Broker> Worker<B> {

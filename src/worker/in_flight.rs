@@ -9,7 +9,6 @@ use crate::record::{Offset, Timestamp};
 /// Latency is measured on one record in `TIMED`.
 const TIMED: usize = 64;
 
-/// The records written in the open transaction, by number.
 #[derive(Default)]
 pub(super) struct InFlight {
     offsets: Vec<Offset>,
@@ -19,7 +18,7 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    /// Adds a record and returns its number.
+    /// Adds a record and returns its number, which counts from 0 in each transaction.
     #[inline]
     pub(super) fn push(&mut self, of: InputId, offset: Offset, time: Option<Timestamp>) -> usize {
         let number = self.offsets.len();
@@ -33,7 +32,6 @@ impl InFlight {
         number
     }
 
-    /// Returns the input and the offset of a record.
     pub(super) fn origin(&self, number: usize) -> Option<(InputId, Offset)> {
         let offset = *self.offsets.get(number)?;
         let run = self.runs.partition_point(|&(first, _)| first <= number).checked_sub(1)?;

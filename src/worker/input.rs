@@ -20,14 +20,12 @@ use std::time::Instant;
 /// The time in milliseconds for which fetches must fail before the status shows a partition as unreadable.
 const UNREADABLE_MS: Timestamp = 5_000;
 
-/// The progress of one input partition.
 pub(super) struct Input {
     pub(super) partition: TopicPartition,
     /// The topic name and topic id that the offsets belong to.
     pub(super) topic_incarnation: String,
     /// The topic, identified by its first rule.
     pub(super) topic: TopicId,
-    /// The progress in each state that the input uses, one per rule of the topic.
     states: Vec<StateProgress>,
     /// The offset at which the group started, if known.
     first: Option<Offset>,
@@ -39,9 +37,9 @@ pub(super) struct Input {
     group: Committed,
     /// The end of the warm-up. Records below this offset were emitted before the restore, and only update the state.
     warm_until: Offset,
-    /// True until a record after the warm-up is processed.
+    /// True from the start of a warm-up until a record after it is processed.
     warming_up: bool,
-    /// Records below this offset are counted.
+    /// Records below this offset are counted in the statistics.
     counted: Offset,
     verdicts: Verdicts,
     pub(super) wait: Wait,
@@ -57,7 +55,8 @@ pub(super) struct Input {
 
 impl Input {
     /// Creates an input that reads from `start`. Records from `start` up to `warm_until` are a warm-up, at least for one of the states. If
-    /// `warm_until` is less than `start`, the records in between have expired. The group started at `first`, and has committed `group`.
+    /// `warm_until` is less than `start`, the records in between have expired. `first` is the offset at which the group started, and
+    /// `group` its committed offset.
     pub(super) fn new(
         assigned: AssignedPartition,
         states: Vec<StateProgress>,
@@ -86,7 +85,6 @@ impl Input {
         }
     }
 
-    /// Returns the ids of the input's states.
     pub(super) fn states(&self) -> impl Iterator<Item = StateId> {
         self.states.iter().map(|progress| progress.state)
     }
@@ -96,13 +94,13 @@ impl Input {
         self.states.iter().find(|progress| progress.state == state)
     }
 
-    /// Returns the offset up to which a state contains the effects of the input.
+    /// Returns the offset up to which a state contains the effects of the input's records.
     pub(super) fn reached(&self, state: StateId) -> Offset {
         let start = self.progress(state).map_or(0, |progress| progress.start);
         self.position.max(start)
     }
 
-    /// True if the record at this offset belongs to the warm-up, and the state contains its effect already.
+    /// True if the record at this offset belongs to the warm-up, but the restored state contains its effect already.
     pub(super) fn is_in(&self, state: StateId, offset: Offset) -> bool {
         let has = |progress: &StateProgress| offset < progress.start && !fault::defect("warm_up_applied_again");
         self.is_warm_up(offset) && self.progress(state).is_some_and(has)
@@ -113,28 +111,24 @@ impl Input {
         self.is_warm_up(self.position) && self.progress(state).is_some_and(|progress| progress.start < self.warm_until)
     }
 
-    /// Returns the offset of the next record to process.
     #[inline]
     pub(super) const fn position(&self) -> Offset {
         self.position
     }
 
-    /// Returns the group's committed offset and its metadata, as far as this worker knows.
     pub(super) const fn group(&self) -> &Committed {
         &self.group
     }
 
-    /// Returns the offset at which the group started, if known.
     pub(super) const fn group_start(&self) -> Option<Offset> {
         self.first
     }
 
-    /// Returns the committed offset for status reports.
+    /// Returns the group's committed offset for status reports, or the offset to which an abort returns if the group has none.
     pub(super) fn reported_committed(&self) -> Offset {
         self.group.offset.unwrap_or(self.committed)
     }
 
-    /// Returns the verdicts that are not committed yet.
     #[inline]
     pub(super) const fn verdicts(&self) -> &Verdicts {
         &self.verdicts
@@ -146,12 +140,11 @@ impl Input {
         self.verdicts.replay_complete()
     }
 
-    /// True if any record below the committed offset was judged.
+    /// False if no record below the committed offset was judged, because the group started there.
     pub(super) fn has_history(&self) -> bool {
         self.first != Some(self.committed)
     }
 
-    /// True until a record after the warm-up is processed.
     #[inline]
     pub(super) const fn is_warming_up(&self) -> bool {
         self.warming_up
@@ -169,7 +162,7 @@ impl Input {
         offset < self.warm_until
     }
 
-    /// Returns the offset to commit before the first record is emitted. After a warm-up, this is the end of the warm-up.
+    /// Returns the offset to commit before the first record is emitted: the position, or the end of the warm-up if that is later.
     pub(super) fn beginning(&self) -> Offset {
         self.position.max(self.warm_until)
     }
@@ -198,28 +191,25 @@ impl Input {
         }
     }
 
-    /// Adds consecutive records of the open transaction and their verdicts. Verdicts that are already known do not change.
     #[inline]
     pub(super) fn remember(&mut self, first: Offset, verdicts: &[Verdict]) {
         self.verdicts.remember(first, verdicts);
     }
 
-    /// Removes the last records from the open transaction, because writing them failed. Their verdicts stay.
     pub(super) const fn give_back(&mut self, records: usize) {
         self.verdicts.give_back(records);
     }
 
-    /// Changes the verdict of a record that a broker rejected.
     pub(super) fn refuse(&mut self, offset: Offset, invalid: Invalid) {
         self.verdicts.refuse(offset, invalid);
     }
 
-    /// Marks a record to be written with fewer headers. Its verdict stays.
     pub(super) fn shorten(&mut self, offset: Offset, invalid: Invalid) {
         self.verdicts.shorten(offset, invalid);
     }
 
-    /// Advances to `end`. Returns true if the last record is counted for the first time, and false if it is written again after an abort.
+    /// Advances to `end`. Returns true if the record before `end` is counted for the first time, and false if it is written again after an
+    /// abort.
     #[inline]
     pub(super) const fn advance(&mut self, end: Offset) -> bool {
         self.position = end;
@@ -230,13 +220,12 @@ impl Input {
         is_new
     }
 
-    /// True if the record at this offset is already counted.
     #[inline]
     pub(super) const fn is_counted(&self, offset: Offset) -> bool {
         offset < self.counted
     }
 
-    /// True if the state's changelog contains the effect of the record at this offset.
+    /// True if the state's changelog contains the effect of the record at this offset, or if the state has no changelog.
     #[inline]
     pub(super) fn is_logged(&self, state: StateId, offset: Offset) -> bool {
         self.progress(state).is_some_and(|progress| offset < progress.logged)
@@ -272,38 +261,38 @@ impl Input {
         self.states.iter().map(|progress| progress.checkpointed).min().unwrap_or_default()
     }
 
-    /// True if the next changelog record of the state contains effects of the warm-up.
+    /// True if the next changelog record of the state will contain effects of the warm-up.
     pub(super) fn logs_warm_up(&self, state: StateId) -> bool {
         self.progress(state).is_some_and(|progress| progress.logged < self.warm_until)
     }
 
-    /// Returns the span of records whose effects are not in the state's changelog.
+    /// Returns the span of records that the state contains and its changelog does not. Empty if the state has no changelog.
     pub(super) fn unlogged(&self, state: StateId) -> Span<'_> {
         let end = self.reached(state);
         let logged = self.progress(state).map_or(end, |progress| progress.logged);
         Span { topic: &self.topic_incarnation, start: logged.min(end), end }
     }
 
-    /// Passes over a record that must wait. The record will be read again.
+    /// Notes that a record was passed over, because it must wait. The input processes nothing more until it has been sought back to that
+    /// record.
     pub(super) fn pass_over(&mut self) {
         if self.wait == Wait::No {
             self.wait = Wait::PassedOver;
         }
     }
 
-    /// True if processed records are not committed yet.
+    /// True if processed records, or skipped offsets, are not committed yet.
     pub(super) const fn is_ahead(&self) -> bool {
         self.position != self.committed
     }
 
-    /// Records that a fetch failed.
     pub(super) fn read_failed(&mut self) {
         if self.failing.is_none_or(|(position, _)| position != self.position) {
             self.failing = Some((self.position, runtime::wall_clock()));
         }
     }
 
-    /// Returns the time of the first failed fetch, if fetches have been failing for at least five seconds.
+    /// Returns the time of the first failed fetch at the position, if fetches have been failing for at least five seconds.
     pub(super) fn unreadable_since(&self) -> Option<Timestamp> {
         let (_, since) = self.failing.filter(|&(position, _)| position == self.position)?;
         Some(since).filter(|since| runtime::wall_clock().saturating_sub(*since) >= UNREADABLE_MS)
@@ -337,7 +326,7 @@ impl Input {
         }
     }
 
-    /// True if every fetched record has been processed.
+    /// True if no record is held back: none was passed over, none waits for a schema or ends the worker, and the replay is complete.
     fn is_up_to_date(&self) -> bool {
         let is_read = self.wait == Wait::No || fault::defect("passed_over_records_stepped_over");
         is_read && self.blocked_on_schema.is_none() && !self.ends_worker && self.verdicts.replay_complete()
@@ -362,7 +351,8 @@ impl Input {
         true
     }
 
-    /// Checks whether the input has stopped before `end`, the end of its log.
+    /// Starts a stall, or keeps the one at this position, if all fetched records are processed although the position is below `end`, the
+    /// end of the log. Otherwise, clears the stall.
     pub(super) fn note_stall(&mut self, end: Option<Offset>, now: Instant) {
         let is_behind = end.is_some_and(|end| end > self.position) && self.is_up_to_date();
         let is_known = self.stall.as_ref().is_some_and(|stall| stall.position == self.position);
@@ -380,7 +370,6 @@ mod tests {
     use super::*;
     use crate::record::SpaceId;
 
-    /// An input at `position` that has judged nothing yet.
     fn input(position: Offset) -> Input {
         Input {
             partition: TopicPartition { topic: "in".to_owned(), partition: 0 },

@@ -6,8 +6,9 @@
 //! (`commit.rs`). Must never query the filter for a record that already has a verdict.
 //!
 //! Records that only need the filter are judged in batches. All other records are judged one by one: records that are read again, pass
-//! through, have no key, retract their key, or end a slice of the window. The same applies to all records of a topic that writes its
-//! duplicates, or whose filter needs more than one call per key. [`RecordLoop::emit`] writes and counts the records in both cases.
+//! through, have no key or no timestamp, retract their key, or are the first of a slice of the window. The same applies to all records of a
+//! topic that writes its duplicates, has no changelog, or has a filter that needs more than one call per key. [`RecordLoop::emit`] writes
+//! and counts the records in both cases.
 
 use super::ids::StateId;
 use super::input::Input;

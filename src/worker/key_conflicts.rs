@@ -11,7 +11,8 @@ use crate::content::PartitionKey;
 use crate::key::{Fingerprint, ValueReader};
 use crate::record::{TopicPartition, Verdict};
 
-/// Compares a duplicate with the first record of its key, if the key is sampled.
+/// Stores the content of a record, or compares it if the record is a duplicate and content of its key is stored. Ignores keys that are not
+/// in the sample.
 #[inline]
 pub(super) fn watch<B: Broker>(
     shared: &Shared<B>,

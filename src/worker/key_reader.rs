@@ -16,7 +16,6 @@ use std::sync::Arc;
 /// The parts of a record that its verdict depends on, or the reason why the record has no key.
 pub(super) type Keyed = Result<KeyedRecord, NoKey>;
 
-/// The keys of consecutive records.
 #[derive(Default)]
 pub(super) struct Keys {
     pub(super) keyed: Vec<Keyed>,
@@ -56,14 +55,13 @@ const DECODED_MAX: u64 = 32 << 20;
 
 pub(super) struct KeyReader {
     scratch: Scratch,
-    /// One reader per topic.
+    /// The readers by topic id.
     readers: Vec<Reader>,
     schemas: Arc<dyn Schemas>,
     decoded_max: u64,
 }
 
 impl KeyReader {
-    /// Creates a reader for `topics` topics.
     pub(super) fn new(topics: usize, schemas: Arc<dyn Schemas>) -> Self {
         let readers = (0..topics).map(|_| Reader::default()).collect();
         Self { scratch: Scratch::default(), readers, schemas, decoded_max: DECODED_MAX }
@@ -83,8 +81,8 @@ impl KeyReader {
         self.readers.iter().map(Reader::decoded_bytes).sum()
     }
 
-    /// Extracts the keys of consecutive records, until `decoded_limit` is reached. Requests all unknown schemas at once, so that the
-    /// partition waits only once.
+    /// Extracts the keys of consecutive records. If the values are encoded, stops when `decoded_limit` is reached. Requests all unknown
+    /// schemas at once, so that the partition waits only once.
     pub(super) fn take(&mut self, topics: &Topics, id: TopicId, messages: &[impl broker::Record], keys: &mut Keys, decoded_limit: u64) {
         let topic = &topics[id];
         if topic.config.formats.value().encodings.is_empty() {

@@ -12,13 +12,11 @@ use crate::record::{Offset, TopicPartition};
 use crate::runtime;
 use std::time::{Duration, Instant};
 
-/// Time between two checks of all partitions.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time between two log lines about open transactions.
 const LOG_INTERVAL: Duration = Duration::from_secs(600);
 
-/// The times of the next check and of the last log line.
 pub(super) struct LogEnds {
     next: Instant,
     /// The earliest time at which to ask a broker about open transactions again.
@@ -34,7 +32,7 @@ impl LogEnds {
 }
 
 impl<B: Broker> Worker<B> {
-    /// Checks the ends of all partitions once per second. Call this after all fetched records are processed.
+    /// Checks the ends of all partitions once per second. Must only be called after all fetched records are processed.
     pub(super) fn check_log_ends(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let now = runtime::now();
         if now < self.log_ends.next {
@@ -49,7 +47,8 @@ impl<B: Broker> Worker<B> {
         Ok(flow)
     }
 
-    /// Skips the control records that the consumer has passed since the last record. Call this after all fetched records are processed.
+    /// Skips the control records that the consumer has passed since the last record. Must only be called after all fetched records are
+    /// processed.
     pub(super) fn step_over_control_records(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let positions = source.positions(self.assignment.inputs.values().map(|input| &input.partition));
         let ends: Vec<_> = self.assignment.inputs.keys().copied().zip(positions).filter_map(|(id, end)| Some((id, end?))).collect();

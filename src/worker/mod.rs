@@ -98,7 +98,7 @@ impl<B: Broker> Worker<B> {
     /// Does not join the group.
     ///
     /// # Errors
-    /// Returns an error if Kafka rejects the producer.
+    /// Returns an error if the brokers reject the producer, or if the worker is stopped meanwhile.
     pub fn connect(shared: Shared<B>, number: usize) -> Result<Self, Error> {
         let writer = TransactionWriter::connect(&shared, number)?;
         let topics = Topics::new(&shared.config, &shared.cluster);
@@ -121,7 +121,8 @@ impl<B: Broker> Worker<B> {
         })
     }
 
-    /// Processes records until asked to stop. Then drains: commits, writes checkpoints, and leaves the group.
+    /// Processes records until the worker is stopped. Then commits, writes checkpoints, and leaves the group. If the group fences the
+    /// member, rejoins with a new consumer.
     ///
     /// # Errors
     /// Returns an error if the worker cannot continue.
@@ -145,7 +146,6 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Processes records as a group member until asked to stop.
     fn work(&mut self, source: &B::Consumer) -> Result<(), Error> {
         let mut ahead = ReadAhead::default();
         while !self.check_stop() {
@@ -184,7 +184,6 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Commits everything and writes checkpoints.
     fn commit_and_checkpoint(&mut self, source: &B::Consumer) -> Result<(), Error> {
         tracing::info!("draining: committing the records that were read, and writing checkpoints");
         fault::point("drain.begin");

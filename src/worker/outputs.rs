@@ -55,7 +55,6 @@ pub(super) struct Forward {
 }
 
 impl Forward {
-    /// Returns the topic and partition for a record with this key.
     #[inline]
     pub(super) fn target(&self, fingerprint: Fingerprint) -> Target<'_> {
         Target { topic: &self.topic, partition: Some(key::partition(fingerprint, self.partitions).cast_signed()) }

@@ -21,7 +21,6 @@ const FILLING: f64 = 0.7;
 /// The number of unsaved fingerprints, about 50 MB, that triggers an early checkpoint.
 const UNSAVED_URGENT: u64 = 1 << 20;
 
-/// The values in the last report about a state.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reported {
     filling: bool,
@@ -35,7 +34,7 @@ struct Reported {
 /// keys during a warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Announced {
-    /// Nothing since this owner took over the partition.
+    /// No record since this owner took over the partition at `since`.
     Nothing { since: Instant },
     /// The state is warming up.
     WarmUp,
@@ -44,7 +43,7 @@ pub(super) enum Announced {
 }
 
 impl Announced {
-    /// True if the changelog needs an announcement that the state is warming up (`warms_up`) or complete.
+    /// True if the changelog needs an announcement. `warms_up` is true if the state is warming up.
     pub(super) const fn is_behind(self, warms_up: bool) -> bool {
         match self {
             Self::Nothing { .. } => true,
@@ -54,34 +53,31 @@ impl Announced {
     }
 }
 
-/// The dedup state of one partition number of a key space.
 pub(super) struct PartitionState {
     pub(super) dedup: Dedup,
     /// The base of the next incremental checkpoint.
     saved: Option<Saved>,
-    /// The offsets of the loaded state, by topic incarnation: the topic's name and id.
+    /// The input offsets up to which the state contains records, by topic incarnation: the topic's name and id. Only updated by a restore
+    /// and before a checkpoint.
     pub(super) offsets: BTreeMap<String, Offset>,
     /// The input offsets that the group has reached according to the changelog. Set only if the changelog does not continue from the state.
     pub(super) group_offsets: BTreeMap<String, Offset>,
-    /// Changes that are not in the changelog yet.
     pub(super) pending: PendingChanges,
-    /// The part of the changelog that is applied to the state.
     pub(super) changelog: Progress,
     /// The epoch of this owner's changelog records, which is higher than the epoch of any earlier owner.
     pub(super) epoch: i64,
     pub(super) announced: Announced,
     /// The slices of the changelog records that the open transaction writes, in order.
     pub(super) logging: Vec<Option<Slice>>,
-    /// The oldest slice when the changelog was last trimmed.
+    /// The oldest slice of the state when [`PartitionState::trim`] last found an expired slice.
     pub(super) trimmed: Option<Slice>,
     /// True if the state or its offsets may have changed since the last checkpoint.
     pub(super) changed: bool,
-    /// True if one of the topics has no offset in a checkpoint yet. A checkpoint is then urgent.
+    /// True if one of the topics has no offset in a checkpoint yet. A checkpoint is then urgent. Reset by the first attempt to write one.
     pub(super) is_new: bool,
     reported: Reported,
     /// The last estimate of the filter's error rate, with the number of keys and the slice it was computed for.
     estimate: Option<(u64, Option<Slice>, f64)>,
-    /// Failed checkpoints since the last successful one.
     failures: u32,
     /// True if another worker of this process has claimed the checkpoint.
     pub(super) superseded: bool,
@@ -109,7 +105,7 @@ impl PartitionState {
         }
     }
 
-    /// Returns an empty state with the same changelog topic and epoch.
+    /// Returns an empty state that keeps the id of the changelog topic and the epoch of its last writer.
     pub(super) fn emptied(&self, rules: Rules) -> Self {
         let mut changelog = self.changelog.clone();
         changelog.forget();
@@ -223,7 +219,7 @@ impl PartitionState {
         self.epoch = i64::from(generation).max(self.changelog.epoch.saturating_add(1));
     }
 
-    /// Returns the offset below which the changelog can be trimmed, if that offset has risen.
+    /// Returns the offset below which the changelog can be trimmed, if a slice has expired since the last call and the offset is known.
     pub(super) fn trim(&mut self) -> Option<Offset> {
         let oldest = self.dedup.oldest().filter(|&oldest| self.trimmed.is_none_or(|trimmed| oldest > trimmed))?;
         self.trimmed = Some(oldest);
@@ -231,7 +227,7 @@ impl PartitionState {
         if fault::defect("needed_changelog_trimmed") { self.changelog.end } else { needed }
     }
 
-    /// True if a checkpoint would differ from the stored one.
+    /// True if the stored checkpoint is missing or outdated, and no other worker of this process has claimed it.
     pub(super) fn is_due(&self, store: &Store) -> bool {
         !self.superseded && (self.changed || self.saved.is_some_and(|saved| !store.holds(saved)))
     }
@@ -247,8 +243,9 @@ impl PartitionState {
         self.is_new || self.dedup.exact().is_some_and(|exact| exact.unsaved() > UNSAVED_URGENT << self.failures.min(4))
     }
 
-    /// Writes a checkpoint with the offsets in [`PartitionState::offsets`]. Returns the number of bytes written, or `None` after a failure,
-    /// which is logged and counted. The next checkpoint tries again.
+    /// Writes a checkpoint with the offsets in [`PartitionState::offsets`]. Returns the number of bytes written. Returns `None` if another
+    /// worker of this process has claimed the checkpoint, or if writing failed. A failure is logged and counted, and the next checkpoint
+    /// tries again.
     pub(super) fn save(
         &mut self,
         store: &Arc<Store>,
@@ -295,7 +292,6 @@ impl PartitionState {
     }
 }
 
-/// Formats partitions for a log line.
 pub(super) fn names(partitions: &[TopicPartition]) -> String {
     partitions.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }

@@ -11,12 +11,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// An assigned partition that is not read yet.
 #[derive(Clone)]
 pub(super) struct AssignedPartition {
     pub(super) partition: TopicPartition,
     pub(super) topic: TopicId,
-    /// The name of the topic together with its id, if the brokers report ids.
+    /// The name of the topic, together with its id if the brokers report ids.
     pub(super) topic_incarnation: String,
     pub(super) committed: Committed,
     pub(super) low: Offset,
@@ -49,12 +48,10 @@ impl Drop for PendingRestore {
 }
 
 impl AssignedPartition {
-    /// Returns the id of the partition as an input.
     pub(super) const fn input(&self) -> InputId {
         InputId { topic: self.topic, partition: self.partition.partition }
     }
 
-    /// Returns the metadata of the committed offset.
     pub(super) fn note(&self) -> Note {
         Note::read(&self.committed.metadata)
     }

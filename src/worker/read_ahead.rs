@@ -12,9 +12,7 @@ use crate::key::{Fingerprint, KeyedRecord};
 use std::ops::Range;
 use std::time::Duration;
 
-/// The maximum number of records per poll.
 pub(super) const BATCH_RECORDS: usize = 1024;
-/// The maximum number of records to read ahead.
 const RECORDS_MAX: usize = 8 * BATCH_RECORDS;
 /// The number of bytes at which reading ahead stops.
 const BYTES_MAX: usize = 8 << 20;
@@ -27,7 +25,7 @@ pub(super) struct ReadAhead<'s, B: Broker> {
     pub(super) runs: PartitionRuns,
     /// The keys of the first records in the batch.
     pub(super) keys: Keys,
-    /// A fatal error of the consumer.
+    /// The error that ended reading ahead. [`ReadAhead::fill`] returns it.
     failed: Option<broker::Error>,
 }
 
@@ -72,7 +70,8 @@ impl<B: Broker> Default for ReadAhead<'_, B> {
 }
 
 impl<'s, B: Broker> ReadAhead<'s, B> {
-    /// Reads until the commit `is_done`, or until the bounds are reached.
+    /// Reads until the commit `is_done`, or until a bound is reached. Also stops if the consumer fails, has a rebalance, or reports a
+    /// position outside the log.
     pub(super) fn read(&mut self, source: &'s B::Consumer, topics: &Topics, reader: &mut KeyReader, is_done: &dyn Fn() -> bool) {
         let mut bytes = 0;
         while !is_done() && bytes < BYTES_MAX && self.batch.messages.len() <= RECORDS_MAX - BATCH_RECORDS {
@@ -95,7 +94,8 @@ impl<'s, B: Broker> ReadAhead<'s, B> {
     /// Waits for records, unless some were read ahead.
     ///
     /// # Errors
-    /// Returns an error if the consumer has failed permanently.
+    ///
+    /// Returns an error if the consumer has failed permanently, now or while reading ahead.
     pub(super) fn fill(&mut self, source: &'s B::Consumer, wait: Duration) -> Result<(), broker::Error> {
         match self.failed.take() {
             Some(error) => Err(error),
@@ -104,7 +104,6 @@ impl<'s, B: Broker> ReadAhead<'s, B> {
         }
     }
 
-    /// Drops the records if positions were rewound.
     pub(super) fn discard_if_rewound(&mut self, flow: Flow) {
         if let Flow::Rewound = flow {
             self.clear();
@@ -156,7 +155,6 @@ mod tests {
     use crate::record::{Offset, Timestamp, TimestampType, TopicId};
     use std::sync::Arc;
 
-    /// A record of the topic `in` with this value.
     struct OfValue(String);
 
     impl Record for OfValue {

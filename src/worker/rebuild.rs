@@ -12,7 +12,7 @@ use crate::checkpoint::Store;
 use crate::config::Config;
 use crate::fault;
 use crate::filter::ExactError;
-use crate::record::{Offset, TopicPartition};
+use crate::record::{Offset, TopicPartition, log_topic};
 use crate::runtime::{self, Done};
 use crate::stats::{Stats, add};
 use std::collections::BTreeMap;
@@ -25,7 +25,6 @@ use std::time::{Duration, Instant};
 const THREADS: usize = 2;
 /// The time without an answer after which a reader is replaced.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time between two log lines about one rebuild.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// An offset below which the records of a topic-partition can be deleted.
@@ -35,7 +34,6 @@ struct Trim {
     before: Offset,
 }
 
-/// A task for a rebuild thread.
 enum Task {
     Rebuild(Box<Job>),
     /// Trim the first entry of [`Queue::trims`].
@@ -90,7 +88,6 @@ impl Tasks {
     }
 }
 
-/// The threads of a process that read changelogs.
 pub struct Rebuilder {
     tasks: Arc<Tasks>,
     threads: Vec<(JoinHandle<()>, Done)>,
@@ -137,7 +134,6 @@ impl Drop for Rebuilder {
     }
 }
 
-/// The changelog reader of a thread.
 struct Connection<B: Broker> {
     reader: B::ChangelogReader,
     since: Instant,
@@ -180,7 +176,7 @@ fn serve<B: Broker>(context: &Context<B>, tasks: &Tasks) {
             }
             (Task::Trim, connection) => {
                 let Some((partition, trim)) = tasks.lock().trims.pop_first() else { continue };
-                // Without a client, the records stay until a later checkpoint requests this again.
+                // Without a client, the records stay until the partition is trimmed again.
                 if let Some(connection) = connection {
                     trim_partition(&connection.reader, &partition, &trim);
                 }
@@ -222,7 +218,6 @@ fn run<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &mu
     }
     let Some((low, end)) = found else { return Ok(None) };
     let state = if low == end {
-        // The changelog is empty.
         Some(std::mem::replace(&mut job.state, PartitionState::new(job.rules)))
     } else {
         read_all(context, &connection.reader, job, (low, end), &stop)?
@@ -234,7 +229,7 @@ fn run<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &mu
     }))
 }
 
-/// Reads a changelog from the job's checkpoint, or from the beginning, to its end. Returns `None` if the changelog must be read again.
+/// Reads a changelog from the job's checkpoint, or from the beginning, to its end. Returns `None` if the job must start over.
 fn read_all<B: Broker>(
     context: &Context<B>,
     reader: &B::ChangelogReader,
@@ -301,7 +296,7 @@ fn read_all<B: Broker>(
             state.changelog.epoch = applier.epoch;
             return Ok(Some(state));
         }
-        tracing::info!(partition = %job.partition, topic = cut.topic, offset = cut.start, "the group's offsets were reset; skipping changelog records past the reset offset");
+        tracing::info!(partition = %job.partition, input = log_topic(&cut.topic), input_offset = cut.start, "the group's offsets were reset; loading the changelog again without the changes for input records from that offset on");
         cut.add_to(&mut cuts);
         from = low;
     }
@@ -351,7 +346,7 @@ struct Follow<'a, B: Broker> {
     reported: Instant,
     cut: Option<Cut>,
     gap: bool,
-    /// After a gap, the offsets that the group had reached.
+    /// After a gap, the input offsets that the group had reached, from the remaining records.
     group_offsets: BTreeMap<String, Offset>,
     /// True if the store was quarantined while it held keys of the state.
     is_lost: bool,

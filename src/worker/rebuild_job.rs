@@ -23,10 +23,8 @@ use std::time::{Duration, Instant};
 /// The shortest and the longest pause of a job that waits for a transaction to end.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 pub(super) const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// The pause after a failed read of the changelog.
 const FAILED_PAUSE: Duration = Duration::from_secs(5);
 
-/// The resources that the rebuild threads share with the workers.
 #[derive(Clone)]
 pub(super) struct Context<B: Broker> {
     pub(super) broker: B,
@@ -42,31 +40,28 @@ pub(super) struct Job {
     pub(super) claim: Claim,
     pub(super) partition: PartitionId,
     pub(super) changelog: TopicPartition,
-    /// The id of the changelog topic, if known.
     pub(super) topic_id: Option<String>,
-    /// The epoch in the checkpoint.
+    /// The epoch in the checkpoint, or 0 if there is no checkpoint.
     pub(super) epoch: i64,
-    /// The state loaded from the checkpoint.
+    /// The state, as loaded from the checkpoint. The rebuild applies the changelog to it.
     pub(super) state: PartitionState,
     pub(super) rules: Rules,
     pub(super) settings: checkpoint::Settings,
     pub(super) origin: Origin,
     /// The group's committed offset for each input topic.
     pub(super) bounds: BTreeMap<String, Offset>,
-    /// The oldest slice whose keys have not expired.
+    /// The oldest slice whose keys had not expired at the group's last commit, if known.
     pub(super) oldest_slice: Option<Slice>,
-    /// True if the checkpoint must not be used, because it was written before a seed.
+    /// True if the checkpoint must not be used, because it may have been written before a seed.
     pub(super) ignores_checkpoint: bool,
     pub(super) cancellation: Arc<Cancellation>,
     pub(super) done: Sender<Rebuilt>,
     pub(super) began: Instant,
-    /// Set while the job waits for the brokers to return the end offset of the changelog.
+    /// Set while the end of the changelog is unknown, because of an open transaction or because the brokers do not answer.
     pub(super) wait: Option<Wait>,
-    /// The delay before the next attempt.
     pub(super) pause: Duration,
 }
 
-/// Cancels a job.
 #[derive(Debug, Default)]
 pub(super) struct Cancellation {
     stage: Mutex<Stage>,
@@ -77,7 +72,6 @@ pub(super) struct Cancellation {
 enum Stage {
     #[default]
     Running,
-    /// The job is writing a checkpoint.
     Saving,
     Cancelled,
 }
@@ -100,7 +94,6 @@ impl Cancellation {
         });
     }
 
-    /// Writes a checkpoint, unless the job is canceled.
     pub(super) fn save(&self, write: impl FnOnce()) {
         if self.change(Stage::Running, Stage::Saving) {
             let _saving = Saving(self);
@@ -118,7 +111,6 @@ impl Cancellation {
     }
 }
 
-/// A guard that exists while a checkpoint is written.
 struct Saving<'c>(&'c Cancellation);
 
 impl Drop for Saving<'_> {
@@ -128,14 +120,12 @@ impl Drop for Saving<'_> {
     }
 }
 
-/// The start of a job's wait, and the time of the last log line about the wait.
 pub(super) struct Wait {
     pub(super) since: Instant,
     pub(super) reported: Instant,
 }
 
 impl Job {
-    /// Loads the state from the checkpoint.
     pub(super) fn load<B: Broker>(&self, context: &Context<B>) -> Result<PartitionState, Error> {
         let mut state = if self.ignores_checkpoint {
             PartitionState::new(self.rules)
@@ -146,7 +136,7 @@ impl Job {
         Ok(state)
     }
 
-    /// Goes back to the checkpoint, because the changelog could not be read to its end.
+    /// Goes back to the checkpoint, because the changelog could not be read to its end, or because the store was quarantined meanwhile.
     pub(super) fn start_over<B: Broker>(&mut self, context: &Context<B>, reader: &B::ChangelogReader, ended: ReadEnd) -> Result<(), Error> {
         self.pause = if ended == ReadEnd::Failed { FAILED_PAUSE } else { PAUSE };
         // The topic may have been recreated with a new id.
@@ -170,7 +160,6 @@ impl Job {
     }
 }
 
-/// The result of a job.
 pub(super) struct Rebuilt {
     pub(super) id: StateId,
     /// Identifies the job, because a canceled job may have had the same id.

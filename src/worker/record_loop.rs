@@ -28,7 +28,6 @@ const fn is_counted_by_value(offset: Offset) -> bool {
     offset.cast_unsigned().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59 == 0
 }
 
-/// Reusable buffers.
 #[derive(Default)]
 pub(super) struct Buffers {
     pub(super) prefetched: Vec<Fingerprint>,
@@ -38,14 +37,13 @@ pub(super) struct Buffers {
     pub(super) columns: Columns,
 }
 
-/// The data that consecutive records of one partition share.
+/// The data that consecutive records of one partition and rule share.
 pub(super) struct RecordLoop<'w, B: Broker> {
     pub(super) shared: &'w Shared<B>,
     /// The partition, with the rule that the records belong to.
     pub(super) of: InputId,
     pub(super) topic: &'w InputTopic,
     pub(super) input: &'w mut Input,
-    /// True if records without a verdict wait for the next commit.
     pub(super) holds_new_records: bool,
     /// `None` if the records are forwarded to a repartition topic.
     pub(super) state: Option<&'w mut PartitionState>,
@@ -57,23 +55,21 @@ pub(super) struct RecordLoop<'w, B: Broker> {
     pub(super) columns: &'w mut Columns,
     /// An upper bound for the size of the remaining records in bytes.
     pub(super) bytes: usize,
-    /// True while other topics of the state are warming up.
+    /// True if another input of the same unit is warming up.
     pub(super) others_warm_up: bool,
-    /// The latest timestamp to which a record may advance stream time.
+    /// The latest timestamp to which a live record may advance stream time, based on the local clock.
     pub(super) max_timestamp: Timestamp,
 }
 
-/// The reason why a record cannot be judged.
 pub(super) enum VerdictError {
     /// The schema of the record is not known yet.
     Awaits(SchemaId),
     /// Records that already have a verdict were not read again. Holds the offset of the first such record.
     Gap(Offset),
-    /// The filter returned an error.
+    /// The filter has no room for the key, or the exact store cannot be read.
     State(ExactError),
 }
 
-/// The reason why the loop stops at a record.
 pub(super) enum Stop {
     /// The record is processed, and the transaction is full.
     Full,
@@ -82,9 +78,7 @@ pub(super) enum Stop {
     /// The record and all later ones are passed over. They must wait for the warm-up of another topic that shares the state, or for the
     /// next commit.
     Waits,
-    /// The record could not be written.
     Failed(SinkError),
-    /// The record could not be judged.
     Undecided(VerdictError),
     /// The record can be neither written nor skipped.
     EndsWorker(Reason),

@@ -99,8 +99,8 @@ impl<B: Broker> Worker<B> {
         load(last, all);
     }
 
-    /// Judges and writes records of one partition. Skips them if another member owns the partition, or if its state is not restored. They
-    /// will be read again.
+    /// Judges and writes consecutive records of one partition and rule. Skips them if they must not be processed now, for example because
+    /// the state of the partition is not restored. Skipped records are read again, by this worker or by the next owner of the partition.
     fn take(
         &mut self,
         source: &B::Consumer,
@@ -165,7 +165,6 @@ impl<B: Broker> Worker<B> {
         })
     }
 
-    /// Handles the record that stopped the loop.
     fn handle_stop(
         &mut self,
         source: &B::Consumer,
@@ -263,7 +262,6 @@ impl<B: Broker> RecordLoop<'_, B> {
         }
     }
 
-    /// Processes a record that cannot be judged in a batch.
     fn process_one(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed) -> Result<(), Stop> {
         let offset = message.offset();
         if offset < self.input.position() {

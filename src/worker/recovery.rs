@@ -60,7 +60,6 @@ impl<B: Broker> Worker<B> {
         if inside.is_empty() { Ok(()) } else { self.restart_fetching(source, &inside) }
     }
 
-    /// Restores a partition in the middle of a batch.
     pub(super) fn restart_in_batch(&mut self, source: &B::Consumer, partition: TopicPartition) -> Result<Flow, Error> {
         if !self.writer.is_open() {
             // The batch is dropped, so the other partitions must read their records again, too.
@@ -70,7 +69,8 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Gives up a replay that was not completed in time. Restores the partitions whose records are missing, so that other partitions can
-    /// continue. Later transactions are smaller, so that they can be replayed in time.
+    /// continue. If none of them can be restored, aborts the transaction, and the replay starts again. Later transactions are smaller, so
+    /// that they can be replayed in time.
     pub(super) fn give_up_replay(&mut self, source: &B::Consumer) -> Result<(), Error> {
         if let Some(Load { records, bytes }) = self.writer.repeated_too_slowly() {
             tracing::warn!(
@@ -117,7 +117,7 @@ impl<B: Broker> Worker<B> {
         inputs.map(|(_, input)| input.partition.clone()).collect()
     }
 
-    /// Returns the states whose committed changes are in no changelog and no checkpoint.
+    /// Returns the states without a changelog whose checkpoint lacks an input, although records of that input were judged.
     fn only_in_memory(&self) -> BTreeSet<StateId> {
         let mut ids: BTreeSet<_> = self.assignment.states.keys().copied().collect();
         ids.retain(|id| self.topics.first_of(id.space).changelog.is_none());

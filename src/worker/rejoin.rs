@@ -28,7 +28,6 @@ const REJOINS_MAX: usize = 3;
 /// The time for which a rejoin counts. Two processes that take the name from each other reach the maximum much faster.
 const REJOIN_WINDOW: Duration = Duration::from_secs(600);
 
-/// The wait before a rejoin.
 const PAUSE: Duration = Duration::from_secs(1);
 
 impl<B: Broker> Worker<B> {

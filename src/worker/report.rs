@@ -17,7 +17,7 @@ use crate::stats::{InputReport, InputState, StateReport, Stats, Tally, TimesChan
 use std::ops::{Index, IndexMut};
 use std::time::{Duration, Instant};
 
-/// The shortest time between two reports.
+/// The time between two reports, unless a change makes a report due earlier.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The counts per topic, indexed like [`Stats::topics`].
@@ -37,18 +37,16 @@ impl IndexMut<CountsId> for Tallies {
     }
 }
 
-/// The reason why the worker cannot commit.
 pub(super) struct Blocked {
     pub(super) reason: String,
     /// The partitions whose records are repeatedly aborted.
     pub(super) partitions: Vec<TopicPartition>,
 }
 
-/// Reports the state of a worker.
 pub(super) struct Reporter {
-    /// True after the group has assigned partitions to this member, even if it assigned none.
+    /// True after an assignment, even of no partitions, until the member has lost all of its partitions.
     pub(super) joined: bool,
-    /// Set after several consecutive aborts.
+    /// Set after several consecutive aborts. Cleared by a commit or by [`Reporter::unblock`].
     pub(super) blocked: Option<Blocked>,
     pub(super) tallies: Tallies,
     next: Instant,
@@ -110,7 +108,6 @@ impl Reporter {
 }
 
 impl<B: Broker> Worker<B> {
-    /// Publishes a status report if one is due.
     pub(super) fn report(&mut self, source: &B::Consumer) {
         if !self.writer.is_open() && self.reporter.unblock(&self.assignment, source) {
             self.writer.aborts = 0;

@@ -23,14 +23,13 @@ impl<B: Broker> Worker<B> {
         self.shared.is_stopped(self.number)
     }
 
-    /// Repeats a request until the brokers answer it, or until the worker must stop.
+    /// Repeats a request until the brokers answer it, the worker must stop, or an error shows that a retry cannot help.
     pub(super) fn retry_until_answered<T>(&self, ask: impl Fn() -> Result<T, broker::Error>) -> Result<T, Error> {
         let asked = runtime::now();
         loop {
             match ask() {
                 Ok(answer) => return Ok(answer),
                 Err(_) if self.check_stop() => return Err(broker::Error::Stopped.into()),
-                // A retry cannot fix these errors.
                 Err(error @ (broker::Error::Cluster(_) | broker::Error::Property(_) | broker::Error::Refused { .. })) => {
                     return Err(error.into());
                 }
@@ -54,9 +53,9 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Returns the start and end offsets of a partition's log. `read` is an offset up to which the group has read the partition. If the end
-    /// is below `read`, asks again until five seconds have passed since the time `since`, because a leader that was suspended during a
-    /// failover briefly answers with outdated offsets.
+    /// Returns the log start offset and the last stable offset of a partition. `read` is an offset up to which the group has read the
+    /// partition. If the last stable offset is below `read`, asks again until five seconds have passed since the time `since`, because a
+    /// leader that was suspended during a failover briefly answers with outdated offsets.
     pub(super) fn watermarks(
         &self,
         source: &B::Consumer,
@@ -79,7 +78,6 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Reads the cluster metadata again, because topics have changed.
     pub(super) fn refresh_cluster(&mut self) -> Result<(), Error> {
         let cluster = self.retry_until_answered(|| self.shared.broker.discover(&self.shared.config, &|| self.check_stop()))?;
         self.shared.cluster = Arc::new(cluster);

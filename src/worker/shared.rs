@@ -12,19 +12,16 @@ use crate::stats::Stats;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The maximum number of warm-up changes that wait to be logged, per partition.
+/// The maximum number of warm-up changes per state that wait to be logged, unless `worker.max_transaction_records` is smaller.
 const UNLOGGED_MAX: usize = 200_000;
 
-/// The resources that the workers of a process share.
 #[derive(Clone)]
 pub struct Shared<B: Broker> {
     pub broker: B,
     pub config: Arc<Config>,
-    /// The cluster metadata from the last time it was read.
+    /// The cluster metadata, as this worker last read it.
     pub cluster: Arc<Cluster>,
     pub store: Arc<Store>,
-    /// The threads that rebuild states. Dropping the last clone waits for these threads, because none of them may use the store while the
-    /// process exits.
     pub rebuilder: Arc<Rebuilder>,
     pub stats: Arc<Stats>,
     /// The sample of keys, with the partitions in which they occurred.
@@ -37,7 +34,6 @@ pub struct Shared<B: Broker> {
 }
 
 impl<B: Broker> Shared<B> {
-    /// Returns the maximum number of changes of a partition that wait to be logged.
     pub(super) fn most_unlogged(&self) -> usize {
         self.config.worker.max_transaction_records.min(UNLOGGED_MAX)
     }

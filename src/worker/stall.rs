@@ -12,11 +12,10 @@ pub(super) const STALLED: Duration = Duration::from_secs(30);
 /// The wait state of an input. See the module `pausing`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// The input does not wait.
     No,
     /// Records were passed over and must be read again.
     PassedOver,
-    /// The consumer is paused.
+    /// The consumer does not fetch the partition.
     Paused,
 }
 

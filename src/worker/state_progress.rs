@@ -7,15 +7,14 @@ use super::ids::StateId;
 use crate::fault;
 use crate::record::{Offset, Timestamp};
 
-/// The progress of an input in one of its states.
 #[derive(Debug)]
 pub(super) struct StateProgress {
     pub(super) state: StateId,
     /// The state contained the effects of all records below this offset when the input was restored.
     pub(super) start: Offset,
-    /// The state's changelog contains the effects of all records below this offset.
+    /// The state's changelog contains the effects of all records below this offset. `Offset::MAX` if the state has no changelog.
     pub(super) logged: Offset,
-    /// The checkpoint that this worker wrote contains the effects of all records below this offset.
+    /// The last checkpoint that this worker wrote contains the effects of all records below this offset. 0 before the first one.
     pub(super) checkpointed: Offset,
     /// Stream time at the end of the warm-up, if known. Records of the warm-up cannot advance stream time past it.
     pub(super) warm_up_max_timestamp: Option<Timestamp>,

@@ -32,10 +32,8 @@ pub(super) struct InputTopic {
     /// The number of keys per partition that the filter is sized for.
     pub(super) capacity: u64,
     pub(super) settings: checkpoint::Settings,
-    /// The settings that determine the fingerprints in the changelog.
     pub(super) origin: Origin,
     pub(super) changelog: Option<String>,
-    /// The repartition topic to which records are forwarded.
     pub(super) forward: Option<Forward>,
     /// True for a repartition topic.
     pub(super) is_internal: bool,
@@ -50,7 +48,6 @@ impl InputTopic {
         self.config.key_conflicts.is_some() || !self.compared_with.is_empty()
     }
 
-    /// True if records of this topic are forwarded to the topic `to`.
     pub(super) fn forwards_to(&self, to: &str) -> bool {
         self.forward.as_ref().is_some_and(|forward| forward.topic == to)
     }
@@ -69,7 +66,6 @@ impl InputTopic {
 /// The input topics by id. Topics whose records are forwarded come last.
 pub(super) struct Topics {
     all: Vec<InputTopic>,
-    /// True if any input has several rules.
     pub(super) have_rules: bool,
 }
 
@@ -148,7 +144,6 @@ impl Topics {
         self.iter().filter(|(id, topic)| topic.of_input.first() == Some(id))
     }
 
-    /// Returns the id of the input that a rule belongs to.
     #[inline]
     pub(super) fn input_of(&self, rule: InputId) -> InputId {
         InputId { topic: self[rule.topic].of_input[0], ..rule }
@@ -160,17 +155,14 @@ impl Topics {
         rules.map(move |&rule| StateId { space: self[rule].space, partition: input.partition })
     }
 
-    /// Returns the id of the unit that an input is restored with.
     pub(super) fn unit_of(&self, input: InputId) -> UnitId {
         UnitId { first: self[input.topic].unit, partition: input.partition }
     }
 
-    /// Returns the id of the unit that a state is restored with.
     pub(super) fn unit_of_state(&self, state: StateId) -> UnitId {
         UnitId { first: self.first_of(state.space).unit, partition: state.partition }
     }
 
-    /// Returns the inputs that are restored together.
     pub(super) fn inputs_of_unit(&self, unit: UnitId) -> impl Iterator<Item = InputId> {
         let of_unit = self.inputs().filter(move |(_, topic)| topic.unit == unit.first);
         of_unit.map(move |(topic, _)| InputId { topic, partition: unit.partition })
@@ -198,7 +190,6 @@ impl Topics {
         if fault::defect("repartition_topic_not_held_back") { id } else { configured }
     }
 
-    /// Returns the topics of a key space.
     pub(super) fn of_space(&self, space: SpaceId) -> impl Iterator<Item = (TopicId, &InputTopic)> {
         self.iter().filter(move |(_, topic)| topic.space == space)
     }

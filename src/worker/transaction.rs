@@ -25,14 +25,11 @@ impl Load {
     }
 }
 
-/// The open transaction.
 pub(super) struct Transaction {
     pub(super) begun: Instant,
-    /// The processed records, whether they were written or not.
     pub(super) load: Load,
 }
 
-/// The largest load of a transaction.
 pub(super) struct Limit {
     configured: Load,
     current: Load,
@@ -43,7 +40,6 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    /// Creates the configured limit.
     pub(super) const fn new(records: usize) -> Self {
         let configured = Load { records, bytes: BYTES_MAX };
         Self { configured, current: configured, too_large: Load { records: usize::MAX, bytes: usize::MAX }, timed_out: 0 }
@@ -55,15 +51,14 @@ impl Limit {
         Load { records: self.current.records.saturating_sub(load.records), bytes: self.current.bytes.saturating_sub(load.bytes) }
     }
 
-    /// True if a transaction with this load is full.
     #[inline]
     pub(super) const fn is_full(&self, load: Load) -> bool {
         load.records >= self.current.records || load.bytes >= self.current.bytes
     }
 
-    /// Records that a transaction with this load was committed at this age. If the transaction was full, the limit rises. It rises quickly
-    /// after a young transaction. After a transaction near its timeout, it rises slowly, and stays below the last load that was too large.
-    /// The load may not be the cause of a slow commit, so the limit never stops rising.
+    /// Records that a transaction with this load was committed at this age. If the transaction was full, the limit rises: it doubles if the
+    /// age was less than a quarter of `timeout`, and rises by an eighth if the age was less than half of it. Otherwise, it rises by 1/64,
+    /// up to three quarters of the last load that was too large. It rises even after a slow commit, because the load may not be the cause.
     pub(super) fn committed(&mut self, load: Load, age: Duration, timeout: Duration) {
         self.timed_out = 0;
         if !self.is_full(load) {
@@ -93,7 +88,7 @@ impl Limit {
         self.shrink(load, SHRINK_DIVISOR)
     }
 
-    /// Lowers the limit to a fraction of a load that was too large. Returns false if that load was a single record.
+    /// Lowers the limit to a fraction of a load that was too large. Returns false if the load or the limit is a single record already.
     fn shrink(&mut self, load: Load, divisor: usize) -> bool {
         if load.records < 2 || self.current.records < 2 || fault::defect("transactions_never_shrink") {
             return false;
@@ -106,7 +101,6 @@ impl Limit {
         true
     }
 
-    /// True if a transaction timed out since the last commit.
     pub(super) const fn has_timed_out(&self) -> bool {
         self.timed_out > 0
     }

@@ -20,7 +20,7 @@ pub(super) struct Verdicts {
     refused: BTreeMap<Offset, Invalid>,
 }
 
-/// Records with consecutive offsets.
+/// Verdicts of records with consecutive offsets.
 #[derive(Clone, Copy, Debug)]
 struct VerdictRun {
     /// The offset of the first record, and the index of its verdict.
@@ -35,7 +35,7 @@ pub(super) enum Recall {
     New,
     /// The verdict from before an abort.
     Decided(Verdict),
-    /// Earlier records with a verdict were not read again. They must not be skipped silently.
+    /// Earlier records with a verdict were not read again, the first of them at this offset. They must not be skipped silently.
     Gap(Offset),
 }
 
@@ -63,17 +63,16 @@ impl Verdicts {
         self.in_transaction += verdicts.len();
     }
 
-    /// Removes the last records from the open transaction, which has failed. Their verdicts stay.
+    /// Removes the last records from the open transaction, because they were not written. Their verdicts stay.
     pub(super) const fn give_back(&mut self, records: usize) {
         self.in_transaction -= records;
     }
 
-    /// Returns the verdict of a record.
     pub(super) fn verdict(&self, offset: Offset) -> Option<Verdict> {
         self.index(offset).map(|index| self.decided[index])
     }
 
-    /// Changes the verdict of a record that a broker rejected.
+    /// Makes a record invalid, because a broker rejected it. Does nothing if the record has no verdict here.
     pub(super) fn refuse(&mut self, offset: Offset, invalid: Invalid) {
         if let Some(index) = self.index(offset) {
             self.decided[index] = Verdict::Invalid(invalid.reason);
@@ -86,13 +85,11 @@ impl Verdicts {
         self.refused.insert(offset, invalid);
     }
 
-    /// Returns the reason why a broker rejected a record.
     #[inline]
     pub(super) fn refused(&self, offset: Offset) -> Option<&Invalid> {
         self.refused.get(&offset)
     }
 
-    /// Returns the offset of the record whose verdict has this index.
     fn offset(&self, index: usize) -> Offset {
         // The first run always starts at index 0.
         self.runs[self.runs.partition_point(|run| run.first <= index) - 1].at(index)
@@ -127,7 +124,6 @@ impl Verdicts {
         self.in_transaction = 0;
     }
 
-    /// True if the open transaction contains all records that have a verdict.
     pub(super) const fn replay_complete(&self) -> bool {
         self.in_transaction == self.decided.len()
     }

@@ -26,11 +26,10 @@ const FENCINGS_WINDOW: Duration = Duration::from_secs(600);
 pub(super) const BACKOFF: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// Writes records in transactions.
 pub(super) struct TransactionWriter<B: Broker> {
     pub(super) sink: Sink<B>,
     pub(super) in_flight: InFlight,
-    /// The number of transactions aborted since the last commit, except those whose cause was isolated.
+    /// The number of transactions aborted since the last commit or the last rejected record.
     pub(super) aborts: u32,
     /// The error with which the worker ends after the next commit.
     pub(super) ends_with: Option<Error>,
@@ -45,7 +44,6 @@ pub(super) struct TransactionWriter<B: Broker> {
     /// The durations of the last two commits. Only the shorter one counts, because a single slow commit may have been an outage.
     commits_took: [Duration; 2],
     replacements: u32,
-    /// The times at which another producer fenced this one.
     fencings: Vec<Instant>,
 }
 
@@ -74,12 +72,10 @@ impl<B: Broker> TransactionWriter<B> {
         self.transaction.is_some()
     }
 
-    /// Returns the age of the open transaction.
     pub(super) fn age(&self) -> Option<Duration> {
         self.transaction.as_ref().map(|transaction| runtime::since(transaction.begun))
     }
 
-    /// Returns the age at which to commit a transaction, given the configured `interval`.
     pub(super) fn commit_after(&self, interval: Duration) -> Duration {
         let [one, next] = self.commits_took;
         commit_after(interval, one.min(next), self.transaction_timeout)
@@ -96,7 +92,6 @@ impl<B: Broker> TransactionWriter<B> {
         Ok(())
     }
 
-    /// Writes a record that was read from the input `from`.
     #[inline]
     pub(super) fn write(&mut self, from: InputId, mut outgoing: Outgoing<'_, RecordOf<'_, B>>) -> Result<(), SinkError> {
         outgoing.origin = self.in_flight.push(from, outgoing.message.offset(), outgoing.time);
@@ -124,7 +119,8 @@ impl<B: Broker> TransactionWriter<B> {
         self.limit.room(self.transaction.as_ref().map_or_else(Load::default, |transaction| transaction.load))
     }
 
-    /// Records that the open transaction failed, and not because of a rejected record.
+    /// Notes that the open transaction failed, and not because of a rejected record. If it was older than the delivery timeout, the next
+    /// transactions may have to be smaller.
     pub(super) fn failed(&mut self) {
         if let Some(transaction) =
             self.transaction.as_ref().filter(|transaction| runtime::since(transaction.begun) >= self.delivery_timeout)
@@ -139,20 +135,18 @@ impl<B: Broker> TransactionWriter<B> {
         self.limit.repeated_too_slowly(load).then(|| self.limit.current())
     }
 
-    /// Starts to write smaller transactions. Returns their limit.
+    /// Resets the count of replacements, so that the smaller transactions get the full number of attempts. Returns the limit of these
+    /// transactions.
     pub(super) const fn shrink(&mut self) -> Load {
-        // The smaller transactions get the full number of attempts.
         self.replacements = 0;
         self.limit.current()
     }
 
-    /// Clears the transaction after it has ended.
     pub(super) fn end(&mut self) {
         self.transaction = None;
         self.in_flight.clear();
     }
 
-    /// Records that the transaction was committed, and how long the commit took.
     pub(super) fn committed(&mut self, stats: &Stats, took: Duration) {
         self.commits_took = [self.commits_took[1], took];
         add(&stats.commits, 1);
@@ -168,7 +162,7 @@ impl<B: Broker> TransactionWriter<B> {
         (self.replacements, self.aborts, self.shrinks) = (0, 0, false);
     }
 
-    /// Returns the wait before the next attempt. It grows while nothing can be committed.
+    /// Returns the wait before the next attempt: none after the first abort, then 50 ms, doubled by each further abort up to five seconds.
     pub(super) fn back_off(&self) -> Duration {
         self.aborts.checked_sub(2).map_or(Duration::ZERO, |doublings| (BACKOFF * 2_u32.pow(doublings.min(10))).min(BACKOFF_MAX))
     }
@@ -229,7 +223,6 @@ fn commit_after(interval: Duration, commit_took: Duration, transaction_timeout: 
     interval.max((commit_took / 4).min((transaction_timeout / 2).saturating_sub(commit_took)))
 }
 
-/// Connects a producer for worker `number`.
 fn connect<B: Broker>(shared: &Shared<B>, number: usize, transactional_id: &str, batch_bytes: usize) -> Result<Sink<B>, Error> {
     let Shared { config, cluster, .. } = shared;
     // With `repartition`, records come from the repartition topic or from the input. The larger partition count applies.

@@ -23,14 +23,12 @@ const TRANSACTION: usize = 20_000;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The number of allocations on the counted threads.
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static IS_COUNTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The system's allocator with a counter.
 struct Counting;
 
 fn count() {

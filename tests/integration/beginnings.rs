@@ -186,7 +186,6 @@ impl Gate {
         Self(consumer)
     }
 
-    /// Opens the gate once this number of other members has joined.
     fn open(self, group: &str, others: usize) {
         wait_until("the others have joined", LIMIT, || {
             let groups = self.0.fetch_group_list(Some(group), LIMIT).ok()?;

@@ -64,7 +64,7 @@ fn a_static_member_rejoins_after_its_session_has_expired() {
     stream.check(worker);
 }
 
-/// Checks that no warning is repeated within ten seconds. Ignores numbers in the text of the warning.
+/// Checks that no warning of `unseen::kafka` is repeated within nine seconds. Ignores the counts at the end of a warning.
 fn stays_readable(log: &str) {
     let mut told: BTreeMap<String, f64> = BTreeMap::new();
     for line in log.lines().filter(|line| line.contains(" WARN unseen::kafka::")) {

@@ -45,7 +45,6 @@ fn abort(input: &str) {
     producer.abort_transaction(PATIENCE).expect("it is aborted");
 }
 
-/// A configuration, and a topic with the records.
 fn captured_topic(hint: &str) -> (Setup, String, String) {
     let (input, output) = (topic(broker(), hint, 2), topic(broker(), hint, 2));
     let lines = "key = { record = \"key\" }\nwindow = \"1h\"\nfilter = { capacity = 1000 }\non_invalid = \"drop\"";
@@ -65,7 +64,6 @@ fn field(line: &Value, name: &str) -> Option<Vec<u8>> {
     base64.or_else(|| line[name].as_str().map(|text| text.as_bytes().to_vec()))
 }
 
-/// Parses a line. Returns the record and its offset.
 fn recorded(line: &str) -> (TestRecord, i64) {
     let line: Value = serde_json::from_str(line).expect("a line of JSON");
     let text = |value: &Value| value.as_str().map(|text| text.as_bytes().to_vec());

@@ -17,7 +17,6 @@ use unseen::changelog::{ChangelogRecord, KeyRun};
 
 const RECORDS: usize = 60_000;
 
-/// Starts a worker that must not start without its state.
 fn start(stream: &Stream, name: &str) -> Worker {
     stream.setup.start_with(name, &["state.cold_start=fail"])
 }
@@ -30,7 +29,6 @@ fn expire_input(stream: &Stream) {
     }
 }
 
-/// The digests in a worker's state directory, by partition.
 fn digests(stream: &Stream, name: &str) -> BTreeMap<String, String> {
     digests_of(&stream.setup.state_dir(name))
 }
@@ -71,7 +69,7 @@ fn a_checkpoint_older_than_the_trimmed_changelog_is_replaced() {
         stream.produce(from..to);
         stream.wait_until_read(to, &mut worker);
     }
-    // The checkpoint lacks records that are no longer needed, because the window has moved on.
+    // The window has moved on, so the worker trims the changelog past the position of the old checkpoint.
     for (partition, end) in (0..).zip(ends) {
         wait_until("the changelog is trimmed past the old state", LIMIT, || {
             (first_offset(&stream.broker, &changelog(&stream), partition) >= end).then_some(())
@@ -85,7 +83,6 @@ fn a_checkpoint_older_than_the_trimmed_changelog_is_replaced() {
     assert!(log.contains("state rebuilt from the changelog"), "{log}");
 }
 
-/// The end offset of a partition of the changelog.
 fn log_end(stream: &Stream, partition: i32) -> i64 {
     let reader: BaseConsumer = client(&stream.broker).set("group.id", "nobody").create().expect("a consumer");
     reader.fetch_watermarks(&changelog(stream), partition, LIMIT).expect("the broker answers").1
@@ -107,7 +104,7 @@ fn leave_open(stream: &Stream, partitions: &[i32]) -> BaseProducer {
     stranger
 }
 
-/// All rebuild threads wait for these partitions, but the other partitions are still rebuilt, read, and trimmed.
+/// All rebuild threads wait for partitions 0 and 1, but the other partitions are still rebuilt, read, and trimmed.
 #[test]
 fn open_transactions_hold_up_only_their_own_partitions() {
     let stream = Stream::new(broker(), "log-wait", RECORDS);
@@ -137,7 +134,6 @@ struct Sliced {
     input: String,
     output: String,
     changelog: String,
-    /// The number of records in the input.
     end: i64,
 }
 
@@ -158,7 +154,6 @@ impl Sliced {
         TestRecord { key: Some(key.to_string().into_bytes()), timestamp, ..TestRecord::default() }
     }
 
-    /// Records with distinct keys in one slice.
     fn fill(slice: i64, count: i64) -> impl Iterator<Item = TestRecord> {
         (0..count).map(move |number| Self::record(1000 * slice + number, slice))
     }
@@ -321,7 +316,6 @@ fn a_partition_can_be_revoked_during_its_rebuild() {
     stream.check(heir);
 }
 
-/// Partitions that are added to a topic while it is read are read and remembered, too.
 #[test]
 fn added_partitions_are_read_and_logged() {
     let (input, output) = (topic(broker(), "log-in", 2), topic(broker(), "log-out", 2));
@@ -399,7 +393,6 @@ fn changelog_that_could_lose_records_is_rejected() {
     refused(2, &[("retention.ms", "1000")], "has retention.ms=1000; set it to -1");
 }
 
-/// Rebuilds a state from changelogs that the worker and the brokers have compressed in different ways.
 #[test]
 fn compression_does_not_change_a_rebuilt_state() {
     for (compression, of_topic) in [("none", "producer"), ("gzip", "producer"), ("snappy", "lz4"), ("lz4", "uncompressed")] {

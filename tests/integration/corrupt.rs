@@ -29,13 +29,11 @@ impl Segment {
         read
     }
 
-    /// The end of the batch at this position.
     fn end(&self, start: u64) -> u64 {
         let length = self.read(start + 8..start + 12);
         start + 12 + u64::from(u32::from_be_bytes(length.try_into().expect("four bytes")))
     }
 
-    /// Replaces bytes, and returns the original ones.
     fn replace(&self, start: u64, by: &[u8]) -> Vec<u8> {
         let before = self.read(start..start + by.len() as u64);
         self.0.write_all_at(by, start).expect("it is written");
@@ -146,7 +144,8 @@ fn a_rebuild_waits_for_a_corrupt_batch_of_the_changelog() {
     std::fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
     let name = format!("{}-ids-changelog", setup.group());
     let changelog = Segment::open(&name);
-    // The first two offsets are a batch without keys, which the worker logged when it took over the partition, and its marker.
+    // When the worker took over the partition, it logged a batch without keys (offset 0). Offset 1 is the commit marker. Delete both, so
+    // that the changelog starts with the first batch of keys.
     delete_records_before(broker, &name, 0, 2);
     let first = changelog.end(changelog.end(changelog.end(0)));
     let (start, bytes) = skipped(&changelog, [first, changelog.end(first)]);

@@ -16,7 +16,7 @@ fn records(range: std::ops::Range<usize>) -> Vec<TestRecord> {
         .collect()
 }
 
-/// Waits until this number of records is committed.
+/// Waits until this number of records of partition 0 is committed.
 fn read(setup: &Setup, input: &str, worker: &mut Worker, count: usize) {
     wait_until("all is read", LIMIT, || {
         assert!(worker.runs(), "the worker has ended");
@@ -24,13 +24,14 @@ fn read(setup: &Setup, input: &str, worker: &mut Worker, count: usize) {
     });
 }
 
-/// The start and end offsets of a topic's partition.
+/// The start and end offsets of partition 0 of a topic.
 fn ends(topic: &str) -> (i64, i64) {
     let reader: BaseConsumer = client(broker()).create().expect("a consumer");
     reader.fetch_watermarks(topic, 0, LIMIT).expect("the broker answers")
 }
 
-/// In a window of 200 keys with four slices, each worker reads 100 keys.
+/// With the exact filter, each worker reads 100 keys: half of a window of 200 keys in four slices. With the stable filter, each worker
+/// reads 20,000 keys.
 #[test]
 fn short_lived_workers_trim_the_changelog() {
     let stable = "{ kind = \"stable\", memory = \"1KiB\", false_positive_rate = 0.01 }";

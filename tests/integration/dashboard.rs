@@ -25,7 +25,6 @@ fn the_dashboard_works_in_a_browser() {
     worker.drain();
 }
 
-/// Checks the page in a browser. Returns a description of all problems.
 fn check(address: &str, pictures: Option<&str>) -> Result<(), String> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/dashboard/check.mjs");
     let page = format!("http://{address}/");

@@ -12,14 +12,14 @@ fn news() -> Vec<TestRecord> {
     News { count: RECORDS, ..News::default() }.records()
 }
 
-/// Returns records. Every tenth record retracts its key.
+/// News of which every tenth record retracts its key.
 fn with_regrets() -> Vec<TestRecord> {
     let mut records = news();
     records.iter_mut().step_by(10).for_each(|record| record.headers.push((RETRACT.to_owned(), None)));
     records
 }
 
-/// Returns records that each have one of two states.
+/// News with one of two states as their padding.
 fn with_states() -> Vec<TestRecord> {
     let mut records = news();
     for (number, record) in records.iter_mut().enumerate() {
@@ -85,7 +85,7 @@ fn changed_contents_survive_kills() {
     killed_in(stream, "change");
 }
 
-/// The disk has no space to open the state for writing. The worker still looks up its keys.
+/// Files cannot grow beyond 1 KiB, so the worker cannot write checkpoints. It still looks up its keys on disk.
 #[test]
 fn keys_stay_seen_on_a_full_disk() {
     let confirmed = "filter = { kind = \"aging\", capacity = \"10k\", false_positive_rate = 0.3, confirm = true }";

@@ -12,10 +12,9 @@ use std::collections::HashMap;
 use std::fs;
 
 const START: i64 = 1_735_689_600_000;
-/// The number of records of each kind to explain.
+/// The approximate number of records to explain per cause.
 const SAMPLE: usize = 2;
 
-/// A record with this key, and its number as the value.
 fn record(number: usize, key: usize) -> TestRecord {
     TestRecord {
         key: Some(format!("key-{key}").into_bytes()),
@@ -34,7 +33,6 @@ fn lines(filter: &str) -> String {
     format!("space = \"ids\"\nkey = {{ record = \"key\" }}\nwindow = \"1d\"\nfilter = {filter}")
 }
 
-/// Waits until the group has read this number of records from an input with one partition.
 fn read(setup: &Setup, input: &str, worker: &mut Worker, count: usize) {
     wait_until("all is read", LIMIT, || {
         assert!(worker.runs(), "the worker has ended");
@@ -77,7 +75,6 @@ fn sample(truth: &[(&str, &str, Option<usize>)], cause: &str) -> Vec<usize> {
     all.iter().copied().step_by((all.len() / SAMPLE).max(1)).collect()
 }
 
-/// Compares the explanations of a sample of the records with the list.
 fn check(setup: &Setup, input: &str, truth: &[(&str, &str, Option<usize>)], causes: &[&str], args: &[&str]) {
     for cause in causes {
         let sample = sample(truth, cause);

@@ -45,7 +45,7 @@ const LARGE: &[&str] = &["checkpoint.file:1:kill", "checkpoint.file:2:kill", "ch
 /// Points that are passed if the state is corrupt.
 const DAMAGED: &[&str] = &["quarantine.moved:1:kill", "quarantine.opened:1:kill"];
 
-/// Steps that may fail, each several times in the life of one worker.
+/// Steps that fail in the life of one worker, most of them more than once.
 const ERRORS: &[&str] = &[
     "connect.begin:1:error",
     "transaction.begin:2:error",
@@ -66,13 +66,11 @@ const ERRORS: &[&str] = &[
 /// Points at which a transaction is open, which the broker aborts while the worker is frozen.
 const STANDSTILLS: &[&str] = &["commit.offsets_sent:2:stop", "commit.flushed:2:stop", "abort.begin:1:stop"];
 
-/// The point of the last armed fault.
 fn point(arms: &str) -> &str {
     let last = arms.rsplit(',').next().unwrap_or_default();
     last.split(':').next().unwrap_or_default()
 }
 
-/// A stream that is produced in parts, and the workers that read it.
 struct Lives {
     stream: Stream,
     produced: usize,
@@ -98,7 +96,6 @@ impl Lives {
         self.stream.setup.start_armed("a", &overrides, faults)
     }
 
-    /// Produces records for the next worker.
     fn feed(&mut self) {
         self.stream.produce(self.produced..self.produced + PART);
         self.produced += PART;
@@ -119,7 +116,6 @@ impl Lives {
         }
     }
 
-    /// Runs the last worker, which reads the remaining records.
     fn check(mut self) -> String {
         self.stream.produce(self.produced..);
         self.produced = self.stream.records.len();
@@ -158,7 +154,7 @@ fn full_transactions_do_not_prevent_checkpoints() {
     lives.check();
 }
 
-/// Two static members restart. The partitions that one of them was giving up get an owner again.
+/// The first of two static members is killed while it gives up partitions, and restarts. The partitions get an owner again.
 #[test]
 fn member_killed_during_a_revocation_leaves_no_partition_unowned() {
     let mut lives = Lives::new("faults-left", 2, 24 * HOUR, AGING);

@@ -6,7 +6,6 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The exit code of `unseen check --connect --json`, and its report.
 fn check(setup: &Setup, overrides: &[&str]) -> (Option<i32>, Value) {
     let file = setup.write_config("a").display().to_string();
     let mut args = vec!["check", "--connect", "--json", "-c", &file];
@@ -15,19 +14,18 @@ fn check(setup: &Setup, overrides: &[&str]) -> (Option<i32>, Value) {
     (code, serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}{stderr}")))
 }
 
-/// The support of each feature, by name: `yes`, `no`, or `untested`.
+/// The support of each feature, by name: `yes`, `no`, `unused`, or `untested`.
 fn features(report: &Value) -> BTreeMap<&str, &str> {
     let features = report["features"].as_array().expect("a list");
     features.iter().map(|feature| (feature["name"].as_str().expect("a name"), feature["supported"].as_str().expect("an answer"))).collect()
 }
 
-/// All problems and warnings, one per line.
 fn messages(report: &Value) -> String {
     let lists = ["problems", "warnings"].map(|name| report[name].as_array().expect("a list"));
     lists.into_iter().flatten().map(|text| text.as_str().expect("a text").to_owned() + "\n").collect()
 }
 
-/// The names of all topics that a group could have created.
+/// The names of all topics that start with the group id, as internal topics do.
 fn topics_of(servers: &str, group: &str) -> Vec<String> {
     let consumer: BaseConsumer = client(servers).create().expect("a consumer");
     let metadata = consumer.fetch_metadata(None, PATIENCE).expect("an answer");

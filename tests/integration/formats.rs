@@ -12,7 +12,7 @@ use std::time::Duration;
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
 const START: i64 = 1_735_689_600_000;
 
-/// One record in four versions: the original, with more fields, renamed with an alias, and reordered.
+/// A schema in four versions: the original, with an additional field, with a renamed `id`, and reordered with an enum as `id`.
 const VERSIONS: [&str; 4] = [
     r#"{"type":"record","name":"Order","fields":[{"name":"id","type":"string"},{"name":"cents","type":"long"}]}"#,
     r#"{"type":"record","name":"Order","fields":[{"name":"id","type":"string"},{"name":"note","type":["null","string"]},{"name":"cents","type":"long"}]}"#,

@@ -11,7 +11,6 @@ use std::time::Duration;
 const GOOD: usize = 10_000;
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
 
-/// The option for the tombstones among the records.
 const TOMBSTONES: &str = "topics[0].on_tombstone=invalid";
 
 /// Values without a key in `/user_id` and `/news_id`, each with the class and the message of its error.
@@ -68,7 +67,7 @@ fn is_good(record: &TestRecord) -> bool {
     !record.key.as_ref().is_some_and(|key| key.starts_with(b"bad-"))
 }
 
-/// A stream of valid and invalid records that expects only the valid ones in the output.
+/// Produces valid and invalid records. Only the valid ones are expected in the output.
 fn good_only(hint: &str) -> Stream {
     let mut stream = Stream::of(broker(), hint, mixed(), WINDOW);
     stream.expected.iter_mut().for_each(|expected| expected.retain(is_good));

@@ -8,7 +8,6 @@ use crate::stream::LIMIT;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::{Offset, TopicPartitionList};
 
-/// A record with each of these keys.
 fn records(keys: std::ops::Range<i64>) -> Vec<TestRecord> {
     let record =
         |key: i64| TestRecord { key: Some(key.to_string().into_bytes()), timestamp: 1_700_000_000_000 + key, ..TestRecord::default() };

@@ -16,7 +16,6 @@ fn provider(broker: &SecureBroker, lifetime: Duration) -> TokenProvider {
     TokenProvider::start(&broker.read("issuer.key"), lifetime)
 }
 
-/// A stream whose workers log in with these properties.
 fn stream(hint: &str, count: usize, properties: &[(&str, &str)]) -> Stream {
     let broker = secure_broker();
     let (address, _) = listener(broker, "sasl_plaintext");
@@ -25,7 +24,6 @@ fn stream(hint: &str, count: usize, properties: &[(&str, &str)]) -> Stream {
     Stream::remembered(broker.address(), hint, count).with(|setup| common.iter().chain(properties).fold(setup, add).servers(&address))
 }
 
-/// A stream whose workers get their tokens from a provider.
 fn stream_of(provider: &TokenProvider, hint: &str, count: usize) -> Stream {
     let properties = [
         ("sasl.oauthbearer.method", "oidc"),
@@ -38,7 +36,6 @@ fn stream_of(provider: &TokenProvider, hint: &str, count: usize) -> Stream {
     stream(hint, count, &properties).with(|setup| setup.environment("CLIENT_SECRET", provider.secret()))
 }
 
-/// The texts that must not be shown.
 fn secrets(provider: &TokenProvider) -> Vec<String> {
     // The signature and the claims of each token.
     let tokens = provider.tokens();

@@ -11,7 +11,6 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// The HTTP address that a worker logs.
 pub fn address(worker: &mut Worker) -> String {
     worker.wait_for_log("listening for http", LIMIT);
     let log = worker.log();
@@ -19,7 +18,7 @@ pub fn address(worker: &mut Worker) -> String {
     rest.split_whitespace().next().expect("an address").to_owned()
 }
 
-/// Requests a path. Returns the status code, the headers, and the body.
+/// Requests a path. Returns the status code, the headers in lowercase, and the body.
 pub fn ask(address: &str, path: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
@@ -35,7 +34,6 @@ fn status(address: &str) -> Value {
     serde_json::from_str(&ask(address, "/api/v1/status").2).expect("JSON")
 }
 
-/// Parses the samples of the metrics: names with labels, and values.
 fn samples(text: &str) -> BTreeMap<String, f64> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines
@@ -142,7 +140,7 @@ fn tenant(partition: i32) -> String {
 }
 
 /// Each partition belongs to one tenant, and has this number of keys twice: all keys once, and then all keys again. One record in 32 is
-/// counted, and a tenant is listed after its fourth counted record.
+/// counted. A tenant is named at its 16th counted record, and its own counts start after that record.
 fn are_counted_by_tenant(values: &Value, keys: u64) {
     let sampled = |offsets: std::ops::Range<u64>| {
         u64::try_from(offsets.filter(|offset| offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59 == 0).count()).expect("few")
@@ -263,7 +261,6 @@ fn observed_rate_of_an_overfull_filter_is_correct() {
     worker.kill9();
 }
 
-/// The readiness check names the reason at each step.
 #[test]
 fn readiness_reports_what_the_worker_waits_for() {
     let lines = "space = \"s\"\nkey = [{ record = \"key\" }]\nwindow = \"1d\"\nfilter = { capacity = \"1k\" }";

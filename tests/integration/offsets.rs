@@ -13,7 +13,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const RECORDS: usize = 40_000;
 const HALF: usize = RECORDS / 2;
 
-/// Commits an offset on behalf of the group while it has no members.
 fn commit(stream: &Stream, partition: i32, offset: i64) {
     reset_offset(broker(), stream.setup.group(), &stream.input, partition, offset);
 }
@@ -100,7 +99,7 @@ fn a_group_without_offsets_resumes_from_its_checkpoint() {
 #[test]
 fn records_from_the_future_do_not_affect_a_group_without_offsets() {
     let mut records = News { count: RECORDS, ..News::default() }.records();
-    // The time is a year ahead of all other records, and of this machine's clock.
+    // The time is a year ahead of this machine's clock, and therefore of all other records.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_millis();
     let ahead = i64::try_from(now).expect("a time") + 365 * 24 * 3_600_000;
     for record in records.iter_mut().take(HALF).skip(100).step_by(5_000) {
@@ -158,7 +157,7 @@ fn longer_recreated_input_is_read_from_the_start() {
     }
 }
 
-/// The group has read past the end of the log, which was truncated.
+/// Simulates a truncated log by committing an offset past the end of the log.
 #[test]
 fn log_that_ends_before_the_groups_offset_stops_the_worker() {
     let stream = Stream::remembered(broker(), "shorter", RECORDS);

@@ -12,10 +12,8 @@ const WINDOW: Duration = Duration::from_secs(24 * 3600);
 /// The limit of the output, which is about a hundred records of the feed.
 const LIMIT_BYTES: &str = "20000";
 
-/// A stream with some records that are larger than the output's limit.
 struct Case {
     stream: Stream,
-    /// The expected dead letters.
     dead: Vec<Vec<TestRecord>>,
 }
 
@@ -64,7 +62,7 @@ impl Case {
         assert_eq!(output[at].len(), before.count(), "not all records before the oversized record were emitted");
     }
 
-    /// Checks the end of every case: everything was emitted, and the large records are dead letters.
+    /// Starts a worker with a dead-letter topic. Checks that the worker emits the other records, and that the large ones are dead letters.
     fn check(&self, dead_letters: &str) -> String {
         let worker = self.stream.setup.start_with("a", &[&format!("topics[0].on_invalid.topic={dead_letters}")]);
         let log = self.stream.check(worker);
@@ -84,7 +82,6 @@ fn letter(record: &TestRecord, input: &str, output: &str, records: &[TestRecord]
     record.dead_letter(input, offset_of(record, records), "unseen.oversize", &message)
 }
 
-/// The original record of a dead letter.
 fn original(letter: &TestRecord) -> TestRecord {
     let mut record = letter.clone();
     record.headers.retain(|(name, _)| !name.starts_with("__connect.errors."));

@@ -16,7 +16,6 @@ const LIMIT: Duration = Duration::from_secs(120);
 const END_TXN: i16 = 26;
 const TXN_OFFSET_COMMIT: i16 = 28;
 
-/// A configuration whose dead letters come from a worker or from a test.
 struct Dead {
     setup: Setup,
     input: String,
@@ -48,7 +47,6 @@ impl Dead {
         unseen_with([&["dlq", "redrive", "-c", &config], args].concat(), &environment)
     }
 
-    /// Redrives successfully, and returns the report.
     fn redrive(&self, args: &[&str]) -> Value {
         let (code, out, error) = self.redrive_with(&[args, &["--json"]].concat(), "");
         assert_eq!(code, Some(0), "{error}");
@@ -72,7 +70,6 @@ impl Dead {
     }
 }
 
-/// The options of an input with this dead-letter topic.
 fn lines(letters: &str) -> String {
     format!("key = {{ field = \"/id\" }}\nwindow = \"24h\"\nfilter = {{ capacity = 10000 }}\non_invalid = {{ topic = \"{letters}\" }}")
 }
@@ -130,7 +127,6 @@ fn dead_letters_of_a_worker_are_redriven_once_and_unchanged() {
     assert_eq!(dead.input(), by_partition(twice.into_iter().chain(records), PARTITIONS));
 }
 
-/// A redrive is killed in its second transaction, and the next one continues.
 #[test]
 fn a_killed_redrive_continues() {
     let records = records(2_500);
@@ -198,7 +194,7 @@ fn only_selected_dead_letters_are_redriven() {
     check(&[], 2, &[], 0);
 }
 
-/// The configuration lacks an entry at first.
+/// At first, the configuration lacks the entry for the topic `other`.
 #[test]
 fn dead_letters_of_an_unknown_topic_are_redriven_when_it_is_configured() {
     let (dead, records) = (Dead::new("redrive-unknown"), records(20));
@@ -286,7 +282,7 @@ fn a_redrive_ends_before_the_rejected_dead_letters_that_are_too_many() {
     large.enlarge(3_000, &mut random);
     let letters = [&records[..20], &vec![large; 150], &records[20..]].concat();
     dead.bury(&letters, "oversize");
-    // Only those in the same partition come after the rejected dead letters.
+    // Of the last ten records, only those in the partition of the rejected dead letters come after these.
     let waiting = records[20..].iter().filter(|record| record.partition == records[0].partition).count();
     for redriven in [30 - waiting, 0] {
         let (report, error) = dead.redrive_in_part(&["--reason", "oversize"]);

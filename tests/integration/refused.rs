@@ -8,7 +8,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const HOUR: i64 = 3_600_000;
 
-/// The reason for a rejection.
 #[derive(Clone, Copy, PartialEq)]
 enum Refusal {
     /// A record without a key, in a compacted topic.
@@ -31,7 +30,6 @@ impl Refusal {
     }
 }
 
-/// A stream with some records that the output rejects.
 struct Case {
     refusal: Refusal,
     setup: Setup,
@@ -83,7 +81,6 @@ impl Case {
         produce(broker(), &self.input, &records);
     }
 
-    /// Waits until everything is read and committed.
     fn wait(&self, worker: &mut Worker) {
         let end = |partition| self.good[&partition].len() * 2 + self.bad.get(&partition).map_or(0, Vec::len);
         wait_until("everything is read", LIMIT, || {
@@ -125,7 +122,6 @@ impl Case {
     }
 }
 
-/// The ids in a topic, by partition, in order.
 fn ids(topic: &str) -> BTreeMap<i32, Vec<String>> {
     let mut ids: BTreeMap<i32, Vec<String>> = BTreeMap::new();
     for record in read_committed(broker(), topic, 2).concat() {
@@ -295,7 +291,7 @@ fn dead_letter_with_a_rejected_time_is_written_without_it() {
     assert_eq!(letters.iter().map(|letter| (letter.value.clone(), letter.timestamp)).collect::<Vec<_>>(), [(broken.value, -1)]);
 }
 
-/// Someone has changed the settings of an internal topic.
+/// The changelog already exists, with a setting that would make it reject records.
 #[test]
 fn a_compacted_changelog_stops_the_worker() {
     let mut case = Case::new(Refusal::NoKey, "exactly_once", "");

@@ -144,7 +144,6 @@ fn distinct(numbers: std::ops::Range<i64>) -> Vec<TestRecord> {
     numbers.map(record).collect()
 }
 
-/// Waits until at least this number of records is emitted.
 fn wait_for_output(output: &str, records: usize, worker: &mut Worker) {
     wait_until("the records are emitted", LIMIT, || {
         assert!(worker.runs(), "the worker ended");

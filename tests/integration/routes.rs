@@ -65,7 +65,6 @@ fn marked_records_are_all_emitted_with_their_verdict() {
     stream.check(stream.setup.start_with("a", &["topics[0].on_duplicate=mark"]));
 }
 
-/// A record of partition 0 with this key and time.
 fn record(key: &str, timestamp: i64) -> TestRecord {
     let value = format!(r#"{{"user_id":1,"news_id":"{key}"}}"#);
     TestRecord { partition: 0, key: Some(key.into()), value: Some(value.into_bytes()), headers: Vec::new(), timestamp }

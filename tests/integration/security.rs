@@ -15,7 +15,6 @@ pub fn listener(broker: &SecureBroker, protocol: &str) -> (String, BTreeMap<Stri
     (properties.remove("bootstrap.servers").expect("an address"), properties)
 }
 
-/// A way to connect to a broker.
 #[derive(Clone, Copy)]
 struct Way<'a> {
     protocol: &'a str,
@@ -53,7 +52,6 @@ impl Way<'_> {
     }
 }
 
-/// The resources on which a worker needs permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     Input,
@@ -102,7 +100,6 @@ pub fn allow(stream: &Stream, user: &str, lacking: Option<Need>) {
     });
 }
 
-/// Checks that a worker that connects in this way emits every key exactly once.
 fn works(way: Way<'_>, hint: &str) {
     let stream = way.stream(hint, 5_000);
     allow(&stream, way.user(), None);
@@ -136,7 +133,7 @@ fn worker_logs_in_with_scram_sha_512_without_ssl() {
     works(Way { protocol: "sasl_plaintext", ..SCRAM }, "scram-open");
 }
 
-/// Checks that `unseen check --connect` soon reports only this error.
+/// Checks that `unseen check --connect` reports only this error.
 fn refused(stream: &Stream, overrides: &[&str], sentence: &str) {
     let (code, _, stderr) = stream.setup.check_with("a", overrides);
     assert_eq!(code, Some(78), "{stderr}");
@@ -302,7 +299,6 @@ fn a_redrive_needs_only_the_documented_permissions() {
     }
 }
 
-/// All files below the directory.
 fn files(dir: &Path) -> Vec<(String, Vec<u8>)> {
     let entries = std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path());
     entries

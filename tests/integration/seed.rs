@@ -15,7 +15,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// Points at which a seed is killed.
 const SEEDING: &[&str] = &["outsider.written:1:kill", "outsider.offsets_sent:1:kill", "outsider.committed:1:kill"];
 const SEEDS: usize = 3_000;
 const LIVE: usize = 3_000;
@@ -131,7 +130,6 @@ fn seeded_keys_are_not_emitted() {
     }
 }
 
-/// A seed that is killed before its commit leaves nothing behind. A seed that is killed after its commit is complete.
 #[test]
 fn seed_is_written_completely_or_not_at_all() {
     for fault in SEEDING {
@@ -175,7 +173,7 @@ fn checkpoint_from_before_the_seed_does_not_hide_seeded_keys() {
     seeded.stream.check(seeded.stream.setup.start("a"));
 }
 
-/// A topic whose keys come from a table.
+/// Topics that are seeded with a table or with lines of JSON.
 struct Rows {
     setup: Setup,
     inputs: Vec<String>,
@@ -200,7 +198,7 @@ impl Rows {
         unseen([&["seed", "-c", &config, &file, "--topic", &self.inputs[0]], args].concat())
     }
 
-    /// The final output of a topic with this number of keys that were not seeded.
+    /// Runs a worker until a topic has emitted `count` records. Returns the keys of the emitted records, sorted.
     fn come_out(&self, topic: usize, count: usize) -> Vec<String> {
         let mut worker = self.setup.start("a");
         let partitions = 4;
@@ -216,7 +214,6 @@ impl Rows {
     }
 }
 
-/// A record with this number as its id.
 fn record(number: i64, partition: i32) -> TestRecord {
     TestRecord {
         partition,

@@ -7,7 +7,6 @@ use std::collections::HashSet;
 
 const RECORDS: usize = 60_000;
 
-/// All ids of the stream, each as its user and item.
 fn ids(stream: &Stream) -> Vec<(String, String)> {
     let ids: HashSet<_> = stream.records.iter().filter_map(|record| record.key.clone()).collect();
     let mut ids: Vec<_> = ids.into_iter().map(|id| String::from_utf8(id).expect("text")).collect();
@@ -15,7 +14,7 @@ fn ids(stream: &Stream) -> Vec<(String, String)> {
     ids.iter().map(|id| id.split_once('/').expect("a user and an item")).map(|(user, item)| (user.to_owned(), item.to_owned())).collect()
 }
 
-/// Queries a server for all ids.
+/// Queries a server for all ids. Returns those that it reports as seen.
 fn answers(stream: &Stream, address: &str) -> HashSet<Vec<u8>> {
     let ids = ids(stream);
     let command = |(user, item): &(String, String)| vec!["BF.EXISTS".to_owned(), format!("news:{{{user}}}"), item.clone()];
@@ -129,7 +128,6 @@ fn server_follows_a_reset_group() {
     worker.drain();
 }
 
-/// Invalid requests get an error, and delay no other client.
 #[test]
 fn misbehaving_clients_do_not_delay_others() {
     let stream = Stream::new(broker(), "clients", 1000);
@@ -214,7 +212,7 @@ fn misbehaving_clients_do_not_delay_others() {
     });
     assert!(refused.is_closed());
     drop((strangers, halves));
-    // HTTP requires the password, too.
+    // HTTP queries require the password, too. The readiness probe does not.
     let question = r#"{"keys":[[1,"n-1"]]}"#;
     assert_eq!(http(&status, "POST /api/v1/spaces/news/contains", question).0, 401);
     assert_eq!(http(&status, "GET /readyz", "").0, 200);

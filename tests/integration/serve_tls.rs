@@ -13,7 +13,6 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 
-/// Writes a key and a self-signed certificate for `localhost`.
 fn write_certificate(dir: &Path) {
     let curve = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).expect("a curve");
     let key = PKey::from_ec_key(EcKey::generate(&curve).expect("a key")).expect("a key");

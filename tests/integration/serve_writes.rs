@@ -37,7 +37,6 @@ fn words(command: &[&str]) -> Vec<String> {
     command.iter().map(|&word| word.to_owned()).collect()
 }
 
-/// Sends a command whose reply must be a number.
 fn number(asker: &mut Asker, command: &[&str]) -> i64 {
     match asker.ask(command) {
         Reply::Integer(number) => number,
@@ -52,7 +51,8 @@ fn error(asker: &mut Asker, command: &[&str]) -> String {
     }
 }
 
-/// Several clients of two servers write the same items, one by one, in pipelines, and in transactions. A worker is killed meanwhile.
+/// Several clients of two servers write the same items: in pipelines, in commands with many items, and in transactions. A worker is killed
+/// meanwhile.
 #[test]
 fn keys_written_by_clients_are_emitted_once() {
     let (setup, outputs) = setup(broker(), &[("orders", ORDERS), ("sessions", SESSIONS), ("fields", FIELDS)]);

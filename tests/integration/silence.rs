@@ -12,7 +12,6 @@ fn status(address: &str) -> Value {
     serde_json::from_str(&ask(address, "/api/v1/status").2).expect("JSON")
 }
 
-/// Waits until the worker is not ready for this reason.
 fn wait_until_not_ready(address: &str, why: &str) {
     wait_until(&format!("it is not ready: {why}"), LIMIT, || {
         let (status, _, body) = ask(address, "/readyz");

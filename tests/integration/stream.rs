@@ -23,7 +23,6 @@ pub fn short_timeouts(setup: Setup) -> Setup {
 /// The error rate is so low that no false positive is expected.
 const FILTER: &str = "filter = { kind = \"aging\", capacity = \"400k\", false_positive_rate = 1e-9, slices = 4 }";
 
-/// The topics, the records, and the exact expected output of a test.
 pub struct Stream {
     pub broker: String,
     pub input: String,
@@ -35,8 +34,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream of `count` records that are not produced yet. Its window rotates about twenty times. The error rate is so low that no false
-    /// positive is expected.
+    /// A stream of `count` records that are not produced yet. Its window rotates about twenty times.
     pub fn new(broker: &str, hint: &str, count: usize) -> Self {
         Self::of(broker, hint, News { count, ..News::default() }.records(), Duration::from_secs(20 * 60))
     }
@@ -76,7 +74,6 @@ impl Stream {
         format!("space = \"news\"\n{key}\nwindow = \"{}s\"\n{filter}", window.as_secs())
     }
 
-    /// Changes the setup of the stream's workers.
     pub fn with(mut self, change: impl FnOnce(Setup) -> Setup) -> Self {
         self.setup = change(self.setup);
         self
@@ -88,7 +85,6 @@ impl Stream {
         Feed::start(&self.broker, &self.input, self.records.clone(), count / seconds)
     }
 
-    /// Produces some of the records, and waits for their acknowledgments.
     pub fn produce(&self, range: impl SliceIndex<[TestRecord], Output = [TestRecord]>) {
         produce(&self.broker, &self.input, &self.records[range]);
     }
@@ -99,7 +95,6 @@ impl Stream {
         self.expected = self.oracle.expected(&self.records, PARTITIONS);
     }
 
-    /// Waits until the first `count` records are read and committed.
     pub fn wait_until_read(&self, count: usize, worker: &mut Worker) {
         let mut ends = [0; PARTITIONS];
         for record in &self.records[..count] {
@@ -113,7 +108,7 @@ impl Stream {
         }
     }
 
-    /// Runs a worker named `a` until it has read the first `count` records, and stops it gracefully.
+    /// Produces the first `count` records, and runs a worker named `a` until it has read them.
     pub fn begin(&self, count: usize) {
         self.produce(..count);
         let mut worker = self.setup.start("a");
@@ -121,7 +116,6 @@ impl Stream {
         worker.drain();
     }
 
-    /// The output so far, by partition.
     pub fn output(&self) -> Vec<Vec<TestRecord>> {
         read_committed(&self.broker, &self.output, PARTITIONS)
     }

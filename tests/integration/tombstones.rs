@@ -7,7 +7,6 @@ use std::time::Duration;
 
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
 
-/// Valid records and tombstones, many with the same record key.
 fn records() -> Vec<TestRecord> {
     let mut records = Vec::new();
     for (number, record) in (News { count: 4_000, ..News::default() }).records().into_iter().enumerate() {

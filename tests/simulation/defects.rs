@@ -11,10 +11,8 @@ use std::sync::{Mutex, Once, PoisonError};
 use std::thread::available_parallelism;
 use std::time::Instant;
 
-/// A defect that the simulation must detect.
 struct Defect {
     name: &'static str,
-    /// The wrong behavior of the worker.
     does: &'static str,
     /// The number of seeds. At least one of them must detect the defect.
     seeds: u64,
@@ -56,7 +54,6 @@ const DEFECTS: &[Defect] = &[
     Defect { name: "warm_up_starts_too_late", does: "starts a warm-up where one state needs it, although the state of another entry of the input needs earlier records", seeds: 400 },
 ];
 
-/// The defect with this name.
 pub fn find(name: &str) -> &'static str {
     DEFECTS.iter().find(|defect| defect.name == name).unwrap_or_else(|| panic!("no defect has the name {name:?}")).name
 }

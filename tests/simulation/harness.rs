@@ -13,5 +13,4 @@ pub use compare::{assert_same, show};
 pub use news::{News, SplitMix};
 pub use record::TestRecord;
 
-/// The header of a record that retracts its key.
 pub const RETRACT: &str = "retract";

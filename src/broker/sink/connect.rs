@@ -13,17 +13,19 @@ use std::cell::{Cell, RefCell};
 /// The batch size in bytes below which each record gets its own batch.
 const ONE_RECORD_BYTES: usize = 512;
 
-/// The number of times that another producer with the same transactional id may interfere before connecting fails.
+/// The number of retries after another producer with the same transactional id has fenced this one.
 const FENCED_MAX: u32 = 4;
 
 impl<B: Broker> Sink<B> {
-    /// Creates a producer that can begin transactions. Aborts the open transaction of the previous producer with this transactional id.
+    /// Creates a producer. With exactly-once delivery, waits until the transaction coordinator has ended the open transaction of the
+    /// previous producer with this transactional id. The coordinator aborts that transaction, unless its commit has already begun.
     ///
     /// `partitions` is the number of input partitions. `batch_bytes` is the maximum size of a batch. If few records fit into such a batch,
     /// every record gets its own batch.
     ///
     /// # Errors
-    /// Returns an error if librdkafka rejects the configuration, the brokers deny access, or `stop` returns true while waiting.
+    /// Returns an error if librdkafka rejects the configuration, if transactions cannot be initialized (for example because the brokers
+    /// deny access, or another producer keeps interfering), or if `stop` returns true while waiting.
     pub fn connect(
         broker: &B,
         config: &Config,
@@ -66,7 +68,6 @@ impl<B: Broker> Sink<B> {
         Ok(Self { producer, delivery, patience, one_record_per_batch, batch_bytes, group, offset_request_bytes, failures, names_records })
     }
 
-    /// Waits until the transaction coordinator has ended the open transaction of the previous producer.
     fn init(&self, transactional_id: &str, stop: &dyn Fn() -> bool) -> Result<(), ClientError> {
         fault::step("connect.begin").map_err(ClientError::fenced)?;
         if !self.transactional() {

@@ -11,17 +11,19 @@ use crate::broker::{ClientError, ErrorCode};
 pub enum SinkError {
     /// Abort the transaction, and write its records again.
     Abort(String),
-    /// Like `Abort`, but the cause is known: topics have rejected these records, and would reject them again.
+    /// Like `Abort`, but the cause is known: topics have rejected these records, or batches that contain them (see
+    /// [`Refused::is_certain`]).
     Refused(Vec<Refused>),
     /// It is unknown whether the transaction was committed. Create a new sink, and let the group's committed offsets decide.
     Unknown(String),
-    /// Like `Unknown`. Another producer with this transactional id has started, or the coordinator has aborted the transaction.
+    /// Like `Unknown`. Another producer with this transactional id has started, or the coordinator has aborted a transaction that was open
+    /// for too long.
     Fenced(String),
     /// Stop, because a retry would also fail.
     Exit(String),
 }
 
-/// Returns the error message if another process seems to use this transactional id.
+/// Formats the error message for a transactional id that another process seems to use.
 #[must_use]
 pub fn duplicate_producer(transactional_id: &str, reason: &str) -> String {
     format!(
@@ -29,12 +31,11 @@ pub fn duplicate_producer(transactional_id: &str, reason: &str) -> String {
     )
 }
 
-/// True if a retry of the call may succeed.
 pub(super) const fn may_repeat(error: &ClientError) -> bool {
     error.is_retriable && !error.requires_abort && !error.is_fatal
 }
 
-/// Returns the error for a missing permission to write to a topic.
+/// Returns the error for a missing permission to write. `message` continues the sentence: `to <topic>: <reason>`.
 pub(super) fn not_allowed(message: &str) -> SinkError {
     SinkError::Exit(format!("the brokers do not allow this user to write {message}; give this user Write on that topic"))
 }

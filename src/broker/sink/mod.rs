@@ -31,7 +31,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::time::{Duration, Instant};
 
-/// The timeout of one call to a broker.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest wait inside librdkafka before failures are checked.
@@ -45,18 +44,14 @@ const QUEUE_FULL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A record to write, with the key and the value of an input record.
 pub struct Outgoing<'a, R, H = AddedHeaders> {
-    /// The topic and partition to write to.
     pub target: Target<'a>,
-    /// The input record. Its key and value are written unchanged.
     pub message: &'a R,
     pub time: Option<Timestamp>,
-    /// The changes to the headers of the input record.
     pub headers: &'a H,
     /// The number that identifies the record in failures.
     pub origin: usize,
 }
 
-/// The topic and partition for a record.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
     pub topic: &'a str,
@@ -77,14 +72,12 @@ impl HeaderChanges for AddedHeaders {
     }
 }
 
-/// A producer, and the state of its transaction.
 pub struct Sink<B: Broker> {
     producer: B::Producer,
     delivery: Delivery,
     patience: Duration,
     /// True if every record has its own batch, so that an error of the batch is an error of the record.
     one_record_per_batch: bool,
-    /// The maximum size of a batch in bytes.
     batch_bytes: usize,
     group: String,
     /// The maximum estimated size of the offsets in one request. It shrinks when the group coordinator rejects a request as too large.
@@ -95,13 +88,11 @@ pub struct Sink<B: Broker> {
 }
 
 impl<B: Broker> Sink<B> {
-    /// Returns true if records are written in transactions.
     #[must_use]
     pub const fn transactional(&self) -> bool {
         matches!(self.delivery, Delivery::ExactlyOnce)
     }
 
-    /// Returns the maximum size of a batch in bytes.
     #[must_use]
     pub const fn batch_bytes(&self) -> usize {
         self.batch_bytes
@@ -118,10 +109,10 @@ impl<B: Broker> Sink<B> {
         self.offset_request_bytes.set(previous.offset_request_bytes.get());
     }
 
-    /// True if a request to commit offsets or to end a transaction was never answered. librdkafka has sent the request again, but the first
-    /// copy may still arrive. It could then affect the next transaction of this producer, because all transactions of a producer have the
-    /// same epoch. Only a new producer gets a new epoch. Transactions V2 (KIP-890) change the epoch with each transaction, but librdkafka
-    /// does not support them.
+    /// True if a request to commit offsets or to end a transaction may still arrive at a broker, because one of its copies was never
+    /// answered. The late copy could affect the next transaction of this producer, because all transactions of a producer have the same
+    /// epoch. Only a new producer gets a new epoch. Transactions V2 (KIP-890) change the epoch with each transaction, but librdkafka does
+    /// not support them.
     #[must_use]
     pub fn has_late_request(&self) -> bool {
         self.producer.has_late_request()
@@ -188,7 +179,7 @@ impl<B: Broker> Sink<B> {
         })
     }
 
-    /// Takes the offsets of the changelog records written since the last call. The offsets are valid only if the transaction is committed.
+    /// Takes the offsets of the changelog records written since the last call. In a transaction, they are valid only after the commit.
     pub fn take_logged(&self) -> BTreeMap<TopicPartition, Vec<Offset>> {
         self.producer.take_written()
     }
@@ -243,8 +234,8 @@ impl<B: Broker> Sink<B> {
         self.producer.poll(Duration::ZERO);
     }
 
-    /// Commits the sent records together with the input offsets and their metadata. While a transaction waits for the brokers, calls
-    /// `meanwhile`.
+    /// Commits the sent records together with the input offsets and their metadata. Without transactions, waits until the records are
+    /// written, and then commits the offsets. Calls `meanwhile` only while a transaction waits for the brokers.
     ///
     /// # Errors
     /// Returns the [`SinkError`] that states how to react.
@@ -274,7 +265,7 @@ impl<B: Broker> Sink<B> {
         committed.map_err(|failure| self.explain(failure))
     }
 
-    /// Returns the reason why the producer can no longer be used.
+    /// Returns the error of a producer that can no longer be used.
     fn why_ended(&self) -> SinkError {
         match self.producer.begin_transaction().as_ref().map_err(next) {
             Err(failure @ SinkError::Fenced(_)) => failure,
@@ -282,7 +273,7 @@ impl<B: Broker> Sink<B> {
         }
     }
 
-    /// Returns the reason why the open transaction has failed. librdkafka reports the reason when it is asked to begin another transaction.
+    /// Returns the reason why the open transaction has failed. librdkafka reports it in answer to an attempt to begin another transaction.
     fn why_failed(&self) -> SinkError {
         match self.producer.begin_transaction().as_ref().map_err(next) {
             Err(failure @ (SinkError::Abort(_) | SinkError::Exit(_))) => failure,
@@ -290,8 +281,8 @@ impl<B: Broker> Sink<B> {
         }
     }
 
-    /// If rejected records made the transaction fail, replaces the failure with one that contains the broker's messages about these
-    /// records.
+    /// Replaces the failure of a call with its cause, if the delivery reports show it: a missing permission, rejected records, or another
+    /// record that could not be written.
     fn explain(&self, failure: SinkError) -> SinkError {
         if !matches!(failure, SinkError::Abort(_) | SinkError::Exit(_)) {
             return failure;
@@ -336,7 +327,7 @@ impl<B: Broker> Sink<B> {
         SinkError::Refused(refused.collect())
     }
 
-    /// Waits until the broker has accepted all sent records, or rejected any of them.
+    /// Waits until the brokers have accepted all sent records, or a record has failed.
     fn flush(&self) -> Result<(), SinkError> {
         let started = runtime::now();
         loop {
@@ -354,7 +345,6 @@ impl<B: Broker> Sink<B> {
         }
     }
 
-    /// Adds the offsets in `requests` to the open transaction, and commits the transaction.
     fn commit_transaction(&self, requests: &[&[OffsetToCommit]], group: Option<MembershipOf<B>>) -> Result<(), SinkError> {
         fault::step("commit.begin").map_err(SinkError::Abort)?;
         // Makes librdkafka send lingering records now, while this thread waits for the offset commits.
@@ -407,7 +397,8 @@ impl<B: Broker> Sink<B> {
         }
     }
 
-    /// Aborts everything sent since [`Sink::begin`].
+    /// Aborts the open transaction. Without transactions, drops the records that are still queued or in flight. Records that were already
+    /// written stay.
     ///
     /// # Errors
     /// Returns the [`SinkError`] that states how to react.
@@ -451,7 +442,7 @@ impl<B: Broker> Sink<B> {
         let _ = self.producer.flush(FLUSH_INTERVAL);
     }
 
-    /// Collects new delivery failures. Returns true if any delivery of this transaction has failed.
+    /// Collects new delivery failures. Returns true if any delivery has failed since [`Sink::begin`].
     fn collect_failures(&self) -> bool {
         let new = self.producer.take_failures();
         if new.iter().any(|failed| failed.code == ErrorCode::OtherRecord) {

@@ -9,7 +9,6 @@ use crate::broker::{Broker, ErrorCode, MembershipOf, ProducerClient as _};
 use crate::fault;
 use crate::record::{Offset, TopicPartition};
 
-/// A partition, its offset to commit, and the metadata of that offset.
 pub(super) type OffsetToCommit = (TopicPartition, Offset, String);
 
 /// The initial limit for the estimated size of a request in bytes: a quarter of the default `max.message.bytes` of `__consumer_offsets`.
@@ -36,7 +35,7 @@ impl<B: Broker> Sink<B> {
         split(offsets, self.group.len(), self.offset_request_bytes.get())
     }
 
-    /// Adds offsets to the open transaction. librdkafka accepts any number of requests per transaction.
+    /// Adds the offsets to the open transaction, one call per request. librdkafka accepts any number of calls per transaction.
     pub(super) fn send_offsets(&self, requests: &[&[OffsetToCommit]], group: &MembershipOf<B>) -> Result<(), SinkError> {
         requests.iter().try_for_each(|request| {
             self.attempt(|| self.producer.send_offsets(request, group, CALL_TIMEOUT)).map_err(|error| match error.code {
@@ -48,7 +47,7 @@ impl<B: Broker> Sink<B> {
         })
     }
 
-    /// Handles a rejected request that was too large. The next attempt sends smaller ones.
+    /// Makes the requests of the next attempt smaller, because the group coordinator rejected one as too large. Returns the reaction.
     pub(super) fn shrink_offset_requests(&self) -> SinkError {
         let limit = self.offset_request_bytes.get();
         let Some(smaller) = smaller(limit) else {

@@ -2,12 +2,11 @@
 //!
 //! Owns the encoding of origins as numbers. Must never encode two origins as the same number.
 
-/// The origin of a written record. librdkafka stores the origin with the record, encoded as a number (the tag).
+/// The source of a written record. librdkafka stores it with the record, encoded as a number (the tag).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WrittenFrom {
     /// An input record, with its number in [`Outgoing::origin`](super::Outgoing::origin).
     Read(usize),
-    /// A changelog record, with the changes of a state.
     Changelog,
 }
 

@@ -5,24 +5,23 @@
 use crate::broker::{DeliveryFailure, ErrorCode};
 use crate::record::{Invalid, Reason};
 
-/// A record that its topic has rejected.
+/// A record that its topic has rejected, or whose batch was rejected.
 #[derive(Debug)]
 pub struct Refused {
     /// The value given to [`Outgoing::origin`](super::Outgoing::origin).
     pub origin: usize,
-    /// The topic that has rejected the record.
     pub topic: String,
     pub invalid: Invalid,
     /// False if another record of the same batch may be the cause. This record may then be accepted in a batch of its own.
     pub is_certain: bool,
 }
 
-/// Returns the error message for a record that was not written.
+/// Describes a record that was not written, as the end of an error message: `to <topic>: <error>`.
 pub(super) fn message(DeliveryFailure { topic, error, .. }: &DeliveryFailure) -> String {
     format!("to {topic}: {error}")
 }
 
-/// Returns the reason if the topic will never accept the record.
+/// Returns the reason if the topic will never accept the record in its present form.
 pub(super) fn invalid(failed: &DeliveryFailure) -> Option<Invalid> {
     let DeliveryFailure { topic, bytes, code, error, reason, .. } = failed;
     match code {
@@ -35,7 +34,6 @@ pub(super) fn invalid(failed: &DeliveryFailure) -> Option<Invalid> {
     }
 }
 
-/// Returns the reason for a record that is larger than its topic accepts.
 pub(super) fn oversize(topic: &str, bytes: usize) -> Invalid {
     let message =
         format!("the record has {bytes} bytes, which is more than topic {topic:?} accepts; raise max.message.bytes of that topic");

@@ -46,7 +46,6 @@ impl MemoryDisk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes every write fail while `is_full` is set.
     pub fn set_full(&self, is_full: bool) {
         self.lock().is_full = is_full;
     }
@@ -57,7 +56,6 @@ impl MemoryDisk {
         (directory.checkpoints, directory.instance) = (None, None);
     }
 
-    /// Returns a copy of the directory in its present state.
     #[must_use]
     pub fn copy(&self) -> Self {
         let directory = self.lock();
@@ -111,7 +109,6 @@ impl MemoryDisk {
         self.lock().checkpoints.take().is_some()
     }
 
-    /// Returns the instance id of the directory, if it has one.
     pub(in crate::checkpoint) fn instance(&self) -> Option<String> {
         self.lock().instance.clone()
     }

@@ -26,10 +26,8 @@ impl From<rocksdb::Error> for DatabaseError {
     }
 }
 
-/// A key and its value.
 type Entry = (Box<[u8]>, Box<[u8]>);
 
-/// An open database.
 #[derive(Debug)]
 pub(super) enum Database {
     RocksDb(DB),
@@ -38,12 +36,10 @@ pub(super) enum Database {
 }
 
 impl Database {
-    /// Opens RocksDB, and creates it if it is missing.
     pub(super) fn open(dir: &Path) -> Result<Self, DatabaseError> {
         Ok(Self::RocksDb(DB::open(&options(), dir)?))
     }
 
-    /// Opens RocksDB without writing to it.
     pub(super) fn open_for_read_only(dir: &Path) -> Result<Self, DatabaseError> {
         Ok(Self::RocksDb(DB::open_for_read_only(&options(), dir, false)?))
     }

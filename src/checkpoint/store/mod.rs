@@ -50,9 +50,8 @@ pub struct Store {
     /// The number of checkpoints that were assembled in files.
     drafts: AtomicU64,
     batch_bytes: u64,
-    /// The directory's instance id, after it was first used.
+    /// The instance id, after it was first read or created.
     instance: OnceLock<String>,
-    /// The disk of a simulated process.
     #[cfg(feature = "faults")]
     memory: Option<MemoryDisk>,
 }
@@ -76,7 +75,6 @@ pub struct Saved {
     epoch: u64,
 }
 
-/// Returns the device and inode of a directory, or `None` if it does not exist.
 fn place(dir: &Path) -> Option<(u64, u64)> {
     fs::metadata(dir).ok().map(|found| (found.dev(), found.ino()))
 }
@@ -158,7 +156,7 @@ impl Store {
         &self.dir
     }
 
-    /// Returns an identifier of the present directory, to detect that it was replaced.
+    /// Returns the device and inode of the `checkpoints` directory, to detect that it was replaced. Returns `None` if it does not exist.
     fn place(&self) -> Option<(u64, u64)> {
         #[cfg(feature = "faults")]
         if let Some(disk) = &self.memory {
@@ -277,7 +275,6 @@ impl Store {
         self.open.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of quarantines since the store was opened.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.opened().epoch
@@ -379,7 +376,6 @@ impl Store {
         Ok(())
     }
 
-    /// Opens the existing database a second time, for reading only.
     fn open_to_read_again(&self) -> Option<Database> {
         #[cfg(feature = "faults")]
         if let Some(disk) = &self.memory {

@@ -15,7 +15,6 @@ use crate::filter::{Change, Exact, Filter, PAGE_BYTES, PageId, Part};
 use std::fs;
 use std::sync::atomic::Ordering;
 
-/// Key ranges to delete.
 type Ranges = Vec<(Vec<u8>, Vec<u8>)>;
 
 impl Store {
@@ -24,8 +23,8 @@ impl Store {
     /// Returns `saved` for the next call, and the number of bytes written.
     ///
     /// # Errors
-    /// Returns [`Error::Superseded`] if there is a newer claim. In all cases, nothing was written, and the previous checkpoint is
-    /// unchanged.
+    /// Returns [`Error::Superseded`] if there is a newer claim, and other errors if the checkpoint cannot be written. After any error, the
+    /// previous checkpoint is unchanged.
     pub fn save(
         &self,
         claim: &Claim,
@@ -90,12 +89,12 @@ impl Store {
         Ok((Saved { epoch: open.epoch }, bytes))
     }
 
-    /// Returns the ranges of stored pages and fingerprints that the state no longer has.
     fn expired(&self, db: &Database, id: &PartitionId, now: &DedupMetadata) -> Result<(Ranges, Ranges), Error> {
         Ok(self.metadata(db, id)?.map(|stored| expired(id, &stored.state, now)).unwrap_or_default())
     }
 
-    /// Prepares a full checkpoint: marks all pages as changed, and returns the ranges of all stored pages and fingerprints.
+    /// Prepares a full checkpoint: marks all pages as changed, and returns the ranges of all stored pages and fingerprints. Fails if the
+    /// state has fingerprints that only a replaced store contained.
     fn replaced(&self, id: &PartitionId, state: &mut Dedup) -> Result<(Ranges, Ranges), Error> {
         if state.exact().is_some_and(Exact::is_stored) {
             return Err(Error::Lost { dir: self.dir.clone(), id: id.clone() });
@@ -137,7 +136,6 @@ fn expired(id: &PartitionId, stored: &DedupMetadata, now: &DedupMetadata) -> (Ra
     (gone.map(|part| pages_of(id, part)).collect(), expired.map(|(generation, _)| fingerprints_of(id, generation)).collect())
 }
 
-/// Adds the filter's changed pages with their checksums.
 fn put_pages(draft: &mut Draft<'_>, id: &PartitionId, filter: &dyn Filter, pages: &[PageId]) -> Result<(), rocksdb::Error> {
     let mut value = Vec::new();
     for &page in pages {
@@ -150,7 +148,6 @@ fn put_pages(draft: &mut Draft<'_>, id: &PartitionId, filter: &dyn Filter, pages
     Ok(())
 }
 
-/// Adds the changed fingerprints, in key order.
 fn put_fingerprints(draft: &mut Draft<'_>, id: &PartitionId, exact: &Exact) -> Result<(), rocksdb::Error> {
     for (generation, changes) in exact.changes_by_generation() {
         let mut changes: Vec<_> = changes.collect();

@@ -11,7 +11,6 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Returns all stored entries.
 fn contents(store: &Store) -> Vec<[Box<[u8]>; 2]> {
     let open = store.open.read().unwrap();
     open.db.as_ref().unwrap().range(&[], None).map(|entry| entry.unwrap().into()).collect()
@@ -32,7 +31,6 @@ fn settings(rules: Rules) -> Settings {
     Settings { window: rules.window, filter: String::new(), hash: String::new(), keys: BTreeMap::new() }
 }
 
-/// A state and its store.
 struct Kept {
     _dir: tempfile::TempDir,
     store: Arc<Store>,
@@ -62,7 +60,6 @@ impl Kept {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Small and large checkpoints, incremental or full, store the same entries.
     #[test]
     fn files_and_batches_store_the_same_entries(
         lives in prop::collection::vec((1..=3_u32, prop::sample::select(vec![(true, true), (true, false), (false, true)]),
@@ -144,7 +141,6 @@ fn a_new_state_directory_is_private_to_the_user() {
     let created = dir.path().join("above/state");
     drop(Store::open(&created).unwrap());
     assert_eq!([mode(&dir.path().join("above")), mode(&created)], [0o700; 2]);
-    // An existing directory keeps its permissions.
     drop(Store::open(dir.path()).unwrap());
     assert_eq!(mode(dir.path()), 0o755);
 }

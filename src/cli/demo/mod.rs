@@ -43,7 +43,6 @@ pub struct Args {
     format: NewsFormat,
 }
 
-/// Returns the configuration of the demo.
 fn configuration(servers: &str, dir: &Path, format: &str) -> String {
     format!(
         r#"[kafka]
@@ -68,7 +67,6 @@ filter = {{ kind = "aging", capacity = "12M", false_positive_rate = 1e-4 }}
     )
 }
 
-/// Prints an introduction and the configuration.
 fn introduce(args: &Args, configuration: &str) {
     println!("unseen demo: deduplicates a news feed with {} % duplicates for {} s.", args.duplicates, args.seconds);
     println!("The demo uses an embedded broker, which cannot show fault tolerance. The integration tests");
@@ -219,7 +217,6 @@ fn collect(reader: &Reader, stop: &AtomicBool, read: &AtomicU64) -> HashMap<Vec<
     emitted
 }
 
-/// The progress line on stderr.
 struct ProgressLine {
     began: Instant,
     shown: u64,

@@ -43,7 +43,6 @@ impl NewsFormat {
         Ok(format!("value_format = {{ kind = \"{kind}\", schema = \"{}\" }}\n", file.display()))
     }
 
-    /// Returns the value of a record.
     pub fn value(self, id: u64, news_id: &str, published: i64) -> Vec<u8> {
         let source = format!("wire-{}", id % 97);
         let title = format!("Event number {id}, according to sources close to the matter");
@@ -74,7 +73,6 @@ impl NewsFormat {
     }
 }
 
-/// Appends an Avro string.
 fn avro_string(value: &mut Vec<u8>, text: &str) {
     varint(value, zigzag(i64::try_from(text.len()).unwrap_or(i64::MAX)));
     value.extend_from_slice(text.as_bytes());

@@ -20,7 +20,6 @@ pub const MATCHED_MAX: usize = 1000;
 const INTERVAL_PROPERTY: &str = "topic.metadata.refresh.interval.ms";
 /// Time between two listings of the topics, unless the property is set.
 const INTERVAL: Duration = Duration::from_secs(30);
-/// The shortest time between two listings of the topics.
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// The maximum size of a compiled pattern in bytes.
 const COMPILED_MAX: usize = 1 << 20;
@@ -68,7 +67,7 @@ pub(super) fn compile(text: &str, path: &str, diagnostics: &mut Diagnostics) -> 
     compiled.map_err(fault).ok()
 }
 
-/// Checks the names of an entry with a pattern.
+/// Checks that the space of an entry with a pattern differs for each topic, and that no output is the input itself.
 pub(super) fn check_names(names: &[(&str, Option<&String>)], path: &str, diagnostics: &mut Diagnostics) {
     for (field, name) in names.iter().filter_map(|(field, name)| Some((*field, (*name)?))) {
         let place = format!("{path}.{field}");
@@ -99,7 +98,7 @@ impl Pattern {
         &self.topic
     }
 
-    /// Returns the regular expression as configured.
+    /// Returns the regular expression as configured. It must match the whole name of a topic.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
@@ -132,26 +131,26 @@ fn can_be(template: &str, name: &str) -> bool {
 }
 
 impl Config {
-    /// True if a pattern matched the topic.
+    /// True if the topic comes from an entry with a pattern.
     #[must_use]
     pub fn is_matched(&self, topic: &Topic) -> bool {
         self.patterns.iter().any(|pattern| pattern.topic.entry == topic.entry)
     }
 
-    /// Returns the names of the matching topics that would have this space if they existed.
+    /// Returns the inputs that match a pattern and have this space. They need not exist.
     #[must_use]
     pub fn inputs_of_space(&self, space: &str) -> BTreeSet<String> {
         self.patterns.iter().filter_map(|pattern| pattern.topic_of_space(space)).map(|topic| topic.input).collect()
     }
 
-    /// Returns the time between two listings of the topics.
+    /// Returns the time between two listings of the topics: `topic.metadata.refresh.interval.ms`, at least 1 s, or 30 s by default.
     #[must_use]
     pub fn topics_interval(&self) -> Duration {
         let set = self.kafka.properties.get(INTERVAL_PROPERTY).and_then(|millis| millis.parse().ok());
         set.filter(|&millis| millis > 0).map_or(INTERVAL, |millis| Duration::from_millis(millis).max(INTERVAL_MIN))
     }
 
-    /// Returns the configuration with only the wanted topics.
+    /// Returns a copy of the configuration with only the topics for which `is_wanted` is true. The copy has all patterns.
     #[must_use]
     pub fn only(&self, is_wanted: impl Fn(&Topic) -> bool) -> Self {
         Self { topics: self.topics.iter().filter(|topic| is_wanted(topic)).cloned().collect(), ..self.clone() }

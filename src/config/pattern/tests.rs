@@ -13,7 +13,6 @@ fn entry(input: &str, lines: &str) -> String {
     format!("[[topics]]\ninput = {input}\nkey = {{ record = \"key\" }}\nwindow = \"24h\"\nfilter = {{ capacity = \"10M\" }}\n{lines}\n")
 }
 
-/// Returns the inputs and outputs of the topics that match, and the reasons why other topics are left out.
 fn expanded(config: &Config, names: &[&str]) -> (Vec<String>, Vec<String>) {
     let (config, left_out) = config.expand(names.iter().copied()).unwrap();
     let topics = config.topics.iter().map(|topic| format!("{}>{}", topic.input, topic.output.as_deref().unwrap_or("-")));

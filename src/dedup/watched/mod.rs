@@ -1,19 +1,20 @@
 //! Measures the error rate of a filter.
 //!
-//! Owns the watched keys: a sample of the keys that were emitted and are not forgotten yet, stored exactly. Fingerprints determine which
-//! keys belong to the sample, so every group member, restart, and replay watches the same keys. If a key that belongs to the sample is
-//! dropped, but is not among the watched keys, the drop is a false positive. Must never change a verdict.
+//! This module owns the watched keys: a sample of the keys that were emitted and are not forgotten yet, stored exactly. Fingerprints
+//! determine which keys belong to the sample, so every group member, restart, and replay watches the same keys. If a key that belongs to
+//! the sample is dropped, but is not among the watched keys, the drop is a false positive. The module must never change a verdict.
 
 use crate::filter::Slice;
 use crate::key::Fingerprint;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
-/// Minimum number of watched keys, regardless of the share, for small filters.
+/// Planned maximum number of watched keys of a small filter at capacity. If a filter remembers fewer keys, all of them are watched.
 const KEYS_MIN: u64 = 1 << 10;
-/// Maximum number of watched keys of a filter at capacity, about 24 bytes each.
+/// Planned maximum number of watched keys of a large filter at capacity. A watched key takes 33 bytes of a hash table that may be half
+/// empty.
 const KEYS_MAX: u64 = 1 << 14;
-/// For large filters, one key in `SHARE` belongs to the sample.
+/// In a filter between these sizes, one key in `SHARE` belongs to the sample.
 const SHARE: u64 = 64;
 /// If a filter is overfull, the number of watched keys may exceed the planned number by this factor. Above that, the sampled share of keys
 /// is halved.
@@ -29,7 +30,7 @@ struct WatchedKey {
     wrong: bool,
 }
 
-/// Number of lookups of unseen keys, and number of false positives.
+/// The measured errors of a filter, among the watched keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Observed {
@@ -40,7 +41,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Adds other observations.
+    /// Adds the counts of other lookups.
     pub const fn add(&mut self, other: Self) {
         self.checked = self.checked.saturating_add(other.checked);
         self.wrong = self.wrong.saturating_add(other.wrong);
@@ -53,8 +54,8 @@ impl Observed {
         (self.checked > 0).then(|| self.wrong as f64 / self.checked as f64)
     }
 
-    /// Returns the 95 % confidence interval of the true rate (Wilson: "Probable Inference, the Law of Succession, and Statistical
-    /// Inference", 1927).
+    /// Returns the lower and upper bound of the 95 % confidence interval of the true rate (Wilson: "Probable Inference, the Law of
+    /// Succession, and Statistical Inference", 1927). If no unseen key was watched, the interval is 0 to 1.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     pub fn interval(self) -> (f64, f64) {
@@ -105,12 +106,13 @@ impl WatchedKeys {
         (name.leading_zeros() >= self.halvings - u32::from(self.doubled.is_some())).then_some(name)
     }
 
-    /// True if a watched key is in the share that counts.
+    /// True if a key of the sample also counts towards the measured rate. While the share is being doubled, half of the sample does not
+    /// count.
     const fn counts(&self, name: u64) -> bool {
         name.leading_zeros() >= self.halvings
     }
 
-    /// Advances the clock, and forgets expired keys.
+    /// Advances the clock, and forgets expired keys. Doubles the share again if few keys are left after a burst.
     fn advance(&mut self, clock: Option<Slice>) {
         let Some(now) = clock.filter(|_| self.clock != clock) else { return };
         if self.clock.is_none() {
@@ -132,7 +134,6 @@ impl WatchedKeys {
 
     // The methods below get the clock as a function, because few keys are watched, and only they need the clock.
 
-    /// Records that a key was dropped.
     pub(super) fn dropped(&mut self, fingerprint: Fingerprint, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.advance(clock());
@@ -142,7 +143,6 @@ impl WatchedKeys {
         }
     }
 
-    /// Records that a key was emitted and inserted.
     pub(super) fn emitted(&mut self, fingerprint: Fingerprint, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.advance(clock());
@@ -153,7 +153,6 @@ impl WatchedKeys {
         self.watch(name, WatchedKey { clock: self.clock, wrong: false });
     }
 
-    /// Records verdicts: keys that were `seen` were dropped, and the others were emitted.
     pub(super) fn judged(&mut self, fingerprints: &[Fingerprint], seen: &[bool], clock: &dyn Fn() -> Option<Slice>) {
         for (&fingerprint, seen) in fingerprints.iter().zip(seen) {
             if self.name(fingerprint).is_some() {
@@ -173,7 +172,6 @@ impl WatchedKeys {
         }
     }
 
-    /// Records that a key was retracted.
     pub(super) fn remove(&mut self, fingerprint: Fingerprint) {
         if let Some(name) = self.name(fingerprint) {
             self.keys.remove(&name);
@@ -187,7 +185,7 @@ impl WatchedKeys {
         }
     }
 
-    /// Reduces the share, and forgets keys outside of the smaller share.
+    /// Reduces the share to one key in 2^`halvings`, and forgets the other keys.
     fn halve_to(&mut self, halvings: u32) {
         (self.halvings, self.doubled) = (halvings, None);
         self.keys.retain(|name, _| name.leading_zeros() >= halvings);
@@ -206,12 +204,10 @@ impl WatchedKeys {
         all
     }
 
-    /// Returns the number of ticks of the expiry clock after which a watched key is forgotten.
     pub(super) const fn lifetime(&self) -> u32 {
         self.lifetime
     }
 
-    /// Merges the sample of another state.
     pub(super) fn union(&mut self, other: &Self) {
         self.halve_to(self.halvings.max(other.halvings));
         self.advance(self.clock.max(other.clock));

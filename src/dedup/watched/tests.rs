@@ -19,7 +19,6 @@ fn fixed(window: Window, keys: u64, rate: f64) -> Spec {
     Spec::Aging(plan.with_growth(growth))
 }
 
-/// The kinds that keep a window in memory.
 fn kinds() -> Vec<Kind> {
     Kind::ALL.iter().copied().filter(|kind| kind.properties().keeps_window && !kind.is_on_disk()).collect()
 }
@@ -61,7 +60,6 @@ proptest! {
         let (mut checked, mut wrong) = (0, 0);
         within.for_each(|(_, is_wrong)| { checked += 1; wrong += u64::from(*is_wrong); });
         prop_assert_eq!(dedup.observed().unwrap(), Observed { checked, wrong });
-        // The sample is stored and restored with the rest of the state.
         let metadata = dedup.metadata();
         let text = serde_json::to_string(&metadata).unwrap();
         prop_assert_eq!(serde_json::from_str::<crate::dedup::DedupMetadata>(&text).unwrap(), metadata);

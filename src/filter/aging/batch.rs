@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// Maximum number of keys per batch. The results of more keys, and the cache lines that they need next, would not fit into the L1 cache.
 pub(super) const BATCH_MAX: usize = 64;
 
-/// Keys that the caller will look up soon. Checking one layer for all keys takes a fraction of the time of checking all layers for one
-/// key. The caller may look up the keys in any order. Lookups in batch order are the fastest.
+/// Keys that the caller will look up soon, with precomputed results. Checking all keys against one layer, and then against the next, takes
+/// a fraction of the time of checking one key after the other. The caller may look up the keys in any order. Lookups in batch order are the
+/// fastest.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     entries: Vec<Entry>,
@@ -21,23 +22,21 @@ pub(super) struct Batch {
     next: AtomicUsize,
 }
 
-/// A key and its precomputed results.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     key: Fingerprint,
-    /// True if a layer other than the open one contains the key.
+    /// True if a layer other than the open one contains the key. See [`work`] for the open layer.
     pub(super) seen: bool,
     /// The key's bits in the open layer.
     pub(super) mask: Mask,
 }
 
 impl Entry {
-    /// Resets the entry for another key, without precomputed results.
+    /// Resets the entry for another key. [`work`] then replaces the mask.
     pub(super) const fn begin(&mut self, key: Fingerprint) {
         (self.key, self.seen) = (key, false);
     }
 
-    /// Creates an entry without precomputed results.
     pub(super) const fn new(key: Fingerprint) -> Self {
         Self { key, seen: false, mask: Mask::NONE }
     }
@@ -90,8 +89,9 @@ impl Batch {
     }
 }
 
-/// Looks up all keys in all layers except the open one, and computes their masks for the open layer. The last layer is open if `is_open`
-/// is true. The results are valid until a layer is added or removed.
+/// Looks up all keys in all layers except the open one, and computes their masks for the open layer. The open layer is the newest layer of
+/// the current slice, into which keys are inserted. It is the last of `layers` if `is_open` is true. The results are valid for the current
+/// version of the layers.
 ///
 /// While one layer is checked, the cache loads the lines of the next layer, so that the CPU waits for memory only if memory bandwidth is
 /// exhausted.

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 /// Maximum number of blocks in a stored layer. They take 256 GiB, more than any filter needs.
 const BLOCKS_MAX: u64 = 1 << 32;
 
-/// Maximum number of blocks that contain bits of one key.
 const BLOCKS_PER_KEY_MAX: u64 = 2;
 
 /// Metadata of a filter, without its bits. Its JSON is part of the state format.
@@ -73,9 +72,9 @@ impl kind::Metadata for Metadata {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GenerationMetadata {
-    /// The slice whose keys the generation contains.
+    /// Number of the slice whose keys the generation contains.
     pub slice: Slice,
-    /// The first filter, and the filters chained to it.
+    /// The first layer, and the layers chained to it.
     pub layers: Vec<LayerMetadata>,
 }
 
@@ -83,15 +82,15 @@ pub struct GenerationMetadata {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerMetadata {
-    /// Number of 64-byte blocks.
+    /// Number of 64-byte blocks, at least `blocks_per_key`.
     pub blocks: u64,
-    /// Number of blocks that contain bits of one key.
+    /// Number of blocks that contain bits of one key: 1 or 2.
     pub blocks_per_key: u32,
-    /// Number of bits that a key sets in each block.
+    /// Number of bits that a key sets in each of its blocks: 1 to 16.
     pub k: u32,
-    /// Planned number of keys.
+    /// Number of keys above which another layer is chained.
     pub capacity: u64,
-    /// Number of keys inserted.
+    /// Number of keys inserted, counting repeated insertions.
     pub keys: u64,
     /// Number of pages that contain data, and are therefore stored.
     pub pages: u64,

@@ -1,9 +1,9 @@
 //! A queue of generations: the filter that forgets by dropping its oldest generation.
 //!
-//! A window is divided into `slices`. The filter keeps `slices + 1` generations, each with its own Bloom filters, so a key stays seen for
-//! at least `window` and at most `window * (1 + 1/slices)`. With one slice, this is the classic pair of a young and an old filter (Yoon:
-//! "Aging Bloom Filter with Two Active Buffers", 2010). Only the newest generation, the open one, ever changes. The filter may report an
-//! absent key as seen, but must never forget a key within its window, unless the configuration allows that at `max_memory`.
+//! A window is divided into `slices`. The filter keeps at most `slices + 1` generations, each with its own Bloom filters, so a key stays
+//! seen for at least `window` and at most `window * (1 + 1/slices)`. With one slice, this is the classic pair of a young and an old filter
+//! (Yoon: "Aging Bloom Filter with Two Active Buffers", 2010). Keys are inserted only into the newest generation, the open one. The filter
+//! may report an absent key as seen, but must never forget a key within its window, unless the configuration allows that at `max_memory`.
 
 mod batch;
 mod metadata;
@@ -38,7 +38,6 @@ impl Layer {
     }
 }
 
-/// The keys of one slice.
 #[derive(Debug)]
 struct Generation {
     slice: Slice,
@@ -50,22 +49,18 @@ impl Generation {
         self.layers.last().is_none_or(|layer| layer.keys >= layer.capacity)
     }
 
-    /// Planned number of keys. If there are more, the generation chains another layer.
     fn capacity(&self) -> u64 {
         self.layers.first().map_or(1, |layer| layer.capacity)
     }
 
-    /// Looks up a key without precomputed results.
     fn contains(&self, fingerprint: Fingerprint) -> bool {
         self.layers.iter().any(|layer| layer.bloom.contains(fingerprint, &Mask::new(fingerprint, layer.bloom.layout())))
     }
 
-    /// Number of keys inserted, counting repeated insertions.
     fn keys(&self) -> u64 {
         self.layers.iter().map(|layer| layer.keys).sum()
     }
 
-    /// Memory of all layers, in bytes.
     fn bytes(&self) -> u64 {
         self.layers.iter().map(|layer| layer.bloom.layout().bytes()).sum()
     }
@@ -76,13 +71,12 @@ impl Generation {
 pub struct Aging {
     window: Window,
     sizing: Sizing,
-    /// Number of the current slice, or `None` before the first time is known.
+    /// `None` before the first time is known.
     slice: Option<Slice>,
     /// Generations, oldest first. If the last one belongs to the current slice, it is open: keys are inserted into it.
     generations: Vec<Generation>,
     /// True if `max_memory` allows no further layer in the current slice. Reset when the next slice starts.
     saturated: bool,
-    /// Number of keys that were forgotten early because of `max_memory`.
     evicted: u64,
     /// Capacity that the current slice must have when it opens, if a changelog sets it.
     replay_info: Option<u64>,
@@ -112,22 +106,20 @@ impl Aging {
         }
     }
 
-    /// Number of the current slice. Before any time is known, this is 0, and [`Aging::rotate`] later renumbers the generation.
+    /// Returns the current slice. Before any time is known, this is slice 0, and [`Aging::rotate`] later renumbers the generation.
     fn current(&self) -> Slice {
         self.slice.unwrap_or_default()
     }
 
-    /// The generation of the current slice, if it has any keys.
     fn open(&self) -> Option<&Generation> {
         self.generations.last().filter(|newest| newest.slice == self.current())
     }
 
-    /// The newest layer of the open generation. No other layer changes.
+    /// The newest layer of the open generation, which is the only layer into which keys are inserted.
     fn last(&self) -> Option<&Layer> {
         self.open().and_then(|open| open.layers.last())
     }
 
-    /// Looks up a key without precomputed results.
     #[inline(never)]
     fn contains_alone(&self, fingerprint: Fingerprint) -> bool {
         let mut entry = [Entry::new(fingerprint)];
@@ -135,13 +127,11 @@ impl Aging {
         self.contains_entry(fingerprint, &entry[0])
     }
 
-    /// Looks up a key with precomputed results.
     #[inline]
     fn contains_entry(&self, fingerprint: Fingerprint, entry: &Entry) -> bool {
         entry.seen || self.last().is_some_and(|layer| layer.bloom.contains(fingerprint, &entry.mask))
     }
 
-    /// Looks up keys without precomputed results, up to `MOST` at a time.
     fn contains_each_of<const MOST: usize>(&self, fingerprints: &[Fingerprint], seen: &mut [bool]) {
         let mut room = [Entry::new(Fingerprint(0)); MOST];
         for (keys, seen) in fingerprints.chunks(MOST).zip(seen.chunks_mut(MOST)) {
@@ -170,7 +160,7 @@ impl Aging {
         self.open().map_or(0, Generation::keys)
     }
 
-    /// Opens the generation of `slice`, and drops generations that have left the window.
+    /// Starts `slice`, and drops generations that have left the window. The first insertion opens the generation of `slice`.
     fn rotate(&mut self, slice: Slice) {
         if self.slice.is_none() {
             // Keys inserted before any time was known belong to the slice of the first known time. Pages are stored by slice, so their
@@ -241,8 +231,9 @@ impl Aging {
         Ok(())
     }
 
-    /// Capacity and layout of the first layer of a generation that is about to open. They follow from the number of keys in the previous
-    /// generations, unless that would exceed `max_memory`.
+    /// Returns the capacity and layout of the first layer of a generation that is about to open. The capacity is the one from the changelog
+    /// (`replay_info`), or follows from the number of keys in the previous generations. If `max_memory` does not allow a layer that is
+    /// larger than configured, the layer has the configured size.
     fn first_size(&self) -> (u64, BloomLayout) {
         let held = self.generations.iter().map(Generation::keys);
         let capacity = match self.window {
@@ -276,12 +267,10 @@ impl Aging {
         self.sizing.growth.max_bytes.is_none_or(|most| open <= most)
     }
 
-    /// True if the oldest generations are evicted at `max_memory`.
     const fn evicts(&self) -> bool {
         matches!(self.sizing.growth.at_max, AtMaxMemory::EvictOldest)
     }
 
-    /// Forgets the oldest generation early.
     fn evict(&mut self) {
         self.evicted += self.generations.remove(0).keys();
     }

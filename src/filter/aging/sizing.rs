@@ -15,7 +15,7 @@ pub struct Sizing {
     pub rate: f64,
     /// Layout of a generation's first layer.
     pub layout: BloomLayout,
-    /// The growth of the filter's memory.
+    /// Settings for the growth of the filter's memory.
     pub growth: Growth,
 }
 
@@ -28,13 +28,13 @@ impl Sizing {
         Self { capacity, rate, layout: layout_for(capacity, rate * (1.0 - CHAIN_SHARE)), growth: Growth::default() }
     }
 
-    /// Sets the growth of the filter's memory.
+    /// Replaces the settings for growth. By default, slices do not adapt, and memory has no limit.
     #[must_use]
     pub const fn with_growth(self, growth: Growth) -> Self {
         Self { growth, ..self }
     }
 
-    /// Memory of all generations at capacity, in bytes.
+    /// Memory of all generations at capacity, without chained layers, in bytes.
     #[must_use]
     pub fn bytes(&self, window: Window) -> u64 {
         self.layout.bytes() * u64::from(window.slices() + 1)
@@ -76,7 +76,6 @@ impl Sizing {
         if self.growth.max_bytes.is_none_or(|most| grown.bytes(window) <= most) { grown } else { *self }
     }
 
-    /// Returns the sizing for slices of a different capacity.
     pub(super) fn resized(&self, capacity: u64) -> Self {
         if capacity == self.capacity {
             return *self;
@@ -144,8 +143,8 @@ impl kind::Sizing for Sizing {
         self.predict(window, load)
     }
 
-    /// Average of the rate while the open slice fills up, with the planned number of keys in all other slices. With `adapt`, slices have
-    /// room for more keys than planned, if `max_memory` allows that.
+    /// Average of the rate while the open slice fills up, with the planned number of keys in all other slices. With `adapt`, the layers are
+    /// larger than the planned number of keys requires, if `max_memory` allows that.
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     fn mean_rate(&self, window: Window) -> f64 {
         let (keys, layout) = (self.capacity as f64, self.steady(window).layout);

@@ -59,7 +59,6 @@ impl Layer {
         Some(layer)
     }
 
-    /// Sets the bits that are set in a layer of the same layout.
     fn add(&mut self, other: &Self) {
         self.bloom.buffer.add(&other.bloom.buffer);
         self.keys = self.keys.saturating_add(other.keys);

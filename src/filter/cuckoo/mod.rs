@@ -1,8 +1,8 @@
 //! A cuckoo filter with a generation tag in each slot: the filter that can delete keys.
 //!
-//! One table holds the keys of all slices. A slot has a fingerprint, and a tag for the slice into which the key was inserted. Compared
-//! with the queue of Bloom filters in [`super::aging`], a cuckoo filter is smaller at low rates, needs two cache misses per lookup
-//! regardless of the number of slices, and supports [`Filter::remove`]. But a rotation is one pass over the table (a few nanoseconds per
+//! One table holds the keys of all slices. A slot has a fingerprint, and a tag for the slice into which the key was inserted. Compared with
+//! the queue of Bloom filters in [`super::aging`], a cuckoo filter is smaller at low rates, needs two cache misses per lookup regardless of
+//! the number of slices, and supports [`Filter::remove`]. But each start of a slice takes a pass over the table (a few nanoseconds per
 //! slot), and changes are spread over all pages, so every checkpoint stores most pages. The filter may report an absent key as seen, but
 //! must never report an inserted key as unseen within its window, as long as only inserted keys are removed. Removing an absent key may
 //! remove a different key.
@@ -53,11 +53,9 @@ struct Layer {
 pub struct Cuckoo {
     window: Window,
     sizing: Sizing,
-    /// Number of the current slice, or `None` before the first time is known.
+    /// `None` before the first time is known.
     slice: Option<Slice>,
-    /// Tag of the current slice.
     tag: u64,
-    /// Number of keys inserted since the current slice started.
     open_keys: u64,
     /// Name of the next layer.
     names: u64,
@@ -79,7 +77,6 @@ impl Cuckoo {
         Self { window, sizing, slice: window.first_slice(), tag: 0, open_keys: 0, names: 0, layers: Vec::new() }
     }
 
-    /// Number of different tags: one for each generation that can exist at the same time.
     fn tags(&self) -> u64 {
         u64::from(self.window.slices()) + 1
     }
@@ -98,7 +95,8 @@ impl Cuckoo {
         self.copies(fingerprint).max_by_key(|copy| copy.age)
     }
 
-    /// True if no further copy of a key is inserted, because it has eight copies, or fills its buckets in one of the layers.
+    /// True if the key has as many copies as are stored: eight, or as many as its buckets in one of the layers have slots. A further
+    /// insertion then renews a copy.
     fn is_saturated(&self, fingerprint: Fingerprint) -> bool {
         let full = |layer: &Layer| {
             let place = layer.table.place(fingerprint);
@@ -107,7 +105,8 @@ impl Cuckoo {
         self.copies(fingerprint).count() >= 2 * SLOTS || self.layers.iter().any(full)
     }
 
-    /// Inserts a key into the first layer that has room, or into a new layer.
+    /// Inserts a copy of a key into the first layer that has room, or into a new layer. If the key is saturated, renews its oldest copy
+    /// instead.
     fn store(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError> {
         if let Some(oldest) = self.oldest(fingerprint).filter(|_| self.is_saturated(fingerprint)) {
             // The key has enough copies, but it must be remembered for a whole window from now on.
@@ -148,7 +147,6 @@ impl Cuckoo {
         Ok(Layer { name: self.names, depth, retired: false, limit: layout.capacity(), table })
     }
 
-    /// Memory of all layers, in bytes.
     fn bytes(&self) -> u64 {
         self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.table.layout().bytes()))
     }
@@ -222,7 +220,6 @@ fn page_id(layer: &Layer, page: usize) -> PageId {
 }
 
 impl Cuckoo {
-    /// Loads the cache lines that lookups of these keys will read.
     fn glance(&self, fingerprints: &[Fingerprint]) {
         let mut sum = 0;
         for layer in &self.layers {
@@ -388,7 +385,7 @@ pub struct Metadata {
     pub tag: u64,
     /// Number of keys inserted since the current slice started.
     pub open_keys: u64,
-    /// Number of layers created so far.
+    /// Number of layers created so far, which is the name of the next one.
     pub names: u64,
     /// Layers, in the order of their names.
     pub layers: Vec<LayerMetadata>,
@@ -432,18 +429,18 @@ pub struct LayerMetadata {
     pub buckets: u64,
     /// Bits per fingerprint.
     pub fingerprint_bits: u32,
-    /// Planned number of keys. Follows from `buckets`. Stored so that a wrong number is noticed before memory is allocated.
+    /// Planned number of keys. Follows from `buckets`. Stored so that a wrong number of buckets is noticed before memory is allocated.
     pub capacity: u64,
-    /// Number of keys at which the layer accepts no more keys.
+    /// Number of filled slots at which the layer accepts no more keys: its capacity, or less if an insertion has failed.
     pub limit: u64,
-    /// Number of keys in the layer.
+    /// Number of filled slots. A key that was inserted several times may fill up to eight.
     pub keys: u64,
     /// Number of pages that contain data, and are therefore stored.
     pub pages: u64,
 }
 
 impl LayerMetadata {
-    /// Returns the layout, or `None` if no layer can have it.
+    /// Returns the layout of the stored table, or `None` if no table can have these numbers.
     fn layout(&self, tags: u64) -> Option<TableLayout> {
         let layout = TableLayout { buckets: self.buckets, fingerprint_bits: self.fingerprint_bits, tags };
         let sane = (1..=BYTES_MAX).contains(&self.buckets)

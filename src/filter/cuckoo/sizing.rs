@@ -22,8 +22,8 @@ pub struct Sizing {
 
 impl Sizing {
     /// Sizes a filter whose window holds `keys`, with a rate of at most `rate` in (0, 1). The filter has room for one slice more than the
-    /// window, because the open slice fills up before the oldest one expires, and uses at most 95 % of its slots. Rates below
-    /// `2^(3 - 57 + t)`, where t is the number of tag bits, cannot be reached.
+    /// window, because the open slice fills up before the oldest one expires, and uses at most 95 % of its slots. Rates below about `2^(3 -
+    /// 57 + t)`, where t is the number of tag bits, cannot be reached.
     #[must_use]
     pub fn new(window: Window, keys: u64, rate: f64) -> Self {
         let slices = u64::from(window.slices());
@@ -113,7 +113,6 @@ impl kind::Sizing for Sizing {
         mean_between(most * slices / (slices + 1.0), most, |keys| layout.rate(keys))
     }
 
-    /// A lookup reads all slots of the key's two buckets.
     fn reads(&self, _window: Window) -> (u32, String) {
         let slots = 2 * SLOTS;
         (u32::try_from(slots).unwrap_or(u32::MAX), format!("2 buckets, {slots} slots"))

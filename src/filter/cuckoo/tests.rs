@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, HashMap};
 
 const FOUR: Window = Window::Time { slice_ms: 1, slices: 4 };
 
-/// Returns a filter with this number of keys, spread over all of its slices.
 fn filled(window: Window, sizing: Sizing, keys: u64, family: u64) -> Cuckoo {
     let mut filter = Cuckoo::new(window, sizing);
     for number in 0..keys {
@@ -20,8 +19,6 @@ fn filled(window: Window, sizing: Sizing, keys: u64, family: u64) -> Cuckoo {
     }
     filter
 }
-
-// ---- Sizes and rates. ----
 
 #[test]
 fn memory_matches_the_documentation() {
@@ -65,8 +62,6 @@ fn a_far_too_small_filter_forgets_nothing() {
     assert!(filter.layers.len() <= 16, "layers double: {}", filter.layers.len());
     assert_eq!(filter.usage().keys, 10_000);
 }
-
-// ---- Windows. ----
 
 #[test]
 fn a_window_by_count_keeps_its_keys() {
@@ -132,8 +127,6 @@ fn keys_of_unknown_time_belong_to_the_first_known_time() {
     assert!(!filter.contains(key(0, 0)));
 }
 
-// ---- Copies, and removing keys. ----
-
 #[test]
 fn a_key_has_at_most_eight_copies() {
     let mut filter = Cuckoo::new(FOUR, Sizing::new(FOUR, 1_000, 1e-6));
@@ -172,8 +165,6 @@ fn removing_keys_frees_slots() {
     }
     assert_eq!((filter.layers.len(), filter.usage().keys), (1, 1_000));
 }
-
-// ---- Against an exact model. ----
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -280,8 +271,6 @@ proptest! {
     }
 }
 
-// ---- Storing and restoring state. ----
-
 fn metadata(filter: &Cuckoo) -> Metadata {
     let AnyMetadata::Cuckoo(metadata) = filter.metadata() else { panic!("wrong kind") };
     metadata
@@ -291,7 +280,6 @@ fn bytes(filter: &Cuckoo) -> Vec<&[u8]> {
     filter.layers.iter().map(|layer| layer.table.buffer.bytes()).collect()
 }
 
-/// Stored pages by id, updated as by a checkpoint.
 #[derive(Default)]
 struct Store(BTreeMap<PageId, Vec<u8>>);
 
@@ -325,7 +313,6 @@ fn restored_state_is_bit_for_bit_identical_while_tables_change() {
     let (mut filter, mut store, mut most) = (Cuckoo::new(FOUR, sizing), Store::default(), 0);
     for slice in 0..16_u64 {
         filter.advance(slice.cast_signed());
-        // In two of eight slices, there are far more keys than planned, and in the others few.
         let keys = if slice % 8 < 2 { 120_000 } else { 3_000 };
         (0..keys).for_each(|number| filter.insert(key(slice, number)).unwrap());
         most = most.max(filter.layers.len());

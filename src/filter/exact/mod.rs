@@ -60,7 +60,7 @@ impl Archive for Nothing {
     }
 }
 
-/// Change of an entry since the last checkpoint.
+/// The last change of an entry since the last checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The entry was inserted with this content, which is 0 in a store without contents.
@@ -69,7 +69,6 @@ pub enum Change {
     Delete,
 }
 
-/// The fingerprints of one slice.
 #[derive(Debug)]
 struct Generation {
     id: GenerationId,
@@ -96,7 +95,7 @@ pub struct Exact {
 }
 
 impl Exact {
-    /// Creates an empty store without contents. It is in memory only until an archive is attached.
+    /// Creates an empty store without contents. Until an archive is attached, all of its fingerprints are in memory.
     #[must_use]
     pub fn new(window: Window) -> Self {
         let (slice, generations) = (window.first_slice(), VecDeque::new());
@@ -115,7 +114,6 @@ impl Exact {
         self.entry_bits != u128::MAX
     }
 
-    /// Splits a fingerprint into its entry and its content.
     const fn entry(&self, fingerprint: Fingerprint) -> (Fingerprint, u64) {
         (Fingerprint(fingerprint.0 & self.entry_bits), Fingerprint(fingerprint.0 & !self.entry_bits).high())
     }
@@ -162,7 +160,7 @@ impl Exact {
         }
     }
 
-    /// Inserts a key into the open generation.
+    /// Inserts a key into the open generation. In a window by count, first starts the next slice if the current one is full.
     ///
     /// # Errors
     /// Returns [`CapacityError::Unsaved`] if too many fingerprints wait for a checkpoint.
@@ -188,8 +186,8 @@ impl Exact {
         Ok(())
     }
 
-    /// Renews a key that is present: inserts it into the open generation, unless it is already in that generation. Returns true if the
-    /// state changed.
+    /// Renews a key: inserts it into the open generation, unless that generation already has the key with the same content. Returns true if
+    /// the state changed.
     ///
     /// # Errors
     /// Returns an error if the archive cannot be read, or there is no room. The state is then unchanged.
@@ -220,7 +218,8 @@ impl Exact {
         Ok(holders.contains(&true))
     }
 
-    /// Advances stream time to `time`, and forgets keys that have left the window.
+    /// Advances stream time to `time`, and forgets keys that have left the window. Has no effect in a window by count, and if `time` is
+    /// before the current stream time.
     pub fn advance(&mut self, time: Timestamp) {
         if let Some(slice) = self.window.slice_at(time)
             && self.slice.is_none_or(|current| slice > current)
@@ -229,7 +228,8 @@ impl Exact {
         }
     }
 
-    /// Moves to the slice that a changelog names for the keys that follow. See [`super::Filter::resume`].
+    /// Moves to the slice that a changelog names for the keys that follow. Has no effect in a window by time. See
+    /// [`super::Filter::resume`].
     pub fn resume(&mut self, slice: Slice) {
         if self.window.length_ms().is_none() && slice > self.current() {
             self.rotate(slice);
@@ -256,13 +256,13 @@ impl Exact {
         self.generations.back().filter(|newest| newest.slice == self.current())
     }
 
-    /// Returns the number of the current slice, or `None` before any time is known.
+    /// Returns the number of the current slice. `None` in a window by time until the first time is known.
     #[must_use]
     pub const fn slice(&self) -> Option<Slice> {
         self.slice
     }
 
-    /// Returns the number of keys in the open generation.
+    /// Returns the number of keys inserted into the open generation, counting repeated insertions.
     #[must_use]
     pub fn open_keys(&self) -> u64 {
         self.open().map_or(0, |open| open.keys)
@@ -274,10 +274,12 @@ impl Exact {
         self.generations.iter().map(|generation| generation.keys).sum()
     }
 
-    /// Adds the generations of another store. The caller then inserts their fingerprints with [`Exact::insert_into`].
+    /// Adds the generations of another store with the same window, without fingerprints. The caller then inserts the fingerprints with
+    /// [`Exact::insert_into`].
     ///
     /// # Errors
-    /// Returns [`MergeError`] if the windows do not match, or if the store has contents. The state is then unchanged.
+    /// Returns [`MergeError`] if the store has contents, if the window is by count, or if one of the stores has keys but no stream time.
+    /// The state is then unchanged.
     pub fn union(&mut self, other: &ExactMetadata) -> Result<(), MergeError> {
         if self.has_contents() {
             return Err(MergeError::Contents);
@@ -316,8 +318,6 @@ impl Exact {
         }
     }
 
-    // ---- Storing and restoring state: metadata, and changes since the last checkpoint. ----
-
     /// Returns the number of changes that wait for a checkpoint.
     #[must_use]
     pub const fn unsaved(&self) -> u64 {
@@ -330,8 +330,8 @@ impl Exact {
         self.generations.iter().any(|generation| generation.stored)
     }
 
-    /// Returns the changes of entries since the last checkpoint, in the order of generation ids. Within a generation, the order is
-    /// unspecified.
+    /// Returns the changes of entries since the last checkpoint. Generations are in the order of their ids. Within a generation, the order
+    /// is unspecified.
     pub fn changes_by_generation(&self) -> impl Iterator<Item = (GenerationId, impl Iterator<Item = (&Fingerprint, Change)>)> {
         self.generations.iter().map(|generation| {
             let changes = generation.changes.iter().map(|(fingerprint, &change)| (fingerprint, change));
@@ -418,7 +418,7 @@ pub struct ExactGenerationMetadata {
     pub id: GenerationId,
     /// The slice whose keys the generation contains.
     pub slice: Slice,
-    /// Number of keys inserted.
+    /// Number of keys inserted, counting repeated insertions.
     pub keys: u64,
 }
 

@@ -1,5 +1,3 @@
-//! Tests of the exact store: its metadata, its bounds, and its contents.
-
 use super::*;
 
 fn metadata(slices: &[i64]) -> ExactMetadata {

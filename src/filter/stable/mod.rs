@@ -26,7 +26,6 @@ const STEP: u64 = 6_364_136_223_846_793_005;
 struct Cells {
     layout: CellLayout,
     buffer: PagedBuffer,
-    /// Number of nonzero cells.
     filled: u64,
 }
 
@@ -37,7 +36,6 @@ pub struct Stable {
     /// Expected number of insertions until a key is forgotten. Cached, because computing it is slow.
     lifetime: f64,
     numbers: SplitMix,
-    /// Total number of keys inserted.
     keys: u64,
     /// Allocated with the first key.
     cells: Option<Cells>,
@@ -88,7 +86,7 @@ impl Cells {
         self.buffer.touch(byte + (change << shift).ilog2() as usize / 8);
     }
 
-    /// Decrements the nonzero cells among P consecutive cells, starting at `first` and wrapping around at the end.
+    /// Decrements the nonzero cells among `layout.decrements` consecutive cells, starting at `first` and wrapping around at the end.
     fn decrement(&mut self, first: u64) {
         let straight = self.layout.decrements.min(self.layout.cells - first);
         self.decrement_run(first, straight);
@@ -114,7 +112,7 @@ impl Cells {
         }
     }
 
-    /// Returns the values of consecutive cells, packed as in the buffer, starting at `first`. `lowest` has one bit for each cell to
+    /// Returns the values of consecutive cells, packed as in the buffer, starting at `first`. `lowest` has the lowest bit of each cell to
     /// return.
     fn get_run(&self, first: u64, lowest: u64) -> u64 {
         let (byte, shift) = self.at(first);
@@ -147,7 +145,8 @@ impl Stable {
     /// stored layout, regardless of the layout in `sizing`, because cells cannot be rearranged.
     ///
     /// # Errors
-    /// Returns [`MetadataError::Size`] if no filter has this size, or this machine has not enough memory for it.
+    /// Returns [`MetadataError::Size`] if no filter can have this size, if there are keys but no cells, or if this machine does not have
+    /// enough memory.
     pub fn from_metadata(sizing: Sizing, metadata: &Metadata) -> Result<Self, MetadataError> {
         let mut filter = Self { numbers: SplitMix(metadata.state), keys: metadata.keys, ..Self::new(sizing) };
         if let Some(stored) = &metadata.cells {
@@ -305,7 +304,7 @@ pub struct Metadata {
     pub state: u64,
     /// Total number of keys inserted.
     pub keys: u64,
-    /// The cells, or `None` before the first key.
+    /// The cells, or `None` before the first key is inserted.
     pub cells: Option<CellsMetadata>,
 }
 
@@ -333,13 +332,14 @@ impl kind::Metadata for Metadata {
 pub struct CellsMetadata {
     /// Number of cells.
     pub cells: u64,
-    /// Bits per cell.
+    /// Bits per cell, 1 to 4.
     pub cell_bits: u32,
-    /// Number of cells that a key sets.
+    /// Number of cells that a key sets, 1 to 32.
     pub k: u32,
     /// Number of cells that an insertion decrements.
     pub decrements: u64,
-    /// Memory of all cells, in bytes. Follows from the other numbers. Stored so that a wrong number is noticed before memory is allocated.
+    /// Memory of all cells, in bytes, with padding. Follows from the other numbers. Stored so that a wrong number is noticed before memory
+    /// is allocated.
     pub bytes: u64,
     /// Number of nonzero cells.
     pub filled: u64,

@@ -11,7 +11,6 @@ use crate::filter::{Filter, MetadataError, Prediction, Window};
 /// Maximum number of cells per key. Each of these cells costs a cache miss.
 pub(super) const K_MAX: u32 = 32;
 pub(super) const CELL_BITS_MAX: u32 = 4;
-/// Minimum memory of a sizing, in bytes.
 const BYTES_MIN: u64 = 64;
 /// Maximum memory of a filter, in bytes: 256 GiB, more than any filter needs.
 pub(super) const BYTES_MAX: u64 = 1 << 38;
@@ -32,19 +31,18 @@ pub struct CellLayout {
 }
 
 impl CellLayout {
-    /// The value to which a cell is set.
+    /// The value to which an insertion sets the cells of its key: all bits set.
     #[must_use]
     pub const fn max(self) -> u64 {
         (1 << self.cell_bits) - 1
     }
 
-    /// Memory for the cells, in bytes.
+    /// Memory for the cells, in bytes, with eight bytes of padding.
     #[must_use]
     pub fn bytes(self) -> u64 {
         self.cells.saturating_mul(u64::from(self.cell_bits)).div_ceil(8).saturating_add(PAD_BYTES)
     }
 
-    /// True if a filter can have this layout.
     pub(super) fn is_sane(self) -> bool {
         (1..=CELL_BITS_MAX).contains(&self.cell_bits)
             && (1..=K_MAX).contains(&self.k)
@@ -68,7 +66,6 @@ impl CellLayout {
         layout.is_sane().then_some(layout)
     }
 
-    /// The random process of one cell.
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
     fn process(self) -> CellProcess {
         let (m, k) = (self.cells as f64, f64::from(self.k));
@@ -115,7 +112,7 @@ struct CellProcess {
 }
 
 impl CellProcess {
-    /// Probability at the stable point that the cell is zero. This is so if its last `max` events were decrements (theorem 2 of the
+    /// Probability at the stable point that the cell is zero, which means that its last `max` events were decrements (theorem 2 of the
     /// paper).
     fn zeros(self) -> f64 {
         self.down.powi(i32::try_from(self.max).unwrap_or(i32::MAX))
@@ -139,7 +136,6 @@ impl Cell {
         Self { process, mortal: true, values }
     }
 
-    /// A cell of an empty filter.
     const fn zero(process: CellProcess) -> Self {
         Self { process, mortal: false, values: [0.0; 15] }
     }
@@ -191,14 +187,14 @@ impl Cell {
 /// Layout and seed, computed once for all partitions that share a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizing {
-    /// The layout.
+    /// Layout of the cells, and the effect of an insertion.
     pub layout: CellLayout,
     /// Initial state of the generator that selects the cells to decrement.
     pub seed: u64,
 }
 
 impl Sizing {
-    /// Sizes a filter of `bytes` (at least 64) for a false-positive rate of at most `rate`, in (0, 1).
+    /// Sizes a filter of `bytes`, which are raised to 64 if there are fewer, for a false-positive rate of at most `rate`, in (0, 1).
     ///
     /// Of all combinations of bits per cell and cells per key, selects the combination that remembers a key longest on average: for the
     /// largest expected number of insertions until any of the key's cells is zero. P is computed by the paper's formula, and rounded up.
@@ -216,7 +212,7 @@ impl Sizing {
         Self { layout: best.map_or(nearest, |(layout, _)| layout), seed: 0 }
     }
 
-    /// Memory, in bytes.
+    /// Memory of the cells, in bytes, with eight bytes of padding.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.layout.bytes()
@@ -236,7 +232,6 @@ impl Sizing {
         self.after(load * self.layout.lifetime())
     }
 
-    /// Predicts the rate and memory after a number of insertions.
     fn after(&self, insertions: f64) -> Prediction {
         let rate = if insertions.is_finite() {
             Cell::zero(self.layout.process()).pass_insertions(insertions.max(0.0)).nonzero().powi(self.layout.k.cast_signed())

@@ -7,7 +7,6 @@ use crate::key::numbered::key_of_family as key;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 
-/// Share of `asked` absent keys that are reported as seen.
 fn absent_keys_seen(filter: &Stable, asked: u64) -> f64 {
     (0..asked).filter(|&number| filter.contains(key(99, number))).count() as f64 / asked as f64
 }
@@ -19,7 +18,6 @@ fn filled(filter: &Stable) -> f64 {
     counted as f64 / cells.layout.cells as f64
 }
 
-/// Returns a filter after `load` times its lifetime in insertions, and the number of keys inserted.
 fn loaded(sizing: Sizing, load: f64) -> (Stable, u64) {
     let mut filter = Stable::new(sizing);
     let keys = (load * sizing.lifetime()) as u64;
@@ -132,14 +130,11 @@ fn a_run_of_decrements_equals_single_ones() {
     }
 }
 
-// ---- Storing and restoring state. ----
-
 fn metadata(filter: &Stable) -> Metadata {
     let AnyMetadata::Stable(metadata) = filter.metadata() else { panic!("wrong kind") };
     metadata
 }
 
-/// Updates the stored pages, and restores the filter from them.
 fn stored(filter: &mut Stable, pages: &mut BTreeMap<PageId, Vec<u8>>) -> Stable {
     for id in filter.dirty_pages() {
         let mut bytes = Vec::new();

@@ -11,7 +11,7 @@ use crate::follower::partition::{Partition, Standing};
 use crate::follower::space::Space;
 use crate::follower::watcher::Watermarks;
 use crate::key::Fingerprint;
-use crate::record::{Offset, TopicPartition};
+use crate::record::{Offset, TopicPartition, log_topic};
 use crate::runtime;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -19,16 +19,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-/// The maximum number of events per poll.
 const EVENTS: usize = 256;
 /// The longest wait for events. Stop requests and new partitions are noticed within this time.
 const WAIT: Duration = Duration::from_millis(50);
 /// The number of keys to apply while holding the write lock.
 const KEYS: usize = 64;
-/// Time between two progress lines while loading.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Applies the changelogs of all followed partitions.
 pub(super) struct Appliers<'a, T> {
     spaces: &'a [Space],
     tail: &'a T,
@@ -36,7 +33,6 @@ pub(super) struct Appliers<'a, T> {
     by_name: HashMap<TopicPartition, usize>,
 }
 
-/// The progress of a partition's changelog.
 struct PartitionApplier<'a> {
     space: &'a Space,
     shared: Arc<Partition>,
@@ -54,9 +50,7 @@ struct PartitionApplier<'a> {
     log: Option<Arc<str>>,
     /// The watermarks of an earlier request. Once everything below their end is applied, the state is current as of that request.
     awaited: Option<Watermarks>,
-    /// The status of the state, from the last record.
     standing: Standing,
-    /// The status of the reader.
     reading: Reading,
     began: Instant,
     reported: Instant,
@@ -79,7 +73,6 @@ impl<'a, T: ChangelogTail> Appliers<'a, T> {
         Self { spaces, tail, partitions: Vec::new(), by_name: HashMap::new() }
     }
 
-    /// Applies events until `stop` is set.
     pub(super) fn run(mut self, watermarks: &Receiver<Watermarks>, stop: &AtomicBool) -> Result<(), Error> {
         while !stop.load(Ordering::Relaxed) {
             for watermarks in watermarks.try_iter() {
@@ -149,13 +142,11 @@ impl<'a, T: ChangelogTail> Appliers<'a, T> {
     }
 }
 
-/// Returns an applier for an empty state.
 fn fresh(space: &Space) -> Applier {
     Applier::new(BTreeMap::new(), space.origin(), BTreeMap::new(), None, 0)
 }
 
 impl<'a> PartitionApplier<'a> {
-    /// Creates an applier that has applied nothing.
     fn new(space: &'a Space, watermarks: &Watermarks) -> Self {
         let rules = space.rules(watermarks.partitions);
         Self {
@@ -178,7 +169,6 @@ impl<'a> PartitionApplier<'a> {
         }
     }
 
-    /// Handles new watermarks of this partition.
     fn update_watermarks(&mut self, watermarks: Watermarks) {
         if self.is_another_log(&watermarks) {
             tracing::warn!(changelog = %self.changelog, "the changelog was recreated; loading it again");
@@ -301,14 +291,14 @@ impl<'a> PartitionApplier<'a> {
                 let cut = cut.ok_or(
                     "the group's offsets were reset too many times to replay the changelog; delete the changelog topic and restart the workers",
                 )?;
-                tracing::info!(changelog = %self.changelog, topic = cut.topic, offset = cut.start, "the group's offsets were reset; loading the changelog again without the records past the reset offset");
+                tracing::info!(changelog = %self.changelog, input = log_topic(&cut.topic), input_offset = cut.start, "the group's offsets were reset; loading the changelog again without the changes for input records from that offset on");
                 let mut cuts = std::mem::take(&mut self.cuts);
                 self.forget();
                 cut.add_to(&mut cuts);
                 self.cuts = cuts;
                 Ok(())
             }
-            // A follower has no checkpoint, so a gap means that the changelog was trimmed before it was read.
+            // A follower has no checkpoint, so a gap means that records of the changelog are missing.
             Outcome::Gap => {
                 self.forget();
                 Ok(())

@@ -32,7 +32,6 @@ pub(super) fn compile(wrapper: &RecordSchema, places: &Node) -> Result<AvroExtra
 /// The possible types at the place of a slot, except null.
 #[derive(Clone, Copy, Default)]
 struct End {
-    /// True if a type can be part of a key.
     is_usable: bool,
     refused: Option<Refused>,
 }
@@ -86,17 +85,17 @@ fn check(node: &Node, pointer: &mut String, ends: &BTreeMap<usize, End>, lacking
 
 #[derive(Default)]
 struct Compiler<'s> {
-    /// The types by name.
+    /// The named types, by their full names and aliases.
     names: HashMap<String, &'s Schema>,
-    /// The record types to compile, in order.
+    /// The record types to compile, in order, each with the node of the pointers that lead to it.
     records: Vec<(&'s RecordSchema, Option<&'s Node>)>,
-    /// The index of each record type in `records`.
+    /// The index of each pair in `records`.
     numbers: HashMap<(*const RecordSchema, Option<*const Node>), usize>,
     ends: BTreeMap<usize, End>,
 }
 
 impl<'s> Compiler<'s> {
-    /// Collects the names that a schema defines.
+    /// Adds the named types in a schema to `names`.
     fn define(&mut self, schema: &'s Schema) -> Result<(), SchemaError> {
         if let Some(name) = schema.name()
             && !matches!(schema, Schema::Ref { .. })
@@ -204,7 +203,7 @@ impl<'s> Compiler<'s> {
         Ok(ops)
     }
 
-    /// Compiles an operation that stores the value for the pointers that end at a node.
+    /// Compiles an operation that stores the value for the pointers that end at a node, or rejects the record because of the value's type.
     fn take(&mut self, schema: &'s Schema, node: &'s Node) -> Op {
         let kind = kind(schema);
         for &slot in &node.slots {
@@ -230,7 +229,7 @@ fn defines(schema: &Schema, name: &str) -> bool {
     schema.name().is_some_and(|own| own.as_ref() == name)
 }
 
-/// Adds an operation. Merges it with the previous operation if both skip a fixed number of bytes.
+/// Adds an operation. Leaves it out if it skips no bytes, and merges it with the previous operation if both skip a fixed number of bytes.
 fn push(ops: &mut Vec<Op>, op: Op) {
     match (ops.last_mut(), &op) {
         (_, Op::Fixed(0)) => {}
@@ -239,7 +238,6 @@ fn push(ops: &mut Vec<Op>, op: Op) {
     }
 }
 
-/// Returns the kind of a type that can be part of a key.
 pub(super) fn kind(schema: &Schema) -> Result<Kind, Refused> {
     Ok(match schema {
         Schema::Null => Kind::Null,

@@ -12,7 +12,6 @@ pub(super) struct Cursor<'a> {
     at: usize,
 }
 
-/// A block of array elements or map entries.
 #[derive(Clone, Copy)]
 pub(super) struct Block {
     pub count: usize,
@@ -130,7 +129,6 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Checks that the record ends at the current position.
     pub fn end(&self) -> Result<(), Malformed> {
         if self.at < self.record.len() {
             return Err(self.malformed("there are extra bytes after the record"));

@@ -19,9 +19,7 @@ const NESTED: usize = 8;
 /// Makes choices based on bytes. After the last byte, it always makes the first choice.
 pub struct Draw<'a> {
     bytes: &'a [u8],
-    /// Number of named types so far.
     names: usize,
-    /// Names of the record types so far.
     records: Vec<String>,
 }
 

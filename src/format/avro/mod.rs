@@ -52,9 +52,9 @@ enum Op {
     Fixed(usize),
     /// Skips a boolean.
     Boolean,
-    /// Skips a 32-bit number.
+    /// Skips a number of up to 32 bits.
     Int,
-    /// Skips a 64-bit number.
+    /// Skips a number of up to 64 bits.
     Long,
     /// Skips a length, and a string or bytes of this length.
     Sized,
@@ -76,7 +76,6 @@ enum Op {
     Refuse(&'static str),
 }
 
-/// A requested key of a map.
 #[derive(Clone, Debug)]
 struct Entry {
     key: String,
@@ -105,14 +104,12 @@ enum Kind {
 }
 
 impl AvroExtractor {
-    /// Compiles a schema for these places.
     pub(super) fn compile(schema: &Schema, places: &Places) -> Result<Self, SchemaError> {
         let wrapper = parse::parse(schema)?;
         let extractor = compile::compile(&wrapper, places.root())?;
         Ok(if places.reads_everything() { Self { whole: Some(Box::new(Whole::new(wrapper))), ..extractor } } else { extractor })
     }
 
-    /// True if no record of the schema can have the place of this slot.
     pub(super) fn lacks(&self, slot: usize) -> bool {
         self.lacking.contains(&slot)
     }

@@ -31,7 +31,6 @@ fn look<'v>(value: &'v Value, place: &str) -> Option<&'v Value> {
     look(inner, rest)
 }
 
-/// Collects all places in a value, including those of containers.
 fn places(value: &Value, place: &str, all: &mut Vec<String>) {
     match value {
         Value::Union(_, value) => return places(value, place, all),
@@ -52,7 +51,6 @@ fn places(value: &Value, place: &str, all: &mut Vec<String>) {
     all.push(place.to_owned());
 }
 
-/// True if a value can be part of a key, including null.
 fn is_usable(value: &Value) -> bool {
     !matches!(value, Value::Float(_) | Value::Double(_) | Value::Array(_) | Value::Map(_) | Value::Record(_))
 }
@@ -132,7 +130,6 @@ proptest! {
             assert!(walk.is_ok() || !usable, "{place} of {text} is rejected: {walk:?}");
             walk.is_ok()
         });
-        // A key needs at least one part.
         if chosen.is_empty() {
             return Ok(());
         }

@@ -74,7 +74,6 @@ fn bare(json: Value) -> Result<Value, SchemaError> {
     }
 }
 
-/// The attributes of logical types.
 const LOGICAL: [&str; 3] = ["logicalType", "precision", "scale"];
 
 /// Converts an object that only names a type, such as `{"type": "int"}`. If the object has no logical type, it becomes the plain name,
@@ -83,7 +82,6 @@ fn annotated(members: &mut Map<String, Value>, name: String) -> Value {
     if members.contains_key("logicalType") { kept(members, &LOGICAL, [("type", name.into())]) } else { name.into() }
 }
 
-/// Converts the definition of a type.
 fn of_kind(kind: &str, mut members: Map<String, Value>) -> Result<Value, SchemaError> {
     let mut take = |member: &str| members.remove(member).unwrap_or_default();
     let made_of = match kind {
@@ -139,7 +137,6 @@ fn marked(mut name: String) -> String {
     name
 }
 
-/// True if a field has this alias.
 pub(super) fn is_alias(field: &RecordField, name: &str) -> bool {
     let aliases = field.custom_attributes.get(ALIASES).and_then(Value::as_array);
     aliases.is_some_and(|aliases| aliases.iter().any(|alias| alias == name))

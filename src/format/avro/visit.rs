@@ -10,7 +10,6 @@ use apache_avro::schema::{RecordSchema, Schema};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-/// A schema and its named types.
 #[derive(Clone, Debug)]
 pub(super) struct Whole {
     root: Schema,

@@ -30,7 +30,6 @@ fn dead_end(side: Side, option: Option<&str>, pointer: &str, json: &str) -> Opti
     None
 }
 
-/// Returns the member or element of a container, as written.
 fn child<'j>(text: &'j str, step: &str) -> Option<&'j str> {
     let found = match text.as_bytes().first()? {
         b'{' => serde_json::from_str::<BTreeMap<Cow<'_, str>, &RawValue>>(text).ok()?.remove(step),

@@ -57,14 +57,13 @@ impl JsonExtractor {
         Self { places }
     }
 
-    /// Returns the places.
+    /// Returns the places whose values the extractor finds.
     #[must_use]
     #[inline]
     pub const fn places(&self) -> &Places {
         &self.places
     }
 
-    /// Finds the values in any JSON text, with the parser.
     fn parse<'a>(&self, json: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Result<(), serde_json::Error> {
         let mut deserializer = serde_json::Deserializer::from_slice(json);
         FieldSeed { node: self.places.root(), found }.deserialize(&mut deserializer).and_then(|()| deserializer.end())
@@ -214,7 +213,6 @@ fn scalar(text: &[u8]) -> Result<Scalar<'_>, serde_json::Error> {
     })
 }
 
-/// Decodes a quoted JSON string.
 pub(crate) fn unescape(quoted: &[u8]) -> Result<String, serde_json::Error> {
     serde_json::from_slice(quoted)
 }

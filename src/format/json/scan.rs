@@ -15,7 +15,6 @@ use crate::format::DEPTH_MAX;
 use crate::format::places::Node;
 use crate::format::scalar::Scalar;
 
-/// A text, and its structural marks.
 pub(super) struct Scan<'a, 's> {
     pub(super) json: &'a [u8],
     pub(super) bitmap: &'s StructuralBitmap,
@@ -39,7 +38,6 @@ const fn digits_first(eight: u64) -> usize {
 
 /// Each step takes the position at which an element starts, and returns the position after it.
 impl<'a> Scan<'a, '_> {
-    /// Finds the values of `root`'s pointers, or returns `None` if the scan gives up.
     pub(super) fn find(&self, root: &Node, found: &mut [Option<Scalar<'a>>]) -> Option<()> {
         let end = self.walk(self.space(0), root, found, 0)?;
         (self.space(end) == self.json.len()).then_some(())
@@ -123,7 +121,6 @@ impl<'a> Scan<'a, '_> {
         }
     }
 
-    /// Skips the separator between a field's name and its value.
     #[inline(always)]
     pub(super) fn colon(&self, at: usize) -> Option<usize> {
         let at = self.space(at);
@@ -275,7 +272,6 @@ impl<'a> Scan<'a, '_> {
         }
     }
 
-    /// True if this part of the text is UTF-8.
     #[inline(always)]
     pub(super) fn is_utf8(&self, text: &[u8]) -> bool {
         self.bitmap.is_ascii || str::from_utf8(text).is_ok()

@@ -16,12 +16,10 @@ pub(super) struct StructuralBitmap {
     blocks: Vec<u64>,
     /// Number of blocks that belong to the text.
     used: usize,
-    /// True if all bytes are ASCII.
     pub(super) is_ascii: bool,
 }
 
 impl StructuralBitmap {
-    /// Marks the special bytes of a text.
     #[inline]
     pub(super) fn index(&mut self, text: &[u8]) {
         #[cfg(target_arch = "x86_64")]
@@ -70,7 +68,7 @@ impl StructuralBitmap {
         self.blocks.resize(self.used, 0);
     }
 
-    /// Returns the position of the next marked byte, starting at this one.
+    /// Returns the position of the first marked byte at or after `at`.
     #[inline]
     pub(super) fn next(&self, at: usize) -> Option<usize> {
         let blocks = self.blocks.get(..self.used)?;

@@ -14,18 +14,17 @@ use crate::format::scalar::Scalar;
 const PIECE: usize = 16;
 /// Maximum number of pieces of a template. Longer templates are not stored.
 const PIECES_MAX: usize = 512;
-/// Maximum number of templates, one per set of requested fields.
+/// Maximum number of templates, one per set of requested fields. If there are more, all templates are discarded.
 const TEMPLATES_MAX: usize = 64;
 /// Number of texts that are read before a template is learned, because readers of only a few texts do not benefit.
 const FIRST_REST: u32 = 16;
-/// Number of texts that are read after a useless template is discarded, before a new one is learned.
+/// Number of texts that are read before the next attempt to learn a template, after a template is discarded or could not be learned.
 const REST: u32 = 4096;
 /// A template is discarded after this number of texts that do not match. Each matching text offsets [`HIT`] of these misses, because a
 /// match saves about as much time as [`HIT`] misses cost.
 const MISSES_MAX: u32 = 64;
 const HIT: u32 = 3;
 
-/// The templates of texts, by the requested fields.
 #[derive(Debug, Default)]
 pub(super) struct Templates {
     all: Vec<Template>,
@@ -36,12 +35,11 @@ pub(super) struct Templates {
 /// The bytes that similar texts have in common, and the types of the scalars in between.
 #[derive(Debug)]
 pub(super) struct Template {
-    /// Identifies the requested fields.
+    /// The id of the requested `Places`.
     of: u128,
     /// Empty while no template is known.
     pieces: Vec<Piece>,
     misses: u32,
-    /// Number of texts to read before a template is learned.
     rest: u32,
 }
 
@@ -50,7 +48,6 @@ pub(super) struct Template {
 struct Piece {
     bytes: [u8; PIECE],
     length: usize,
-    /// Mask of the used bytes.
     mask: u128,
     then: Option<ScalarKind>,
     /// Slot of the requested field with this scalar, if any.
@@ -66,7 +63,7 @@ enum ScalarKind {
 }
 
 impl Templates {
-    /// Returns the template for a set of requested fields.
+    /// Returns the template for the `Places` with this id. A new template is empty.
     pub(super) fn of(&mut self, of: u128) -> &mut Template {
         if self.all.get(self.last).is_none_or(|last| last.of != of) {
             self.last = self.number(of);
@@ -88,7 +85,6 @@ impl Templates {
 }
 
 impl Template {
-    /// Finds the values in a text with this template, or returns `None` if the text does not match.
     pub(super) fn find<'a>(&mut self, scan: &Scan<'a, '_>, found: &mut [Option<Scalar<'a>>]) -> Option<()> {
         if self.pieces.is_empty() {
             return None;
@@ -139,8 +135,8 @@ impl Template {
     }
 }
 
-/// Returns the pieces of a text, or `None` if a requested value is missing, null, a container, or a string with escapes, or if the text
-/// is too long.
+/// Returns the pieces of a text. Returns `None` if a requested value is missing, null, a container, or a string with escapes, if a field
+/// is requested twice, or if the text is too long.
 fn pieces<'a>(scan: &Scan<'a, '_>, found: &[Option<Scalar<'a>>]) -> Option<Vec<Piece>> {
     let place = |part: &[u8]| part.as_ptr().addr() - scan.json.as_ptr().addr();
     let places = found.iter().map(|value| match value {
@@ -174,7 +170,6 @@ fn pieces<'a>(scan: &Scan<'a, '_>, found: &[Option<Scalar<'a>>]) -> Option<Vec<P
     (slots == found.len()).then_some(pieces)
 }
 
-/// Adds bytes and the scalar after them. Returns `None` if there are too many pieces.
 fn push(pieces: &mut Vec<Piece>, bytes: &[u8], then: Option<ScalarKind>, slot: Option<usize>) -> Option<()> {
     if pieces.len() + bytes.len() / PIECE >= PIECES_MAX {
         return None;
@@ -195,7 +190,6 @@ fn push(pieces: &mut Vec<Piece>, bytes: &[u8], then: Option<ScalarKind>, slot: O
 }
 
 impl Piece {
-    /// True if a text starts with the piece.
     #[inline]
     fn begins(&self, text: &[u8]) -> bool {
         match text.first_chunk() {

@@ -2,7 +2,7 @@
 //!
 //! The versions in this module have all fields, but no options, because options do not affect the encoding.
 
-/// Returns the text of a file by its import path.
+/// Returns the text of a file by its import path, or `None` if this module does not have the file.
 pub(super) fn text(name: &str) -> Option<String> {
     let (package, file) = name.rsplit_once('/')?;
     let body = match package {

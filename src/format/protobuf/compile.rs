@@ -27,7 +27,7 @@ type Steps<'n, T> = Vec<(T, String, Vec<&'n Node>)>;
 #[derive(Default)]
 struct Compiler {
     plan: Plan,
-    /// The full names of the enums in the plan.
+    /// The full names of the enums in [`Plan::enums`], in the same order.
     enums: Vec<String>,
     counters: usize,
     lacking: Vec<usize>,
@@ -36,7 +36,7 @@ struct Compiler {
 }
 
 impl Compiler {
-    /// Compiles the table of a message that pointers lead through.
+    /// Compiles the table of a message that pointers lead through, and returns its index.
     fn message(&mut self, message: &MessageDescriptor, nodes: &[&Node]) -> Result<usize, SchemaError> {
         if self.trail.len() > DEPTH_MAX {
             return Err(SchemaError(format!("`{}` has more than {DEPTH_MAX} steps: use a field that is less deep", self.pointer())));
@@ -149,7 +149,7 @@ impl Compiler {
         Ok((!map.entries.is_empty()).then_some(map))
     }
 
-    /// Compiles a single value of a field.
+    /// Compiles a single value of a field. Returns `None` if no record has any of the places.
     fn value(&mut self, field: &FieldDescriptor, nodes: &[&Node]) -> Result<Option<Value>, SchemaError> {
         let slots: Box<[usize]> = nodes.iter().flat_map(|node| node.slots.iter().copied()).collect();
         if let Type::Message(message) = field.kind() {
@@ -197,7 +197,7 @@ impl Compiler {
         })
     }
 
-    /// Returns the index of an enum in the plan.
+    /// Returns the index of an enum in the plan, after adding it if it is new.
     fn symbols(&mut self, symbols: &EnumDescriptor) -> usize {
         let known = self.enums.iter().position(|name| name == symbols.full_name());
         known.unwrap_or_else(|| {
@@ -243,7 +243,6 @@ impl Compiler {
         steps
     }
 
-    /// Marks all places at and below a node as lacking.
     fn lack(&mut self, node: &Node) {
         self.lacking.extend(&below(&[node], 0..0).slots);
     }
@@ -256,7 +255,6 @@ impl Compiler {
         ))
     }
 
-    /// Returns the current position as a JSON pointer.
     fn pointer(&self) -> String {
         self.trail.iter().fold(String::new(), |pointer, step| pointer + "/" + &step.replace('~', "~0").replace('/', "~1"))
     }
@@ -276,7 +274,6 @@ fn below(nodes: &[&Node], counters: Range<usize>) -> Below {
     Below { slots: slots.into(), counters }
 }
 
-/// Returns the wire type of a single value of a field.
 fn wire(field: &FieldDescriptor) -> Wire {
     match field.kind() {
         Type::Double | Type::Fixed64 | Type::Sfixed64 => Wire::Fixed64,

@@ -44,7 +44,6 @@ impl ProtobufExtractor {
         Ok(Self { plan, lacking, whole: places.reads_everything().then_some(message) })
     }
 
-    /// True if no record can have the place of this slot, because a field of its pointer does not exist.
     pub(super) fn lacks(&self, slot: usize) -> bool {
         self.lacking.contains(&slot)
     }

@@ -18,7 +18,6 @@ impl std::fmt::Debug for Shown {
     }
 }
 
-/// Generates messages of the schema.
 fn shown(depth: u32) -> impl Strategy<Value = Shown> {
     messages(&descriptor(true), depth).prop_map(Shown)
 }
@@ -110,7 +109,6 @@ fn messages(message: &MessageDescriptor, depth: u32) -> BoxedStrategy<DynamicMes
     fields.prop_map(make).boxed()
 }
 
-/// Generates one or more places in a message.
 fn places() -> impl Strategy<Value = Vec<String>> {
     let message = descriptor(true);
     let one = vec(any::<u8>(), 12).prop_filter_map("a place that a key can be made of", move |choices| place(&message, &choices));

@@ -47,7 +47,6 @@ message Old {
 }
 "#;
 
-/// The value at a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Truth {
     Integer(i128),
@@ -104,7 +103,6 @@ pub fn place(message: &MessageDescriptor, choices: &[u8]) -> Option<String> {
     Some(format!("/{name}{key}{rest}"))
 }
 
-/// Returns the value of a message at a place.
 pub fn truth(message: &DynamicMessage, place: &str) -> Option<Truth> {
     let steps: Vec<_> = place.split('/').skip(1).collect();
     at(message, &steps)

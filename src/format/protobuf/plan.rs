@@ -13,7 +13,6 @@ const DENSE_MAX: u32 = 64;
 /// Marks a number in the dense index that has no field.
 const NONE: u32 = u32::MAX;
 
-/// All tables of a walk.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
     pub(super) messages: Vec<Table>,
@@ -35,7 +34,7 @@ pub(super) struct Table {
     dense: Box<[u32]>,
     /// Larger field numbers and their indexes in `fields`, in order.
     sparse: Box<[(u32, u32)]>,
-    /// Default values for fields that are not on the wire.
+    /// Default values for fields that are not on the wire, and the slots of these fields.
     pub(super) defaults: Box<[(Constant, Box<[usize]>)]>,
 }
 
@@ -62,7 +61,6 @@ impl Table {
         if number < DENSE_MAX { self.present >> number & 1 == 1 } else { !self.sparse.is_empty() }
     }
 
-    /// Returns the field with this number, if it is relevant.
     #[inline]
     pub(super) fn field(&self, number: u32) -> Option<&Field> {
         let place = if number < DENSE_MAX {
@@ -74,7 +72,6 @@ impl Table {
     }
 }
 
-/// A relevant field.
 #[derive(Clone, Debug)]
 pub(super) struct Field {
     /// The wire type of a single value.
@@ -98,11 +95,9 @@ pub(super) enum Shape {
         /// The requested elements by index.
         elements: Box<[(u32, Value)]>,
     },
-    /// Some entries of a map.
     Map(Box<Map>),
 }
 
-/// A map with requested entries.
 #[derive(Clone, Debug)]
 pub(super) struct Map {
     pub(super) key: Kind,
@@ -115,7 +110,6 @@ pub(super) struct Map {
     pub(super) entries: Box<[Entry]>,
 }
 
-/// A requested entry of a map.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) key: Constant,
@@ -139,7 +133,6 @@ pub(super) enum Value {
     Group(usize),
 }
 
-/// The type of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Bool,
@@ -195,7 +188,6 @@ impl Symbols {
         place.map_or_else(|_| Scalar::Integer(number.into()), |place| Scalar::String(self.0[place].1.as_bytes()))
     }
 
-    /// Returns the symbol of a number, or the number itself, as a constant.
     pub(super) fn constant(&self, number: i32) -> Constant {
         match self.scalar(number) {
             Scalar::String(symbol) => Constant::Text(symbol.into()),

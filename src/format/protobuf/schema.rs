@@ -17,14 +17,11 @@ use protox::file::{File, FileResolver as _, GoogleFileResolver};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
-/// Maximum number of files of a schema.
 const FILES_MAX: usize = 1_000;
 /// The name of the schema's own file, which no import can have.
 const OWN: &str = ".";
-/// Maximum number of names in an error message.
 const NAMES_MAX: usize = 8;
 
-/// Files by their import paths.
 type Files = BTreeMap<String, FileDescriptorProto>;
 
 /// The linked schema, computed on first use. Comparisons of schemas ignore it, because it follows from the other fields of [`Schema`].
@@ -74,7 +71,6 @@ fn first(own: &FileDescriptor) -> Result<MessageDescriptor, SchemaError> {
     own.messages().next().ok_or_else(|| SchemaError("the schema has no message".to_owned()))
 }
 
-/// Lists the messages of a file for an error message.
 fn names(own: &FileDescriptor) -> String {
     let all = own.messages().len();
     let mut names: Vec<_> = own.messages().take(NAMES_MAX).map(|message| format!("`{}`", message.full_name())).collect();

@@ -29,7 +29,6 @@ fn schema(body: Body, references: Vec<(&str, Body)>) -> Schema {
     Schema::new(Format::Protobuf, body, references.collect())
 }
 
-/// Returns the full name of the message type, or the error.
 fn meant(schema: &Schema, message: Message<'_>) -> String {
     match schema::message(schema, message) {
         Ok(message) => message.full_name().to_owned(),

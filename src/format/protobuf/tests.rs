@@ -12,7 +12,6 @@ fn compile(text: &str, places: &[&str]) -> Result<ProtobufExtractor, SchemaError
     ProtobufExtractor::compile(&schema(text), Message::First, &key)
 }
 
-/// Returns the values at the places, for a proto3 message with these fields.
 fn find(fields: &str, places: &[&str], record: &[u8]) -> Result<Vec<Option<String>>, Malformed> {
     find_in(&format!("syntax = \"proto3\"; message M {{ {fields} }}"), places, record)
 }
@@ -33,7 +32,6 @@ fn shown(scalar: Scalar<'_>) -> String {
     }
 }
 
-/// Returns the value at a place of a record, or the error.
 fn one(fields: &str, place: &str, record: &[u8]) -> String {
     match find(fields, &[place], record) {
         Ok(found) => found[0].clone().unwrap_or_else(|| "none".to_owned()),

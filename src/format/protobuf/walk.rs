@@ -8,7 +8,6 @@ use super::plan::{Below, Constant, Field, Kind, Map, Plan, Shape, Value};
 use super::wire::{Reader, Wire};
 use crate::format::{Malformed, Scalar};
 
-/// The state of a walk.
 pub(super) struct Finder<'f, 'a> {
     plan: &'a Plan,
     found: &'f mut [Option<Scalar<'a>>],
@@ -77,7 +76,6 @@ impl<'f, 'a> Finder<'f, 'a> {
         }
     }
 
-    /// Walks the next element of a repeated field.
     fn element(
         &mut self,
         counter: usize,

@@ -53,7 +53,6 @@ impl<'a> Reader<'a> {
         Malformed { offset: self.at.saturating_sub(back), what }
     }
 
-    /// Takes a varint of up to 64 bits.
     #[inline]
     pub(super) fn varint(&mut self) -> Result<u64, Malformed> {
         match self.bytes.get(self.at) {
@@ -65,7 +64,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes a varint of several bytes.
     fn long_varint(&mut self) -> Result<u64, Malformed> {
         /// Maximum number of bytes of a varint. The tenth byte has only the last of 64 bits.
         const BYTES_MAX: usize = 10;
@@ -102,7 +100,6 @@ impl<'a> Reader<'a> {
         if tag >> 3 == 0 { Err(wrong("a field number is 0")) } else { Ok((tag >> 3, wire)) }
     }
 
-    /// Takes this number of bytes.
     #[inline]
     pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let bytes = self.bytes[self.at..].first_chunk().ok_or_else(|| self.malformed(0, "the message ends within a number"))?;
@@ -125,7 +122,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes a length and this number of bytes.
     #[inline]
     pub(super) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
         let nested = self.nested()?;
@@ -173,7 +169,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Skips the value of a field.
     #[inline]
     pub(super) fn skip(&mut self, number: u32, wire: Wire) -> Result<(), Malformed> {
         match wire {

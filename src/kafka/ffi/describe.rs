@@ -35,7 +35,6 @@ impl<T> Drop for Owned<T> {
     }
 }
 
-/// A topic as the brokers describe it.
 pub(in crate::kafka) struct Described {
     /// The id, in the format of Kafka's tools. Brokers before Kafka 2.8 return none.
     pub(in crate::kafka) id: Option<String>,
@@ -58,7 +57,8 @@ impl Described {
     }
 }
 
-/// Returns the ids of topics, in the format of Kafka's tools. All topics must exist. Brokers before Kafka 2.8 return no ids.
+/// Returns the ids of topics by name, in the format of Kafka's tools. Returns an error if a topic does not exist. Brokers before Kafka 2.8
+/// return no ids.
 pub(in crate::kafka) fn topic_ids<C: ClientContext>(
     client: &Client<C>,
     topics: &[&str],
@@ -68,7 +68,7 @@ pub(in crate::kafka) fn topic_ids<C: ClientContext>(
     Ok(described.into_iter().filter_map(|(name, topic)| Some((name, topic.id?))).collect())
 }
 
-/// Describes topics. All topics must exist.
+/// Describes topics, by name. Returns an error if a topic does not exist.
 pub(in crate::kafka) fn describe_topics<C: ClientContext>(
     client: &Client<C>,
     topics: &[&str],

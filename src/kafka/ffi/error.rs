@@ -1,4 +1,4 @@
-//! Errors of librdkafka's transaction calls.
+//! Errors of librdkafka's calls that return an `rd_kafka_error_t`. Most of them are transaction calls.
 //!
 //! Owns a copy of the error. Must never decide how to handle it.
 
@@ -7,7 +7,6 @@ use rdkafka::error::RDKafkaErrorCode;
 use std::fmt;
 use std::ptr::NonNull;
 
-/// The error of a failed transaction call.
 #[derive(Debug)]
 pub(in crate::kafka) struct TransactionError {
     pub(in crate::kafka) code: RDKafkaErrorCode,
@@ -15,7 +14,6 @@ pub(in crate::kafka) struct TransactionError {
     pub(in crate::kafka) is_fatal: bool,
     /// True if the same call may succeed later.
     pub(in crate::kafka) may_repeat: bool,
-    /// True if the transaction must be aborted.
     pub(in crate::kafka) must_abort: bool,
     words: String,
 }

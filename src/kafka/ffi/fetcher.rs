@@ -45,7 +45,7 @@ impl Drop for Partition {
 }
 
 impl<C: ConsumerContext + 'static> Fetcher<C> {
-    /// Takes over a consumer that has not started reading.
+    /// Takes over a consumer that has not started reading. Returns `None` if librdkafka has no queue for it.
     pub(in crate::kafka) fn new(mut consumer: LoggedIn<BaseConsumer<C>>) -> Option<Self> {
         let client = consumer.client().native_ptr();
         // SAFETY: the client is alive. We own both references, and drop them before the consumer.
@@ -84,12 +84,11 @@ impl<C: ConsumerContext + 'static> Fetcher<C> {
         Ok(())
     }
 
-    /// Stops forwarding all partitions for which `keep` returns `false`.
     pub(in crate::kafka) fn retain(&self, keep: impl Fn(&TopicPartition) -> bool) {
         self.partitions.borrow_mut().retain(|partition| keep(&partition.of));
     }
 
-    /// Appends up to `count` messages to `into`. If there are none, waits for a message or another event.
+    /// Appends up to `count` messages to `into`. If there are none, waits up to `wait` for a message or another event.
     pub(in crate::kafka) fn take<'a>(&'a self, count: usize, wait: Duration, into: &mut Vec<Message<'a>>) {
         if self.forwarded.get().elapsed() > FORWARD_INTERVAL {
             self.partitions.borrow().iter().for_each(|partition| partition.queue.forward(Some(&self.records)));
@@ -140,7 +139,6 @@ impl<C: ConsumerContext + 'static> Fetcher<C> {
         (answer == rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR && high >= 0).then_some(high)
     }
 
-    /// The consumer's group metadata.
     pub(in crate::kafka) fn group(&self) -> Option<GroupMetadata> {
         GroupMetadata::of(&self.consumer)
     }
@@ -160,7 +158,6 @@ pub struct GroupMetadata(NonNull<rd::rd_kafka_consumer_group_metadata_t>);
 unsafe impl Send for GroupMetadata {}
 
 impl GroupMetadata {
-    /// Copies the group metadata of a consumer.
     pub(in crate::kafka) fn of<C: ConsumerContext + 'static>(consumer: &BaseConsumer<C>) -> Option<Self> {
         // SAFETY: the client is alive, and we own the result.
         NonNull::new(unsafe { rd::rd_kafka_consumer_group_metadata(consumer.client().native_ptr()) }).map(Self)

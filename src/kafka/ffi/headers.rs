@@ -9,17 +9,14 @@ use std::ffi::CStr;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-/// Headers of a message to be produced.
 pub(in crate::kafka) struct Headers(NonNull<rd::rd_kafka_headers_t>);
 
 impl Headers {
-    /// Creates an empty list with room for `count` headers.
     pub(in crate::kafka) fn with_room(count: usize) -> Option<Self> {
         // SAFETY: the call creates a list, which we own.
         NonNull::new(unsafe { rd::rd_kafka_headers_new(count) }).map(Self)
     }
 
-    /// Copies the headers of a message, if it has any.
     pub(in crate::kafka) fn copied(message: &Message<'_>) -> Option<Self> {
         // SAFETY: the list lives as long as its message, and we own the copy.
         NonNull::new(unsafe { rd::rd_kafka_headers_copy(message.header_list()?.as_ptr()) }).map(Self)

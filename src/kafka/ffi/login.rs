@@ -26,7 +26,6 @@ pub(in crate::kafka) struct LoggedIn<T> {
     client: T,
 }
 
-/// A librdkafka client.
 pub(in crate::kafka) trait Native {
     /// Returns the pointer to the client, which stays the same for the client's whole life.
     fn native(&self) -> *mut rd::rd_kafka_t;

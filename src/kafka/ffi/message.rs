@@ -29,12 +29,10 @@ impl Message<'_> {
         self.message.as_ptr()
     }
 
-    /// True if the message is an error, not a record.
     pub(in crate::kafka) fn is_error(&self) -> bool {
         self.get().err != rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR
     }
 
-    /// The error code and librdkafka's description, if the message is an error.
     pub(in crate::kafka) fn error(&self) -> Option<(RDKafkaErrorCode, String)> {
         // In an error, librdkafka puts the description into the value.
         let description = || String::from_utf8_lossy(self.value().unwrap_or_default()).into_owned();

@@ -1,5 +1,5 @@
-//! Direct calls of librdkafka for the code that runs for every record. There, rdkafka's wrappers would cost more CPU time than the
-//! Kafka client itself.
+//! Direct calls of librdkafka: for the code that runs for every record, where rdkafka's wrappers would cost more CPU time than the Kafka
+//! client itself, and for functions that rdkafka does not wrap.
 //!
 //! Owns the only `unsafe` code of `kafka`, behind safe interfaces. Must never decide how to handle a failure: `source` and `sink` do.
 //!
@@ -60,7 +60,6 @@ const unsafe fn bytes<'a>(bytes: *const c_void, len: usize) -> Option<&'a [u8]> 
     Some(unsafe { std::slice::from_raw_parts(bytes.cast(), len) })
 }
 
-/// Converts bytes to librdkafka's pointer and length.
 fn raw(bytes: Option<&[u8]>) -> (*mut c_void, usize) {
     bytes.map_or((std::ptr::null_mut(), 0), |bytes| (bytes.as_ptr().cast_mut().cast(), bytes.len()))
 }

@@ -20,7 +20,6 @@ use std::time::{Duration, Instant};
 
 /// The longest wait within a flush before events are handled.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Maximum number of events to handle per call.
 const EVENTS_MAX: usize = 10_000;
 /// Timeout of a request for a topic's partitions. The timeout is short, because each attempt to write to an unknown partition repeats the
 /// request.
@@ -34,7 +33,6 @@ pub(in crate::kafka) trait Reports: ClientContext {
     const WATCHED: usize;
     /// Called when a record with the tag `WATCHED` was written.
     fn written(&self, topic: &str, partition: i32, offset: i64);
-    /// Called when a record was not written.
     fn failed(&self, undelivered: &Undelivered<'_>);
     /// Called when a broker answered a request, except for requests that set up a connection.
     fn answered(&self);
@@ -45,7 +43,6 @@ pub(in crate::kafka) trait Reports: ClientContext {
     fn request_answered(&self);
 }
 
-/// A record that was not written.
 pub(in crate::kafka) struct Undelivered<'a> {
     pub(in crate::kafka) tag: usize,
     pub(in crate::kafka) topic: &'a str,
@@ -56,7 +53,6 @@ pub(in crate::kafka) struct Undelivered<'a> {
     pub(in crate::kafka) reason: &'a str,
 }
 
-/// A record to be produced.
 pub(in crate::kafka) struct ProducerRecord<'a> {
     pub(in crate::kafka) topic: &'a str,
     pub(in crate::kafka) partition: Option<i32>,
@@ -69,14 +65,12 @@ pub(in crate::kafka) struct ProducerRecord<'a> {
     pub(in crate::kafka) tag: usize,
 }
 
-/// The time of a record.
 #[derive(Clone, Copy)]
 pub(in crate::kafka) enum Timestamped {
-    /// A fixed time, in milliseconds.
+    /// A fixed time, in milliseconds since the epoch.
     At(i64),
     /// The time of this machine's clock when librdkafka accepts the record.
     Now,
-    /// No time.
     Never,
 }
 
@@ -115,7 +109,6 @@ impl Drop for Topic {
 unsafe impl Send for Topic {}
 
 impl<C: Reports> Producer<C> {
-    /// Creates a producer. It has not connected to a broker yet.
     pub(in crate::kafka) fn new(config: &ClientConfig, oauth: Option<&OAuth>, context: C) -> Result<Self, KafkaError> {
         let mut config = config.clone();
         config.set("delivery.report.only.error", "true");
@@ -136,7 +129,6 @@ impl<C: Reports> Producer<C> {
         self.client.context()
     }
 
-    /// Copies a record to librdkafka's queue.
     #[expect(clippy::inline_always, reason = "a call would copy all fields of each written record twice")]
     #[inline(always)]
     pub(in crate::kafka) fn send(&self, record: &mut ProducerRecord<'_>) -> Result<(), RDKafkaErrorCode> {
@@ -292,8 +284,9 @@ impl<C: Reports> Drop for Producer<C> {
     }
 }
 
-/// Called by librdkafka while it creates a client. Registers callbacks for each broker response, and for each record that was written or
-/// rejected. The callbacks run on the thread that receives the response, because the broker's error message exists only there.
+/// Called by librdkafka while it creates a client. Registers callbacks for each request that is sent, each response, and each record that
+/// was written or rejected. The callbacks run on the thread that receives the response, because the broker's error message exists only
+/// there.
 unsafe extern "C" fn created<C: Reports>(
     client: *mut rd::rd_kafka_t,
     _: *const rd::rd_kafka_conf_t,
@@ -317,7 +310,6 @@ const OF_CONNECTING: [i16; 3] = [17, 18, 36];
 /// most one of these requests is unanswered, unless librdkafka sends a request again.
 const OF_ONE_TRANSACTION: [i16; 2] = [26, 28];
 
-/// Called after each request was sent.
 unsafe extern "C" fn sent<C: Reports>(
     client: *mut rd::rd_kafka_t,
     _: c_int,
@@ -402,7 +394,6 @@ fn last_error() -> RDKafkaErrorCode {
     unsafe { rd::rd_kafka_last_error() }.into()
 }
 
-/// Converts a syslog level.
 const fn severity(level: c_int) -> RDKafkaLogLevel {
     match level {
         ..=0 => RDKafkaLogLevel::Emerg,

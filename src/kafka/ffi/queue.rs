@@ -5,7 +5,6 @@
 use rdkafka::bindings as rd;
 use std::ptr::NonNull;
 
-/// A reference to a queue.
 pub(super) struct Queue(NonNull<rd::rd_kafka_queue_t>);
 
 // SAFETY: a queue has its own lock, and any thread may call librdkafka's functions on it.
@@ -26,7 +25,6 @@ impl Queue {
         self.0.as_ptr()
     }
 
-    /// The number of events in the queue.
     pub(super) fn len(&self) -> usize {
         // SAFETY: the queue is alive.
         unsafe { rd::rd_kafka_queue_length(self.ptr()) }

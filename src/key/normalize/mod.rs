@@ -72,7 +72,7 @@ impl fmt::Display for Normalizer {
 pub struct Normalizers(Vec<Normalizer>);
 
 impl Normalizers {
-    /// Sorts the steps, and merges equal steps.
+    /// Sorts the steps, and removes duplicates. All [`Normalizer::Url`] steps become one step with the parameters of all of them.
     #[must_use]
     pub fn new(mut steps: Vec<Normalizer>) -> Self {
         let mut dropped: Vec<String> = Vec::new();
@@ -91,7 +91,8 @@ impl Normalizers {
         Self(steps)
     }
 
-    /// Normalizes the encoded value of a part.
+    /// Normalizes the encoded value of a part. Null, containers, digests, and bytes that are not UTF-8 stay unchanged. So do numbers and
+    /// booleans without [`Normalizer::ToString`].
     pub(super) fn apply<'v>(&self, (tag, bytes): (Tag, Cow<'v, [u8]>)) -> (Tag, Cow<'v, [u8]>) {
         let is_text = match tag {
             Tag::Bytes => true,

@@ -1,6 +1,8 @@
-//! Timestamps in the format of RFC 3339.
+//! Timestamps in the format of RFC 3339, and common variants: a space instead of `T`, a comma before the fraction, and zones such as
+//! `+0100` and `+01`.
 
-/// Converts a timestamp to UTC, and removes trailing zeros from its fraction. Returns `None` if a text is not a timestamp with a zone.
+/// Converts a timestamp to UTC, and removes trailing zeros from its fraction. Returns `None` if a text is not a timestamp with a zone, or
+/// if its year in UTC is not between 0 and 9999.
 pub(super) fn utc(text: &str) -> Option<String> {
     let (seconds, fraction) = instant(text)?;
     let (year, month, day) = date(seconds.div_euclid(86_400));
@@ -81,7 +83,7 @@ const fn days(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
-/// Returns the date that is a number of days from 1970-01-01.
+/// Returns the year, month, and day of the date that is a number of days after 1970-01-01.
 const fn date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);

@@ -22,7 +22,6 @@ pub(super) struct Extractors {
     pub(super) none: Extractor,
 }
 
-/// A frame, and the extractor for the schema that the frame names.
 #[derive(Debug)]
 pub(super) struct Known {
     head: Box<[u8]>,
@@ -44,7 +43,7 @@ impl<'a> Opened<'a> {
 }
 
 impl Extractors {
-    /// Removes the frame from a key or value, and finds or compiles the extractor.
+    /// Removes the frame from a key or value, and finds or compiles the extractor for the schema that the frame names.
     pub(super) fn open<'a>(
         &mut self,
         side: Side,
@@ -80,14 +79,13 @@ impl Extractors {
         }
     }
 
-    /// Returns the source from which the parts of a key are read.
     pub(super) fn source(&self, side: Side, format: &RecordFormat, opened: Opened<'_>) -> Result<Source<'_, Extractor>, NoKey> {
         let extractor = self.extractor(opened.number).map_err(|error| invalid(side, Reason::UnknownSchema, error))?;
         let is_json = matches!(format.format, Format::Json | Format::JsonSchema);
         Ok(Source { extractor, is_json, is_framed: format.is_framed() })
     }
 
-    /// Compiles an extractor for the schema of a frame, and returns the extractor's index.
+    /// Compiles the extractor for a frame, adds it to the cache, and returns its index.
     fn compile(&mut self, side: Side, format: &RecordFormat, places: &Places, head: &[u8], schemas: &dyn Schemas) -> Result<usize, NoKey> {
         let extractor = if let Format::Json | Format::JsonSchema = format.format {
             Ok(Extractor::json(places.clone()))
@@ -110,7 +108,8 @@ fn compiled(schema: &Schema, message: Message<'_>, places: &Places) -> Result<Ex
     Extractor::compile(schema, message, places).map_err(|error| error.to_string())
 }
 
-/// Compiles an extractor for the schema that a frame names.
+/// Compiles an extractor for the schema that a frame names. Callers cache the inner error, which is a property of the schema. They do not
+/// cache the outer error, because the registry may know the schema later.
 fn named(side: Side, format: Format, places: &Places, head: &[u8], schemas: &dyn Schemas) -> Result<Result<Extractor, String>, NoKey> {
     let broken = || invalid(side, Reason::Malformed, "has a frame that cannot be read");
     let Head { schema: id, indexes } = Head::of(format, head).ok_or_else(broken)?;
@@ -122,12 +121,11 @@ fn named(side: Side, format: Format, places: &Places, head: &[u8], schemas: &dyn
     let extractor = if schema.format == format {
         compiled(&schema, Message::Indexes(&indexes), places)
     } else {
-        Err(format!("it is a schema for {}, not for {format}", schema.format))
+        Err(format!("it is a schema for {}, not for {format}; set {side}_format to the format of the schema", schema.format))
     };
     Ok(extractor.map_err(|error| format!("has schema {id}, which cannot be used: {error}")))
 }
 
-/// Returns the error for a key or value without the frame that its format requires.
 fn unframed(side: Side, text: &[u8], what: &str) -> NoKey {
     match disguise(side, text) {
         Some(disguise) => invalid(side, Reason::Malformed, &format!("does not begin with the frame of a schema registry: {disguise}")),
@@ -139,7 +137,6 @@ pub(super) fn invalid(side: Side, reason: Reason, what: &str) -> NoKey {
     NoKey::Invalid(Box::new(Invalid { reason, message: format!("the record {side} {what}") }))
 }
 
-/// Returns the value of the last header with this name.
 pub(super) fn header<'a>(record: &Record<'a>, name: &str) -> Option<&'a [u8]> {
     record.headers.iter().rev().find(|(header, _)| *header == name).and_then(|(_, value)| *value)
 }

@@ -12,7 +12,7 @@ use crate::format::{Formats, KEY_HEADER, Scalar, Schemas, Side, VALUE_HEADER};
 use crate::record::{Reason, Record};
 
 impl Predicate {
-    /// True if the predicate holds for a record. `extractors` are the extractors of the predicate's field.
+    /// True if the predicate holds for a record. `extractors` caches the extractors for the predicate's field.
     ///
     /// # Errors
     /// Returns [`NoKey`] if the predicate tests a field of a key or value that cannot be read, or whose schema is not known yet.
@@ -54,7 +54,7 @@ impl Predicate {
 }
 
 impl Test {
-    /// True if the value of a header or record key passes the test. `None` is null.
+    /// `None` is a header whose value is null.
     fn accepts(&self, value: Option<&[u8]>) -> bool {
         match self {
             Self::Exists => true,
@@ -62,7 +62,7 @@ impl Test {
         }
     }
 
-    /// True if the value of a field passes the test.
+    /// `None` is a missing field.
     fn accepts_scalar(&self, found: Option<Scalar<'_>>) -> bool {
         match self {
             Self::Exists => !matches!(found, None | Some(Scalar::Null)),

@@ -18,10 +18,10 @@ use crate::record::{Invalid, Reason, Record, Timestamp};
 use extractors::{Extractors, Opened, header, invalid};
 use std::borrow::Cow;
 
-/// The reason why a record has no key.
+/// The reason why [`Reader::read`] returns no key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoKey {
-    /// The record is invalid.
+    /// The record has no key, content, or time, for this reason.
     Invalid(Box<Invalid>),
     /// The record needs this schema, which was requested and has not arrived yet.
     Awaits(SchemaId),
@@ -38,7 +38,7 @@ impl From<Box<Invalid>> for NoKey {
 /// The locations of everything in a topic's records that a verdict depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordSpec<'t> {
-    /// The key.
+    /// The parts of the key, and the hash function.
     pub key: &'t KeySpec,
     /// The parts to compare with the previous record of the key, if only changed records are emitted.
     pub content: Option<&'t KeySpec>,
@@ -48,7 +48,7 @@ pub struct RecordSpec<'t> {
     pub retract: Option<&'t Predicate>,
     /// The time of the event, or `None` for Kafka's timestamp.
     pub time: Option<&'t EventTime>,
-    /// The formats of keys and values.
+    /// The formats and encodings of record keys and values.
     pub formats: &'t Formats,
 }
 
@@ -71,7 +71,7 @@ impl<'t> RecordSpec<'t> {
 pub struct KeyedRecord {
     /// The fingerprint of the record's key, combined with the content if content is compared.
     pub fingerprint: Fingerprint,
-    /// True if the record retracts its key.
+    /// True if [`RecordSpec::retract`] holds.
     pub retracts: bool,
     /// The time that the window uses, if the record has one.
     pub time: Option<Timestamp>,
@@ -82,7 +82,7 @@ pub struct KeyedRecord {
 pub struct Reader {
     key: Extractors,
     value: Extractors,
-    /// The extractors of each predicate of `when`.
+    /// By the index of the predicate in [`RecordSpec::when`].
     when: Vec<Extractors>,
     retract: Extractors,
     time: Extractors,
@@ -100,28 +100,26 @@ struct ContentReader {
     counts: ContentCounts,
 }
 
-/// Counts of record contents that were read. Records without a value are not counted.
+/// Counts of record contents that were read. If the content is in the value, tombstones are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContentCounts {
-    /// The number of contents.
+    /// The number of contents, with or without parts.
     pub read: u64,
     /// The number of contents in which at least one part is neither missing nor null.
     pub with_parts: u64,
 }
 
-/// The content of a record without a value.
+/// The content of a tombstone, if the content is in the value.
 const NO_VALUE: Fingerprint = Fingerprint(0);
 /// The content of a record whose parts are all null or missing.
 const NOTHING: Fingerprint = Fingerprint(1);
 
 impl Reader {
-    /// Returns the number of bytes of values that were decoded so far.
     #[cfg(feature = "worker")]
     pub(crate) const fn decoded_bytes(&self) -> u64 {
         self.decoded.total
     }
 
-    /// Returns the counts of contents since the last call.
     #[cfg(feature = "worker")]
     pub(crate) fn take_content_counts(&mut self) -> ContentCounts {
         std::mem::take(&mut self.content.counts)
@@ -150,7 +148,6 @@ impl Reader {
         }
     }
 
-    /// Computes the fingerprint of the content of a record.
     fn content(&mut self, spec: &KeySpec, formats: &Formats, record: &Record<'_>, schemas: &dyn Schemas) -> Result<Fingerprint, NoKey> {
         let encodings = &formats.value().encodings;
         let value = match record.value.filter(|_| spec.reads_value() && !encodings.is_empty()) {
@@ -191,7 +188,8 @@ impl Reader {
         self.complete(fingerprint, spec, record, timestamp, scratch, schemas)
     }
 
-    /// Reads a record whose value is encoded. Decodes the value once, and only if the key, a predicate, or the time needs the value.
+    /// Reads a record whose value is encoded. Decodes the value at most once for the key, the predicates, and the time, and only if one of
+    /// them needs the value.
     #[inline(never)]
     fn read_encoded(
         &mut self,
@@ -264,7 +262,7 @@ impl Reader {
         selected
     }
 
-    /// Adds the time to a fingerprint, and whether the record retracts its key.
+    /// Adds the time to a fingerprint, and the result of the `retract` predicate.
     #[inline]
     fn complete(
         &mut self,
@@ -302,7 +300,7 @@ impl Reader {
         self.read(spec, record, None, scratch, schemas).map(|keyed| keyed.fingerprint)
     }
 
-    /// Computes the fingerprint of a record's key. The value is already decoded.
+    /// The value of `record` must already be decoded.
     fn fingerprint_of(
         &mut self,
         spec: &KeySpec,
@@ -314,7 +312,6 @@ impl Reader {
         fingerprint_of(spec, (&mut self.key, &mut self.value), formats, record, scratch, schemas)
     }
 
-    /// Returns the time that the window uses. `timestamp` is Kafka's timestamp of the record.
     fn time(
         &mut self,
         time: Option<&EventTime>,
@@ -370,7 +367,7 @@ impl Reader {
     }
 }
 
-/// Computes the fingerprint of a record's key or content. The value is already decoded.
+/// Computes the fingerprint of a record's key or content. The value of `record` must already be decoded.
 #[inline]
 fn fingerprint_of(
     spec: &KeySpec,
@@ -434,8 +431,8 @@ impl ValueReader {
         field::text(extractor, opened.text?, &mut self.scratch.buffers).ok()?
     }
 
-    /// Decodes a value, and removes its frame. An invalid value is returned unchanged. Returns `None` if the schema of the value was
-    /// requested and has not arrived yet.
+    /// Decodes a value, and removes its frame. If the encoding or the frame is invalid, the bytes stay as they are. Returns `None` if the
+    /// schema of the value was requested and has not arrived yet.
     pub fn open<'a>(
         &'a mut self,
         format: &RecordFormat,

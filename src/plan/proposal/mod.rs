@@ -18,36 +18,31 @@ use std::time::Duration;
 
 /// A field can be part of a key only if at most one in this number of records lacks it.
 const MISSING_MAX: usize = 100;
-/// Maximum number of candidates that are shown.
 const SHOWN_MAX: usize = 8;
 /// Window lengths to which a window is rounded up, in seconds.
 const WINDOWS: [u64; 12] = [1, 10, 60, 300, 900, 3_600, 21_600, 86_400, 259_200, 604_800, 2_592_000, 7_776_000];
 
-/// A possible key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
     /// The key, as written in the configuration.
     pub key: String,
-    /// Number of distinct keys.
     pub distinct: u64,
     /// Number of records whose key occurred before.
     pub repeats: u64,
     /// Number of duplicates that differ from the previous record with their key.
     pub conflicts: u64,
-    /// Conflicts divided by duplicates.
     pub conflict_share: f64,
-    /// Fields in which duplicates differ, most frequent first.
+    /// At most three fields in which conflicting duplicates differ, most frequent first.
     pub differ_in: Vec<String>,
 }
 
-/// A configuration that fits a recorded stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Proposal {
     /// Number of records examined, from the start of the stream.
     pub records: u64,
     /// True if the stream has more records than were examined.
     pub is_cut: bool,
-    /// The field that was used as the record time because none was given.
+    /// The field that was used as the record time because neither the format nor the caller names one.
     pub time: Option<String>,
     /// Possible keys, best first.
     pub candidates: Vec<Candidate>,
@@ -56,16 +51,13 @@ pub struct Proposal {
     /// Number of records that lack the first candidate.
     #[serde(default)]
     pub without_key: u64,
-    /// Proposed window, in milliseconds.
     pub window_ms: Option<u64>,
-    /// Number of keys in a window.
+    /// Proposed capacity of the whole topic: the keys in a window plus a quarter, rounded up to two digits, and at least 1,000.
     pub capacity: Option<u64>,
     /// Configuration section for the topic, or `None` if no key fits.
     pub configuration: Option<String>,
-    /// The key in the configuration section.
     #[serde(skip)]
     pub parts: Vec<Part>,
-    /// The format of the values.
     #[serde(skip)]
     pub format: RecordFormat,
 }
@@ -75,7 +67,7 @@ impl Proposal {
     /// differ in the fields that `compare` leaves out, and in record keys and headers, as in `key_conflicts`.
     ///
     /// # Errors
-    /// Fails if a line is malformed, or there are no records.
+    /// Returns an error if a line is malformed, or if there are no records.
     pub fn new(input: impl BufRead, format: Format, time: Option<&Field>, compare: &CompareContent) -> Result<Self, SampleError> {
         let table = Columns::read(input, format, time, compare)?;
         if table.records == 0 {
@@ -84,7 +76,6 @@ impl Proposal {
         Ok(propose(&table, compare))
     }
 
-    /// Returns the proposed window, as in the configuration.
     #[must_use]
     pub fn window(&self) -> Option<String> {
         self.window_ms.map(duration)
@@ -96,7 +87,6 @@ impl Proposal {
         if self.format.encodings.is_empty() { "" } else { "value_encoding = \"gzip\"\n" }
     }
 
-    /// Renders the proposal as text.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::from("Possible keys:\n\n");
@@ -198,7 +188,6 @@ fn propose(table: &Columns, compare: &CompareContent) -> Proposal {
     proposal
 }
 
-/// True if the column is present in nearly all records and is not a time.
 fn is_eligible(column: &Column, records: usize) -> bool {
     column.place != Place::Rest && !column.is_time() && (records - column.present()) * MISSING_MAX <= records
 }
@@ -274,7 +263,6 @@ fn candidate(table: &Columns, evaluated: &Evaluation) -> Candidate {
     }
 }
 
-/// Name of a location, for display.
 fn name(place: &Place) -> String {
     match place {
         Place::RecordKey => "the record key".to_owned(),
@@ -284,7 +272,6 @@ fn name(place: &Place) -> String {
     }
 }
 
-/// A key, as written in the configuration.
 fn key(table: &Columns, parts: &[usize]) -> String {
     // A JSON string is also a TOML string.
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
@@ -301,7 +288,6 @@ fn key(table: &Columns, parts: &[usize]) -> String {
     }
 }
 
-/// Fills in the fields that follow from a key that fits.
 fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best: &Evaluation) {
     let part = |&number: &usize| match &table.fields[number].place {
         Place::RecordKey => Some(Part::RecordKey),

@@ -95,7 +95,6 @@ fn no_key_is_proposed_without_equal_duplicates() {
     assert!(unique.reasons[0].starts_with("There are no duplicates in 100 records"), "{:?}", unique.reasons);
 }
 
-/// Without the ignored fields, a record may consist of its key only.
 #[test]
 fn a_record_may_consist_of_its_key_only() {
     let review = |row: u64| {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type Assignments = BTreeMap<String, Vec<TopicPartition>>;
 
-/// Assigns partitions to members. `count` returns a topic's partition count.
+/// Assigns partitions to members by the protocol of the first member. `count` returns a topic's partition count.
 pub(super) fn assign(members: &[(String, JoinRequest)], count: impl Fn(&str) -> usize) -> Assignments {
     let topics: BTreeSet<_> = members.iter().flat_map(|(_, member)| member.topics.iter().cloned()).collect();
     if members.first().is_some_and(|(_, member)| member.protocol == "range") {
@@ -15,7 +15,7 @@ pub(super) fn assign(members: &[(String, JoinRequest)], count: impl Fn(&str) -> 
     cooperative(members, &topics, count)
 }
 
-/// Assigns consecutive partitions of each topic (`rd_kafka_range_assignor_assign_cb`).
+/// Assigns consecutive partitions of each topic to the members that subscribe to it (`rd_kafka_range_assignor_assign_cb`).
 fn range(members: &[(String, JoinRequest)], topics: &BTreeSet<String>, count: impl Fn(&str) -> usize) -> Assignments {
     let mut assignments: Assignments = members.iter().map(|(id, _)| (id.clone(), Vec::new())).collect();
     for topic in topics {

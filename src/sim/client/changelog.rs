@@ -36,7 +36,6 @@ pub(super) fn list_offsets(
     Ok((one.min(other), one.max(other)))
 }
 
-/// A reader of the simulated cluster's changelogs.
 pub struct SimReader(Asking, SimTail);
 
 impl SimReader {
@@ -87,7 +86,6 @@ impl ChangelogReader for SimReader {
     }
 }
 
-/// A client that follows many changelog partitions of the simulated cluster.
 pub struct SimTail {
     simulation: Simulation,
     id: ClientId,
@@ -158,7 +156,6 @@ impl Drop for SimTail {
     }
 }
 
-/// A client that looks up the ends of the simulated cluster's changelogs.
 pub struct SimEnds(Asking);
 
 impl SimEnds {

@@ -21,14 +21,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A group consumer of the simulated cluster.
 pub struct SimConsumer {
     simulation: Simulation,
     id: ClientId,
     errored: RefCell<Errored>,
 }
 
-/// Proof of membership in a group.
+/// The group metadata that a producer sends with the offsets of a transaction (KIP-447).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimMembership {
     pub(super) group: String,
@@ -88,7 +87,7 @@ impl SimConsumer {
         self.with(|consumer| consumer.group.clone()).unwrap_or_default()
     }
 
-    /// Sends a request to the leader of a partition.
+    /// Sends a `ListOffsets` request to the leader of a partition.
     fn ask_leader<T: Send + 'static>(
         &self,
         of: &TopicPartition,
@@ -97,7 +96,8 @@ impl SimConsumer {
         self.simulation.call(self.id, Api::ListOffsets, TIMEOUT, |world| world.cluster.leader(of), serve)
     }
 
-    /// Moves up to `records` events from the queue to `batch`. Returns the number of events.
+    /// Takes up to `records` events from the queue, and adds records, ends, and out-of-range errors to `batch`. After a fetch error, drops
+    /// the events of the partition until it is sought or assigned again. Returns the number of events that were taken.
     fn take(&self, world: &mut World, batch: &mut Batch<SimRecord>, records: usize) -> usize {
         let (id, mut errored) = (self.id, self.errored.borrow_mut());
         let Some(consumer) = world.consumer(id) else { return 0 };

@@ -7,7 +7,6 @@ pub(super) const fn client_error(code: ErrorCode, message: String) -> ClientErro
     ClientError { code, message, missing_permission: None, is_fatal: false, is_retriable: false, requires_abort: false }
 }
 
-/// The error of a call that may succeed if it is repeated.
 pub(super) fn retriable(message: String) -> ClientError {
     ClientError { is_retriable: true, ..client_error(ErrorCode::Other, message) }
 }

@@ -11,29 +11,28 @@ use std::sync::Arc;
 
 /// The number of queued records at which the client stops fetching a partition (`queued.min.messages`).
 const QUEUED_MAX: usize = 200;
-/// The maximum number of records per partition in a fetch response.
+/// The largest number of records that a fetch asks for per partition. Brokers return whole batches, so a response may contain more.
 const FETCH_MAX: u64 = 60;
 /// `fetch.wait.max.ms`: the time for which brokers hold a fetch request while there are no new records.
 const WAIT: Micros = millis(500);
 
-/// A partition that is or was assigned.
 #[expect(clippy::struct_excessive_bools, reason = "librdkafka keeps them as flags that do not depend on each other")]
 struct Position {
     of: TopicPartition,
     topic: Arc<str>,
     is_assigned: bool,
-    /// The fetch version. Responses to requests of an earlier version are discarded (`rktp_version`).
+    /// The fetch version (`rktp_version`). Responses and queued events with an earlier version are discarded.
     version: u64,
-    /// The offset after the last record that the application received (`rktp_app_pos`), or the start offset.
+    /// The offset after the last event that the application received (`rktp_app_pos`), or the offset of a later assign or seek.
     next: Offset,
-    /// The offset that `rd_kafka_position` returns: `None` after a seek or the end of the log, until the application gets the next event.
+    /// The offset that `rd_kafka_position` returns. `None` after an assign, a seek, or the end of the log, until the next event is taken
+    /// from the queue.
     app: Option<Offset>,
-    /// The offset to fetch next.
     fetch: Offset,
-    /// The leader epoch of the last record (KIP-320). `None` after a seek.
+    /// The leader epoch of the last fetched record (KIP-320). `None` after an assign or a seek.
     epoch: Option<i32>,
     is_paused: bool,
-    /// True if the offset is outside the log. The partition is not fetched until it is assigned or sought again.
+    /// True if the offset is outside the log. The partition is not fetched until it is assigned again, and seeks fail.
     is_stopped: bool,
     /// True if the partition was assigned, sought, or resumed since the last request.
     is_new: bool,
@@ -41,9 +40,7 @@ struct Position {
     end: Option<Offset>,
     /// The end that was last reported to the application (`rktp_offsets.eof_offset`).
     reported_end: Option<Offset>,
-    /// The number of records that are queued for the application.
     queued: usize,
-    /// The time until which the partition is not fetched, because a fetch failed.
     retry_at: Micros,
 }
 
@@ -66,9 +63,7 @@ pub(super) enum Event {
     /// Control records, aborted records, or gaps up to this offset. The application does not see this event.
     Passed(Offset),
     End(Offset),
-    /// The offset is outside the log.
     OutOfRange(Offset),
-    /// A fetch failed at this offset.
     Error(Offset),
 }
 
@@ -92,7 +87,6 @@ pub(in crate::sim) struct Fetcher {
     has_timer: bool,
 }
 
-/// A partition of a fetch request.
 #[derive(Clone)]
 struct Wanted {
     slot: usize,
@@ -105,15 +99,13 @@ struct Wanted {
 /// A broker's answer for one partition: the index in `positions`, the version, the requested offset, and the result.
 type Fetched = (usize, u64, Offset, Result<Part, Code>);
 
-/// The part of a fetch response about one partition.
 struct Part {
     records: Vec<Arc<StoredRecord>>,
-    /// The offset to fetch next.
     next: Offset,
     /// The last stable offset, or with `read_uncommitted` the high watermark.
     end: Offset,
     high_watermark: Offset,
-    /// The leader epoch of the last record.
+    /// The leader epoch of the batch before `next`.
     epoch: i32,
 }
 
@@ -147,13 +139,13 @@ impl Fetcher {
         !self.parked.is_empty() && self.find(of).is_some()
     }
 
-    /// Makes the brokers answer the fetches that they hold.
+    /// Forgets the fetches that brokers hold, as if they had been answered. The next call of `World::fetch` sends new fetches.
     pub(in crate::sim) fn unpark(&mut self) {
         self.parked.clear();
     }
 
-    /// Starts reading a partition. A partition that was paused when it was last assigned stays paused (`rd_kafka_toppar_fetch_start` keeps
-    /// `RD_KAFKA_TOPPAR_F_APP_PAUSE`).
+    /// Starts reading a partition. A partition that was paused at the end of its last assignment stays paused
+    /// (`rd_kafka_toppar_fetch_start` keeps `RD_KAFKA_TOPPAR_F_APP_PAUSE`).
     pub(super) fn assign(&mut self, of: &TopicPartition, offset: Offset) {
         self.version += 1;
         let version = self.version;
@@ -183,7 +175,6 @@ impl Fetcher {
         });
     }
 
-    /// Stops reading all partitions for which `keep` returns `false`.
     pub(super) fn retain(&mut self, keep: impl Fn(&TopicPartition) -> bool) {
         self.version += 1;
         for position in self.positions.iter_mut().filter(|position| position.is_assigned && !keep(&position.of)) {
@@ -220,7 +211,6 @@ impl Fetcher {
         }
     }
 
-    /// The offset after the last record that the application received, if the client knows it (`rd_kafka_position`).
     pub(super) fn position(&self, of: &TopicPartition) -> Option<Offset> {
         self.find(of)?.app
     }
@@ -229,7 +219,8 @@ impl Fetcher {
         self.find(of)?.end
     }
 
-    /// Takes the next event of the assigned partitions.
+    /// Takes the next event that the application sees. Skips the events of partitions that were unassigned, sought, or paused after the
+    /// fetch.
     pub(super) fn next(&mut self) -> Option<(&Arc<str>, i32, Event)> {
         loop {
             let Item { slot, version, event } = self.queue.pop_front()?;
@@ -324,7 +315,7 @@ impl Fetcher {
 }
 
 impl World {
-    /// Sends the fetch requests that a client should have outstanding.
+    /// Sends a fetch to each broker that leads partitions to fetch, unless a fetch to the broker is unanswered.
     pub(in crate::sim) fn fetch(&mut self, client: ClientId) {
         let now = self.now;
         let Some(fetcher) = self.clients.get_mut(&client).and_then(Client::fetcher_mut) else { return };
@@ -390,7 +381,8 @@ impl World {
         self.set_fetch_timer(client);
     }
 
-    /// Schedules the next fetch: the retry of a failed fetch, or the end of the time for which brokers hold a fetch.
+    /// Schedules the next fetch: at the earliest retry of a failed fetch, or when the brokers answer a fetch that they hold, if that is
+    /// earlier.
     fn set_fetch_timer(&mut self, client: ClientId) {
         let now = self.now;
         let Some(fetcher) = self.fetcher(client).filter(|fetcher| !fetcher.has_timer) else {

@@ -11,7 +11,8 @@ use crate::broker::Rebalance;
 use crate::record::TopicPartition;
 use std::collections::VecDeque;
 
-/// The time that librdkafka adds to the timeout of a `JoinGroup` or `SyncGroup` request.
+/// The time that librdkafka adds to `max.poll.interval.ms` for the timeout of a `JoinGroup` request, and to `session.timeout.ms` for the
+/// timeout of a `SyncGroup` request.
 const GRACE: Micros = millis(3000);
 
 /// The state of a member in a rebalance (`rkcg_join_state`).
@@ -48,7 +49,6 @@ pub(in crate::sim) struct ConsumerState {
     attempt: u64,
     /// The assigned partitions (`rkcg_group_assignment`).
     pub(super) assignment: Option<Vec<TopicPartition>>,
-    /// Rebalances that the application has not received.
     pub(super) rebalances: VecDeque<Rebalance>,
     /// Partitions to assign after a revocation (`rkcg_rebalance_incr_assignment`).
     pub(super) then_assign: Option<Vec<TopicPartition>>,
@@ -61,7 +61,6 @@ pub(in crate::sim) struct ConsumerState {
     pub(super) last_poll: Micros,
     /// True if the application has exceeded `max.poll.interval.ms`. The consumer does not rejoin before the next poll.
     has_exceeded_max_poll: bool,
-    /// The last known partition counts of the subscribed topics.
     counts: Vec<usize>,
 }
 
@@ -136,7 +135,7 @@ impl World {
         }
     }
 
-    /// Joins or rejoins the group (`rd_kafka_cgrp_join`).
+    /// Joins or rejoins the group (`rd_kafka_cgrp_join`). If the application has exceeded `max.poll.interval.ms`, waits for its next poll.
     pub(super) fn join(&mut self, client: ClientId) {
         let (now, counts) = (self.now, self.topic_counts(client));
         let node = self.group_coordinator(client);
@@ -249,7 +248,7 @@ impl World {
         self.join_later(client, delay);
     }
 
-    /// Joins after a delay, unless the member has joined by then.
+    /// Joins after a delay, unless another join has started by then.
     fn join_later(&mut self, client: ClientId, delay: Micros) {
         let Some(attempt) = self.consumer(client).map(|consumer| consumer.attempt) else { return };
         self.inside_after(delay, client, move |world| {
@@ -259,8 +258,8 @@ impl World {
         });
     }
 
-    /// Rejoins after the coordinator did not recognize the member. Partitions that the cooperative protocol let the member keep are lost
-    /// (`rd_kafka_cgrp_handle_JoinGroup`, `rd_kafka_cgrp_handle_SyncGroup`).
+    /// Rejoins after the coordinator has assigned a new member id, or did not recognize the member or its generation. In the cooperative
+    /// protocol, the member first loses the partitions that it kept (`rd_kafka_cgrp_handle_JoinGroup`, `rd_kafka_cgrp_handle_SyncGroup`).
     fn rejoin_without_id(&mut self, client: ClientId) {
         let Some(consumer) = self.consumer(client) else { return };
         if consumer.is_eager {
@@ -360,8 +359,9 @@ impl World {
         }
     }
 
-    /// Revokes all partitions, because the group rebalances or because other members own them now
-    /// (`rd_kafka_cgrp_revoke_all_rejoin_maybe`). Does nothing while a rebalance awaits the application's answer.
+    /// Handles a rebalance of the group or, if `lost` is true, the loss of the membership (`rd_kafka_cgrp_revoke_all_rejoin_maybe`). The
+    /// eager protocol revokes all partitions before the member rejoins. The cooperative protocol revokes them only if they are lost. Does
+    /// nothing while the member is joining or a rebalance awaits the application's answer.
     fn revoke_all(&mut self, client: ClientId, lost: bool) {
         let Some(consumer) = self.consumer(client).filter(|consumer| consumer.state == JoinState::Steady) else { return };
         let signal = consumer.signal;
@@ -376,7 +376,6 @@ impl World {
         }
     }
 
-    /// Starts the heartbeats of a consumer.
     pub(super) fn start_heartbeats(&mut self, client: ClientId) {
         let Some(interval) = self.consumer(client).map(|consumer| consumer.heartbeat) else { return };
         self.inside_after(interval, client, move |world| {

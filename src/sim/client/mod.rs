@@ -25,7 +25,6 @@ use fetcher::Fetcher;
 use membership::ConsumerState;
 use producer::ProducerState;
 
-/// The state of a client.
 pub(super) enum Client {
     Consumer(Box<ConsumerState>),
     /// A client that reads partitions and joins no group.
@@ -35,7 +34,6 @@ pub(super) enum Client {
         fetcher: Fetcher,
     },
     Producer(Box<ProducerState>),
-    /// A client that only sends requests.
     Plain {
         process: usize,
         signal: Signal,
@@ -68,7 +66,7 @@ impl Client {
         }
     }
 
-    /// True if the brokers hold the client's fetch of this partition until there are new records.
+    /// True if a broker holds a fetch of the client, and the client reads this partition.
     pub(super) fn is_parked_at(&self, of: &TopicPartition) -> bool {
         match self {
             Self::Consumer(consumer) => consumer.fetcher.is_parked_at(of),

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// The maximum number of delivery failures to keep.
 const FAILURES_MAX: usize = 10_000;
-/// The queue's capacity in records.
+/// The maximum number of records that are queued or in flight.
 const QUEUED_MAX: usize = 100_000;
 
 /// The states of a transactional producer (`rd_kafka_txn_state_t`).
@@ -36,7 +36,6 @@ pub(super) enum TxnState {
     FatalError,
 }
 
-/// A queued or sent record.
 #[derive(Clone)]
 pub(super) struct Message {
     pub(super) record: StoredRecord,
@@ -45,14 +44,13 @@ pub(super) struct Message {
     pub(super) deadline: Micros,
 }
 
-/// The records for one partition.
 #[derive(Default)]
 pub(super) struct Queue {
     pub(super) pending: VecDeque<Message>,
     pub(super) in_flight: Vec<Message>,
-    /// The sequence number of the next batch.
+    /// The sequence number of the batch in flight, or of the next batch if none is in flight.
     pub(super) sequence: i32,
-    /// The time at which the oldest pending record was queued.
+    /// The time at which the first record was added to the empty queue. If only a part of the queue is sent, the time stays the same.
     pub(super) since: Micros,
 }
 
@@ -76,7 +74,7 @@ pub(in crate::sim) struct ProducerState {
     /// Partitions that are registered with the transaction.
     pub(super) registered: BTreeSet<TopicPartition>,
     pub(super) is_registering: bool,
-    /// True if the coordinator received a request in this transaction (`txn_req_cnt`).
+    /// True if the client has sent a request to the coordinator in this transaction (`txn_req_cnt`).
     pub(super) has_requests: bool,
     /// The number of the transaction. Answers to requests of earlier transactions are ignored.
     pub(super) transaction: u64,
@@ -137,7 +135,8 @@ impl ProducerState {
         self.purge_queued();
     }
 
-    /// Requires the transaction to be aborted (`rd_kafka_txn_set_abortable_error0`). Purges queued records.
+    /// Requires the transaction to be aborted (`rd_kafka_txn_set_abortable_error0`). Purges queued records. Does nothing if the producer is
+    /// not transactional or already has an error.
     pub(super) fn set_abortable(&mut self, code: ErrorCode, message: String) {
         if self.state == TxnState::FatalError || self.transactional_id.is_none() || self.error.is_some() {
             return;
@@ -174,7 +173,6 @@ impl ProducerState {
     }
 }
 
-/// A producer of the simulated cluster.
 pub struct SimProducer {
     pub(super) simulation: Simulation,
     pub(super) id: ClientId,
@@ -209,12 +207,11 @@ impl SimProducer {
         Self { simulation: simulation.clone(), id: id.unwrap_or(usize::MAX) }
     }
 
-    /// Runs a function on the state of the producer. Returns `None` if the process was killed.
     pub(super) fn with<T>(&self, look: impl FnOnce(&mut ProducerState) -> T) -> Option<T> {
         self.simulation.with(|world| world.producer(self.id).map(look)).flatten()
     }
 
-    /// Waits for `ready`, up to `timeout`. Returns the last result of `ready`.
+    /// Waits until `ready` returns `true`. Returns `false` after the timeout, or if the process was killed.
     pub(super) fn wait(&self, timeout: Duration, mut ready: impl FnMut(&mut ProducerState) -> bool) -> bool {
         let Some(world) = self.simulation.enter() else { return false };
         let (deadline, id) = (world.now.saturating_add(micros(timeout)), self.id);

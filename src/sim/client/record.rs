@@ -5,7 +5,6 @@ use crate::broker::Record;
 use crate::record::{Offset, Timestamp, TimestampType};
 use std::sync::Arc;
 
-/// A record of the simulated cluster, shared with the log.
 pub struct SimRecord {
     pub(super) topic: Arc<str>,
     pub(super) partition: i32,

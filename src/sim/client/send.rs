@@ -88,7 +88,7 @@ impl World {
             || producer.pid != Some((as_producer.pid, as_producer.epoch))
             || queue.sequence != as_producer.sequence
         {
-            // The batch was purged in the meantime.
+            // The batch was purged or answered in the meantime.
             return;
         }
         match answer {
@@ -164,7 +164,6 @@ fn expire(producer: &mut ProducerState, now: Micros) {
     }
 }
 
-/// Fails a batch that will not be retried.
 fn fail_batch(producer: &mut ProducerState, to: &TopicPartition, code: &Code) {
     let Some(queue) = producer.queues.get_mut(to) else { return };
     let failed: Vec<Message> = std::mem::take(&mut queue.in_flight);

@@ -179,7 +179,7 @@ impl SimProducer {
         self.finish(ended, TxnState::AbortNotAcked)
     }
 
-    /// Returns the outcome of the transaction to the application.
+    /// Completes a commit or an abort, if the coordinator's answer has moved the producer to the state `expected`.
     fn finish(&self, ended: bool, expected: TxnState) -> Result<(), ClientError> {
         self.with(|producer| {
             if !ended {

@@ -61,7 +61,8 @@ impl World {
         }
     }
 
-    /// Elects a leader. Its high watermark lags by `lag` records for less than a second (KIP-207).
+    /// Makes a broker the leader of a partition. If `lag` is not 0, the high watermark of the new leader is `lag` offsets too low for up to
+    /// 800 ms (KIP-207).
     pub(in crate::sim) fn elect(&mut self, of: &TopicPartition, leader: NodeId, lag: Offset) {
         let unsure = millis(self.random.between(1, 800));
         let now = self.now;
@@ -78,7 +79,6 @@ impl World {
         }
     }
 
-    /// Elects other leaders for all partitions.
     pub(in crate::sim) fn elect_all(&mut self, lag: Offset) {
         for of in self.cluster.all_partitions() {
             let leader = (self.cluster.leader(&of) + 1) % self.cluster.nodes.len();
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// Schedules random outages for as long as the faults require them.
+    /// Schedules random outages until `Faults::outage_every` is `None`.
     pub(in crate::sim) fn schedule_outage(&mut self) {
         let Some(mean) = self.faults.outage_every.map(micros) else { return };
         let delay = self.random.between(mean / 10, mean * 2);

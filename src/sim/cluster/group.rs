@@ -66,7 +66,6 @@ pub(in crate::sim) struct CommittedOffset {
 pub(in crate::sim) struct FormerCoordinator {
     pub(in crate::sim) offsets: BTreeMap<TopicPartition, CommittedOffset>,
     pub(in crate::sim) pending_offsets: BTreeMap<Pid, BTreeMap<TopicPartition, CommittedOffset>>,
-    /// The period in which the former coordinator answers.
     pub(in crate::sim) times: std::ops::Range<Micros>,
 }
 
@@ -85,7 +84,6 @@ pub(super) struct Member {
     /// The attempt whose `SyncGroup` request waits for the leader's assignment, if any.
     pub(super) syncing: Option<u64>,
     pub(super) assignment: Vec<TopicPartition>,
-    /// The end of the member's session.
     pub(super) expires: Micros,
 }
 
@@ -101,7 +99,6 @@ pub(in crate::sim) struct Group {
     pub(super) leader: Option<String>,
     /// The state that a coordinator finds when it loads the group.
     stored: StoredGroup,
-    /// The former coordinator, if it still answers.
     pub(in crate::sim) former: Option<FormerCoordinator>,
     /// The number of the last rebalance. A timeout that an earlier rebalance scheduled is ignored.
     pub(super) rebalance: u64,
@@ -133,7 +130,6 @@ impl Group {
         self.stored = StoredGroup { generation: self.generation, leader: self.leader.clone(), members };
     }
 
-    /// The sorted ids of the members.
     pub(in crate::sim) fn member_ids(&self) -> Vec<String> {
         self.members.keys().cloned().collect()
     }

@@ -7,7 +7,7 @@ use crate::record::TopicPartition;
 use std::collections::BTreeMap;
 
 impl World {
-    /// Handles a join (`classicGroupJoinToConsumerGroup` and `classicGroupJoinExistingMember`).
+    /// Handles a join (`classicGroupJoinToClassicGroup`).
     pub(in crate::sim) fn join_group(&mut self, name: &str, request: JoinRequest) -> Result<JoinAnswer, Code> {
         let new_id = self.cluster.new_id();
         let group = self.group(name);
@@ -107,7 +107,6 @@ impl World {
         }
     }
 
-    /// Handles another join of a known member.
     fn rejoin(&mut self, name: &str, request: JoinRequest) -> JoinAnswer {
         let id = request.member_id.clone();
         let group = self.group(name);
@@ -164,7 +163,7 @@ impl World {
         });
     }
 
-    /// Completes the join if all members have joined.
+    /// Completes the join if all members have joined, and no client is about to join with a new member id.
     pub(super) fn try_complete_join(&mut self, name: &str) {
         let group = self.group(name);
         if group.state == GroupState::PreparingRebalance
@@ -225,7 +224,7 @@ impl World {
     }
 
     /// Handles a member's request for its assignment. The leader's request contains the assignments (`classicGroupSync`). Returns `None` if
-    /// the member must wait for the leader.
+    /// `answer_sync` sends the answer, when the leader's assignments have arrived.
     pub(in crate::sim) fn sync_group(
         &mut self,
         name: &str,
@@ -263,7 +262,6 @@ impl World {
     }
 }
 
-/// All members with their join requests.
 fn members(group: &Group) -> Vec<(String, JoinRequest)> {
     group.members.iter().map(|(id, member)| (id.clone(), member.request.clone())).collect()
 }

@@ -4,30 +4,21 @@ use crate::record::{Offset, Timestamp, TimestampType};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// A producer id.
 pub(in crate::sim) type Pid = u64;
 
-/// The name and the value of a header.
 pub type Header = (Box<[u8]>, Option<Box<[u8]>>);
 
-/// A record in a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredRecord {
-    /// The offset in the partition.
     pub offset: Offset,
     /// The timestamp in milliseconds since the epoch, or -1 if there is none.
     pub time: Timestamp,
-    /// The source of the timestamp.
     pub time_type: TimestampType,
-    /// The key, or `None` if it is null.
     pub key: Option<Box<[u8]>>,
-    /// The value, or `None` if it is null.
     pub value: Option<Box<[u8]>>,
-    /// The headers, in order.
     pub headers: Vec<Header>,
 }
 
-/// The isolation level of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
     /// Reads all records below the high watermark.
@@ -36,7 +27,6 @@ pub enum Isolation {
     ReadCommitted,
 }
 
-/// The producer of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::sim) struct Producer {
     pub(in crate::sim) pid: Pid,
@@ -73,7 +63,6 @@ struct ProducerState {
     first: Option<Offset>,
 }
 
-/// The reason why a batch was not appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::sim) enum Refused {
     /// The batch was appended before, at this offset.
@@ -85,7 +74,6 @@ pub(in crate::sim) enum Refused {
 #[derive(Default)]
 pub(in crate::sim) struct Log {
     pub(in crate::sim) start: Offset,
-    /// The offset of the next record.
     pub(in crate::sim) end: Offset,
     pub(in crate::sim) high_watermark: Offset,
     pub(in crate::sim) leader_epoch: i32,
@@ -93,15 +81,12 @@ pub(in crate::sim) struct Log {
     producers: BTreeMap<Pid, ProducerState>,
     /// Transactions whose marker is at or above the high watermark: the first offset of the transaction, and the offset of the marker.
     unreplicated: Vec<(Offset, Offset)>,
-    /// The first offset of each leader epoch.
     epochs: Vec<(i32, Offset)>,
 }
 
-/// The result of a read.
 #[derive(Debug, Default)]
 pub(in crate::sim) struct Read {
     pub(in crate::sim) records: Vec<Arc<StoredRecord>>,
-    /// The offset to continue at.
     pub(in crate::sim) next: Offset,
 }
 
@@ -130,7 +115,6 @@ impl Log {
         self.unreplicated.retain(|&(_, marker)| marker >= replicated);
     }
 
-    /// True if the producer has an open transaction in this log.
     pub(in crate::sim) fn is_open(&self, pid: Pid) -> bool {
         self.producers.get(&pid).is_some_and(|producer| producer.first.is_some())
     }
@@ -206,7 +190,8 @@ impl Log {
         self.batches.push_back(Batch { base: offset, last: offset, leader_epoch, producer, is_aborted: false, kind: Kind::Control(now) });
     }
 
-    /// Reads records from an offset on, up to the batch that fills the result to at least `most` records. Never splits a batch.
+    /// Reads records from an offset on, batch by batch, until there are at least `most` records or the end for the isolation level is
+    /// reached.
     pub(in crate::sim) fn read(&self, from: Offset, isolation: Isolation, most: usize) -> Read {
         let end = self.end_for(isolation);
         let mut read = Read { records: Vec::new(), next: from };
@@ -239,7 +224,8 @@ impl Log {
         self.batches.iter().find_map(first).filter(|&offset| offset < end)
     }
 
-    /// Deletes everything below an offset (retention or `DeleteRecords`; `UnifiedLog.maybeIncrementLogStartOffset`).
+    /// Moves the log start offset to an offset, but not past the high watermark, and deletes the batches below it (retention or
+    /// `DeleteRecords`; `UnifiedLog.maybeIncrementLogStartOffset`).
     pub(in crate::sim) fn delete_before(&mut self, offset: Offset) {
         self.start = self.start.max(offset.min(self.high_watermark));
         while self.batches.front().is_some_and(|batch| batch.last < self.start) {
@@ -309,7 +295,7 @@ impl Log {
         self.epochs.iter().find(|&&(next, _)| next > epoch).map_or(self.end, |&(_, first)| first)
     }
 
-    /// The leader epoch of the batch that has this offset.
+    /// The leader epoch of the batch that has this offset, or the current leader epoch if there is no such batch.
     pub(in crate::sim) fn epoch_of(&self, offset: Offset) -> i32 {
         let at = self.batches.partition_point(|batch| batch.last < offset);
         self.batches.get(at).map_or(self.leader_epoch, |batch| batch.leader_epoch)

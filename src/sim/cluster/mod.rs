@@ -25,7 +25,6 @@ use crate::record::TopicPartition;
 use std::collections::BTreeMap;
 use transactions::Transactions;
 
-/// A broker.
 #[derive(Default)]
 pub(super) struct Node {
     pub(super) down_until: Micros,
@@ -39,7 +38,6 @@ pub(super) struct Cluster {
     pub(super) transactions: Transactions,
     /// The time at which the brokers will have written all records that they have received (`Faults::record_time`).
     writes_until: Micros,
-    /// The generator of topic ids and member ids.
     ids: Random,
 }
 
@@ -65,7 +63,6 @@ impl Cluster {
         self.partition(of).map_or(0, |partition| partition.leader)
     }
 
-    /// The broker that coordinates a group or a transactional id.
     pub(super) fn coordinator(&self, name: &str) -> NodeId {
         let hash = name.bytes().fold(7_usize, |hash, byte| hash.wrapping_mul(31).wrapping_add(usize::from(byte)));
         let own = hash % self.nodes.len();
@@ -82,7 +79,6 @@ impl Cluster {
         topic.partitions.get_mut(usize::try_from(of.partition).unwrap_or(usize::MAX)).ok_or(Code::UnknownTopic)
     }
 
-    /// All partitions of all topics.
     fn all_partitions(&self) -> Vec<TopicPartition> {
         let of_topic = |(topic, of): (&String, &Topic)| {
             (0..).take(of.partitions.len()).map(|partition| TopicPartition { topic: topic.clone(), partition }).collect::<Vec<_>>()

@@ -13,7 +13,7 @@ const COMMIT_MAX: usize = 1_048_588;
 /// The approximate size of a committed offset without its metadata and topic name, in bytes.
 const OFFSET_BYTES: usize = 60;
 
-/// The offsets of a commit request.
+/// The offsets of a commit request, with their metadata.
 pub(in crate::sim) type Offsets = [(TopicPartition, Offset, String)];
 
 fn check_size(offsets: &Offsets) -> Result<(), Code> {
@@ -74,8 +74,8 @@ impl World {
         }
     }
 
-    /// The committed offsets. Returns `UNSTABLE_OFFSET_COMMIT` if an open transaction contains one of them (`require_stable`, KIP-447,
-    /// `fetchOffsets`).
+    /// Returns the committed offset of each partition. Fails with `UNSTABLE_OFFSET_COMMIT` if an open transaction contains an offset of one
+    /// of the partitions (`require_stable`, KIP-447, `fetchOffsets`).
     pub(in crate::sim) fn fetch_offsets(&self, name: &str, partitions: &[TopicPartition]) -> Result<Vec<Option<CommittedOffset>>, Code> {
         let Some(group) = self.cluster.groups.get(name) else { return Ok(vec![None; partitions.len()]) };
         let (offsets, pending) = match group.former.as_ref().filter(|former| former.times.contains(&self.now)) {

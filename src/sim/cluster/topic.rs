@@ -7,18 +7,15 @@ use super::log::{Header, Log, StoredRecord};
 use crate::record::{Offset, Timestamp, TimestampType, TopicPartition};
 use std::sync::Arc;
 
-/// The settings of a topic.
 #[derive(Clone, Debug)]
 pub struct TopicOptions {
     /// `cleanup.policy=compact`: records need keys.
     pub is_compacted: bool,
-    /// `message.timestamp.type=LogAppendTime`.
     pub log_append_time: bool,
     /// `message.timestamp.before.max.ms`.
     pub before_max_ms: i64,
     /// `message.timestamp.after.max.ms`.
     pub after_max_ms: i64,
-    /// `max.message.bytes`.
     pub max_message_bytes: usize,
 }
 
@@ -33,11 +30,8 @@ impl Default for TopicOptions {
 pub struct NewRecord {
     /// The timestamp in milliseconds since the epoch. `None` means the time of the brokers' clock.
     pub time: Option<Timestamp>,
-    /// The key.
     pub key: Option<Vec<u8>>,
-    /// The value.
     pub value: Option<Vec<u8>>,
-    /// The headers.
     pub headers: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
@@ -62,9 +56,7 @@ pub(in crate::sim) struct Partition {
     pub(in crate::sim) lags_until: Micros,
     /// The time before which a new leader does not know the high watermark (KIP-207).
     pub(in crate::sim) unsure_until: Micros,
-    /// The time before which there is no leader.
     pub(in crate::sim) no_leader_until: Micros,
-    /// The former leader, if it still answers.
     pub(in crate::sim) former: Option<FormerLeader>,
 }
 
@@ -75,7 +67,6 @@ pub(in crate::sim) struct FormerLeader {
     pub(in crate::sim) start: Offset,
     pub(in crate::sim) last_stable: Offset,
     pub(in crate::sim) high_watermark: Offset,
-    /// The period in which the former leader answers.
     pub(in crate::sim) times: std::ops::Range<Micros>,
 }
 

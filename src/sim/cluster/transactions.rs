@@ -44,7 +44,8 @@ impl Transactions {
         self.next_pid
     }
 
-    /// Returns the transaction of a producer, or an error if the producer has an old epoch.
+    /// Returns the transaction of a producer. Fails with `InvalidProducerIdMapping` if the id has no transaction of this producer id, and
+    /// with `ProducerFenced` if the epoch is not the current one.
     fn of(&mut self, id: &str, (pid, epoch): (Pid, i16)) -> Result<&mut Transaction, Code> {
         let transaction = self.by_id.get_mut(id).filter(|transaction| transaction.pid == pid).ok_or(Code::InvalidProducerIdMapping)?;
         if transaction.epoch == epoch { Ok(transaction) } else { Err(Code::ProducerFenced) }
@@ -63,7 +64,6 @@ impl Transactions {
         }
     }
 
-    /// Checks that a group is part of an open transaction.
     pub(super) fn verify_group(&self, pid: Pid, epoch: i16, group: &str) -> Result<(), Code> {
         match self.of_pid(pid) {
             Some(transaction) if transaction.epoch != epoch => Err(Code::InvalidProducerEpoch),
@@ -78,7 +78,6 @@ impl Transactions {
         self.by_id.retain(|_, transaction| matches!(transaction.state, Ongoing | PrepareCommit | PrepareAbort));
     }
 
-    /// The state of a transactional id.
     pub(in crate::sim) fn state(&self, id: &str) -> Option<TransactionState> {
         self.by_id.get(id).map(|transaction| transaction.state)
     }
@@ -258,7 +257,6 @@ impl World {
         self.complete(&id);
     }
 
-    /// Completes a transaction once all of its markers are written.
     fn complete(&mut self, id: &str) {
         let Some(transaction) = self.cluster.transactions.by_id.get_mut(id) else { return };
         if transaction.partitions.is_empty() && transaction.groups.is_empty() {

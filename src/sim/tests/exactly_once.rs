@@ -7,7 +7,6 @@ use crate::runtime;
 use crate::sim::{Api, Faults, Random, SimRecord};
 
 const PARTITIONS: i32 = 3;
-/// The number of plans that [`cost_of_a_plan`] runs.
 const SOAK: u32 = 2000;
 
 /// Copies records from `in` to `out` in transactions, until it is killed.
@@ -113,7 +112,7 @@ impl Copier {
         true
     }
 
-    /// Commits the transaction, or abandons it.
+    /// Commits the transaction. If that fails, starts over from the committed offsets with a new producer.
     fn end(&mut self) {
         if std::mem::take(&mut self.is_open) && self.commit().is_err() {
             self.is_open = true;
@@ -137,7 +136,6 @@ impl Copier {
         Err(gone())
     }
 
-    /// Replaces the producer, and continues at the committed offsets.
     fn give_up(&mut self) {
         self.is_open = false;
         self.producer = Self::ready_producer(&self.simulation, &self.id);
@@ -270,7 +268,6 @@ fn same_seed_gives_the_same_trace_also_under_kills() {
     }
 }
 
-/// Prints the cost of a plan. Checks the copies, but not the speed.
 #[test]
 #[ignore = "prints measurements"]
 fn cost_of_a_plan() {

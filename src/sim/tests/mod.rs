@@ -40,7 +40,6 @@ pub(super) fn topic(simulation: &Simulation, name: &str, partitions: u32) {
     assert!(simulation.create_topic(name, partitions, TopicOptions::default()));
 }
 
-/// The values that a `read_committed` reader returns.
 pub(super) fn values(simulation: &Simulation, of: &TopicPartition) -> Vec<String> {
     let records = simulation.read(of, Isolation::ReadCommitted);
     records.iter().map(|record| String::from_utf8_lossy(record.value.as_deref().unwrap_or_default()).into_owned()).collect()
@@ -62,7 +61,6 @@ pub(super) fn new_producer(simulation: &Simulation, id: &str) -> SimProducer {
     SimProducer::with_id(simulation, Some(id.to_owned()), TIMEOUT, |_| {})
 }
 
-/// A producer with initialized transactions.
 pub(super) fn producer(simulation: &Simulation, id: &str) -> SimProducer {
     let producer = new_producer(simulation, id);
     producer.init_transactions(TIMEOUT).unwrap();
@@ -82,7 +80,6 @@ pub(super) fn send(producer: &SimProducer, to: &TopicPartition, value: &str) {
 pub(super) struct Member {
     pub(super) consumer: SimConsumer,
     pub(super) held: Vec<TopicPartition>,
-    /// The offsets and values of consumed records.
     pub(super) read: Vec<(TopicPartition, Offset, String)>,
     pub(super) revocations: Vec<(Vec<TopicPartition>, bool)>,
 }
@@ -143,7 +140,6 @@ pub(super) fn drive(simulation: &Simulation, members: &mut [&mut Member], ready:
     true
 }
 
-/// The number of occurrences of each value.
 pub(super) fn counts(values: impl IntoIterator<Item = String>) -> BTreeMap<String, u32> {
     let mut counts = BTreeMap::new();
     values.into_iter().for_each(|value| *counts.entry(value).or_default() += 1);

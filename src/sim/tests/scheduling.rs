@@ -169,7 +169,7 @@ fn panic_of_a_process_is_its_outcome() {
     });
 }
 
-/// Runs three members that join and leave under faults. Returns the digest of all events.
+/// Runs three members under faults, and kills one of them. Returns the number of events and their digest.
 fn scenario(seed: u64) -> (u64, u64) {
     Simulation::run(seed, Options::default(), |simulation| {
         topic(simulation, "in", 4);

@@ -20,14 +20,13 @@ use crate::runtime;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Time between two checks for an open transaction in an internal topic.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 impl<B: Broker> Worker<B> {
-    /// Removes from `all` the partitions that wait until the group starts with their topic.
+    /// Moves the partitions that wait until the group starts to read their topic from `all` to `Assignment::unbegun`.
     ///
     /// If a checkpoint, a changelog, or a repartition topic shows that the group has started before, its offsets were lost. In that case,
-    /// no partition waits, and no record is skipped.
+    /// no partition of the topic waits, and no record is skipped.
     pub(super) fn take_unbegun(&mut self, source: &B::Consumer, all: &mut Vec<AssignedPartition>) -> Result<(), Error> {
         if self.shared.config.kafka.start != Start::Latest {
             return Ok(());

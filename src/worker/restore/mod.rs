@@ -101,7 +101,6 @@ impl<B: Broker> Worker<B> {
         Ok(starts)
     }
 
-    /// Loads the states of a partition from their checkpoints, unless they are already loaded.
     fn load_states(&mut self, assigned: &AssignedPartition, ids: &BTreeMap<String, String>) -> Result<(), Error> {
         for id in self.topics.states_of(assigned.input()) {
             let topic = self.topics.first_of(id.space);
@@ -148,7 +147,7 @@ impl<B: Broker> Worker<B> {
         self.refresh_cluster()
     }
 
-    /// Returns true if the state is not at the group's committed offsets and must be rebuilt from the changelog.
+    /// Returns true if the state must be rebuilt: it has a changelog, no input uses it yet, and it is not at the group's committed offsets.
     fn needs_rebuild(&self, id: StateId, assigned: &[AssignedPartition]) -> bool {
         let is_new = !self.is_used(id);
         let has_changelog = self.topics.first_of(id.space).changelog.is_some();
@@ -162,7 +161,6 @@ impl<B: Broker> Worker<B> {
         })
     }
 
-    /// Returns true if an input uses the state.
     fn is_used(&self, id: StateId) -> bool {
         inputs_of(&self.topics, &self.assignment.inputs, id).next().is_some()
     }
@@ -253,7 +251,7 @@ impl<B: Broker> Worker<B> {
         self.restart_fetching(source, &partitions)
     }
 
-    /// Resumes partitions whose state has been rebuilt.
+    /// Resumes partitions whose states have all been rebuilt.
     pub(super) fn finish_rebuilds(&mut self, source: &B::Consumer) -> Result<(), Error> {
         while let Ok(Rebuilt { id, cancellation, state }) = self.assignment.rebuilt.1.try_recv() {
             take(&self.shared.stats.rebuilding, 1);
@@ -326,8 +324,9 @@ impl<B: Broker> Worker<B> {
                 state.announced = Announced::Nothing { since: runtime::now() };
             }
             if is_elsewhere || state.offset(&assigned.topic_incarnation).is_none() {
-                // No checkpoint contains this topic yet, so a checkpoint is taken before the first record. Even if this process is killed,
-                // the next owner can then read the input from this offset, and has an exact state.
+                // No checkpoint has this offset, because the topic is new to the state, or because the log was truncated. So a checkpoint
+                // is taken before the first record. Even if this process is killed, the next owner can then read the input from this
+                // offset, and has an exact state.
                 state.changed = true;
                 state.is_new = true;
                 if state.offsets.is_empty() && topic.changelog.is_some() {
@@ -385,7 +384,6 @@ impl<B: Broker> Worker<B> {
         Ok(start)
     }
 
-    /// Returns the changelogs of the spaces of a topic's rules.
     fn changelogs_of(&self, topic: &str) -> impl Iterator<Item = &str> {
         let rules = self.topics.find(topic).into_iter().flat_map(|topic| &self.topics[topic].of_input);
         rules.filter_map(|&rule| self.topics[rule].changelog.as_deref())

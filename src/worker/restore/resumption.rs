@@ -19,7 +19,7 @@ pub(super) struct Resumption {
     /// The end of the warm-up. If there is no warm-up, this is the offset of the state: `start`, or less if the records in between have
     /// expired.
     pub(super) warm_until: Offset,
-    /// True if the group's committed offset is past the end of the log, so that the partition resumes at the end.
+    /// True if the log was truncated below the offset that the group had reached, so that the partition resumes at the end of the log.
     pub(super) is_elsewhere: bool,
 }
 
@@ -28,14 +28,14 @@ impl Resumption {
         Self { start, warm_until: start, is_elsewhere: false }
     }
 
-    /// True if the state must read records again.
     pub(super) const fn warms_up(&self) -> bool {
         self.start < self.warm_until
     }
 }
 
 impl<B: Broker> Worker<B> {
-    /// Empties the states that are past the group's committed offset.
+    /// Empties the states that are past the group's committed offset. If the brokers report no topic ids, also empties states that belong
+    /// to an earlier topic with the same name.
     pub(super) fn drop_if_ahead(&mut self, source: &B::Consumer, assigned: &AssignedPartition) -> Result<(), Error> {
         for &rule in &self.topics[assigned.topic].of_input {
             let id = StateId { space: self.topics[rule].space, partition: assigned.partition.partition };
@@ -56,12 +56,10 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Returns the state of a rule.
     fn state_of(&self, rule: TopicId, assigned: &AssignedPartition) -> Option<&PartitionState> {
         self.assignment.states.get(&StateId { space: self.topics[rule].space, partition: assigned.partition.partition })
     }
 
-    /// Returns the offset of the partition in a rule's state.
     fn stored(&self, rule: TopicId, assigned: &AssignedPartition) -> Option<Offset> {
         self.state_of(rule, assigned).and_then(|state| state.offset(&assigned.topic_incarnation))
     }
@@ -93,7 +91,7 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Returns the input offset that the group had reached according to a rule's changelog, if the changelog does not continue from the
-    /// rule's state.
+    /// rule's state. Returns `None` without exactly-once delivery.
     fn reached(&self, rule: TopicId, assigned: &AssignedPartition) -> Option<Offset> {
         let is_atomic = self.shared.config.worker.delivery == Delivery::ExactlyOnce && !fault::defect("gap_forgets_group_offsets");
         let state = self.state_of(rule, assigned).filter(|_| is_atomic)?;
@@ -129,7 +127,8 @@ impl<B: Broker> Worker<B> {
                     reached.max(low)
                 }
                 (Some(stored), _) if stored >= low => {
-                    // Checkpoints are written at the starting offset and after commits, so the group had committed at least this offset.
+                    // Checkpoints are written at the starting offset and after commits, so the group had started at this offset or
+                    // committed it.
                     tracing::warn!(partition = %partition, offset = stored, "the group has no committed offset; resuming from the offset in the checkpoint");
                     stored
                 }
@@ -169,7 +168,8 @@ impl<B: Broker> Worker<B> {
         })
     }
 
-    /// Handles a log that ends before the position up to which the group has read it.
+    /// Handles a log that ends before the position up to which the group has read it. If the brokers report no topic ids, assumes that the
+    /// topic was recreated.
     fn truncated(&self, source: &B::Consumer, rule: TopicId, assigned: &AssignedPartition, read: Offset) -> Result<Resumption, Error> {
         let (partition, end) = (&assigned.partition, assigned.high);
         if !assigned.has_id() {
@@ -237,6 +237,7 @@ impl<B: Broker> Worker<B> {
                         first.unwrap_or(resume).clamp(oldest, resume)
                     }
                     // If stream time is unknown, the topic has event times, or the window is a count, the start of the window is unknown.
+                    // All records from `oldest` on are then read.
                     _ => oldest,
                 }
             }

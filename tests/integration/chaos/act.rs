@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(4);
 const FIGHT: Duration = Duration::from_secs(8);
 /// The final number of partitions of an input.
 const MORE_PARTITIONS: u32 = 6;
-/// The number of records that a log loses.
+/// The number of records that the end of a log seems to have lost.
 const GONE: i64 = 1_000;
 /// The number of records that a worker should commit during a fault.
 const SOME: usize = 1_000;
@@ -101,7 +101,6 @@ impl Stage<'_> {
         if topics.len() > 1 { self.while_all_are_down(add) } else { add(self) }
     }
 
-    /// Stops all members, runs `act`, and starts the members again.
     fn while_all_are_down(&mut self, act: impl FnOnce(&mut Self)) {
         let running = self.running();
         for &at in &running {
@@ -113,7 +112,6 @@ impl Stage<'_> {
         }
     }
 
-    /// Ends a member with a kill or a graceful stop.
     fn end_of(&mut self, at: usize, killed: bool) {
         if killed {
             self.kill(at);

@@ -20,7 +20,6 @@ impl Stage<'_> {
         self.ailment_ends = Some(Instant::now() + time);
     }
 
-    /// Ends the fault of a broker if it is over.
     pub fn tend_brokers(&mut self) {
         if self.ailment_ends.is_some_and(|end| Instant::now() >= end) {
             self.end_ailment();
@@ -43,7 +42,6 @@ impl Stage<'_> {
         }
     }
 
-    /// Restarts one broker after the other, as an upgrade does.
     pub fn roll_brokers(&mut self) {
         self.broker_failed = true;
         for at in 0..self.conditions.brokers {

@@ -36,7 +36,6 @@ const CLUSTER: Bounds = Bounds { records: 30_000, faults: 6, brokers: 3 };
 const SMALL: Bounds = Bounds { records: 20_000, faults: 5, brokers: 0 };
 const SMALL_CLUSTER: Bounds = Bounds { records: 10_000, faults: 2, brokers: 3 };
 
-/// The results of some plans.
 #[derive(Default)]
 struct Sum {
     exact: usize,
@@ -98,7 +97,7 @@ impl Sum {
     }
 }
 
-/// The directory for the files of failed plans.
+/// The directory for the stories, plans, and other files that are kept for examination.
 fn dir() -> PathBuf {
     env::var_os("UNSEEN_CHAOS_DIR").map_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("chaos"), PathBuf::from)
 }
@@ -151,7 +150,6 @@ fn at_length() {
     sum.check();
 }
 
-/// The combinations of options and faults in these plans.
 fn meetings(plans: &[Plan]) -> BTreeSet<(&str, &str)> {
     fn of_plan(plan: &Plan) -> Vec<(&str, &str)> {
         let (options, faults) = (plan.conditions.options.names().collect::<Vec<_>>(), plan.rows());
@@ -161,7 +159,7 @@ fn meetings(plans: &[Plan]) -> BTreeSet<(&str, &str)> {
     plans.iter().flat_map(of_plan).collect()
 }
 
-/// Every choice has a row on the page, every row belongs to a choice, and a series of plans covers all pairs of choices.
+/// Every choice has a row on the page, every row belongs to a choice, and a series of plans covers nearly all pairs of choices.
 #[test]
 fn page_and_plans_have_the_same_rows() {
     let plans: Vec<_> = (SERIES..2 * SERIES).map(|seed| Plan::draw(seed, LARGE)).collect();

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use unseen::filter::{Kind, Size};
 
-/// The number of consecutive seeds that cover all pairs of options.
+/// The number of consecutive seeds that cover nearly all allowed pairs of choices.
 pub const SERIES: u64 = 64;
 
 /// The header value with which a record retracts its key.
@@ -108,23 +108,19 @@ pub const WHEN: &str = "when, with records that pass through";
 pub const ON_CHANGE: &str = "emit = \"on_change\"";
 /// Records with a header belong to another entry, with a key space, a key, a kind of filter, and a window of its own.
 pub const RULES: &str = "two entries of one input";
-/// The number of slices of the entry for records with a header ([`RULES`]).
 pub const RULE_SLICES: u32 = 2;
 /// The predicates that select the records to deduplicate ([`WHEN`]).
 const SELECTED: &str = "{ header = \"skip\", exists = false }, { not = { field = \"/kind\", one_of = [\"view\", 7] } }";
-/// The key space of the entry for records with a header ([`RULES`]).
 pub const RULE_SPACE: &str = "marked";
 /// The number of dimensions at the end whose choices are derived from the others. Plans that were reported by their seeds therefore stay
 /// the same when such a dimension is added.
 const DERIVED: usize = 6;
 
-/// One choice per dimension.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct Options(Vec<String>);
 
 impl Options {
-    /// Draws a combination that is allowed.
     fn any(random: &mut SplitMix) -> Self {
         loop {
             let (drawn, derived) = DIMENSIONS.split_at(DIMENSIONS.len() - DERIVED);
@@ -203,7 +199,6 @@ impl Options {
         accepted && (self.is_ordered() && filter.keeps_window() || self.is_judged_by_keys())
     }
 
-    /// The number of the filter in [`FILTERS`].
     fn filter_number(&self) -> usize {
         FILTERS.iter().position(|filter| self.has(filter.choice)).expect("one of them was chosen")
     }
@@ -236,12 +231,10 @@ impl Options {
             && !self.has("records of time 0, or before it")
     }
 
-    /// True if keys expire during a plan.
     pub fn rotates(&self) -> bool {
         self.has("a window by time that rotates") || self.has("a window by count that rotates")
     }
 
-    /// The initial configuration of the filter.
     pub fn memory(&self, capacity: usize) -> Memory {
         let window = self.window_keys().unwrap_or_else(|| self.window_seconds());
         Memory {
@@ -300,7 +293,7 @@ impl Options {
         format!("key = [{}]\n{encoding}", parts.join(", "))
     }
 
-    /// The configuration lines of each topic, except for those of the topic names and the filter.
+    /// The configuration lines of each topic, without the names of topics, the key, and the lines of [`Memory::lines`].
     pub fn lines(&self, dead_letters: &str, duplicates: &str) -> String {
         let has = |choice| self.has(choice);
         let mut lines = String::new();
@@ -332,7 +325,6 @@ impl Options {
         lines
     }
 
-    /// Overrides that apply to all topics.
     pub fn overrides(&self) -> Vec<String> {
         let has = |choice| self.has(choice);
         let mut overrides = vec![format!("worker.workers={}", if has("workers = 2") { 2 } else { 1 })];
@@ -350,7 +342,7 @@ impl Options {
         if self.has("slices = 1") { 1 } else { 4 }
     }
 
-    /// Keys per window by count, in each partition.
+    /// Keys per window by count, in each partition. `None` for a window by time.
     pub fn window_keys(&self) -> Option<i64> {
         let rotates = self.has("a window by count that rotates").then_some(super::ROTATING_KEYS);
         rotates.or_else(|| self.has("a window by count that covers all").then_some(100_000))
@@ -370,7 +362,6 @@ pub struct Memory {
     by_count: bool,
     /// The current window, in keys or in seconds.
     window: i64,
-    /// The window at the start.
     first_window: i64,
     slices: u32,
     capacity: usize,
@@ -383,7 +374,6 @@ pub struct Memory {
     has_rule: bool,
 }
 
-/// A part of the configuration that may change between two runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Change {
     /// Another kind with the same guarantees.
@@ -395,18 +385,18 @@ pub enum Change {
     Slices,
     /// Twice or half the length.
     Window,
-    /// From event times to Kafka's timestamps.
+    /// From event times to Kafka's timestamps, or back.
     Time,
-    /// From a condition to none.
+    /// From a condition to none, or back.
     When,
-    /// From changed records of a key to first ones.
+    /// From changed records of a key to first ones, or back.
     Emit,
-    /// From two entries of an input to one.
+    /// From two entries of an input to one, or back.
     Rules,
 }
 
 impl Memory {
-    /// Changes a part, or changes it back.
+    /// Changes a part. All parts except the kind of filter alternate between two variants.
     pub fn change(&mut self, change: Change, options: &Options) {
         match change {
             Change::Kind => {

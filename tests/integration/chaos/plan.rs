@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Maximum number of members in the group.
 pub const MEMBERS_MAX: usize = 3;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -18,7 +17,6 @@ pub struct Plan {
     pub steps: Vec<Step>,
 }
 
-/// The configuration of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Conditions {
@@ -27,7 +25,6 @@ pub struct Conditions {
     pub brokers: usize,
     pub records: usize,
     pub options: Options,
-    /// The filter of the server.
     pub server: Own,
     /// The number of distinct keys that the filter is sized for. If the stream has more keys, the filter chains layers.
     pub capacity: usize,
@@ -37,7 +34,6 @@ pub struct Conditions {
     pub transaction_ms: u64,
 }
 
-/// A fault and its time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
@@ -47,15 +43,14 @@ pub struct Step {
     pub read: bool,
     /// An additional delay, so that the fault hits any part of a transaction.
     pub delay_ms: u64,
-    /// The index of the affected member among the running ones.
+    /// The index of the affected member among the running ones, modulo their number.
     pub who: usize,
     pub fault: Fault,
 }
 
-/// A fault of a worker, its state, or its broker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Fault {
-    /// SIGKILL.
+    /// SIGKILL, followed by a restart.
     Kill,
     /// Restart with armed fault points that kill the process.
     KillAt(String),
@@ -69,7 +64,7 @@ pub enum Fault {
     Terminate,
     /// Another process joins the group.
     Join,
-    /// A member leaves permanently, gracefully or not.
+    /// A member is killed or stops gracefully, and does not restart.
     Leave { killed: bool },
     /// All members are restarted one by one.
     Roll,
@@ -99,7 +94,6 @@ pub enum Fault {
     Server { trouble: Trouble, ms: u64 },
 }
 
-/// A fault of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Trouble {
     /// SIGKILL, and a restart at the end.
@@ -110,7 +104,6 @@ pub enum Trouble {
     CutOff,
 }
 
-/// A fault of one of three brokers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ailment {
     /// SIGKILL, and a restart at the end.
@@ -132,7 +125,6 @@ pub enum Harm {
     Tables,
 }
 
-/// The size of plans.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     pub records: usize,
@@ -160,7 +152,6 @@ impl Conditions {
 }
 
 impl Plan {
-    /// The plan of a seed.
     pub fn draw(seed: u64, bounds: Bounds) -> Self {
         let mut random = SplitMix(seed);
         let conditions = Conditions::draw(seed, bounds, &mut random);
@@ -172,7 +163,8 @@ impl Plan {
         let step = |number| {
             let mut fault = Fault::draw(&conditions, members, broker, &mut random);
             for _ in 0..8 {
-                // Draws again if the plan already has this kind of fault, so that rare kinds are about as likely as frequent kinds.
+                // Draws again if the plan already has this kind of fault, so that rare kinds are about as likely as frequent kinds. Draws
+                // again, too, if the fault weakens the promises of a plan that should keep them.
                 let is_welcome = !had.contains(fault.name()) && (keeps_little || !fault.weakens(&conditions.options));
                 if is_welcome {
                     break;
@@ -206,7 +198,6 @@ impl Plan {
         Self { conditions, steps }
     }
 
-    /// Parses a plan.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         let mut lines = text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
         let conditions = serde_json::from_str(lines.next().unwrap_or_default())?;
@@ -302,7 +293,6 @@ impl Fault {
         }
     }
 
-    /// True if the fault weakens the promises.
     fn weakens(&self, options: &Options) -> bool {
         let has = |choice| options.has(choice);
         match self {
@@ -319,7 +309,7 @@ impl Fault {
         matches!(self, Self::AddPartitions | Self::LoseOffsets | Self::ShortLog { .. })
     }
 
-    /// The name of the fault in the summary.
+    /// The name of the fault in the summary and, with a few exceptions ([`Plan::rows`]), in docs/contributing/promises.md.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Kill => "kill -9",
@@ -381,7 +371,7 @@ impl Harm {
     }
 }
 
-/// Draws a fault point, and a point that must be passed before that one.
+/// Draws a fault point. For some points, also arms an earlier step that fails, so that the worker reaches the point.
 fn points(conditions: &Conditions, random: &mut SplitMix, action: &str) -> String {
     // With a changelog, nothing is warmed up. Without one, nothing is rebuilt.
     let has_changelog = conditions.options.has("state.changelog = true");
@@ -410,7 +400,6 @@ fn points(conditions: &Conditions, random: &mut SplitMix, action: &str) -> Strin
     format!("{first}{point}:{count}:{action}")
 }
 
-/// Draws several failing steps.
 fn failures(random: &mut SplitMix) -> String {
     let steps = [
         "connect.begin",

@@ -18,9 +18,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const STRANGERS: usize = 3_000;
 /// Time for which a transaction may be in doubt before the test skips recording what is committed.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Pause after an answer.
+/// Pause between two queries.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Pause after a failed query. The pause is short, because the first answer comes right after the server has read the changelogs.
+/// Pause after a query that the server answers with 503. It is short, because the first answer comes right after the server has read the
+/// changelogs.
 const SHORTLY: Duration = Duration::from_millis(20);
 /// False positive rates of the server's own filters. The first is high enough to show false positives.
 const OFTEN: f64 = 1e-3;
@@ -28,7 +29,6 @@ const RARELY: f64 = 1e-9;
 /// Maximum number of filters that are queried for a key: six partitions, for a user id that is a number and for one that is text.
 const ASKED: i32 = 12;
 
-/// The filter of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Own {
     /// The worker's filter if a server can use it, otherwise a cuckoo filter.
@@ -38,16 +38,12 @@ pub enum Own {
     Cuckoo,
 }
 
-/// The server process, and the recorded facts about it.
 pub struct Server {
     process: Option<Worker>,
-    /// The time at which the server last started.
     began_ms: i64,
     /// The address for Redis clients, and the HTTP address.
     addresses: (String, String),
-    /// The current fault and its end.
     trouble: Option<(Trouble, Instant)>,
-    /// The time of the next query.
     due: Instant,
     /// Maximum rate at which the server reports unseen keys as seen.
     rate: f64,
@@ -74,7 +70,7 @@ struct Sight {
 struct Answer {
     as_of_ms: i64,
     seen: Vec<bool>,
-    /// The ends of the input after the answer. Empty if the broker did not respond.
+    /// The ends of the input after the answer. `i64::MAX` for each partition if the broker did not respond.
     ends: Vec<i64>,
     rate: f64,
 }
@@ -102,7 +98,6 @@ impl Server {
     }
 }
 
-/// Splits a key into user and item.
 fn parts(key: &[u8]) -> (&str, &str) {
     std::str::from_utf8(key).ok().and_then(|key| key.split_once('/')).expect("a user and an item")
 }
@@ -124,7 +119,7 @@ fn filter(conditions: &Conditions, memory: &Memory) -> (Option<String>, f64) {
 }
 
 impl Stage<'_> {
-    /// Starts the server if there is a changelog that it can follow.
+    /// Starts the server, unless the plan has no changelog to follow or emits changed records ([`ON_CHANGE`]).
     pub fn begin_server(&mut self) {
         if self.conditions.options.has("state.changelog = false") || self.conditions.options.has(ON_CHANGE) {
             return;
@@ -155,8 +150,6 @@ impl Stage<'_> {
             server.rate = 1.0 - (1.0 - rate).powi(ASKED);
         }
     }
-
-    // ---- Faults ----
 
     pub fn trouble_server(&mut self, trouble: Trouble, time: Duration) {
         self.end_trouble();
@@ -196,7 +189,6 @@ impl Stage<'_> {
         }
     }
 
-    /// Stops the server gracefully if it runs, and starts it with the current configuration.
     fn renew_server(&mut self) {
         self.story.tell("the server is told to end, for the workers have another file");
         if let Some(process) = self.server.as_mut().and_then(|server| server.process.take()) {
@@ -204,8 +196,6 @@ impl Stage<'_> {
         }
         self.start_server();
     }
-
-    // ---- Answers ----
 
     /// Records what is certainly committed. Skips this if a transaction stays in doubt.
     pub fn note_what_is_committed(&mut self) {
@@ -238,7 +228,6 @@ impl Stage<'_> {
         (0..).take(PARTITIONS).map(end).collect()
     }
 
-    /// Queries the server for every key, and keeps the answer.
     fn ask_server(&mut self) {
         let Some(server) = &mut self.server else { return };
         server.due = Instant::now() + INTERVAL;
@@ -308,7 +297,7 @@ impl Stage<'_> {
         self.server.as_ref().map_or("", |server| &server.addresses.1)
     }
 
-    /// Panics unless every answer is correct. Keys from `before` the group's start may be known or not.
+    /// Panics unless every answer is correct. The server may or may not know keys of records that were written before the group's start.
     pub fn judge_server(&mut self, inputs: &[Vec<Vec<TestRecord>>]) {
         let Some(server) = self.server.take() else { return };
         let before: BTreeSet<_> = self.stream.records[..BEFORE].iter().map(truth::id).collect();

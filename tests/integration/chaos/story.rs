@@ -4,14 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::time::Instant;
 
-/// The log of a plan.
 pub struct Story {
     began: Instant,
     text: String,
     counts: Counts,
 }
 
-/// Counters of events, and of correct answers of a server.
 #[derive(Clone, Default)]
 pub struct Counts {
     faults: BTreeMap<&'static str, usize>,
@@ -23,17 +21,14 @@ impl Story {
         Self { began: Instant::now(), text: format!("{plan}\n"), counts: Counts::default() }
     }
 
-    /// Logs an event.
     pub fn tell(&mut self, what: impl fmt::Display) {
         writeln!(self.text, "{:8.3} {what}", self.began.elapsed().as_secs_f64()).expect("text grows");
     }
 
-    /// Counts an event.
     pub fn count(&mut self, what: &'static str) {
         *self.counts.faults.entry(what).or_default() += 1;
     }
 
-    /// Counts a correct answer.
     pub const fn judged(&mut self) {
         self.counts.answers += 1;
     }
@@ -59,7 +54,6 @@ impl Counts {
         self.faults.values().sum()
     }
 
-    /// The number of events with this name.
     pub fn of(&self, what: &str) -> usize {
         self.faults.get(what).copied().unwrap_or_default()
     }

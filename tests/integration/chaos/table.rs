@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ops::BitAnd;
 use std::path::Path;
 
-/// The promises for an option or a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promise {
     /// Every record that is unseen within the window is emitted.
@@ -54,7 +53,6 @@ pub fn rows() -> BTreeMap<String, Promise> {
     rows
 }
 
-/// The promise that holds for all of these rows together.
 pub fn promise<'a>(names: impl IntoIterator<Item = &'a str>) -> Promise {
     let rows = rows();
     let all = Promise { nothing_lost: true, nothing_twice: true, exact: true };

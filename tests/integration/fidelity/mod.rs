@@ -24,7 +24,6 @@ use unseen::stats::Stats;
 /// Maximum wait for an asynchronous effect in a cluster.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The topics of a plan, with unique names.
 struct Names {
     prefix: String,
 }
@@ -52,7 +51,6 @@ impl Names {
     }
 }
 
-/// A cluster, and the operations of a test on it.
 trait Side {
     type Broker: Broker;
 

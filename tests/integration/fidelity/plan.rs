@@ -13,7 +13,6 @@ pub struct Who {
 #[derive(Clone, Copy, Debug)]
 pub struct To(pub usize, pub i32);
 
-/// A record to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Plain,
@@ -30,7 +29,6 @@ pub enum Kind {
 #[derive(Clone, Debug)]
 pub enum Op {
     Begin(Who),
-    /// Sends records in one batch.
     Send(Who, To, Vec<Kind>),
     /// Writes a record again, with other headers.
     Copy(Who, To, To),

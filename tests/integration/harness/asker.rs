@@ -5,7 +5,6 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A reply in the protocol of Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     Simple(String),
@@ -15,7 +14,6 @@ pub enum Reply {
     Array(Vec<Reply>),
 }
 
-/// A connection to a server.
 pub struct Asker {
     stream: BufReader<TcpStream>,
 }
@@ -27,22 +25,19 @@ impl Asker {
         Self { stream: BufReader::new(stream) }
     }
 
-    /// Sends raw bytes.
     pub fn send(&mut self, bytes: &[u8]) {
         self.stream.get_mut().write_all(bytes).expect("bytes are sent");
     }
 
-    /// True if the server has closed the connection.
     pub fn is_closed(&mut self) -> bool {
         matches!(self.stream.read(&mut [0; 1]), Ok(0) | Err(_))
     }
 
-    /// Reads all bytes until the server closes the connection in any way.
     pub fn read_to_end(&mut self, bytes: &mut Vec<u8>) {
         let _ = self.stream.read_to_end(bytes);
     }
 
-    /// Sends several commands in one pipeline, and returns their replies.
+    /// Sends commands in pipelines of up to 1000, and returns their replies.
     pub fn ask_all(&mut self, commands: &[Vec<String>]) -> Vec<Reply> {
         commands
             .chunks(1000)
@@ -60,12 +55,10 @@ impl Asker {
             .collect()
     }
 
-    /// Sends one command, and returns its reply.
     pub fn ask(&mut self, command: &[&str]) -> Reply {
         self.ask_all(&[command.iter().map(|&part| part.to_owned()).collect()]).remove(0)
     }
 
-    /// Reads the next reply.
     pub fn reply(&mut self) -> Reply {
         let mut line = String::new();
         self.stream.read_line(&mut line).expect("an answer");
@@ -87,7 +80,6 @@ impl Asker {
     }
 }
 
-/// Sends an HTTP request. Returns the status code and the body.
 pub fn http(address: &str, request: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("a connection");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");

@@ -64,7 +64,6 @@ pub fn secure_broker() -> &'static SecureBroker {
     BROKER.get_or_init(|| SecureBroker(Script::start(&["--secure"])))
 }
 
-/// A broker with listeners for SSL and SASL. It stops when this process ends.
 pub struct SecureBroker(Script);
 
 impl SecureBroker {
@@ -73,7 +72,6 @@ impl SecureBroker {
         &self.0.address
     }
 
-    /// The path of a file for clients.
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.clients.as_ref().expect("a broker that was started with --secure").join(name)
     }
@@ -83,7 +81,6 @@ impl SecureBroker {
         self.file("../broker").join(format!("{topic}-{partition}")).join("00000000000000000000.log")
     }
 
-    /// The content of a file for clients.
     pub fn read(&self, name: &str) -> String {
         fs::read_to_string(self.file(name)).expect("a file that scripts/kafka makes").trim_end().to_owned()
     }
@@ -112,7 +109,6 @@ pub struct OwnBroker {
     ways: Vec<Way>,
     /// The addresses that the proxies forward to.
     behind: Vec<String>,
-    /// True for each broker that is ready.
     ready: Vec<bool>,
     // This field is last, so that the brokers have stopped when the directory is deleted.
     dir: TempDir,
@@ -127,7 +123,6 @@ pub enum BrokerFault {
 }
 
 impl OwnBroker {
-    /// Starts an empty broker.
     pub fn start() -> Self {
         Self::start_brokers(1, &[])
     }
@@ -165,12 +160,10 @@ impl OwnBroker {
         Self { dir, fault: None, script, lines, addresses, ways, behind, ready: vec![true; count] }
     }
 
-    /// The number of brokers.
     pub const fn count(&self) -> usize {
         self.addresses.len()
     }
 
-    /// The proxy to the first broker.
     pub fn way(&self) -> &Way {
         &self.ways[0]
     }
@@ -180,7 +173,6 @@ impl OwnBroker {
         &self.behind[0]
     }
 
-    /// The proxies to all brokers.
     pub fn ways(&self) -> &[Way] {
         &self.ways
     }
@@ -206,12 +198,10 @@ impl OwnBroker {
         signal(self.dir.path(), 0, "-STOP");
     }
 
-    /// Resumes the only broker after a pause.
     pub fn resume(&mut self) {
         signal(self.dir.path(), 0, "-CONT");
     }
 
-    /// Waits until the only broker is ready again.
     pub fn wait_until_back(&mut self) {
         assert_eq!(numbered(&said(&self.lines, "ready")), (0, self.script.address.clone()), "the broker came back elsewhere");
         self.ready[0] = true;
@@ -268,7 +258,7 @@ impl OwnBroker {
         signal(self.dir.path(), at, "-TERM");
     }
 
-    /// True if all brokers are ready and every partition has all its replicas in sync.
+    /// True if no broker has a fault, all brokers are ready, and every partition has all its replicas in sync.
     pub fn is_whole(&mut self) -> bool {
         self.update_ready();
         self.fault.is_none() && self.ready.iter().all(|&ready| ready) && self.has_full_isr()
@@ -314,7 +304,6 @@ impl OwnBroker {
         self.dir.path().join(format!("broker{}.down", at + 1))
     }
 
-    /// Copies the logs of the brokers and their controller to a directory.
     pub fn copy_logs(&self, to: &Path) {
         for file in super::state::entries(self.dir.path()) {
             let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -337,7 +326,6 @@ impl Drop for OwnBroker {
     }
 }
 
-/// Sends a signal to a broker.
 fn signal(dir: &Path, at: usize, signal: &str) {
     let pid = fs::read_to_string(dir.join(format!("broker{}.pid", at + 1))).expect("the broker's process ID");
     assert!(succeeds(Command::new("kill").args([signal, pid.trim()])), "the broker cannot be sent {signal}");
@@ -349,7 +337,6 @@ fn numbered(text: &str) -> (usize, String) {
     (number.parse::<usize>().expect("a number") - 1, address.to_owned())
 }
 
-/// The output of scripts/kafka.
 type Lines = mpsc::Receiver<String>;
 
 /// A running scripts/kafka. The script stops when its stdin ends, either because this value is dropped or because this process dies.
@@ -361,7 +348,6 @@ struct Script {
 }
 
 impl Script {
-    /// Starts one broker.
     fn start(args: &[&str]) -> Self {
         let (child, lines) = Self::spawn(args, &[]);
         let clients = args.contains(&"--secure").then(|| said(&lines, "clients").into());

@@ -2,7 +2,6 @@
 
 use super::TestRecord;
 
-/// Panics with the first difference.
 pub fn assert_same(expected: &[Vec<TestRecord>], actual: &[Vec<TestRecord>]) {
     if let Some(difference) = difference(expected, actual) {
         panic!("{difference}");
@@ -16,7 +15,6 @@ pub fn assert_prefix(expected: &[Vec<TestRecord>], actual: &[Vec<TestRecord>]) {
     assert_same(&begun, actual);
 }
 
-/// Describes the first difference, if there is one.
 pub fn difference(expected: &[Vec<TestRecord>], actual: &[Vec<TestRecord>]) -> Option<String> {
     if expected.len() != actual.len() {
         return Some(format!("{} partitions expected, {} found", expected.len(), actual.len()));
@@ -53,7 +51,6 @@ fn describe(expected: &[TestRecord], actual: &[TestRecord], at: usize) -> Option
     }
 }
 
-/// Shows a record in one line.
 pub fn show(record: &TestRecord) -> String {
     let bytes = |bytes: &Option<Vec<u8>>| {
         let Some(bytes) = bytes else { return "null".to_owned() };

@@ -1,6 +1,6 @@
 //! The harness of the integration tests: a real broker, the real binary, and the exact expected output.
 //!
-//! Nothing in the harness sleeps for a fixed time. Every wait has a condition and a deadline, and fails with a message about the condition.
+//! No wait in the harness has a fixed length. Every wait has a condition and a deadline, and fails with a message about the condition.
 
 #![allow(dead_code, unused_imports, reason = "a harness may offer more than today's tests use")]
 
@@ -66,7 +66,6 @@ pub fn wait_until<T>(what: &str, timeout: Duration, mut condition: impl FnMut() 
     }
 }
 
-/// A name that is unique on this broker.
 pub fn unique(hint: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

@@ -21,7 +21,6 @@ const SASL_HANDSHAKE: i16 = 17;
 const SASL_AUTHENTICATE: i16 = 36;
 const SASL_AUTHENTICATION_FAILED: i16 = 58;
 
-/// The credentials that the broker accepts, and its sessions.
 pub struct Msk {
     secret: String,
     /// The time by which the broker's clock is ahead.
@@ -39,7 +38,6 @@ impl Msk {
         Arc::new(Self { secret: secret.to_owned(), ahead, session, logins: Mutex::default(), revoked: Mutex::default() })
     }
 
-    /// The number of logins.
     pub fn logins(&self) -> usize {
         lock(&self.logins).len()
     }

@@ -17,7 +17,6 @@ const WORDS: [&str; 16] = [
     "ends", "école",
 ];
 
-/// The parameters of a feed.
 pub struct News {
     pub seed: u64,
     pub count: usize,
@@ -25,7 +24,6 @@ pub struct News {
     /// The time of the first record, in milliseconds since the epoch. It is before any machine's clock, because records from the future
     /// would not advance stream time.
     pub start: i64,
-    /// The time from the first record to the last.
     pub span: Duration,
 }
 
@@ -99,7 +97,6 @@ impl SplitMix {
         mixed ^ mixed >> 31
     }
 
-    /// A number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.next() % end as u64).expect("less than `end`")
     }

@@ -37,7 +37,6 @@ impl Oracle {
 }
 
 impl Oracle {
-    /// The keys that have been seen after these records.
     pub fn seen(&self, records: &[TestRecord], partitions: usize) -> HashSet<Vec<u8>> {
         let mut states = vec![Remembered::default(); partitions];
         for record in records {

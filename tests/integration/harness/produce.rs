@@ -21,7 +21,6 @@ pub fn produce<R: Borrow<TestRecord>>(broker: &str, topic: &str, records: impl I
     producer.finish();
 }
 
-/// Records that are produced at a constant rate in the background.
 pub struct Feed {
     sent: Arc<AtomicUsize>,
     /// The number of records that the feed may send.
@@ -30,7 +29,6 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Starts to produce `per_second` records per second.
     pub fn start(broker: &str, topic: &str, records: Vec<TestRecord>, per_second: u32) -> Self {
         let feed = Self::start_gated(broker, topic, records, per_second);
         feed.allow(usize::MAX);

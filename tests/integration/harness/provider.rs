@@ -65,22 +65,18 @@ impl TokenProvider {
         &self.url
     }
 
-    /// The secret of the client "unseen".
     pub fn secret(&self) -> &str {
         &self.secret
     }
 
-    /// Changes the audience of the next tokens.
     pub fn set_audience(&self, audience: &str) {
         audience.clone_into(&mut self.lock().audience);
     }
 
-    /// Stops or resumes answering requests.
     pub fn set_down(&self, is_down: bool) {
         self.lock().is_down = is_down;
     }
 
-    /// All issued tokens.
     pub fn tokens(&self) -> Vec<String> {
         self.lock().tokens.clone()
     }

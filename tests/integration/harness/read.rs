@@ -18,7 +18,7 @@ pub fn read_committed(broker: &str, topic: &str, partitions: usize) -> Vec<Vec<T
 }
 
 /// Reads until there are `total` committed records and no transaction is open, and returns all records. Panics after `timeout`, or if the
-/// worker exits.
+/// worker exits earlier.
 pub fn wait_for_output(
     broker: &str,
     topic: &str,
@@ -50,11 +50,8 @@ pub struct Reader {
     committed: BaseConsumer,
     uncommitted: BaseConsumer,
     topic: String,
-    /// The records so far, by partition and in order.
     pub records: Vec<Vec<TestRecord>>,
-    /// The next offset of each partition.
     next: Vec<Offset>,
-    /// True for each partition whose end was reached.
     at_end: Vec<bool>,
 }
 
@@ -80,7 +77,6 @@ impl Reader {
         self.committed.assign(&assignment).expect("an assignment");
     }
 
-    /// The number of records so far.
     pub fn count(&self) -> usize {
         self.records.iter().map(Vec::len).sum()
     }

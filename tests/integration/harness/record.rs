@@ -2,7 +2,6 @@
 
 use super::SplitMix;
 
-/// A record with all the data that a worker must preserve.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TestRecord {
     pub partition: i32,
@@ -45,7 +44,6 @@ impl TestRecord {
         self.value = Some(format!("{fields},\"padding\":\"{padding}\"}}").into_bytes());
     }
 
-    /// The value as text.
     pub fn text(&self) -> &str {
         self.value.as_deref().and_then(|value| std::str::from_utf8(value).ok()).expect("a value in UTF-8")
     }
@@ -57,7 +55,6 @@ pub fn offset_of(record: &TestRecord, records: &[TestRecord]) -> i64 {
     i64::try_from(at.expect("it is one of them")).expect("few enough")
 }
 
-/// Splits records by partition, and keeps their order.
 pub fn by_partition(records: impl IntoIterator<Item = TestRecord>, partitions: usize) -> Vec<Vec<TestRecord>> {
     let mut split = vec![Vec::new(); partitions];
     for record in records {
@@ -66,7 +63,6 @@ pub fn by_partition(records: impl IntoIterator<Item = TestRecord>, partitions: u
     split
 }
 
-/// Converts a partition number to an index.
 pub fn index(partition: i32) -> usize {
     usize::try_from(partition).expect("a partition's number is not negative")
 }

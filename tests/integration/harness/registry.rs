@@ -17,7 +17,6 @@ pub struct SchemaRegistry {
 }
 
 impl SchemaRegistry {
-    /// Starts a registry without schemas.
     pub fn start(args: &[&str]) -> Self {
         let mut child = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/registry"))
             .arg("--until-eof")
@@ -34,7 +33,6 @@ impl SchemaRegistry {
         Self { child, url }
     }
 
-    /// The URL of the registry.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -54,17 +52,15 @@ impl SchemaRegistry {
         self.control("POST", &format!("/test/fail?status={status}&path={path}"), "");
     }
 
-    /// Makes the next requests hang.
     pub fn hang(&self) {
         self.control("POST", "/test/hang", "");
     }
 
-    /// Ends all faults.
     pub fn heal(&self) {
         self.control("DELETE", "/test/failures", "");
     }
 
-    /// The number of requests of each kind.
+    /// The number of requests by method and path, such as `GET /schemas/ids/1`.
     pub fn requests(&self) -> serde_json::Value {
         serde_json::from_str(&self.control("GET", "/test/requests", "")).expect("JSON")
     }

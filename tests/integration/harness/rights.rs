@@ -4,17 +4,15 @@ use super::PATIENCE;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-/// A permission on a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Right<'a> {
-    /// Describe a topic without reading it.
     DescribeTopic(&'a str),
     ReadTopic(&'a str),
     WriteTopic(&'a str),
     ReadGroup(&'a str),
     /// Write on all transactional ids with this prefix.
     WriteTransactions(&'a str),
-    /// Create, read, write, trim, and describe topics with this prefix.
+    /// Create, read, write, trim, and delete topics with this prefix, and describe their settings.
     OwnTopics(&'a str),
 }
 

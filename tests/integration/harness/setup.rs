@@ -18,12 +18,10 @@ pub struct Setup {
     state: String,
     /// Everything after these sections.
     rest: String,
-    /// Environment variables of the workers.
     environment: Vec<(String, String)>,
 }
 
 impl Setup {
-    /// Creates a setup with a new group and default settings.
     pub fn new(broker: &str, hint: &str) -> Self {
         let group = unique(hint);
         Self {
@@ -46,7 +44,6 @@ impl Setup {
         self
     }
 
-    /// Makes the workers connect to another address.
     pub fn servers(mut self, servers: &str) -> Self {
         servers.clone_into(&mut self.servers);
         self
@@ -82,34 +79,29 @@ impl Setup {
         self
     }
 
-    /// Adds arbitrary sections.
     pub fn sections(mut self, toml: &str) -> Self {
         add(&mut self.rest, toml);
         self
     }
 
-    /// Adds a variable to the environment.
     pub fn environment(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// The consumer group.
     pub fn group(&self) -> &str {
         &self.group
     }
 
-    /// The directory for all files.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The state directory of the worker with this name.
     pub fn state_dir(&self, name: &str) -> PathBuf {
         self.dir().join(name).join("state")
     }
 
-    /// The configuration of the worker with this name.
+    /// The configuration file of the worker with this name, as text.
     pub fn config(&self, name: &str) -> String {
         let Self { servers, kafka, properties, worker, state, rest, .. } = self;
         let dir = self.state_dir(name).display().to_string();
@@ -119,7 +111,6 @@ impl Setup {
         )
     }
 
-    /// Writes [`Setup::config`] to a file, and returns its path.
     pub fn write_config(&self, name: &str) -> PathBuf {
         let dir = self.dir().join(name);
         let file = dir.join("unseen.toml");

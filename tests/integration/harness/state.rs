@@ -7,12 +7,10 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// The entries of a directory.
 pub fn entries(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path()).collect()
 }
 
-/// Opens the checkpoints of a stopped worker.
 pub fn open(state: &Path) -> DB {
     DB::open_default(state.join("checkpoints")).expect("the state is a RocksDB")
 }
@@ -36,12 +34,11 @@ fn size(path: &Path) -> u64 {
     fs::metadata(path).expect("a file").len()
 }
 
-/// Truncates a file in the middle.
 pub fn truncate(path: &Path) {
     OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(size(path) / 2)).expect("the file can be cut off");
 }
 
-/// Flips some bits in the middle of a file.
+/// Inverts eight bytes in the middle of a file.
 pub fn flip(path: &Path) {
     let file = OpenOptions::new().read(true).write(true).open(path).expect("a file");
     let (at, mut bytes) = (size(path) / 2, [0; 8]);
@@ -61,7 +58,6 @@ pub fn damage_page(state: &Path) -> bool {
     true
 }
 
-/// All entries of the database.
 pub fn contents(db: &DB) -> BTreeMap<Box<[u8]>, Box<[u8]>> {
     db.iterator(IteratorMode::Start).collect::<Result<_, _>>().expect("it can be read")
 }

@@ -26,7 +26,6 @@ pub fn make_topic(broker: &str, name: &str, partitions: u32) {
     create(broker, name, partitions, &[]);
 }
 
-/// The same as [`make_topic`], with topic settings.
 pub fn make_topic_with(broker: &str, name: &str, partitions: u32, properties: &[(&str, &str)]) {
     create(broker, name, partitions, properties);
 }
@@ -80,14 +79,12 @@ pub fn add_partitions(broker: &str, name: &str, partitions: u32) {
     wait_for_partitions(broker, name, partitions);
 }
 
-/// Deletes a topic.
 pub fn delete_topic(broker: &str, name: &str) {
     for result in block_on(admin(broker).delete_topics(&[name], &options())).expect("the broker answers") {
         result.unwrap_or_else(|(name, code)| panic!("topic {name} could not be deleted: {code}"));
     }
 }
 
-/// Deletes all topics whose names start with `prefix`.
 pub fn delete_topics(broker: &str, prefix: &str) {
     let consumer: BaseConsumer = client(broker).create().expect("a consumer");
     let metadata = wait_until("the broker lists its topics", PATIENCE, || consumer.fetch_metadata(None, PATIENCE).ok());
@@ -96,7 +93,6 @@ pub fn delete_topics(broker: &str, prefix: &str) {
     }
 }
 
-/// Changes a setting of an existing topic, such as `max.message.bytes`.
 pub fn alter_topic(broker: &str, topic: &str, property: &str, value: &str) {
     // Settings that are not in the request return to the broker's default, so the request repeats `retention.ms`.
     let change = AlterConfig::new(ResourceSpecifier::Topic(topic)).set(property, value).set("retention.ms", "-1");
@@ -114,7 +110,6 @@ pub fn delete_records_before(broker: &str, topic: &str, partition: i32, offset: 
     }
 }
 
-/// The start offset of a partition.
 pub fn first_offset(broker: &str, topic: &str, partition: i32) -> i64 {
     let consumer: BaseConsumer = client(broker).create().expect("a consumer");
     consumer.fetch_watermarks(topic, partition, PATIENCE).expect("the broker answers").0
@@ -188,7 +183,6 @@ impl Group {
         committed.elements().iter().map(|element| element.error().ok().map(|()| element.offset().to_raw().unwrap_or(0).max(0))).collect()
     }
 
-    /// True if the group has committed the end of every partition.
     pub fn has_read_all(&self) -> bool {
         let Some(committed) = self.committed() else { return false };
         (0..).zip(committed).all(|(partition, committed)| {
@@ -198,7 +192,6 @@ impl Group {
     }
 }
 
-/// The configuration of every client of the harness.
 pub fn client(broker: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
     // By default, librdkafka would wait for 15 minutes before it looks for a missing leader again.

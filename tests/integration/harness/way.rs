@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-/// Forwards connections from a port of its own to the broker.
 pub struct Way {
     port: u16,
     shared: Arc<Mutex<Shared>>,
@@ -22,17 +21,14 @@ struct Shared {
     width: Option<u32>,
     /// Both ends of all forwarded connections.
     ends: Vec<TcpStream>,
-    /// True if the next `EndTxn` request is to be held back.
     holds_end: bool,
     /// The held request with its length.
     held_end: Option<Vec<u8>>,
 }
 
-/// The API key of `EndTxn`.
 const END_TXN: [u8; 2] = 26_i16.to_be_bytes();
 
 impl Way {
-    /// Creates a proxy without a target.
     pub fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("its address").port();
@@ -51,7 +47,6 @@ impl Way {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Sets the target address.
     pub fn lead_to(&self, target: &str) {
         lock(&self.shared).target = Some(target.to_owned());
     }
@@ -76,7 +71,6 @@ impl Way {
         lock(&self.shared).holds_end = true;
     }
 
-    /// Waits until an `EndTxn` request is held back.
     pub fn wait_until_held(&self) {
         wait_until("an EndTxn request is held", PATIENCE, || lock(&self.shared).held_end.as_ref().map(drop));
     }
@@ -95,7 +89,6 @@ impl Way {
         i16::from_be_bytes([answer[12], answer[13]])
     }
 
-    /// Accepts connections again.
     pub fn mend(&self) {
         lock(&self.shared).is_cut = false;
     }

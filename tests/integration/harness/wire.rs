@@ -11,7 +11,6 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const TIMEOUT_MS: i32 = 30_000;
 
@@ -68,7 +67,6 @@ fn metadata(broker: &str, topic: Option<&str>) -> Option<Metadata> {
     consumer.fetch_metadata(topic, TIMEOUT).ok()
 }
 
-/// The address of a partition's leader.
 fn leader(broker: &str, topic: &str, partition: i32) -> Option<String> {
     let metadata = metadata(broker, Some(topic))?;
     let leader = metadata.topics().first()?.partitions().iter().find(|found| found.id() == partition)?.leader();
@@ -106,7 +104,7 @@ fn header(key: i16, version: i16) -> Vec<u8> {
     request
 }
 
-/// The length of a compact array or string.
+/// Encodes the length of a compact array or string.
 fn compact(length: usize) -> Vec<u8> {
     let mut out = Vec::new();
     unsigned_varint(&mut out, u64::try_from(length).expect("few enough") + 1);

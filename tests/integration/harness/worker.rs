@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// Timeout for the exit of a worker.
 const END_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running `unseen run`, or another command that runs until it is stopped. Dropping the value kills the process, and prints the end of
@@ -31,7 +30,6 @@ impl Worker {
         Self::spawn(command, "run", config, overrides, "", log)
     }
 
-    /// Starts `unseen serve`.
     pub fn serve(config: &Path, overrides: &[&str], environment: &[(String, String)], log: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_unseen"));
         command.envs(environment.iter().cloned()).stderr(append_to(log));
@@ -83,7 +81,8 @@ impl Worker {
         Self { child, guard: guard.spawn().expect("a shell starts"), log: log.to_owned(), pump: None, log_start }
     }
 
-    /// Limits the size of files from now on, if the worker was started for that.
+    /// Limits the size of files from now on. The worker must have been started with [`Worker::start_armed`], because it must ignore
+    /// SIGXFSZ.
     pub fn limit_files(&self, bytes: u64) {
         self.prlimit(&bytes.to_string());
     }
@@ -98,12 +97,10 @@ impl Worker {
         assert!(status.is_ok_and(|status| status.success()), "the limit could not be set; is prlimit of util-linux there?");
     }
 
-    /// The process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// True if the process has not exited.
     pub fn runs(&mut self) -> bool {
         self.ended().is_none()
     }
@@ -117,18 +114,15 @@ impl Worker {
         Some(status)
     }
 
-    /// Kills the process with SIGKILL, and waits for its end.
     pub fn kill9(&mut self) {
         self.signal("KILL");
         self.child.wait().expect("it ends");
     }
 
-    /// Sends SIGTERM.
     pub fn sigterm(&mut self) {
         self.signal("TERM");
     }
 
-    /// Sends SIGSTOP.
     pub fn sigstop(&mut self) {
         self.signal("STOP");
     }
@@ -146,7 +140,6 @@ impl Worker {
         assert!(status.is_ok_and(|status| status.success()), "SIG{name} could not be sent");
     }
 
-    /// Waits for the exit of the process.
     pub fn wait(&mut self, timeout: Duration) -> ExitStatus {
         wait_until("the worker ends", timeout, || self.ended())
     }
@@ -166,21 +159,18 @@ impl Worker {
         self.log()
     }
 
-    /// The log so far.
     pub fn log(&self) -> String {
         // Must not panic, because it is called after a failure.
         let bytes = std::fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(bytes.get(self.log_start..).unwrap_or_default()).into_owned()
     }
 
-    /// The end of the log, for the message of a failure.
     pub fn tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         format!("{} ends:\n{}", self.log.display(), lines[lines.len().saturating_sub(40)..].join("\n"))
     }
 
-    /// Waits until the log contains `text`.
     pub fn wait_for_log(&mut self, text: &str, timeout: Duration) {
         wait_until(&format!("the worker logs `{text}`"), timeout, || {
             let running = self.runs();
@@ -231,7 +221,7 @@ fn append_to(log: &Path) -> File {
     OpenOptions::new().create(true).append(true).open(log).expect("a log file")
 }
 
-/// Removes settings in the environment of the tests.
+/// Removes the `UNSEEN_` variables that the test process has.
 fn without_settings(command: &mut Command) {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("UNSEEN_")) {
         command.env_remove(name);

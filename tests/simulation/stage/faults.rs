@@ -248,7 +248,6 @@ impl Stage<'_> {
         times
     }
 
-    /// Panics unless all keys that must be emitted again were.
     pub(super) fn check_emitted_again(&self) {
         let times = self.times_emitted();
         let missing = self.again.iter().find(|(id, least)| times.get(*id).is_none_or(|times| times < least));

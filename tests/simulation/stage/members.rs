@@ -16,7 +16,6 @@ use unseen::stats::Stats;
 use unseen::status::{self, Identity, Status};
 use unseen::worker::{Rebuilder, Shared, Worker};
 
-/// A process that is or may become a member of the group.
 pub(super) struct Member {
     pub(super) name: &'static str,
     pub(super) disk: MemoryDisk,
@@ -26,11 +25,9 @@ pub(super) struct Member {
     pub(super) old_disk: Option<MemoryDisk>,
     pub(super) running: Option<Life>,
     pub(super) clock_ahead: i64,
-    /// The reason for the last exit of the process.
     pub(super) ended: String,
 }
 
-/// A running process.
 pub(super) struct Life {
     pub(super) process: Process<Result<(), String>>,
     pub(super) stop: Arc<AtomicBool>,
@@ -124,7 +121,6 @@ impl Stage<'_> {
         }
     }
 
-    /// Stops a process gracefully, and waits until it has ended.
     pub(super) fn terminate(&mut self, number: usize) {
         if let Some(life) = self.members[number].running.take() {
             self.end(&life);
@@ -163,7 +159,7 @@ impl Stage<'_> {
         // Other reasons are allowed only if they are temporary: the plan fails if the group does not commit everything.
     }
 
-    /// Restarts processes that have ended.
+    /// Restarts processes that have ended, keeps track of the server, and compares the output so far.
     pub(super) fn tend(&mut self) {
         for number in 0..self.members.len() {
             if self.members[number].running.as_ref().is_some_and(|life| life.process.has_ended()) {

@@ -65,7 +65,6 @@ struct Stage<'p> {
     rule_changes: Vec<Vec<usize>>,
     kills: u64,
     other: bool,
-    /// The number of records of the stream that were appended.
     fed: usize,
     server: Option<server::Server>,
     /// Keys of records that the group reads again because its offset was reset, and the number of times that each must be emitted by the
@@ -102,7 +101,6 @@ fn simulate(plan: &Plan, defect: Option<&'static str>) -> (u64, (u64, u64)) {
     })
 }
 
-/// The topic options of the input.
 fn input_options(plan: &Plan) -> TopicOptions {
     TopicOptions { after_max_ms: i64::MAX, log_append_time: plan.append_time, ..TopicOptions::default() }
 }
@@ -232,8 +230,6 @@ impl<'p> Stage<'p> {
         self.terminate(1);
     }
 
-    // ---- Records ----
-
     fn append(&self, topic: &str, record: TestRecord) {
         let appended = self.simulation.append(&at(topic, record.partition), new_record(record));
         assert!(appended.is_some(), "{topic} does not take a record of the plan");
@@ -257,8 +253,6 @@ impl<'p> Stage<'p> {
             self.tend();
         }
     }
-
-    // ---- Faults ----
 
     fn act(&mut self, Step { who, fault, .. }: &Step) {
         let running = self.running();
@@ -370,7 +364,6 @@ impl<'p> Stage<'p> {
         (0..9).any(|number| self.simulation.create_topic(&format!("in-{number}"), count, input_options(self.plan)));
     }
 
-    /// True if every partition of the changelog has a record.
     fn has_logged(&self) -> bool {
         let of = |partition| at(&self.changelog(), partition);
         (0..self.plan.partitions).all(|partition| !self.simulation.read(&of(partition), Isolation::ReadCommitted).is_empty())

@@ -7,13 +7,11 @@ use crate::plan::Plan;
 use crate::truth::{self, LIMIT_BYTES, MAX_TIMESTAMP};
 use unseen::sim::NewRecord;
 
-/// A record of the plan, as a producer sends it.
 pub(super) fn new_record(record: TestRecord) -> NewRecord {
     let headers = record.headers.into_iter().map(|(name, value)| (name.into_bytes(), value)).collect();
     NewRecord { time: Some(record.timestamp), key: record.key, value: record.value, headers }
 }
 
-/// The records of a plan, some of them unusual.
 pub(super) fn records(plan: &Plan) -> Vec<TestRecord> {
     let news = News { seed: plan.seed, count: plan.records + BEFORE, partitions: plan.partitions.unsigned_abs(), ..News::default() };
     let mut records = news.records();

@@ -20,7 +20,6 @@ use unseen::sim::{Ended, Isolation, Process, SimBroker};
 
 /// The number of keys that occur in no record, to count false positives.
 const STRANGERS: usize = 200;
-/// The virtual time between two queries.
 const INTERVAL: Duration = Duration::from_millis(250);
 /// False positive rates of the server's own filters. The first is high enough to show false positives.
 const OFTEN: f64 = 1e-3;
@@ -30,12 +29,11 @@ const LOOKUPS: i32 = 12;
 /// The reason for the exit of a server with a different configuration than the workers.
 const OUTDATED: &str = "the workers have another configuration";
 
-/// The server process, and the recorded facts about it.
 pub(super) struct Server {
     process: Option<Process<Result<(), String>>>,
     stop: Arc<AtomicBool>,
     keys: Arc<Vec<Vec<u8>>>,
-    /// Answers that were not judged yet.
+    /// Answers that `tend_server` has not collected yet.
     given: Arc<Mutex<Vec<Given>>>,
     answers: Vec<(Given, Vec<usize>)>,
     sights: Vec<Sight>,
@@ -43,7 +41,6 @@ pub(super) struct Server {
     reached: Vec<usize>,
 }
 
-/// An answer for all keys.
 struct Given {
     as_of: i64,
     seen: Vec<bool>,
@@ -54,14 +51,11 @@ struct Given {
 /// The progress of the group at a time when no transaction was open in a changelog.
 struct Sight {
     time: i64,
-    /// The number of records read from each partition of the input.
     read: Vec<usize>,
-    /// The number of records in each partition of the output.
     emitted: Vec<usize>,
 }
 
 impl Stage<'_> {
-    /// Starts a server if the plan has one.
     pub(super) fn begin_server(&mut self) {
         if self.plan.server.is_none() {
             return;
@@ -187,7 +181,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Panics unless every answer of the server is correct. Keys from before the group's start may be known or not.
+    /// Panics unless every answer of the server is correct. The server may or may not know keys of records that were written before the
+    /// group's start.
     pub(super) fn judge_server(&mut self, inputs: &[Vec<Vec<TestRecord>>]) {
         let Some(server) = self.server.take() else { return };
         let options = &self.plan.options;

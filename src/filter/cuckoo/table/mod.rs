@@ -16,12 +16,11 @@ pub(super) const SLOT_BITS_MAX: u32 = 57;
 /// Unused bytes after the last slot, so that even this slot can be read as part of an eight-byte word.
 const PAD_BYTES: u64 = 8;
 
-/// Size of a table with buckets of `B` slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TableLayout<const B: usize> {
-    /// Number of buckets, at least 1.
+    /// At least 1.
     pub(super) buckets: u64,
-    /// Bits per fingerprint, f.
+    /// Bits per fingerprint, f. A slot has these bits and those of a tag.
     pub(super) fingerprint_bits: u32,
     /// Number of different tags: one for each generation that can exist at the same time.
     pub(super) tags: u64,
@@ -44,7 +43,6 @@ impl<const B: usize> TableLayout<B> {
         self.slots() - self.slots().div_ceil(20)
     }
 
-    /// Number of bits of a tag, t.
     pub(super) const fn tag_bits(self) -> u32 {
         u64::BITS - self.tags.saturating_sub(1).leading_zeros()
     }
@@ -53,7 +51,6 @@ impl<const B: usize> TableLayout<B> {
         self.fingerprint_bits.saturating_add(self.tag_bits())
     }
 
-    /// Memory for the slots, in bytes.
     pub(super) fn bytes(self) -> u64 {
         let bytes = (u128::from(self.slots()) * u128::from(self.slot_bits())).div_ceil(8) + u128::from(PAD_BYTES);
         u64::try_from(bytes).unwrap_or(u64::MAX)
@@ -70,7 +67,6 @@ impl<const B: usize> TableLayout<B> {
     }
 }
 
-/// A key's buckets in a table, and its fingerprint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     fingerprint: u64,
@@ -96,7 +92,6 @@ pub(super) struct Table<const B: usize> {
 }
 
 impl<const B: usize> Table<B> {
-    /// Creates an empty table, or returns `None` if there is not enough memory.
     pub(super) fn new(layout: TableLayout<B>) -> Option<Self> {
         let buffer = PagedBuffer::new(layout.bytes())?;
         Some(Self { layout, slot_bits: layout.slot_bits(), tag_bits: layout.tag_bits(), used: 0, buffer })
@@ -111,7 +106,6 @@ impl<const B: usize> Table<B> {
         self.layout
     }
 
-    /// Number of filled slots.
     pub(super) const fn used(&self) -> u64 {
         self.used
     }
@@ -123,7 +117,7 @@ impl<const B: usize> Table<B> {
         Place { fingerprint: own, buckets: [bucket, self.other(bucket, own)] }
     }
 
-    /// Returns the other bucket of a fingerprint. For that bucket, this function returns the first bucket again.
+    /// Returns the other bucket of a fingerprint. With that bucket as `bucket`, returns the first one again.
     fn other(&self, bucket: u64, fingerprint: u64) -> u64 {
         let sum = scale(mix(fingerprint), self.layout.buckets);
         if sum >= bucket { sum - bucket } else { sum + (self.layout.buckets - bucket) }
@@ -154,7 +148,6 @@ impl<const B: usize> Table<B> {
         self.buffer.touch(byte + (shift + self.slot_bits - 1) as usize / 8);
     }
 
-    /// Returns the fingerprint and tag of a slot, or `None` if the slot is empty.
     fn read(&self, slot: u64) -> Option<(u64, u64)> {
         let value = self.get(slot);
         let (fingerprint, tag) = (value >> self.tag_bits, value & ((1 << self.tag_bits) - 1));
@@ -192,13 +185,11 @@ impl<const B: usize> Table<B> {
         ends(place.buckets[0]) ^ ends(place.buckets[1])
     }
 
-    /// Sets the tag of a copy.
     pub(super) fn tag(&mut self, slot: u64, tag: u64) {
         let value = self.get(slot) >> self.tag_bits << self.tag_bits;
         self.set(slot, value | tag);
     }
 
-    /// Removes a copy.
     pub(super) fn clear(&mut self, slot: u64) {
         self.set(slot, 0);
         self.used = self.used.saturating_sub(1);
@@ -230,7 +221,6 @@ impl<const B: usize> Table<B> {
         false
     }
 
-    /// The buckets, fingerprint, and tag of each key.
     pub(super) fn keys(&self) -> impl Iterator<Item = (Place, u64)> {
         (0..self.layout.slots()).filter_map(|slot| {
             let (fingerprint, tag) = self.read(slot)?;

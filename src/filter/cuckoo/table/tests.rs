@@ -3,7 +3,6 @@
 use super::*;
 use crate::key::numbered::key_of_family as key;
 
-/// Average load of tables with 2^16 slots when the first insertion fails.
 fn load_at_first_failure<const B: usize>() -> f64 {
     let layout = TableLayout::<B> { buckets: (1 << 16) / B as u64, fingerprint_bits: 16, tags: 5 };
     let load = |family| {
