@@ -271,8 +271,13 @@ impl KeySpec {
     pub fn fingerprint(&self, record: &Record<'_>, scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
         match (record.value, &*self.parts) {
             (Some(json), [part @ Part::Field(_)]) => self.fingerprint_of_field(part, json, scratch),
-            _ => self.fingerprint_of(record, &Source::json(&self.key), &Source::json(&self.value), scratch),
+            _ => self.fingerprint_with_texts(record, scratch),
         }
+    }
+
+    /// Computes the same fingerprint, and keeps the parts for [`Scratch::texts`].
+    pub(crate) fn fingerprint_with_texts(&self, record: &Record<'_>, scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
+        self.fingerprint_of(record, &Source::json(&self.key), &Source::json(&self.value), scratch)
     }
 
     /// Computes the fingerprint of a key that is a single field: a faster path with the same result.

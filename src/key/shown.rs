@@ -7,8 +7,8 @@ use super::encoding::Tag;
 
 impl Scratch {
     /// Returns the parts of the key that is encoded in these buffers, in order: bytes as a string in quotes, other JSON values as written,
-    /// and the content of a value as its digest. [`KeySpec::fingerprint`](super::KeySpec::fingerprint) leaves the buffers unchanged if the
-    /// key is a single field of at most 55 bytes.
+    /// and the content of a value as its digest. Only for a key that a [`Reader`](super::Reader) has read:
+    /// [`KeySpec::fingerprint`](super::KeySpec::fingerprint) does not keep a short key.
     #[must_use]
     pub fn texts(&self) -> Vec<String> {
         let (mut texts, mut rest) = (Vec::new(), &*self.encoded);
@@ -41,7 +41,8 @@ fn text(tag: u8, bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::{KeySpec, Part};
+    use crate::format::{Formats, NoSchemas};
+    use crate::key::{KeySpec, Part, Reader};
     use crate::record::Record;
 
     #[test]
@@ -58,5 +59,17 @@ mod tests {
         let mut found = Vec::new();
         spec.fingerprints_of_texts(asked.into_iter(), &mut scratch, &mut found).unwrap();
         assert!(found.contains(&fingerprint));
+    }
+    #[test]
+    fn a_key_of_one_short_field_is_shown() {
+        let key = KeySpec::new(vec![Part::Field("/id".into())]).unwrap();
+        let (mut reader, mut scratch) = (Reader::default(), Scratch::default());
+        for id in ["a".to_owned(), "a".repeat(100)] {
+            let value = format!("{{\"id\":\"{id}\"}}");
+            let record = Record { value: Some(value.as_bytes()), ..Record::default() };
+            let read = reader.fingerprint(&key, &Formats::default(), &record, &mut scratch, &NoSchemas).unwrap();
+            assert_eq!(scratch.texts(), [format!("\"{id}\"")]);
+            assert_eq!(read, key.fingerprint(&record, &mut scratch).unwrap());
+        }
     }
 }

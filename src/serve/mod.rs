@@ -210,7 +210,9 @@ impl Server {
                 Err(error) => tracing::error!(error = %error, "cannot start a thread for clients"),
             }
         };
-        let _ = thread::Builder::new().name(format!("serve-{number}")).spawn(work);
+        if let Err(error) = thread::Builder::new().name(format!("serve-{number}")).spawn(work) {
+            tracing::error!(error = %error, "cannot start a thread for clients");
+        }
         sender
     }
 

@@ -181,7 +181,7 @@ impl Reader {
             self.select(spec, |_| true, record, scratch, schemas)?;
         }
         let fingerprint = if formats.is_plain_json() {
-            spec.key.fingerprint(record, scratch)?
+            spec.key.fingerprint_with_texts(record, scratch)?
         } else {
             self.fingerprint_of(spec.key, formats, record, scratch, schemas)?
         };

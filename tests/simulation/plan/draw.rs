@@ -100,9 +100,10 @@ impl Plan {
         // Brokers are slow only if there is a changelog. Without one, some decided records must be written in one transaction.
         let is_atomic = plan.options.has("delivery = \"exactly_once\"") && plan.options.has("state.changelog = true");
         if is_atomic && plan.transaction_records > 300 && random.below(8) == 0 {
-            // Each entry of an input writes its own first changelog records, and each rejected record restarts the transaction.
-            let most = if plan.options.has(RULES) && plan.options.has("records that the output refuses") { 20 } else { 50 };
-            plan.record_ms = pick(&mut random, &[20, 50]).min(most);
+            // Each entry of an input writes its own first changelog records, and each rejected record restarts the transaction. Slow brokers
+            // still write what killed processes have sent, and plans with favorites may have many kills.
+            let writes_more = plan.options.has(RULES) && plan.options.has("records that the output refuses") || !favorites.0.is_empty();
+            plan.record_ms = pick(&mut random, &[20, 50]).min(if writes_more { 20 } else { 50 });
             // Several workers write their first changelog records at the same time. If brokers need longer than the timeout for these
             // records, no transaction can be committed.
             plan.transaction_ms = 2_000;
