@@ -81,7 +81,7 @@ fn pass_on(mut input: Input, arguments: &Arguments, output: &str) {
             });
             positions[usize::try_from(message.partition).expect("a number")] = message.offset + 1;
             if read % arguments.every == 0 {
-                // SAFETY: topic and client live.
+                // SAFETY: the topic and the client are alive.
                 unsafe { pass(native, topic, message) }
             }
             read += 1;
@@ -131,7 +131,7 @@ fn commit(producer: &BaseProducer, arguments: &Arguments, positions: &[i64]) {
         list.add_partition_offset(&arguments.topic, number, Offset::Offset(position)).expect("an offset");
     }
     let (native, group) = (producer.client().native_ptr(), CString::new(arguments.group.as_str()).expect("a name"));
-    // SAFETY: client, list, and group live. The results are null if the calls succeed.
+    // SAFETY: the client, the list, and the group are alive during the calls. Sending offsets and committing return null if they succeed.
     unsafe {
         let group = rd::rd_kafka_consumer_group_metadata_new(group.as_ptr());
         assert!(rd::rd_kafka_send_offsets_to_transaction(native, list.ptr(), group, 10_000).is_null(), "sending offsets failed");

@@ -230,7 +230,7 @@ impl<'a> Client<'a> {
         Ok(has)
     }
 
-    /// Reads the records of a commit whose key has this fingerprint. `fingerprint` is without the content, as returned by `Emit::key_of`.
+    /// Reads the records in `commit` whose key has this fingerprint. `fingerprint` is without the content, as returned by `Emit::key_of`.
     pub(super) fn occurrences(&self, state: &StateView<'_>, commit: &Commit, fingerprint: Fingerprint) -> Result<Occurrences, Error> {
         let mut found = Occurrences::default();
         let emit = state.rules.emit;

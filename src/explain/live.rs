@@ -285,7 +285,8 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Returns the records of a commit with the key. If the requested record is missing, adds it and marks the list as incomplete.
+    /// Returns the records in `commit` whose key has this fingerprint. If the requested record is not among them, adds it and marks the list
+    /// as possibly incomplete.
     fn occurrences(
         &self,
         commit: &Commit,

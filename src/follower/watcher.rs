@@ -53,7 +53,7 @@ pub(super) fn run(config: &Config, spaces: &[Space], ends: &impl ChangelogEnds, 
             && reported.is_none_or(|at| runtime::since(at) > REPORT_INTERVAL)
         {
             reported = Some(runtime::now());
-            tracing::warn!(servers = config.kafka.bootstrap_servers, error = %error, "the brokers do not answer; serving the last known state and retrying");
+            tracing::warn!(servers = config.kafka.bootstrap_servers, error = %error, "cannot get the end offsets of all changelogs; serving the last known state of the affected partitions and retrying");
         }
         while runtime::since(began) < INTERVAL && !stop.load(Ordering::Relaxed) {
             runtime::sleep(TICK);

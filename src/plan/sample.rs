@@ -70,7 +70,7 @@ pub struct Sample {
 pub enum SampleError {
     #[error(transparent)]
     Line(#[from] ReplayError),
-    #[error("the sample has no record with a key; set the key with --key, or use a configuration with --config")]
+    #[error("the sample has no record to count: it is empty, or none of its records has the key or is selected by `when`; check the file, --format, and the key")]
     Empty,
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// The load, as a fraction of a slice's capacity, at which the worker warns that a filter is filling up.
+/// The fill level ([`Usage::load`](crate::filter::Usage::load)) above which the worker warns that a filter is filling up.
 const FILLING: f64 = 0.7;
 
 /// The number of unsaved fingerprints, about 50 MB, that triggers an early checkpoint.
@@ -165,7 +165,7 @@ impl PartitionState {
                 window_keys = usage.keys,
                 window_capacity = self.dedup.rules().capacity(),
                 bytes = usage.bytes,
-                "the filter's current slice is more than 70 % full; when the slice is full, the filter takes more memory, or does what filter.at_max_memory sets (logged once)"
+                "the filter is more than 70 % full (`aging`: its current slice); when it is full, it takes more memory, or does what filter.at_max_memory sets (logged once)"
             );
         }
         if usage.evicted > reported.evicted {

@@ -25,7 +25,8 @@ pub(super) struct Extractors {
 #[derive(Debug)]
 pub(super) struct Known {
     head: Box<[u8]>,
-    /// The extractor, or an error message, to which callers add the subject.
+    /// The extractor, or an error message that starts with a verb, such as `has schema 7, which cannot be used`. [`invalid`] prepends
+    /// `the record key` or `the record value`.
     extractor: Result<Extractor, String>,
 }
 
