@@ -418,7 +418,8 @@ impl<B: Broker> Follow<'_, B> {
             Outcome::Gap => {
                 // The remaining records are read only to find the highest epoch, and the input offsets that the group has reached.
                 self.gap = true;
-                self.group_offsets = record.spans.iter().map(|span| (span.topic.to_owned(), span.end)).collect();
+                self.group_offsets.clone_from(&applier.offsets);
+                self.group_offsets.extend(record.spans.iter().map(|span| (span.topic.to_owned(), span.end)));
                 return Ok(true);
             }
             Outcome::SetBack => {

@@ -279,7 +279,8 @@ impl<B: Broker> RecordLoop<'_, B> {
         }
         if let Err(NoKey::Awaits(schema)) = keyed
             && self.topic.has_rules()
-            && self.input.verdicts().recall(offset) == Recall::New
+            // A record that an entry judged while the schema was unknown keeps that verdict.
+            && !matches!(self.input.verdicts().recall(offset), Recall::Decided(Verdict::Invalid(_)))
         {
             // Until the schema is known, another rule may select the record. So this rule's state must not decide about the record.
             return Err(Stop::Undecided(VerdictError::Awaits(*schema)));

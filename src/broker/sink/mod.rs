@@ -367,6 +367,7 @@ impl<B: Broker> Sink<B> {
             source.commit(request).map_err(|error| match error.code {
                 ErrorCode::OffsetsTooLarge => self.shrink_offset_requests(),
                 ErrorCode::Unknown if request.len() > 1 => self.shrink_offset_requests(),
+                ErrorCode::OffsetMetadataTooLarge => next(&error),
                 _ => match error.missing_permission {
                     Some(right) => SinkError::Exit(format!("the brokers deny offset commits: {error}; give this user {right}")),
                     None => SinkError::Abort(format!("offset commit failed: {error}")),
