@@ -41,7 +41,7 @@ const SKEWED: u64 = 0;
 const IDS_MEASURED: u64 = 100_000_000;
 /// Number of ids that a user's filter is sized for.
 const CAPACITY: u64 = 4_000;
-/// Number of a user's latest ids from which a full filter is rebuilt.
+/// Number of a user's latest ids from which the user's filter is rebuilt.
 const LATEST: u64 = 100;
 const SLICES: u64 = 4;
 /// Length of a slice in milliseconds: six hours, so the window is one day.

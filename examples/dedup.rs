@@ -1,5 +1,5 @@
-//! Deduplicates lines of standard input. Unlike `uniq`, it finds duplicates anywhere among the last million distinct lines, in
-//! about three megabytes of memory.
+//! Deduplicates lines of standard input. Unlike `uniq`, it finds duplicates anywhere among the last million distinct lines, with
+//! a filter of about four megabytes.
 //!
 //! ```sh
 //! printf 'a\nb\na\n' | cargo run --release --no-default-features --example dedup

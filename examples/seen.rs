@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         match (answers[0], unavailable) {
             (Answer::Seen, _) => println!("seen (or a false positive)"),
             (Answer::Unseen, _) => println!("not seen as of the last known commit"),
-            // Until the follower has read the whole changelog, a key that it has not found may still exist.
+            // Until the follower has read the whole changelog, a key that it has not found may still have been seen.
             (Answer::Unknown, Some(reason)) if started.elapsed() > PATIENCE => return Err(reason.into()),
             (Answer::Unknown, _) => {
                 std::thread::sleep(Duration::from_millis(100));

@@ -35,7 +35,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A configuration file defines keys, windows, and filters as the command does:
+//! Programs can load the configuration files of the command, with their keys, windows, and filters:
 //!
 //! ```
 //! use unseen::config::Config;

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-/// The offset of a record in its partition, or the offset to continue from: the last processed offset plus one.
+/// The offset of a record in its partition, or the next offset to read.
 pub type Offset = i64;
 
 /// Milliseconds since the Unix epoch.
@@ -81,13 +81,15 @@ pub struct Record<'a> {
     pub headers: &'a [(&'a str, Option<&'a [u8]>)],
 }
 
-/// The decision about a record. If a transaction is aborted, the worker emits its records again with the same verdicts, except for records
-/// that a broker rejected: these become [`Verdict::Invalid`].
+/// The decision about a record. If a transaction is aborted and the worker still has the partition, it usually writes the records again by
+/// the same verdicts. Records that a broker has rejected become [`Verdict::Invalid`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The key was not seen within the window. The record is emitted.
+    /// The key was not seen within the window, or its content has changed (`emit = "on_change"`). The record is emitted, unless the topic
+    /// is a shadow.
     Unseen,
-    /// The key was seen within the window. By default, the record is dropped. `on_duplicate` can set another destination.
+    /// The key was seen within the window. With `emit = "on_change"`, the content is the same, too. Can be a false positive of the filter.
+    /// By default, the record is dropped. `on_duplicate` can set another destination.
     Duplicate,
     /// The key is unseen, but the record is older than the window, and `late` is `"drop"` or `"dead_letter"`.
     Late,
@@ -95,9 +97,10 @@ pub enum Verdict {
     Retracted,
     /// The value is null, but the key needs the value. `on_tombstone` determines whether the record is emitted.
     Tombstone,
-    /// `when` does not select the record. It is emitted without deduplication.
+    /// No entry of the input selects the record by its `when`. The record is emitted without deduplication, unless the topic is a shadow.
     Passed,
-    /// The record has no key, or a broker rejects it. `on_invalid` determines the action.
+    /// The record cannot be deduplicated, for example because it lacks a part of the key, or a broker rejects it. `on_invalid` determines
+    /// the action.
     Invalid(Reason),
 }
 
@@ -120,7 +123,7 @@ impl Verdict {
 /// The reason for [`Verdict::Invalid`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// The key needs a field of the record key or value, which does not have the configured format.
+    /// A record key or value that must be read cannot be decoded in the configured format, or the record lacks a required event time.
     Malformed,
     /// The record does not have a part of the key.
     MissingKey,
@@ -130,9 +133,9 @@ pub enum Reason {
     Oversize,
     /// The value is null, but the key needs the value.
     Tombstone,
-    /// The broker rejects the record because of its time, or because it has no record key.
+    /// The broker rejects the record for another reason, such as its time or a missing record key.
     Refused,
-    /// The schema of the record does not exist, or cannot be used.
+    /// The schema of the record key or value does not exist, or cannot be used.
     UnknownSchema,
 }
 

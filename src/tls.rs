@@ -92,15 +92,15 @@ impl Tls {
         self.now.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the files every minute until the future is dropped. If the files have changed and are valid, new connections use them.
-    /// Otherwise, the previous certificate stays in use, because the files may be only partly written.
+    /// Reads the files every minute until the future is dropped. If the files have changed and are valid, new connections use them. If they
+    /// cannot be used, the previous files stay in use, because the new ones may be only partly written.
     pub async fn renew(&self) {
         loop {
             sleep(READ_EVERY).await;
             match self.read_again() {
-                Ok(true) => tracing::info!("serve.tls: loaded a new certificate; new connections use it"),
+                Ok(true) => tracing::info!("serve.tls: loaded the changed files; new connections use them"),
                 Ok(false) => {}
-                Err(error) => tracing::warn!(error, "serve.tls: cannot load the new files; the server keeps the previous certificate"),
+                Err(error) => tracing::warn!(error, "serve.tls: cannot load the files; the server keeps using the previous ones"),
             }
         }
     }

@@ -35,7 +35,7 @@ fn orders() -> String {
     (0..1000).flat_map(|second| std::iter::once(line(second, second)).chain(again(second))).collect()
 }
 
-/// The result is the configuration in docs/start/tutorial.md.
+/// The result is config/minimal.toml, the commented file of docs/start/tutorial.md.
 #[test]
 fn init_writes_the_minimal_configuration() {
     let args = ["--group-id", "news", "--key", "key", "--key", "/news_id", "--dead-letters", "news.dead"];

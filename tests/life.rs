@@ -49,7 +49,7 @@ impl Log {
         offsets
     }
 
-    /// Aborts a transaction, which leaves only unused offsets.
+    /// Aborts a transaction. Its records and its marker take offsets, but a `read_committed` reader receives none of them.
     const fn abort(&mut self, records: Offset) {
         self.end += records + 1;
     }
@@ -232,7 +232,7 @@ impl Life {
             checkpoint: None,
             truth_committed: truth.clone(),
             truth,
-            // Some runs start at the epoch.
+            // Some runs start at the Unix epoch.
             clock: if draw.one_in(4) { 0 } else { 1_000_000_000_000 },
             timed: !draw.one_in(3),
             draw,

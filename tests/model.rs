@@ -150,7 +150,7 @@ fn rules(random: &mut Random) -> Rules {
     }
 }
 
-/// A record time: normal, late, from the future, at the epoch, before the epoch, or none.
+/// A record time: normal, late, from the future, at the Unix epoch, before it, or none.
 fn time(random: &mut Random, clock: &mut i64) -> Option<i64> {
     *clock += random.pick(&[0, 1, 5, 40, 300_i64]);
     match random.below(40) {

@@ -211,7 +211,7 @@ fn sample_errors_contain_the_file_name() {
     let message = refused(plan(&["--sample", "-"]).write_stdin("\n"), 1);
     assert_eq!(
         message,
-        "error: standard input: the sample has no record to count: it is empty, or none of its records has the key or is selected by `when`; check the file, --format, and the key\n"
+        "error: standard input: the sample has no record to count: it is empty, or its records have no key or are not selected; check the file, --format, the key, and `when`\n"
     );
     let message = refused(&mut plan(&["--sample", "no such file"]), 1);
     assert!(message.starts_with("error: no such file: "), "{message}");

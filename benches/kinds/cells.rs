@@ -52,8 +52,8 @@ impl Cells {
     }
 }
 
-/// Returns the `index`-th position of a key in the range `0..len`, by a hash of its own. Double hashing would be faster, but two keys that
-/// share two positions would then share all positions too often. In small filters, that is visible at rates below 1e-5.
+/// Returns the `index`-th position of a key in the range `0..len`. Each position has a separate hash. Double hashing would be faster, but
+/// two keys that share two positions would then share all positions too often. In small filters, that is visible at rates below 1e-5.
 pub fn place(hash: u64, index: usize, len: usize) -> usize {
     let mixed = hash.wrapping_add((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     scale((mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93), len)

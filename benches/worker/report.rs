@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Prints a page. Also writes the page, its raw figures, and its pictures to files, unless the measurement was partial or used a different
-/// load, and `--out` is not set.
+/// Prints a page. Also writes the page, its raw figures, and its pictures to files. Without `--out`, writes files only if the measurement
+/// was complete and used the default load.
 pub fn publish(options: &Options, name: &str, raw: &impl Serialize, page: &str, pictures: &[(&str, String)]) {
     println!("{page}");
     let Some(dir) = directory(options) else { return };

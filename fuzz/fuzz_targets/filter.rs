@@ -18,9 +18,9 @@ struct Input<'a> {
     before: Vec<Step>,
     /// Positions of numbers and nulls in the metadata, and their new values.
     edits: Vec<(u8, Number)>,
-    /// Pages that are overwritten with one byte.
+    /// Pages to fill with one byte value, and that value.
     fills: Vec<(u8, u8)>,
-    /// Arbitrary JSON that replaces the metadata.
+    /// Arbitrary bytes, parsed as JSON, that replace the metadata. Edits and fills are then ignored.
     metadata: Option<&'a [u8]>,
     after: Vec<Step>,
 }

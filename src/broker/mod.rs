@@ -50,8 +50,8 @@ pub trait Broker: Clone + Send + Sync + 'static {
     /// Waits for a broker, and returns the names of all topics that the configured user may see.
     fn topics(&self, config: &Config, stop: &dyn Fn() -> bool) -> Result<BTreeSet<String>, Error>;
 
-    /// Waits for a broker, and checks the configured topics. Creates missing internal topics, and adds partitions to changelogs whose
-    /// topics have more.
+    /// Waits for a broker, and checks the configured topics. Creates missing internal topics, and adds partitions to changelogs that have
+    /// fewer than the topics of their key space.
     fn discover(&self, config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Error>;
 
     /// Returns an error message for each topic in `known` that no longer exists, or nothing if the brokers do not respond.
@@ -67,7 +67,7 @@ pub trait Record {
     fn topic(&self) -> &str;
     fn partition(&self) -> i32;
     fn offset(&self) -> Offset;
-    /// The timestamp in milliseconds since the epoch, with its type. A negative timestamp is invalid.
+    /// The timestamp in milliseconds since the Unix epoch, with its type. A negative timestamp is invalid.
     fn stamp(&self) -> Option<(TimestampType, Timestamp)>;
     fn key(&self) -> Option<&[u8]>;
     fn value(&self) -> Option<&[u8]>;
@@ -169,7 +169,7 @@ pub trait Consumer {
     fn restart(&self, stopped: &[TopicPartition], all: &[(TopicPartition, Offset)]) -> Result<(), Error>;
     /// Returns the high watermark of a partition as of its last fetch, or `None` before its first fetch.
     fn end(&self, partition: &TopicPartition) -> Option<Offset>;
-    /// Returns, for each partition, the offset up to which the consumer has passed over records and control records. The offset is `None`
+    /// Returns, for each partition, the offset up to which the consumer has read, including control records. The offset is `None`
     /// from a seek until the first record, and from a fetch error until the seek. It is always `None` if the consumer reports
     /// [`Batch::ends`], because librdkafka counts such an event as a record.
     fn positions<'p>(&self, partitions: impl Iterator<Item = &'p TopicPartition>) -> Vec<Option<Offset>>;
@@ -189,14 +189,15 @@ pub trait Consumer {
     fn watermarks(&self, partition: &TopicPartition) -> Result<(Offset, Offset), Error>;
     /// Returns the ids of topics by name. The map is empty with brokers before Kafka 2.8, which have no topic ids. Errors can be retried.
     fn topic_ids(&self, topics: &[&str]) -> Result<BTreeMap<String, String>, Error>;
-    /// Returns the first offset whose timestamp is `time` or later, or `None` if there is none. Errors can be retried.
+    /// Returns the offset of the first record with a timestamp of `time` or later, or `None` if there is no such record. Errors can be
+    /// retried.
     fn offset_at(&self, partition: &TopicPartition, time: Timestamp) -> Result<Option<Offset>, Error>;
     fn membership(&self) -> Option<Self::Membership>;
     /// Returns the group's generation, or `None` if this consumer is not a member at present.
     fn generation(&self) -> Option<i32>;
     /// Commits offsets outside a transaction.
     fn commit(&self, offsets: &[(TopicPartition, Offset, String)]) -> Result<(), ClientError>;
-    /// Leaves the group. Declines rebalances that are still queued.
+    /// Closes the consumer, and declines rebalances that are still queued. Leaves the group, unless the membership is static.
     fn close(self);
 }
 

@@ -52,7 +52,7 @@ pub enum Outcome {
     /// committed offset), or contains only effects that were already applied.
     Passed,
     /// The record starts below the applied offset, because the group's offsets were reset. Earlier changelog records are void if they
-    /// contain effects of input records at or past the start of this record.
+    /// contain effects of input records from that start on.
     SetBack,
     /// The changelog does not continue from the checkpoint: the first record that the checkpoint lacks starts after the checkpoint's
     /// offset, or a record of a warm-up starts before the applied offset and ends after it.

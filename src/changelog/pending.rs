@@ -94,7 +94,7 @@ impl PendingChanges {
         }
     }
 
-    /// True if [`PendingChanges::note_batch`] can be used now: keys were already inserted in the current slice.
+    /// True if [`PendingChanges::note_batch`] can be used now: the pending changes already contain an insertion in the current slice.
     #[must_use]
     pub fn can_append(&self, dedup: &Dedup) -> bool {
         self.groups.back().is_some_and(|group| group.asked_for_replay_info && group.time.is_some() && group.slice == dedup.clock())

@@ -1,4 +1,4 @@
-//! A digest of a state. Two checkpoints with the same digest give the same verdicts.
+//! A digest of a state. If two checkpoints of a partition have the same settings and the same digest, they give the same verdicts.
 
 use super::{CheckpointMetadata, Error, PartitionId, Store};
 use xxhash_rust::xxh3::Xxh3;

@@ -1,8 +1,8 @@
 //! The write of one checkpoint, which is applied completely or not at all.
 //!
-//! Owns the memory limit of a checkpoint write. A small checkpoint is one write batch. A large checkpoint is assembled in files next to the
-//! store. RocksDB then ingests the files in one step, without copying them to memory or to its log. Must never make only a part of a
-//! checkpoint visible.
+//! Owns the form of a checkpoint write, which limits its memory. A small checkpoint is one write batch. A large checkpoint is assembled in
+//! files next to the store. RocksDB then ingests the files in one step, without copying them to memory or to its log. Must never make only
+//! a part of a checkpoint visible.
 
 #[cfg(feature = "faults")]
 use super::database::Change;

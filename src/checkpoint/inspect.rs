@@ -49,13 +49,13 @@ pub struct StoredPartition {
     pub stream_time_ms: Option<Timestamp>,
     /// The number of remembered keys.
     pub keys: u64,
-    /// The memory of the filter; 0 if fingerprints are on disk.
+    /// The memory of the filter; 0 for the kind `exact`.
     pub memory_bytes: u64,
     /// The computed share of unseen keys that the filter reports as seen.
     pub estimated_rate: f64,
     /// The observed share of unseen keys that the filter reports as seen; null if nothing was observed.
     pub observed: Option<ObservedRate>,
-    /// A digest that is equal for states that give the same verdicts.
+    /// A digest. Two states of a partition with the same settings and the same digest give the same verdicts.
     pub digest: String,
     /// The keys by slice, oldest first; empty for kinds without slices.
     pub slices: Vec<StoredSlice>,
@@ -83,11 +83,11 @@ pub struct StoredSlice {
 /// The answer of a state for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Asked {
-    /// True if a record with this key would be a duplicate. With `emit = "on_change"`, only one with the same content.
+    /// True if a record with this key would be a duplicate. With `emit = "on_change"`, only a record with the same content would be.
     pub seen: bool,
     /// The slice into which the key was last inserted, if the kind of filter stores it.
     pub slice: Option<Slice>,
-    /// The start time of that slice; null in a window by count.
+    /// The start time of that slice; null in a window by count, or if `slice` is null.
     pub since_ms: Option<Timestamp>,
 }
 
@@ -97,7 +97,7 @@ pub struct Question {
     pub space: String,
     /// The fingerprints of all keys that match the request.
     pub fingerprints: Vec<Fingerprint>,
-    /// The settings that determine the fingerprints. The filter settings are ignored.
+    /// The settings that determine the fingerprints. [`Settings::filter`] is ignored.
     pub settings: Settings,
 }
 

@@ -15,7 +15,7 @@ const FINGERPRINTS_MAX: u64 = 1 << 20;
 
 /// Merges the states of `sources` into a new directory. Returns the number of partitions.
 ///
-/// For each input topic, the result has the largest offset of the sources. All states of a partition describe the same log, so the source
+/// For each input topic, the result has the largest offset of the sources. All sources have read the same partitions, so the source
 /// with the largest offset contains the effects of all records below this offset, and so does the result.
 ///
 /// # Errors

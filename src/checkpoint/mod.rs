@@ -13,7 +13,7 @@
 //! DIR/checkpoints/                 RocksDB
 //!   format                         version of the format
 //!   h <space> <partition>          metadata: settings, offsets, metadata of the filter, as JSON
-//!   p <space> <partition> <page>   64 KiB of a filter's bits
+//!   p <space> <partition> <page>   up to 64 KiB of a filter's bits
 //!   x <space> <partition> <generation> <fingerprint>   no value; with `emit = "on_change"`, an 8-byte hash of the content
 //! DIR/drafts/                      unfinished checkpoints, deleted after a crash
 //! DIR/checkpoints.corrupt-<time>/  quarantined checkpoints
@@ -170,15 +170,15 @@ impl Settings {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    #[error("state directory {}: {error}; it must be a directory that this user can write to", .dir.display())]
+    #[error("state directory {}: {error}; check the path, this user's permissions, and the free disk space", .dir.display())]
     Io {
         dir: PathBuf,
-        /// The error of the file operation, such as a missing permission.
+        /// The problem, such as a missing permission.
         error: std::io::Error,
     },
     #[error("state directory {} is in use by another unseen process; give each process its own `state.dir`", .0.display())]
     InUse(PathBuf),
-    #[error("state directory {}: expected format {expected}, got {got}; run the version of unseen that wrote it, or move the directory away, so that the worker rebuilds the state from the changelog", .dir.display())]
+    #[error("state directory {}: expected format {expected}, got {got}; run the version of unseen that wrote it, or move the directory away, so that the worker rebuilds the state", .dir.display())]
     Format {
         dir: PathBuf,
         /// The version that this build reads and writes. It can also read the previous version.

@@ -259,7 +259,7 @@ fn exists(path: &Path) -> String {
 
 fn unwritten(path: &Path) -> String {
     if path == Path::new("-") {
-        return "cannot write to stdout, so the output is incomplete; free disk space, and run the command again".to_owned();
+        return "cannot write to stdout, so the output is incomplete; run the command again".to_owned();
     }
-    format!("cannot write {}, so no file was written; free disk space, or use another disk", path.display())
+    format!("cannot write {}, so no file was written; if the disk is full, free space, or use another disk", path.display())
 }

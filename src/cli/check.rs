@@ -18,7 +18,7 @@ JSON output (--json): one object.
   ok        true if there are no problems
   problems  errors, which make the exit code 78
   warnings  warnings
-  topics    one object for each topic: input, output, space, window, filter, and the memory of a partition in bytes (null: on disk)
+  topics    one object for each topic: input, output, space, window, filter, bytes (memory if the topic has one partition; null: on disk)
   patterns  one object for each pattern, with the same names as a topic; `topics` has the topics that match only with --connect
   left_out  with --connect, one object for each topic that matches a pattern but is not read: topic, and the reason
   features  with --connect, one object for each feature of the cluster: name, supported (yes, no, untested, or unused), and the reason";
@@ -164,7 +164,8 @@ fn summary(config: &Config) -> String {
     let with_topics: BTreeSet<_> = config.topics.iter().map(|topic| topic.entry).collect();
     let others = config.patterns.iter().filter(|pattern| !with_topics.contains(&pattern.entry().entry));
     rows.extend(others.map(|pattern| row(pattern.entry(), format!("pattern {:?}", pattern.text()))));
-    table(&rows) + "\n* for one partition; partitions share the capacity of a time window, but each has its own count window"
+    table(&rows)
+        + "\n* if the topic has one partition; several partitions share the capacity of a time window, but each has its own count window"
 }
 
 fn row(topic: &Topic, name: String) -> [String; 6] {

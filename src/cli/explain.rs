@@ -47,7 +47,8 @@ pub struct Args {
     /// Replay a file from `unseen capture` instead of reading from the brokers
     #[arg(long, value_name = "FILE", conflicts_with = "key")]
     capture: Option<PathBuf>,
-    /// Number of partitions of the topic, for --capture. If omitted, the filter is sized for 1 partition, and verdicts are uncertain
+    /// Number of partitions of the topic, for --capture. If omitted, the filter is sized for 1 partition, and the explanation is
+    /// uncertain unless the filter is exact
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000), requires = "capture")]
     partitions: Option<u32>,
     /// With --capture, time at which the stream was read, in RFC 3339 [default: modification time of the file]

@@ -1,8 +1,9 @@
 //! Exports spans of batches, commits, checkpoints, and restores to an OpenTelemetry collector.
 //!
-//! The export is on if `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or `OTEL_EXPORTER_OTLP_ENDPOINT` is the HTTP address of a collector, such as
-//! `http://localhost:4318`. This module has its own implementation of OTLP 1.0 (JSON over HTTP/1.1 without TLS), because the OpenTelemetry
-//! libraries would add eighty packages. It must never block a worker: if the collector is slow, spans are dropped.
+//! The export is on if `OTEL_EXPORTER_OTLP_ENDPOINT` is the HTTP address of a collector, such as `http://localhost:4318`, or
+//! `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is an address with a path, such as `http://localhost:4318/v1/traces`. This module has its own
+//! implementation of OTLP 1.0 (JSON over HTTP/1.1 without TLS), because the OpenTelemetry libraries would add eighty packages. It must
+//! never block a worker: if the collector is slow, spans are dropped.
 
 use serde_json::{Map, Value, json};
 use std::fmt::Debug;
@@ -53,7 +54,9 @@ pub fn layer() -> anyhow::Result<Option<(SpanExporter, ExportGuard)>> {
     };
     // The error does not show the address, because it may contain a password.
     let Some((host, path)) = url.strip_prefix("http://").and_then(|rest| rest.split_once('/')) else {
-        anyhow::bail!("{name}: expected the address of a collector without TLS, such as \"http://localhost:4318\"");
+        anyhow::bail!(
+            "{name}: expected an address without TLS, such as \"http://localhost:4318\"; in OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, also the path, such as \"http://localhost:4318/v1/traces\""
+        );
     };
     anyhow::ensure!(!host.contains('@'), "{name}: a user and password in the address are not supported; remove them");
     let (host, path) = (host.to_owned(), format!("/{path}"));

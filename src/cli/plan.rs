@@ -127,7 +127,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let load = |file: PathBuf| super::topic::expand_rule(&Config::load(&file, &args.set)?, args.topic.as_deref());
     let config = config_file(args).map(load).transpose()?;
     if config.is_none() && (args.topic.is_some() || !args.set.is_empty()) {
-        usage("--topic and --set need a configuration; add -c, or set UNSEEN_CONFIG");
+        usage("--topic and --set need a configuration; add -c, or set UNSEEN_CONFIG, and leave out --key and --ignore");
     }
     let topic = config.as_ref().map(|config| super::topic::choose(config, args.topic.as_deref())).transpose()?;
     let required = topic.and_then(|topic| topic.time.as_ref()).filter(|time| !time.optional && args.time.is_some());

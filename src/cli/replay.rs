@@ -193,7 +193,7 @@ pub(super) fn max_timestamp_ms(read_at: SystemTime, max_future: Duration) -> Tim
     read_at.checked_add(max_future).map_or(Timestamp::MAX, runtime::millis)
 }
 
-/// Returns a warning for each entry whose window did not move because of implausible record times.
+/// Returns a warning for each entry whose record times are implausible, so that its window does not move as it should.
 fn time_warnings(summaries: &[(&Topic, Summary)], read_at: SystemTime) -> Vec<String> {
     let timed = summaries.iter().filter(|(topic, _)| topic.forgets_by_time());
     let warning = |(topic, summary): &(&Topic, Summary)| {

@@ -9,14 +9,14 @@ use yaml_rust2::scanner::Marker;
 /// Maximum number of values in a file after its aliases are expanded.
 const VALUES_MAX: u64 = 100_000;
 
-/// Returns an error if the aliases of a text expand to too many values. Accepts text that is not YAML, because the parser rejects it
-/// later.
+/// Returns an error if a text has too many values after its aliases are expanded. Accepts text that is not YAML, because the parser
+/// rejects it later.
 pub(super) fn check(text: &str) -> Result<(), String> {
     let mut counter = Counter::default();
     // The count up to a syntax error is enough, because the parser stops there as well.
     let _ = Parser::new_from_str(text).load(&mut counter, true);
     if counter.values > VALUES_MAX {
-        return Err(format!("its aliases (`*name`) expand to more than {VALUES_MAX} values; use fewer aliases"));
+        return Err(format!("the file has more than {VALUES_MAX} values, including those of aliases (`*name`); use fewer values"));
     }
     Ok(())
 }

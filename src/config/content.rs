@@ -10,7 +10,8 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
 /// Resolves `emit`. Returns `None` if only the first record of a key is emitted. Otherwise, returns the parts to compare: a record is
-/// emitted if one of these parts has changed. After an error, returns the whole value, so that no other error follows.
+/// emitted if one of these parts has changed. `"on_change"` compares the whole value. After an error, also returns the whole value, so
+/// that no other error follows.
 pub(super) fn emit(raw: Option<&Value>, kind: Kind, path: &str, diagnostics: &mut Diagnostics) -> Option<KeySpec> {
     let content = match raw {
         None => return None,
@@ -29,7 +30,7 @@ pub(super) fn emit(raw: Option<&Value>, kind: Kind, path: &str, diagnostics: &mu
         let (name, on_disk) = (kind.name(), Kind::list('"', |kind| kind.size == Size::Disk));
         diagnostics.add(
             path,
-            format!("\"on_change\" requires filter.kind = {on_disk}, because only the exact store has the content of each key; got kind {name:?}"),
+            format!("\"on_change\" requires filter.kind = {on_disk}, because only that kind stores each key's content; got kind {name:?}"),
         );
     }
     content.or_else(|| KeySpec::new(vec![Part::RecordValue]).ok())
@@ -79,7 +80,7 @@ pub(super) fn emit_schema(generator: &mut SchemaGenerator) -> Schema {
 pub(super) fn key_conflicts(raw: Option<&Value>, compares_all: bool, path: &str, diagnostics: &mut Diagnostics) -> Option<CompareContent> {
     let compare = compare(raw?).map_err(|message| diagnostics.add(path, message)).ok()??;
     if compares_all {
-        diagnostics.add(path, "remove key_conflicts, because emit = \"on_change\" emits every record whose content differs from the previous record of its key");
+        diagnostics.add(path, "remove key_conflicts, because emit = \"on_change\" already compares the records of each key");
     }
     Some(compare)
 }

@@ -16,7 +16,7 @@ pub struct Error {
     pub source: String,
     /// The path of the option, such as `topics[0].window`. Empty if the error concerns the whole source.
     pub path: String,
-    /// The error message, with the expected and the actual value.
+    /// The error message, usually with the expected and the actual value.
     pub message: String,
 }
 
@@ -61,7 +61,7 @@ impl Diagnostics {
         Self { file, sources: BTreeMap::new(), errors: Vec::new() }
     }
 
-    /// Records the source of the value at `path`, if it is not the file.
+    /// Remembers the source of the value at `path`, if the source is not the file.
     pub(super) fn came_from(&mut self, path: &str, source: &'static str) {
         self.sources.insert(path.to_owned(), source);
     }
@@ -75,7 +75,7 @@ impl Diagnostics {
         }
     }
 
-    /// Adds an error of a source, or of a value that is not part of the configuration.
+    /// Adds an error about a source, for a `path` that is not the path of an option, such as the name of an unknown variable.
     pub(super) fn add_from(&mut self, source: &str, path: &str, message: impl Into<String>) {
         self.errors.push(Error { source: source.to_owned(), path: path.to_owned(), message: message.into() });
     }

@@ -87,7 +87,7 @@ impl Filter {
             }
         };
         Some(format!(
-            "{subject} {needed} bytes at capacity, got {most}; raise max_memory, lower capacity, or allow a higher false_positive_rate"
+            "{subject} {needed} bytes at capacity, got {most}; raise max_memory, lower capacity (or the window's keys), or allow a higher false_positive_rate"
         ))
     }
 

@@ -125,8 +125,8 @@ fn read(file: &str) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Checks that the schema can be used, that the type of the records is unambiguous, and that it has the fields of the key and of the event
-/// time.
+/// Checks that the schema can be used, that the type of the records is unambiguous, and that this type has the fields of the key, of the
+/// compared content, and of the event time.
 #[cfg(feature = "formats")]
 fn check(local: &LocalSchema, (specs, time): &Wanted<'_>, is_key: bool) -> Result<(), String> {
     let is_second_there = || Extractor::compile(&local.schema, Message::Indexes(&[1]), &Places::default()).is_ok();

@@ -10,7 +10,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 use std::borrow::Cow;
 
-/// A reference to a variable. The schema cannot check its value, so it accepts any text with a reference.
+/// A regular expression for the start of a reference to a variable. The JSON schema cannot check the variable's value, so it accepts any
+/// text with a reference.
 pub(super) const VARIABLE: &str = r"\$\{";
 
 const DURATION: &str = r"0|(\s*[0-9][0-9\s]*(\.[0-9\s]+)?(nanos|nsec|ns|usec|us|µs|millis|msec|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|wks?|w|months?|M|years?|yrs?|y)\s*)+";
@@ -19,7 +20,7 @@ pub(super) fn whole(pattern: &str) -> String {
     format!("^({pattern})$|{VARIABLE}")
 }
 
-/// Defines a schema that several options contain, and returns a reference to it.
+/// Defines a JSON schema that several options contain, and returns a reference to that schema.
 pub(super) fn shared(generator: &mut SchemaGenerator, name: &str, schema: Value) -> Value {
     generator.definitions_mut().insert(name.to_owned(), schema);
     json!({ "$ref": format!("#/definitions/{name}") })

@@ -108,14 +108,14 @@ pub(super) fn check_internal_topics(config: &Config, topic: &Topic, diagnostics:
     let Some(name) = config.changelog(&topic.space) else { return };
     if !is_topic_name(&name) {
         let message = format!(
-            "the changelog topic {name:?} is not a valid topic name (at most 249 letters, digits, '.', '_', and '-'); change the space or kafka.group_id, or set state.changelog to false"
+            "the changelog topic {name:?} is not a valid topic name (at most 249 letters, digits, '.', '_', and '-'); change the space or kafka.group_id"
         );
         diagnostics.add(&topic.setting("space"), message);
     }
 }
 
 impl Config {
-    /// Returns a warning for each shadow topic, because its output may have been forgotten.
+    /// Returns a warning for each shadow topic and each pattern without an output, because the output may have been forgotten.
     pub fn shadows(&self) -> impl Iterator<Item = String> {
         let topics = self.topics.iter().map(|topic| (topic, &*topic.input));
         let patterns = self.patterns.iter().map(|pattern| (pattern.entry(), pattern.text()));

@@ -71,7 +71,7 @@ fn first_of(alternatives: &Value) -> Result<Part, String> {
     let nested = |part: &&Value| part.get("first_of").is_some() || part.get("optional").is_some();
     if let Some(part) = list.iter().find(nested) {
         return Err(format!(
-            "a part within first_of cannot have first_of or optional: set optional next to the outer first_of, got {part}"
+            "a part within first_of cannot have first_of or optional: list all parts in one first_of, with optional next to it, got {part}"
         ));
     }
     list.iter().map(part).collect::<Result<_, _>>().map(Part::FirstOf)

@@ -18,7 +18,7 @@ use toml::de::{DeTable, DeValue};
 
 /// The prefix of variables that set an option.
 const PREFIX: &str = "UNSEEN";
-/// The separator between the names of an option's path in a variable.
+/// The separator between the parts of an option's path in the name of a variable.
 const SEPARATOR: &str = "__";
 const NO_FILE: &str = "the file does not exist";
 const FILE_BYTES_MAX: usize = 1 << 20;
@@ -230,7 +230,7 @@ fn indices_are_small(path: &str) -> bool {
     })
 }
 
-/// Substitutes variables, records the source of each value, and removes null entries from tables.
+/// Substitutes variables, remembers the source of each value, and removes null entries from tables.
 fn to_json(path: &str, value: Value, environment: &Environment, diagnostics: &mut Diagnostics) -> Json {
     let source = value.origin().map(|origin| if origin == FLAGS { FLAGS } else { ENVIRONMENT });
     if let Some(source) = source {

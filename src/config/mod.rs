@@ -2,7 +2,7 @@
 //!
 //! Each layer overrides the previous layers: built-in defaults, the file (TOML or YAML), environment variables `UNSEEN__A__B`,
 //! and flags. `raw` has the options as written, and `resolve` converts them to the types of this module, which are always valid.
-//! All errors are reported at once. Each error names the file, the path of the option, and the expected value.
+//! All errors are reported at once. Each error names its source (such as the file) and the path of the option.
 //!
 //! Must never connect to a broker or touch the state directory.
 
@@ -314,7 +314,8 @@ pub struct Topic {
     pub input: String,
     /// The topic for unseen records. `None` for a shadow topic, for which the worker writes only its state.
     pub output: Option<String>,
-    /// Predicates that all hold for the records to deduplicate. Other records are emitted without deduplication.
+    /// Predicates that all hold for the records to deduplicate. Other records belong to the next rule of the input, or are emitted without
+    /// deduplication.
     pub when: Vec<Predicate>,
     /// The name of the key space. Topics with the same key space share their seen keys.
     pub space: String,
@@ -446,7 +447,7 @@ impl Topic {
             || self.formats.reads_headers()
     }
 
-    /// Returns the verdict for a record that has no key for this reason.
+    /// Returns the verdict for a record without a usable key, content, or time. `reason` is the reason.
     #[must_use]
     pub fn verdict_without_key(&self, reason: Reason) -> Verdict {
         match reason {

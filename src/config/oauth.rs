@@ -14,11 +14,12 @@ use std::path::PathBuf;
 pub enum TokenSource {
     /// A token endpoint that issues tokens for client credentials.
     Endpoint(TokenEndpoint),
-    /// A file that another process renews.
+    /// A file with a token, which another process renews.
     File(PathBuf),
     /// AWS credentials, which sign tokens for the brokers of a region.
     Aws {
-        /// The AWS region of the brokers, or `None` for the region in the environment variable `AWS_REGION`.
+        /// The AWS region of the brokers, or `None` for the region in the environment variable `AWS_REGION` or
+        /// `AWS_DEFAULT_REGION`.
         region: Option<String>,
     },
 }
@@ -107,7 +108,7 @@ pub(super) fn resolve(properties: &mut BTreeMap<String, String>, servers: Option
     let names = [URL, "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret", "sasl.oauthbearer.scope", CA];
     let values = names.map(&mut take);
     for name in own.keys() {
-        report(name, "unseen does not support this property: it gets tokens from a file, or from a token endpoint with client credentials");
+        report(name, "unseen does not support this property; tokens can come from a file, or from an endpoint with client credentials");
     }
     let source = source(values, names, &mut report)?;
     Some(OAuth { source, extensions })

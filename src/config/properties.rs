@@ -140,7 +140,7 @@ fn target(name: &str) -> &str {
 /// True if a property is text even if it looks like a number, such as a name or a password.
 fn is_text(name: &str) -> bool {
     let of_clients = ["sasl.", "ssl.", "client."].iter().any(|prefix| name.starts_with(prefix));
-    // `sasl.kerberos.min.time.before.relogin` is the only number among the properties with these prefixes.
+    // The only number among the properties with these prefixes that are passed to librdkafka.
     of_clients && name != "sasl.kerberos.min.time.before.relogin"
 }
 
@@ -171,7 +171,7 @@ pub(super) fn resolve(raw: &BTreeMap<String, Value>, diagnostics: &mut Diagnosti
         };
         match value {
             Value::Number(_) | Value::Bool(_) if is_text(name) => {
-                diagnostics.add(&path, "expected text in quotes, because YAML reads 0123 as 123, and yes as true");
+                diagnostics.add(&path, "expected text in quotes, because YAML reads 0123 as 123");
                 None
             }
             Value::String(text) => properties.insert(first, text.clone()),

@@ -114,8 +114,8 @@ impl Default for Worker {
 pub(super) struct State {
     /// Directory of the checkpoints.
     pub(super) dir: String,
-    /// Also write the seen keys to a topic, `<group_id>-<space>-changelog`. The worker rebuilds the state of a partition from it if the
-    /// disk is lost, or if the partition moves to another machine. The worker creates the topic if it is missing.
+    /// Also write the seen keys to a topic, `<group_id>-<space>-changelog`. The worker rebuilds the state of a partition from the topic if
+    /// the disk is lost, or if the partition moves to another machine. The worker creates the topic if it is missing.
     pub(super) changelog: Switch,
     /// What to do for a partition that has neither a checkpoint nor a changelog.
     pub(super) cold_start: ColdStart,
@@ -301,7 +301,8 @@ pub(super) struct Topic {
     #[schemars(schema_with = "key::schema")]
     // `resolve` parses this option, so that an error has the path of the part.
     pub(super) key: Option<Value>,
-    /// Format of the record keys. Matters only if a field of the record key is read. The possible values are those of `value_format`.
+    /// Format of the record keys. Matters only if the record key or a field of the record key is read. The possible values are those of
+    /// `value_format`.
     pub(super) key_format: FormatOption,
     /// Format of the values: `json`, `json_schema`, `avro`, or `protobuf`. All except `json` expect the frame of a schema registry.
     /// Use `{ kind = "avro", schema = "file.avsc" }` for records without a frame that all have this schema.

@@ -22,7 +22,7 @@ impl<'t> EarlierRules<'t> {
         self.0.iter().flat_map(|(topic, _)| &topic.when)
     }
 
-    /// True if a rule needs the headers of records.
+    /// True if one of the rules needs the headers of records.
     #[must_use]
     pub fn reads_headers(&self) -> bool {
         self.0.iter().any(|(topic, _)| topic.reads_headers())
@@ -93,7 +93,7 @@ impl Config {
     /// Returns the topic whose input is `name`. If an input has several rules, `name` must be the space of one of them.
     ///
     /// # Errors
-    /// Returns an error message with all names if no topic or several topics have this name.
+    /// Returns the error of [`Self::only_rule`] if no topic has this name, or if `name` is an input with several rules.
     pub fn rule(&self, name: &str) -> Result<&Topic, String> {
         let is_named = |topic: &&Topic| topic.space == name && self.has_several_rules(topic);
         // The space of a rule may have the same name as the input, so first look for a rule of this input with such a space.

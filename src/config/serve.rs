@@ -209,7 +209,7 @@ fn own_filter(space: &str, raw: &raw::Filter, topics: &[Topic], diagnostics: &mu
         diagnostics.add(
             &path,
             format!(
-                "kind {} and confirm store keys on disk, but a server stores all keys in memory; use kind {in_memory}",
+                "kind {} and confirm store keys on disk, but a server stores all keys in memory; use kind {in_memory} without confirm",
                 Kind::list('"', |kind| kind.size == Size::Disk)
             ),
         );

@@ -1,4 +1,4 @@
-//! Key spaces: groups of topics that share their seen keys.
+//! Key spaces: sets of topics that share their seen keys.
 //!
 //! Must never depend on anything except the names of spaces.
 

@@ -15,7 +15,7 @@ use std::ops::RangeInclusive;
 
 const SLICES: RangeInclusive<u64> = 1..=64;
 
-/// Resolves the topics and the patterns that have no errors of their own.
+/// Resolves the topics and the patterns. Leaves out the entries that cannot be resolved because of errors.
 pub(super) fn resolve(raw: Vec<Option<raw::Topic>>, diagnostics: &mut Diagnostics) -> (Vec<Topic>, Vec<Pattern>) {
     if raw.is_empty() && !diagnostics.knows("topics") {
         diagnostics.add("topics", "required: at least one topic to deduplicate");
@@ -63,7 +63,7 @@ fn entry(mut raw: raw::Topic, index: usize, patterns: &mut Vec<Pattern>, diagnos
     inputs.into_iter().map(|(path, input)| (path, inputs::topic(&topic, &input))).collect()
 }
 
-/// Resolves the settings of an entry. Its input, and other names, contain the placeholder `{input}`.
+/// Resolves the settings of an entry. In the result, the input is the placeholder `{input}`, and other names can contain the placeholder.
 fn topic(raw: raw::Topic, entry: usize, path: &str, diagnostics: &mut Diagnostics) -> Option<Topic> {
     let at = |name: &str| format!("{path}.{name}");
     let when = raw.when.as_ref().map_or_else(|| Some(Vec::new()), |raw| predicate::when(raw, &at("when"), diagnostics));

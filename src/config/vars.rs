@@ -49,8 +49,8 @@ fn look_up(expression: &str, environment: &Environment) -> Result<String, String
             (_, None, None) => Err("expected ${NAME}, ${NAME:-default}, or ${NAME:?message}".to_owned()),
             (Some(value), ..) => Ok(value.clone()),
             (None, Some(default), _) => Ok(default.to_owned()),
-            (None, None, Some("")) => Err(format!("environment variable {name} is not set")),
-            (None, None, Some(message)) => Err(format!("environment variable {name} is not set: {message}")),
+            (None, None, Some("")) => Err(format!("environment variable {name} is not set or is empty")),
+            (None, None, Some(message)) => Err(format!("environment variable {name} is not set or is empty: {message}")),
         },
     }
 }

@@ -18,7 +18,7 @@ const KEYS_MAX: usize = 1 << 13;
 const KEYS_UNKNOWN: u64 = 1_000_000;
 /// Maximum number of fields of a record that are stored individually. All further fields are stored as one.
 const FIELDS_MAX: usize = 32;
-/// Maximum number of names in a field's pointer. A deeper object is a single field.
+/// Maximum number of names in a field's pointer. An object whose pointer has this number of names is a single field.
 pub(crate) const DEPTH_MAX: usize = 4;
 /// Number of records examined within a minute at which the sample is halved.
 const EXAMINED_MAX: usize = 1 << 17;
@@ -236,8 +236,8 @@ impl ContentSample {
         }
     }
 
-    /// Adds a record. `value` is `None` if the schema of the value is unknown. Returns the fields in which the record differs from the
-    /// record that it duplicates, if any.
+    /// Adds a record. `value` is `None` if the schema of the value has not arrived yet. Returns the fields in which the record differs
+    /// from the record that it duplicates, if any.
     pub fn take(
         &mut self,
         key: PartitionKey,
@@ -339,7 +339,7 @@ impl ContentSample {
             } else if self.named.len() < NAMES_MAX {
                 self.named.push(Named { field: field.clone(), count: 1, before: 0 });
             } else if let Some(least) = self.named.iter_mut().min_by_key(|named| named.count) {
-                // "Space saving" (Metwally, Agrawal and El Abbadi, 2005): a frequent field is never displaced.
+                // "Space saving" (Metwally, Agrawal and El Abbadi, 2005): a field with over 1/`NAMES_MAX` of all counts is in the list.
                 *least = Named { field: field.clone(), count: least.count + 1, before: least.count };
             }
         }
@@ -363,8 +363,8 @@ impl ContentSample {
     }
 }
 
-/// True if a key is in the sample, which contains one key in `2^halvings`. The bits of the fingerprint are mixed, so the selection does
-/// not depend on the bits that a filter uses.
+/// True if a key is in the sample, which contains one key in `2^halvings`. The bits of the fingerprint are mixed, so the selection
+/// is independent of the bits that a filter uses.
 #[must_use]
 #[inline]
 pub const fn is_of(fingerprint: Fingerprint, halvings: u32) -> bool {

@@ -8,7 +8,8 @@ pub enum Emit {
     /// The first record within the window.
     #[default]
     First,
-    /// The records whose content differs from that of the last emitted record. Fingerprints then contain the content.
+    /// The first record within the window, and each record whose content differs from that of the last emitted record of its key.
+    /// Fingerprints then contain the content.
     OnChange,
 }
 

@@ -35,8 +35,8 @@ pub enum Mutation {
 
 /// The dedup state of one partition.
 ///
-/// Times are in milliseconds since the Unix epoch. A state must get the records of one partition only, in their order, because its window
-/// moves with the latest record time.
+/// Times are in milliseconds since the Unix epoch. A state must get only records of its partition number, from the topics of its key space,
+/// and those of each topic in order, because its window moves with the latest record time.
 ///
 /// ```
 /// use unseen::dedup::{Dedup, Emit, Late, Rules};
@@ -64,8 +64,8 @@ pub struct Dedup {
     rules: Rules,
     filter: Option<Box<dyn Filter>>,
     exact: Option<Exact>,
-    /// An exact sample of keys, which measures the filter's errors. `None` if an exact store confirms every key that the filter reports as
-    /// seen, because there are no errors to measure then.
+    /// An exact sample of keys, which measures the filter's errors. `None` if there is an exact store, because there are no errors to
+    /// measure then.
     watched: Option<WatchedKeys>,
     stream_time: Option<Timestamp>,
     corrected: u64,
@@ -161,8 +161,8 @@ impl Dedup {
         Some(window.start_of(slice.next())?.saturating_sub(1))
     }
 
-    /// Decides records in order, like [`Dedup::judge`], within the [batch horizon](Self::batch_horizon). For each record, `seen` is set to
-    /// true if the record is a duplicate, and to false if it is unseen.
+    /// Decides records in order, like [`Dedup::judge`], within the [batch horizon](Self::batch_horizon). Replaces the content of `seen`
+    /// with one entry per record: true for a duplicate, false for an unseen record.
     ///
     /// # Errors
     /// Returns [`ExactError`] at the first record that cannot be decided. `seen` then has only the results of the records before that
@@ -339,7 +339,8 @@ impl Dedup {
         self.stream_time
     }
 
-    /// Returns the number of the current slice. `None` for `stable`, and in a window by time until the first time is known.
+    /// Returns the number of the current slice. `None` for `stable` without an exact store, and in a window by time until the first time
+    /// is known.
     #[must_use]
     pub fn slice(&self) -> Option<Slice> {
         match (&self.exact, &self.filter) {
@@ -359,7 +360,8 @@ impl Dedup {
         }
     }
 
-    /// Returns the number of keys inserted since the current slice started. For `stable`, the number of keys ever inserted.
+    /// Returns the number of keys inserted since the current slice started. For `stable` without an exact store, the number of keys ever
+    /// inserted.
     #[must_use]
     pub fn open_keys(&self) -> u64 {
         self.exact.as_ref().map_or_else(|| self.usage().open_keys, Exact::open_keys)
@@ -372,7 +374,7 @@ impl Dedup {
         self.corrected
     }
 
-    /// Returns the filter's measured errors over about one window, from the watched keys, or `None` if an exact store confirms every drop.
+    /// Returns the filter's measured errors over about one window, from the watched keys, or `None` if there is an exact store.
     /// A changelog does not contain these counts, so they start from zero after a rebuild.
     #[must_use]
     pub fn observed(&self) -> Option<Observed> {
@@ -428,8 +430,8 @@ impl Dedup {
         self.filter.as_ref().and_then(|filter| filter.replay_info())
     }
 
-    /// Advances to the time and the [clock](Self::clock) that the changelog has for the keys that follow. If `clock` is `None`, only time
-    /// advances. This is so for a changelog that was written under different settings.
+    /// Advances to the time and the [clock](Self::clock) that the changelog has for the keys that follow. If `clock` is `None`, as for
+    /// a changelog that was written under different settings, only time advances.
     pub fn resume(&mut self, time: Option<Timestamp>, clock: Option<Slice>, replay_info: Option<u64>) {
         self.advance(time, Timestamp::MAX);
         let Some(clock) = clock else { return };

@@ -28,7 +28,7 @@ pub struct Rules {
     pub filter: Option<Spec>,
     /// True if there is an exact store, which either decides alone, or confirms keys that the filter reports as seen.
     pub exact: bool,
-    /// True if a duplicate renews the window of its key. A key that is repeated forever is then never emitted again.
+    /// True if a duplicate renews the window of its key. A key that occurs at least once per window is then never emitted again.
     pub refresh: bool,
     /// The action for late records: those that are older than the window and were not seen within it.
     pub late: Late,

@@ -137,7 +137,7 @@ pub struct DedupMetadata {
     pub filter: Option<FilterMetadata>,
     /// The exact store's metadata, if there is an exact store.
     pub exact: Option<ExactMetadata>,
-    /// The exact sample of keys that measures the filter's errors. `None` if an exact store confirms every drop.
+    /// The exact sample of keys that measures the filter's errors. `None` if there is an exact store.
     #[serde(default, rename = "shadow")] // States of earlier builds use this name.
     pub watched: Option<WatchedKeys>,
 }
@@ -154,8 +154,8 @@ impl DedupMetadata {
         self.exact.iter().flat_map(|metadata| metadata.generations.iter().map(|generation| (generation.id, generation.slice)))
     }
 
-    /// Returns the fill level of the filter, or the number of keys in the exact store if there is no filter. `load` is 0, because the
-    /// metadata lacks the planned fill level.
+    /// Returns the fill level of the filter, or the number of keys in the exact store if there is no filter. `load` and `evicted` are
+    /// always 0.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let keys = self.exact.iter().flat_map(|metadata| &metadata.generations).map(|generation| generation.keys).sum();

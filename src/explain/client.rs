@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// Maximum number of times that a read starts over because the changelog was trimmed meanwhile.
+/// Maximum number of times that reading a changelog starts over because the changelog was trimmed meanwhile.
 const TRIMS_MAX: usize = 10;
 
 #[derive(Clone, Copy)]
@@ -109,7 +109,7 @@ impl<'a> Client<'a> {
     pub(super) fn partitions(&self, topic: &str) -> Result<u32, Error> {
         match self.view.partitions(topic)? {
             0 => Err(Error::Question(format!(
-                "topic {topic:?} does not exist, so no worker has run with this configuration; check the configuration file"
+                "topic {topic:?} does not exist: no worker has run with this configuration, or the topic was deleted; check the configuration file"
             ))),
             count => Ok(count),
         }
@@ -277,7 +277,7 @@ impl<'a> Client<'a> {
                 Some(cut) => cut.add_to(&mut cuts),
                 None if ended == ReadEnd::Reached => return Ok(Scanned { history, reach }),
                 None if ended == ReadEnd::Failed => {
-                    return Err(Error::Question(format!("{changelog} cannot be read; see the log for the reason")));
+                    return Err(Error::Question(format!("{changelog} cannot be read: every fetch failed; check the brokers")));
                 }
                 None if trims == TRIMS_MAX => {
                     return Err(Error::Question(format!("{changelog} is trimmed faster than it can be read; run the command again")));

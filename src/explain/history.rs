@@ -1,4 +1,5 @@
-//! The history of a key in a changelog: its first and last insertion, their number, and what the commit of the requested record changed.
+//! The history of a key in a changelog: its first and last insertion, the number of insertions, and what the commit of the requested record
+//! changed.
 //!
 //! Never does I/O. Memory does not grow with the length of the changelog. If the group's offsets were reset, the changelog records that the
 //! reset made void must not count.
@@ -11,7 +12,8 @@ use crate::record::{Offset, Timestamp};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The number of changes to the key that are kept per changelog record, and of records with the key that are kept per commit.
+/// The maximum number of changes to the key that are kept per changelog record, and of input records with this key that are kept per
+/// commit.
 pub(super) const CHANGES_MAX: usize = 4096;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,7 +56,8 @@ pub(super) struct KeyState {
     pub(super) retractions: u64,
     /// The last insertion, unless the key was retracted since then. The key may have expired.
     pub(super) seen: Option<Seen>,
-    /// True if the key was renewed while it was unseen. The cause was a false positive, and the filter has contained the key since then.
+    /// True if the key was renewed although the changelog shows no insertion or renewal within the window. Either a false positive renewed
+    /// the key, or the changelog lacks an insertion or a renewal. The filter contained the key after that.
     pub(super) is_wrongly_renewed: bool,
 }
 
@@ -69,8 +72,8 @@ pub(super) enum Memory {
 }
 
 impl KeyState {
-    /// Returns the state of the key if the current slice is between the first and the second slice of `clock`. If the slice of the key or
-    /// of the clock is unknown, the key counts as seen.
+    /// Returns the state of the key if the current slice is between the first and the second slice of `clock`. At an unknown slice of the
+    /// clock, and if the slice of the key is unknown, the key counts as within the window.
     pub(super) fn memory(&self, rules: &Rules, clock: (Option<Slice>, Option<Slice>)) -> Memory {
         let Some(seen) = &self.seen else { return Memory::Unseen };
         if !rules.is_sliced() {
@@ -193,11 +196,11 @@ pub(super) struct History<'w> {
     first_slice: Option<Slice>,
     /// For each log, the first offset whose effect is in the changelog.
     pub(super) starts: BTreeMap<String, Offset>,
-    /// True if the state may have changed without being logged, before the first record or between two records.
+    /// True if the state may have changed without being logged, before the first changelog record or between two of them.
     begins_later: bool,
-    /// True if some records were skipped because they use another definition of the key.
+    /// True if some changelog records were skipped because they use another definition of the key.
     pub(super) has_other_keys: bool,
-    /// True if some records were written with another window, so their slice numbers cannot be compared.
+    /// True if some changelog records were written with another slice length, so their slice numbers cannot be compared.
     pub(super) has_other_slices: bool,
     pub(super) clock: Option<Slice>,
     pub(super) stream_time: Option<Timestamp>,
@@ -268,7 +271,7 @@ impl<'w> History<'w> {
         }
         let same_settings = record.origin.clock == self.origin.clock;
         self.has_other_slices |= !same_settings;
-        // If the record was written with another window, only its time advances the clock, as in the worker's state.
+        // If the record was written with another slice length, only its times advance the clock, as in the worker's state.
         let slice_at = |time: Timestamp| self.rules.window.slice_at(time).filter(|_| self.rules.is_sliced());
         let slice = if same_settings { record.slice } else { record.time.and_then(slice_at) };
         let end = record.end_time.max(record.time);
@@ -343,7 +346,8 @@ impl<'w> History<'w> {
     pub(super) fn is_whole(&self, clock: Option<Slice>, readings: &BTreeMap<String, Reading>) -> bool {
         let is_first =
             |(log, &start): (&String, &Offset)| start == 0 || readings.get(log).is_some_and(|reading| reading.first == Some(start));
-        // True for a log with records that were processed but not logged, because `state.changelog` was false or the changelog was trimmed.
+        // True for a log with processed input records whose effects are not in the changelog, because `state.changelog` was false or the
+        // changelog was trimmed.
         let is_unlogged = |&(log, reading): &(&String, &Reading)| {
             let position = self.applier.offsets.get(log).copied().or(reading.first).unwrap_or_default();
             reading.committed.is_some_and(|committed| position < committed)

@@ -74,9 +74,10 @@ pub(super) fn judge(
     if retractions_match(outcome, occurrences, target) { judgment } else { judgment.doubtful(OTHER_RETRACT) }
 }
 
-/// True if the commit logged as many retractions of the key as the current `retract` selects. For a retracted record, the commit must also
-/// have emitted no more records with the key than are not retractions. If the result is false, `retract` may have been different. An exact
-/// store does not log the retraction of an unseen key, so the result may also be false although `retract` is the same.
+/// True if the commit logged the same number of retractions of the key as the current `retract` selects. For a retracted record, the number
+/// of emitted records with the key must also not exceed the number of records that `retract` does not select. If the result is false,
+/// `retract` may have been different. An exact store does not log the retraction of an unseen key, so the result may also be false although
+/// `retract` is the same.
 fn retractions_match(outcome: RecordOutcome, occurrences: &Occurrences, target: &Target) -> bool {
     let deletions = target.changes.iter().filter(|change| change.mutation == Mutation::Delete).count();
     let retracting = occurrences.all.iter().filter(|other| other.retracts).count();
@@ -103,7 +104,7 @@ fn emitted(before: Option<Before>, record: &Occurrence, target: &Target, is_whol
         (Memory::Unseen | Memory::Expiring, Some(_)) => Cause::Expired,
         (Memory::Seen, Some(_)) => Cause::Forgotten,
         _ if target.before.retractions > 0 && target.before.emissions > 0 => Cause::AfterRetraction,
-        // This filter never forgets a key within the window, so it had not seen the key.
+        // The changelog is complete, or the filter forgets a key within the window only at its maximum memory. So the key was unseen.
         _ if is_whole || (rules.is_sliced() && !rules.retracts_by_filter()) => Cause::First,
         _ if rules.is_sliced() => {
             return Judgment::certain(VerdictName::Unseen, Cause::First)
@@ -127,7 +128,7 @@ fn dropped(before: Option<Before>, record: &Occurrence, target: &Target, is_whol
         Some(Before::Commit) if target.before.seen.as_ref().is_some_and(|seen| seen.content != record.content) => Memory::Unseen,
         Some(Before::Commit) => target.before.memory(rules, clock_at(record, target, rules)),
         None => {
-            let limit = "its commit also retracted this key, and the order of the two is unknown";
+            let limit = "its commit also retracted this key, and it is unknown whether before or after this record";
             return Judgment::unknown(VerdictName::Duplicate, limit.to_owned());
         }
     };
@@ -136,7 +137,7 @@ fn dropped(before: Option<Before>, record: &Occurrence, target: &Target, is_whol
         Memory::Seen => Judgment { repeats: earlier, ..Judgment::certain(VerdictName::Duplicate, Cause::Repeat) },
         Memory::Expiring | Memory::Unseen if may_be_late(record, target, rules) && !was_late(record, target, rules) => Judgment::unknown(
             VerdictName::Unknown,
-            "the record became late during its commit; it is unknown whether before or after it was processed".to_owned(),
+            "stream time made the record late during its commit; it is unknown whether the record was processed before or after that".to_owned(),
         ),
         Memory::Expiring if was_late(record, target, rules) => Judgment::unknown(
             VerdictName::Unknown,
@@ -150,7 +151,7 @@ fn dropped(before: Option<Before>, record: &Occurrence, target: &Target, is_whol
         }
         Memory::Unseen if rules.exact => Judgment::unknown(
             VerdictName::Duplicate,
-            "the exact store had the key but the changelog does not; the changelog was switched on after the group started, or it is damaged"
+            "the exact store had the key, but the changelog does not; the changelog may have been switched on after the group started, or be damaged"
                 .to_owned(),
         ),
         Memory::Unseen if !is_whole => Judgment::unknown(VerdictName::Duplicate, NOT_WHOLE.to_owned()),

@@ -18,7 +18,7 @@ use crate::format::{NoSchemas, Schemas};
 use crate::key::{self, Fingerprint, NoKey, Part, Scratch};
 use crate::record::{Offset, TopicPartition, Verdict, log_topic};
 
-const NO_CHANGELOG: &str = "state.changelog is false, so there is no log of emitted records; capture the topic, and use --capture";
+const NO_CHANGELOG: &str = "state.changelog is false, so there is no log of emitted records; a record can be explained from --capture";
 
 /// Explains the record at an offset of an input.
 ///
@@ -246,7 +246,7 @@ impl View<'_> {
             (history.has_other_slices, "a part of the changelog was written with another window; its slices were derived from their times"),
             (
                 known.is_wrongly_renewed,
-                "a false positive renewed the key although it had not been emitted; the filter has contained the key since then",
+                "the key was renewed although the changelog shows no emission or renewal within the window: a false positive renewed it, or the changelog is incomplete",
             ),
         ];
         explanation.limits.extend(limits.into_iter().filter(|(holds, _)| *holds).map(|(_, limit)| limit.to_owned()));
@@ -357,8 +357,8 @@ impl View<'_> {
                 self.changelog, topic.input
             ),
             Some(&start) if offset < start => format!("{} starts with offset {start} of {:?}, after this record", self.changelog, topic.input),
-            Some(_) => "no commit in the changelog contains the record: either the group's offsets were moved past it manually, or the commit came from a member that had lost the partition".to_owned(),
-            None => format!("{} no longer has any records of {:?}", self.changelog, topic.input),
+            Some(_) => "no commit in the changelog contains the record; for example, the group's offsets were moved past it, the changelog was switched off or had another definition of the key, or the commit came from a member that had lost the partition".to_owned(),
+            None => format!("{} has no commits of {:?}", self.changelog, topic.input),
         }
     }
 

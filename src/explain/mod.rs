@@ -1,5 +1,5 @@
-//! Explains the verdict on a record, or the state of a key. The source is the changelog of a group or, for a record, also a capture of the
-//! topic.
+//! Explains the verdict on a record, or the state of a key. The source is the changelog of a group. For a record, it can also be a capture
+//! of the topic instead.
 //!
 //! The state of a filter is a function of its changelog. The changelog shows which commit processed a record, whether that commit inserted
 //! the record's key, and whether an earlier commit had inserted the key. If the record was dropped as a duplicate although no commit within
@@ -42,8 +42,8 @@ use crate::replay;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The record, the topic, the partition, or the changelog does not exist or cannot be used. The message states the reason, and what to
-    /// do.
+    /// The record, its schema, the topic, the partition, or the changelog does not exist or cannot be used. The message states the reason,
+    /// and what to do.
     #[error("{0}")]
     Question(String),
     #[error(transparent)]

@@ -82,10 +82,11 @@ impl Occurrences {
         (0..self.all.len()).rev().find(|&at| matches!(self.outcome(at, target, rules), RecordOutcome::Emitted(_)))
     }
 
-    /// True if the outcomes can be derived from the order of the records: the list is complete and from one input, no record may have been
-    /// late, and the filter forgot no key in between.
+    /// True if the outcomes can be derived from the order of the records: the list is complete and from one input, no record can have been
+    /// late, and the filter cannot have forgotten the key in between.
     fn is_ordered(&self, target: &Target, rules: &Rules) -> bool {
-        // Within a slice, a filter never forgets a key, except that a cuckoo filter may delete it when another key is retracted.
+        // A filter with slices never forgets a key within a slice, except that a cuckoo filter may delete the key when another key is
+        // retracted.
         let never_forgets = rules.is_sliced() && !(target.retracts && rules.retracts_by_filter());
         let any_late = self.all.iter().any(|other| may_be_late(other, target, rules));
         let is_of_one_slice =

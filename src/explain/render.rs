@@ -112,7 +112,7 @@ fn of_key(explanation: &Explanation, topic: &Topic) -> Vec<String> {
         Some(forgotten) => sentences.push(forgetting(forgotten, topic)),
         None if explanation.seen == Some(false) && explanation.emissions > 0 => sentences.push("The key is no longer seen.".to_owned()),
         None if explanation.seen == Some(true) => {
-            sentences.push("The filter forgets keys at random, so it is unknown when it will forget this key.".to_owned());
+            sentences.push("It is unknown when the filter will forget this key.".to_owned());
         }
         None => {}
     }

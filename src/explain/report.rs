@@ -153,7 +153,7 @@ pub struct InputRange {
 /// The time at which a key will be forgotten.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Forgetting {
-    /// The slice with whose start the partition forgets the key.
+    /// The first slice in which the partition no longer remembers the key.
     pub at_slice: Slice,
     /// Stream time at which that slice starts; null for a count window.
     pub at_stream_time_ms: Option<Timestamp>,

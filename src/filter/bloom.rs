@@ -22,7 +22,7 @@ const WORDS: usize = (BLOCK_BITS / WORD_BITS) as usize;
 type Bits = [u32; 2 * WORDS];
 
 /// Odd multipliers that derive further hashes from a fingerprint. `OTHER` is a prime of XXH64. `FACTORS` has a multiplier for each word,
-/// from XXH32 and `MurmurHash3`.
+/// from XXH32 and `MurmurHash3`. The last one is a constant of `MurmurHash3` plus 1, to be odd.
 const OTHER: u64 = 0xc2b2_ae3d_27d4_eb4f;
 const FACTORS: [u32; WORDS] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d, 0x27d4_eb2f, 0x1656_67b1, 0xcc9e_2d51, 0x1b87_3593, 0xe654_6b65];
 
@@ -54,7 +54,7 @@ const fn orders() -> [[i32; WORDS]; 56] {
 pub struct BloomLayout {
     /// Number of 64-byte blocks, at least `blocks_per_key`.
     pub blocks: u64,
-    /// Number of blocks that contain bits of one key: 1 or 2. A lookup costs one cache miss per block.
+    /// Number of blocks that contain bits of one key: 1 or 2. A lookup costs at most one cache miss per block.
     pub blocks_per_key: u32,
     /// Number of different bits that a key sets in each block, 1 to 16.
     pub k: u32,
@@ -80,7 +80,8 @@ impl BloomLayout {
         scale(fingerprint.low(), self.blocks)
     }
 
-    /// Returns the number of a key's second block. The high half of the fingerprint selects it from all blocks except the first one.
+    /// Returns the number of a key's second block. The high half of the fingerprint selects it from all blocks except the key's first
+    /// block.
     #[inline(always)]
     fn second(self, fingerprint: Fingerprint) -> usize {
         let step = 1 + scale(fingerprint.high().wrapping_mul(OTHER), self.blocks - 1);
@@ -103,8 +104,8 @@ pub(super) struct Mask([Bits; 2]);
 impl Mask {
     pub(super) const NONE: Self = Self([[0; 2 * WORDS]; 2]);
 
-    /// Computes the mask of a key. The bits in the first block come from the high half of the fingerprint, because the low half selects
-    /// that block. For the second block, the halves are swapped.
+    /// Computes the mask of a key. In the first block, the high half of the fingerprint selects the bits within each word, because the low
+    /// half selects the block. The lowest bits of the low half select the words. For the second block, the halves are swapped.
     #[inline(always)]
     pub(super) fn compute(&mut self, fingerprint: Fingerprint, layout: BloomLayout) {
         let (low, high) = (fingerprint.low(), fingerprint.high());
@@ -124,8 +125,8 @@ impl Mask {
 /// Computes `k` different bits of a block. `order` selects a permutation of the words: its first `k / 2` words get two bits each, and the
 /// next word gets one bit if `k` is odd.
 ///
-/// This code has no branches, so compilers vectorize it. Its rate is nearly as low as with bits anywhere in the block: an absent key needs
-/// bits in several words, and if some words have many bits set, others have few.
+/// This code has no branches, so compilers vectorize it. The false-positive rate is nearly as low as with bits anywhere in the block: a
+/// false positive needs bits in several words, and if some words have many bits set, others have few.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "halves are wanted; k are few")]
 fn bits_of(seed: u64, order: u64, k: u32) -> Bits {

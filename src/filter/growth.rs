@@ -27,7 +27,7 @@ pub enum AtMaxMemory {
     Stop,
     /// Slices are filled beyond their capacity, and more and more unseen records are dropped.
     Saturate,
-    /// The oldest slices are forgotten early, and their keys may be emitted again.
+    /// The oldest slices are forgotten early, and their keys may be emitted again. A slice that exceeds the maximum alone is saturated.
     EvictOldest,
 }
 
@@ -38,7 +38,8 @@ const LEAST_SHARE: u64 = 64;
 
 impl Growth {
     /// Returns the number of keys that the next slice should have room for. `configured` is the configured capacity, and `held` has the
-    /// number of keys in each of the previous slices. Until a whole window has passed, the result is at least `configured`.
+    /// number of keys in each previous generation. If there are fewer generations than slices in a window, as at the start of a stream or
+    /// after empty slices, the result is at least `configured`.
     pub(super) fn capacity(self, configured: u64, held: impl ExactSizeIterator<Item = u64>, slices: u32) -> u64 {
         if !self.adapt {
             return configured;

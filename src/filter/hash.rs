@@ -1,4 +1,4 @@
-//! Arithmetic on hashes, shared by all kinds of filters.
+//! Arithmetic on hashes, shared by several kinds of filters.
 //!
 //! These functions must never change, because the positions of stored keys depend on them.
 

@@ -21,7 +21,7 @@ pub struct Properties {
     /// True if a key is never forgotten within the window, unless `at_max_memory = "evict_oldest"` allows that. Such a kind divides the
     /// window into slices.
     pub keeps_window: bool,
-    /// True if new slices adapt to the number of keys in the stream, up to `max_memory`. The options in [`Growth`] apply only to such a
+    /// True if new slices can adapt to the number of keys in the stream, up to `max_memory`. The options in [`Growth`] apply only to such a
     /// kind.
     pub grows: bool,
     /// True if a key can be deleted.
@@ -49,7 +49,7 @@ pub enum Size {
 pub struct Demand {
     /// Number of distinct keys in a window.
     pub keys: u64,
-    /// Maximum share of unseen keys that may be reported as seen when the filter has `keys` keys.
+    /// Maximum share of unseen keys that may be reported as seen if each window has `keys` distinct keys.
     pub rate: f64,
     /// Memory in bytes, for kinds that are sized by memory.
     pub bytes: u64,
@@ -83,7 +83,8 @@ pub trait Sizing {
         self.bytes(window)
     }
 
-    /// Predicts the highest false-positive rate and the memory if each window has `load * keys` keys. `keys` is the planned number.
+    /// Predicts the highest false-positive rate and the memory if each window has `load * keys` keys. `keys` is the planned number. For a
+    /// kind that does not keep a window, predicts the rate and memory after `load * keys` insertions.
     fn predicted(&self, window: Window, keys: u64, load: f64) -> Prediction;
 
     /// Predicts the average false-positive rate over a window that has the planned number of keys.
@@ -284,8 +285,7 @@ impl Spec {
 }
 
 impl FilterMetadata {
-    /// Returns the fill level of the filter. `load` is 0, because the metadata lacks the planned fill level, and `evicted` is 0. For
-    /// `stable`, `keys` counts all insertions.
+    /// Returns the fill level of the filter, except that `load` and `evicted` are always 0. For `stable`, `keys` counts all insertions.
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.of_kind().usage()
@@ -297,7 +297,7 @@ impl FilterMetadata {
         self.of_kind().estimate()
     }
 
-    /// Returns the fill level of each slice, oldest first. Empty for kinds that do not store keys by slice.
+    /// Returns the fill level of each slice, oldest first. Empty for kinds that do not count the keys of each slice.
     #[must_use]
     pub fn slices(&self) -> Vec<SliceUsage> {
         self.of_kind().slices()

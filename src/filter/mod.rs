@@ -1,10 +1,10 @@
 //! Filters: sets of fingerprints that answer "seen" or "not seen".
 //!
 //! This module owns the trait [`Filter`], the kinds of filters, and the exact store. Code here does no I/O and reads no clock: time comes
-//! from the records. Its only randomness is a generator whose state is part of a filter. A filter must never forget a key within its
-//! window. There are three exceptions: [`Stable`] does not guarantee a window, an [`Aging`] filter can be configured to forget its oldest
-//! keys at its maximum memory ([`AtMaxMemory::EvictOldest`]), and removing a key that was never inserted may remove a different key. The
-//! only other error is a false positive: an unseen key that is reported as seen.
+//! from the records. Random choices come from generators that are seeded with a key, or whose state is part of the filter. A filter must
+//! never forget a key within its window. There are three exceptions: [`Stable`] does not guarantee a window, an [`Aging`] filter can be
+//! configured to forget its oldest keys at its maximum memory ([`AtMaxMemory::EvictOldest`]), and removing a key that was never inserted
+//! may remove a different key. The only other error is a false positive: an unseen key that is reported as seen.
 //!
 //! The macro `kinds!` generates [`Kind`], [`Spec`], and [`FilterMetadata`] from the table below.
 
@@ -69,12 +69,13 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     fn prefetch(&mut self, _fingerprints: &[Fingerprint]) {}
 
     /// True if the key is remembered, and also for some keys that were never inserted: the false positives. If the kind keeps a window
-    /// ([`Properties::keeps_window`]), the answer is never false for a key that was inserted within the window and not removed.
+    /// ([`Properties::keeps_window`]), the answer is never false for a key that was inserted within the window, unless the key was removed,
+    /// or evicted at the maximum memory.
     #[must_use]
     fn contains(&self, fingerprint: Fingerprint) -> bool;
 
-    /// Looks up keys. For each key that is remembered, sets the entry of `seen` at the same index to true. Leaves the other entries
-    /// unchanged. [`Aging`] and [`Cuckoo`] do this in a fraction of the time of single lookups.
+    /// Looks up keys. For each key that [`Filter::contains`] reports as seen, sets the entry of `seen` at the same index to true. Leaves
+    /// the other entries unchanged. [`Aging`] and [`Cuckoo`] do this in a fraction of the time of single lookups.
     fn contains_each(&self, fingerprints: &[Fingerprint], seen: &mut [bool]) {
         fingerprints.iter().zip(seen).for_each(|(&fingerprint, seen)| *seen |= self.contains(fingerprint));
     }
@@ -85,10 +86,10 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// Returns [`CapacityError`] if there is no room. The key is then not remembered.
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError>;
 
-    /// Looks up a key, and inserts it unless it is remembered. Returns true if it was remembered.
+    /// Looks up a key, and inserts it unless [`Filter::contains`] reports it as seen. Returns true if the key was reported as seen.
     ///
     /// # Errors
-    /// Returns [`CapacityError`] if the key is not remembered and there is no room.
+    /// Returns [`CapacityError`] if the key must be inserted, but there is no room.
     fn check_and_insert(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
         let there = self.contains(fingerprint);
         if !there {
@@ -112,22 +113,25 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// Returns [`CapacityError`] if there is no room. The key is then not renewed.
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError>;
 
-    /// Deletes a key if the kind can ([`Properties::can_retract`]), or one copy of a key that was inserted several times. Returns true if a
-    /// key was deleted. If the key was never inserted, this may be a different key, with the probability of a false positive.
+    /// Deletes a key, or only one copy of a key that was inserted several times. Does nothing if the kind cannot delete keys
+    /// ([`Properties::can_retract`]). Returns true if a copy was deleted. If the key was never inserted, a copy of a different key may be
+    /// deleted, with the probability of a false positive.
     fn remove(&mut self, _fingerprint: Fingerprint) -> bool {
         false
     }
 
-    /// Merges another filter with the same kind, window, and layout into this filter, which then remembers the keys of both that are within
-    /// the window of the later one. The merged filter is fuller, so its false-positive rate is higher.
+    /// Merges another filter with the same kind, window, and layout into this filter. The merged filter has the later stream time of the
+    /// two, and remembers the keys of both that are still within the window at that time. The merged filter is fuller, so its
+    /// false-positive rate is higher.
     ///
     /// # Errors
     /// Returns [`MergeError`] if the filters do not match, or if there is not enough memory. The state is then unchanged, with one
-    /// exception: after [`MergeError::Memory`], a cuckoo filter may already contain some of the other filter's keys.
+    /// exception: after [`MergeError::Memory`], a cuckoo filter may have advanced to the other filter's slice, and may contain some of its
+    /// keys.
     fn union(&mut self, other: &dyn Filter) -> Result<(), MergeError>;
 
     /// Advances stream time to `time`, and forgets keys that have left the window. Has no effect in a window by count, for a kind without
-    /// slices, and if `time` is before the current stream time.
+    /// slices, and if `time` is not in a later slice than the current one.
     fn advance(&mut self, time: Timestamp);
 
     /// Prepares the filter to insert keys from a changelog: moves to the slice that the changelog names for them (see
@@ -137,7 +141,8 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
 
     /// Returns the number that a changelog must store with the keys of a slice, so that inserting the keys again produces the same state.
     /// For `aging`, this is the capacity of the slice. For `stable`, it is the number of insertions before the last one. `None` for other
-    /// kinds, and before the first insertion. Called after the first key that the changelog has of a slice.
+    /// kinds, and before the first insertion (for `aging`, into the current slice). Called after the first key that the changelog has of a
+    /// slice.
     #[must_use]
     fn replay_info(&self) -> Option<u64> {
         None
@@ -154,8 +159,8 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     #[must_use]
     fn slice(&self) -> Option<Slice>;
 
-    /// Returns the last slice into which a key was inserted. `None` if the key is not remembered, or if the kind does not store slices. For
-    /// a false positive, returns the slice of a different key.
+    /// Returns the last slice into which a key was inserted, or in which it was renewed. `None` if the key is not remembered, or if the
+    /// kind does not store slices. For a false positive, returns a slice of other keys.
     #[must_use]
     fn slice_of(&self, _fingerprint: Fingerprint) -> Option<Slice> {
         None
@@ -192,7 +197,7 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
 // The table of the kinds of filters. ARCHITECTURE.md describes each kind, and `kind::Properties` describes the properties.
 kinds! {
     memory:
-    /// One Bloom filter per slice of the window.
+    /// One or more Bloom filters per slice of the window.
     Aging in aging {
         size: Size::Capacity,
         keeps_window: true,
@@ -247,8 +252,8 @@ pub struct Usage {
     pub open_keys: u64,
     /// Memory of the bits, cells, or slots, in bytes.
     pub bytes: u64,
-    /// Current fill level divided by the planned fill level. Above 1, the filter is overfull. [`Properties::overfull`] describes what it
-    /// does then.
+    /// Current fill level divided by the planned fill level. Above 1, the filter is overfull. [`Properties::overfull`] describes what an
+    /// overfull filter does.
     pub load: f64,
     /// Number of keys that were forgotten early because the filter had reached its maximum memory. Counted since the filter was created or
     /// restored.
@@ -262,7 +267,7 @@ pub struct SliceUsage {
     pub slice: Slice,
     /// Number of keys inserted into the slice, counting repeated insertions.
     pub keys: u64,
-    /// Planned number of keys. The slice chains another layer above that number.
+    /// Planned number of keys. Above that number, the slice chains another layer, if the maximum memory allows one.
     pub capacity: u64,
     /// Memory of all layers of the slice, in bytes.
     pub bytes: u64,
@@ -289,19 +294,17 @@ fn check_and_insert_one_by_one<F: Filter + ?Sized>(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CapacityError {
-    /// This machine does not have enough memory for another part of the filter, or a cuckoo filter has reached 256 GiB.
+    /// The process cannot get the memory for another part of the filter, or a cuckoo filter has reached 256 GiB, or 2^48 tables.
     #[error(
-        "this machine does not have enough memory to grow the filter; give this process more memory, or start more workers on other machines"
+        "the filter cannot grow, because the process cannot get more memory, or because a cuckoo filter has reached its limit of 256 GiB; if memory is short, give the process more, or start more workers on other machines"
     )]
     Memory,
     /// The filter has reached its maximum memory, and [`Growth::at_max`] is [`AtMaxMemory::Stop`].
-    #[error(
-        "the filter has reached its max_memory; raise max_memory or capacity, or set at_max_memory to choose what happens at the limit"
-    )]
+    #[error("the filter has reached its max_memory; raise max_memory, or set at_max_memory to choose what happens at the limit")]
     MaxMemory,
-    /// More than 16 million changes of an exact store wait for a checkpoint.
+    /// An exact store has 2^24 changes (about 17 million) that wait for a checkpoint.
     #[error(
-        "too many fingerprints are waiting for a checkpoint; free disk space for the state directory, or check the log for the reason why checkpoints fail"
+        "too many changes of the exact store are waiting for a checkpoint; check the log for the reason why checkpoints fail, such as a full disk"
     )]
     Unsaved,
 }
@@ -311,13 +314,15 @@ pub enum CapacityError {
 #[non_exhaustive]
 pub enum MergeError {
     /// The filters are of different kinds, or only one of two states has a filter or an exact store.
-    #[error("the filters are of different kinds")]
+    #[error("the filters are of different kinds, or only one of the states has a filter or an exact store")]
     Kind,
     /// The windows of the filters differ.
-    #[error("the windows differ in length or number of slices")]
+    #[error("the windows differ in kind, length, or number of slices")]
     Window,
     /// Layers, tables, or cells of the filters differ in size.
-    #[error("the filters differ in size; only filters with the same capacity, rate, and slices can be merged")]
+    #[error(
+        "the filters differ in size; only filters with the same capacity or memory, rate, and slices can be merged, and aging filters only if their slices have not adapted to different numbers of keys"
+    )]
     Size,
     /// The windows count keys. Each filter has counted its own keys, so their slices do not match.
     #[error("windows by count cannot be merged, because each counts its own keys")]
@@ -357,14 +362,14 @@ pub enum MetadataError {
     /// The stored slices contradict the window. For example, their number differs, they are out of order, or they are outside the window.
     #[error("the stored generations do not match the window")]
     Generations,
-    /// The stored size is impossible, or this machine does not have enough memory for it.
-    #[error("the stored filter has an invalid size, or this machine does not have enough memory for it")]
+    /// The stored sizes or numbers of layers are impossible, or the process cannot get enough memory for them.
+    #[error("the metadata of the stored filter is invalid, or this machine does not have enough memory for the filter")]
     Size,
     /// The current slice of the stored filter or exact store is not the slice of the stored stream time.
-    #[error("the stored filter does not match the stream time")]
+    #[error("the stored filter or exact store does not match the stored stream time")]
     StreamTime,
     /// The filter has no such page, or the page has the wrong length.
-    #[error("the stored filter has no page {} in layer {} of slice {}", .0.page, .0.layer, .0.slice)]
+    #[error("the stored filter has no page {} in layer {} of slice {}, or the page has the wrong length", .0.page, .0.layer, .0.slice)]
     Page(PageId),
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Some blocks of a filter get more keys than others. The number of keys in a block has a Poisson distribution, so the false-positive rate
 //! is the average over that distribution (Putze, Sanders, Singler: "Cache-, Hash- and Space-Efficient Bloom Filters", 2007). In this
-//! filter, a block consists of words, and a key sets two bits in each of a few words. If some words of a block have many keys, the other
-//! words have few. A second-order term accounts for that. The result is within 1 % of the exact rate for rates above 1e-9.
+//! filter, a block consists of words, and a key sets one or two bits in each of a few words. If some words of a block have many keys, the
+//! other words have few. A second-order term accounts for that. The result is within 1 % of the exact rate for rates above 1e-9.
 
 use super::bloom::{BLOCK_BITS, BloomLayout, WORD_BITS};
 
@@ -21,7 +21,7 @@ pub(super) const BITS_PER_KEY_MAX: u32 = 512;
 /// but makes the chained layers of overfull filters smaller.
 pub const CHAIN_SHARE: f64 = 1.0 / 128.0;
 
-/// A filter uses two blocks per key if it would be larger by at least this factor with one block per key. A lookup of two blocks takes
+/// A filter uses two blocks per key if it would be larger by more than this factor with one block per key. A lookup of two blocks takes
 /// nearly twice the time. The factor is reached below a rate of about 7e-6 for one filter, regardless of the number of keys.
 const WORTH_A_BLOCK: f64 = 1.19;
 
@@ -146,7 +146,8 @@ pub fn mean_between(from: f64, to: f64, rate: impl Fn(f64) -> f64) -> f64 {
     (0..=STEPS).map(at).sum::<f64>() / f64::from(3 * STEPS)
 }
 
-/// Returns the smallest blocked filter that holds `keys` at `rate`, with two blocks per key if that makes the filter much smaller.
+/// Returns the layout of the smallest blocked filter that holds `keys` at `rate`, with two blocks per key if that makes the filter much
+/// smaller.
 ///
 /// `rate` must be in (0, 1). The filter has at most 512 bits per key, so it exceeds rates that would need more.
 #[must_use]

@@ -1,4 +1,4 @@
-//! Promise: a merged filter has seen every key that either filter had seen.
+//! Promise: a merged filter has seen every key that either filter had seen, if the key is still within the window.
 
 use super::*;
 use crate::key::numbered::key;
@@ -48,8 +48,7 @@ proptest! {
         // The filters have room for 60 keys, so some of them chain layers.
         let (mut own, other) = (filter_with(spec, &ours), filter_with(spec, &theirs));
         if own.union(&*other).is_err() {
-            // Layers of the same depth have the same shape in both filters. So only a filter without keys, which has never seen a time, is
-            // rejected.
+            // Layers of the same depth have the same shape in both filters, so two filters with keys can always be merged.
             prop_assert!(ours.is_empty() || theirs.is_empty());
             return Ok(());
         }
@@ -101,7 +100,7 @@ fn incompatible_filters_are_rejected_with_a_message() {
     }
     let (longer, counted) = (Window::Time { slice_ms: 10, slices: 4 }, Window::keys(30, 3));
     for (own, other) in specs(WINDOW, 60, true).into_iter().zip(specs(longer, 60, true)) {
-        assert_eq!(refused_in((WINDOW, own), (longer, other)), "the windows differ in length or number of slices");
+        assert_eq!(refused_in((WINDOW, own), (longer, other)), "the windows differ in kind, length, or number of slices");
     }
     for own in specs(counted, 30, true) {
         assert_eq!(refused_in((counted, own), (counted, own)), "windows by count cannot be merged, because each counts its own keys");

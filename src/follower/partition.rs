@@ -56,13 +56,13 @@ pub(super) struct Partition {
     state: RwLock<Dedup>,
     /// The loading progress in per mille, or one of the constants above.
     progress: AtomicU32,
-    /// The time up to which all commits are applied, in milliseconds since the epoch: a request at that time showed no later commits. 0
-    /// before the first request.
+    /// The start of the last request for the end of the changelog whose answer is completely applied, in milliseconds since the epoch. All
+    /// commits before this time are applied. 0 before the first such request.
     as_of: AtomicI64,
     /// The reason why the partition cannot be followed. Empty unless `progress` is `BROKEN`.
     broken: Mutex<String>,
     estimate: Mutex<Option<Estimate>>,
-    /// The number of keys applied since the start. If the changelog is loaded again, its keys count again.
+    /// The number of insertions, renewals, and deletions applied since the start. If the changelog is loaded again, they count again.
     pub(super) applied: AtomicU64,
 }
 

@@ -70,10 +70,10 @@ pub enum Unavailable {
     /// The worker's key or window settings differ from this configuration.
     #[error("the worker runs with different key or window settings; use the same configuration file for both")]
     OtherKeys,
-    /// The brokers have not answered for longer than `serve.max_staleness`.
-    #[error("the brokers last answered {} s ago, which is longer than serve.max_staleness ({} s)", .age.as_secs(), .most.as_secs_f64())]
+    /// The state is older than `serve.max_staleness`, because the brokers do not answer, or because the follower does not keep up.
+    #[error("the last known commits are {} s old, which is longer than serve.max_staleness ({} s)", .age.as_secs(), .most.as_secs_f64())]
     Stale {
-        /// The time since the brokers last answered, for the partition with the oldest answer.
+        /// The age of the last known commits, for the partition with the oldest state.
         age: Duration,
         /// The value of `serve.max_staleness`.
         most: Duration,

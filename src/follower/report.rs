@@ -20,7 +20,7 @@ pub struct SpaceReport {
     pub ready: usize,
     /// The reason why some answers are unknown, if there is one.
     pub unavailable: Option<Unavailable>,
-    /// The time up to which all commits are known, in milliseconds since the epoch. `None` until it is known for all followed partitions.
+    /// The time up to which all commits are known, in milliseconds since the epoch. `None` while a followed partition is not ready.
     pub as_of: Option<Timestamp>,
     /// The latest stream time of the partitions, in milliseconds since the epoch.
     pub stream_time: Option<Timestamp>,
@@ -33,7 +33,7 @@ pub struct SpaceReport {
     /// The estimated false-positive rate of a lookup: the rate of the worst partition if a lookup asks only one partition, or the combined
     /// rate if it asks all.
     pub rate: f64,
-    /// The number of keys applied from the changelog since the start.
+    /// The number of insertions, renewals, and deletions of keys applied from the changelog since the start.
     pub applied: u64,
     /// The number of times that a partition was loaded again, for example because its changelog was recreated.
     pub restarts: u64,
@@ -93,8 +93,8 @@ impl Space {
         report
     }
 
-    /// Returns the time up to which all commits are known, in milliseconds since the epoch. Returns `None` until it is known for all
-    /// partitions.
+    /// Returns the time up to which all commits are known, in milliseconds since the epoch. Returns `None` while a followed partition is
+    /// not ready.
     #[must_use]
     pub fn as_of(&self) -> Option<Timestamp> {
         self.as_of_all(&self.lock())

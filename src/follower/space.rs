@@ -90,7 +90,7 @@ impl Space {
         })
     }
 
-    /// Returns the name, as `space` sets it for the topics.
+    /// Returns the name of the key space.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -291,7 +291,8 @@ impl Space {
         self.count.store(0, Ordering::Release);
     }
 
-    /// Adds or replaces a partition. `partitions` is the number of all partitions. `followed` is `None` if this process does not follow it.
+    /// Adds or replaces a partition. `partitions` is the number of all partitions. `followed` is `None` if this process does not follow
+    /// the partition.
     pub(super) fn set(&self, followed: Option<Arc<Partition>>, partition: i32, partitions: u32) {
         let mut all = self.partitions.write().unwrap_or_else(PoisonError::into_inner);
         let count = usize::try_from(partitions).unwrap_or(0).max(all.len());

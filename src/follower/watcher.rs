@@ -14,7 +14,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Stop requests are noticed within this time.
+/// Stop requests between two rounds are noticed within this time.
 const TICK: Duration = Duration::from_millis(50);
 /// The shortest time between two log lines about failed requests.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
@@ -53,7 +53,7 @@ pub(super) fn run(config: &Config, spaces: &[Space], ends: &impl ChangelogEnds, 
             && reported.is_none_or(|at| runtime::since(at) > REPORT_INTERVAL)
         {
             reported = Some(runtime::now());
-            tracing::warn!(servers = config.kafka.bootstrap_servers, error = %error, "cannot get the end offsets of all changelogs; serving the last known state of the affected partitions and retrying");
+            tracing::warn!(servers = config.kafka.bootstrap_servers, error = %error, "cannot get the end offsets of some changelogs; serving the last known state of the affected partitions and retrying");
         }
         while runtime::since(began) < INTERVAL && !stop.load(Ordering::Relaxed) {
             runtime::sleep(TICK);

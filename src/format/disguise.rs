@@ -14,8 +14,8 @@ const COMPRESSIONS: [(&[u8], &str); 5] = [
 /// Byte-order marks of text that is not valid JSON, and an error message for each.
 const ENCODINGS: [(&[u8], &str); 3] = [
     (b"\xef\xbb\xbf", "it begins with a byte-order mark; make the producer write UTF-8 without one"),
-    (b"\xff\xfe", "it is in UTF-16; make the producer write UTF-8"),
-    (b"\xfe\xff", "it is in UTF-16; make the producer write UTF-8"),
+    (b"\xff\xfe", "it begins with the byte-order mark of UTF-16; make the producer write UTF-8"),
+    (b"\xfe\xff", "it begins with the byte-order mark of UTF-16; make the producer write UTF-8"),
 ];
 
 pub(crate) fn compression(bytes: &[u8]) -> Option<&'static str> {

@@ -20,7 +20,8 @@ const KEPT: usize = 1 << 20;
 pub enum Encoding {
     /// One or more gzip members (RFC 1952).
     Gzip,
-    /// Base64 (RFC 4648) in either alphabet, with or without padding, white space, and double quotes around it.
+    /// Base64 (RFC 4648) in the standard or the URL-safe alphabet, with or without padding, with any white space, and optionally in double
+    /// quotes.
     Base64,
 }
 
@@ -37,7 +38,8 @@ impl Decoded {
     /// Decodes a value, starting with the outermost encoding.
     ///
     /// # Errors
-    /// Returns an error message without a subject if the value does not have these encodings, or is larger than [`DECODED_MAX`].
+    /// Returns an error message if the value does not have these encodings, or is larger than [`DECODED_MAX`]. The caller puts
+    /// `the record value` before the message.
     pub(crate) fn decode(&mut self, encodings: &[Encoding], value: &[u8]) -> Result<&[u8], String> {
         let Self { bytes, input, total } = self;
         for (number, encoding) in encodings.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! The frame with the schema id of a record, in the wire format of Confluent's serializers.
 //!
-//! Must never accept a record without a frame as a record with a frame.
+//! Must never accept a record that does not begin with a frame, unless the frame is in a header.
 //!
 //! ```text
 //! 0x00 | id, 4 bytes, big endian | record        the original format
@@ -68,7 +68,7 @@ impl<'a> Frame<'a> {
     /// the body.
     ///
     /// # Errors
-    /// Returns an error message without a subject if the frame is invalid.
+    /// Returns an error message if the frame is invalid. The caller puts `the record key` or `the record value` before the message.
     pub fn split(format: Format, record: &'a [u8], header: Option<&'a [u8]>) -> Result<Self, &'static str> {
         match header {
             None => {

@@ -1,13 +1,13 @@
 //! Record formats: extracts fields from the bytes of record keys and values, or visits everything in them.
 //!
 //! Owns the resolution of JSON pointers in each format, and the rules by which values of different formats are equal. Must never fetch
-//! a schema, depend on keys, or accept a truncated record.
+//! a schema, depend on keys, or accept a record that is recognizably truncated.
 //!
 //! In this module, a *text* is a record key or value without its frame, even in a binary format. A *place* is the location of a field
 //! in a text, and a *slot* is the index of a place in a list of [`Places`].
 //!
 //! An [`Extractor`] is compiled once for a format, a schema if the format has schemas, and a list of [`Places`]. It finds the values at
-//! these places, skips everything else without building values, and does not allocate.
+//! these places, and skips everything else without building values. Only for unusual JSON does it allocate memory per record.
 
 #[cfg(feature = "formats")]
 mod avro;
@@ -38,7 +38,8 @@ pub use scalar::Scalar;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Maximum number of nested containers. A text with more is an error, except that [`Extract::find`] accepts any depth in JSON.
+/// Maximum number of nested containers in Avro and in JSON that is visited as a whole, and of nested groups in Protobuf that are skipped.
+/// [`Extract::find`] accepts JSON of any depth. Pointers have fewer steps than this.
 pub const DEPTH_MAX: usize = 64;
 
 /// Estimated memory of a linked Protobuf schema, in bytes per byte of its source.
@@ -110,7 +111,7 @@ impl Schema {
 /// A schema that another schema refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// The name of the reference: the path of an import in Protobuf, a full name in Avro.
+    /// The name of the reference: the path of an import in Protobuf, and usually the full name of a type in Avro.
     pub name: String,
     /// The schema without its own references.
     pub body: Body,
@@ -141,11 +142,12 @@ pub enum Message<'a> {
     Indexes(&'a [usize]),
     /// The full name of the type.
     Named(&'a str),
-    /// The first message in the file. Also used for other formats, which have only one type per schema.
+    /// The first message in the `.proto` file, or the only message in the last file of a descriptor set. Also used for other formats, which
+    /// have only one type per schema.
     First,
 }
 
-/// An error message about a schema, without the name of the schema, which the caller adds.
+/// An error message about a schema. The caller adds the name of the schema.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SchemaError(pub String);
@@ -154,13 +156,13 @@ pub struct SchemaError(pub String);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at byte {offset}: {what}")]
 pub struct Malformed {
-    /// The offset of the problem in the record without its frame, in bytes.
+    /// The position of the problem, in bytes from the start of the record key or value without its frame.
     pub offset: usize,
     /// The problem at this offset, such as "the record ends within a string".
     pub what: &'static str,
 }
 
-/// The reason why a key or value cannot be read. The caller adds the subject of the error message.
+/// The reason why a key or value cannot be read. The caller puts `the record key` or `the record value` before the error message.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unreadable {
@@ -168,7 +170,7 @@ pub enum Unreadable {
     #[error("is not JSON: {0}")]
     Json(#[from] serde_json::Error),
     /// The text has more than [`DEPTH_MAX`] nested containers.
-    #[error("has more than {DEPTH_MAX} nested JSON containers")]
+    #[error("has more than {DEPTH_MAX} levels of nested JSON objects and arrays")]
     Deep,
     /// The Avro or Protobuf record does not match its schema.
     #[error("does not match its schema: {0}")]
@@ -217,7 +219,8 @@ pub trait Visit {
 /// Reads the records of one format, and of one schema if the format has schemas.
 pub trait Extract {
     /// Finds the values at the extractor's places, and stores each value in the slot of its place. All slots must be `None` before the
-    /// call, and the slots of missing values remain `None`. Validates the whole text.
+    /// call, and the slots of missing values remain `None`. Also validates the rest of the text, except the UTF-8 of other strings and
+    /// parts that are skipped by their length.
     ///
     /// # Errors
     /// Returns [`Unreadable`] if the text does not have the format.

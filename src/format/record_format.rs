@@ -54,12 +54,13 @@ pub struct RecordFormat {
 pub struct LocalSchema {
     /// The schema that the file contains.
     pub schema: Schema,
-    /// The full name of the message type of the records. `None` for the first message of a Protobuf file, and for other formats.
+    /// The full name of the message type of the records. `None` for the default (see [`Self::message()`]), and for other formats.
     pub message: Option<String>,
 }
 
 impl LocalSchema {
-    /// Returns the message type of the records. By default, this is the first message of the file.
+    /// Returns the message type of the records. By default, this is the first message of a `.proto` file, or the only message in the last
+    /// file of a descriptor set.
     #[must_use]
     pub fn message(&self) -> Message<'_> {
         self.message.as_deref().map_or(Message::First, Message::Named)

@@ -39,7 +39,7 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    /// Length of the longest text: a sign, a zero, a decimal point, and all 39 digits of the largest number.
+    /// Upper bound of the length of a text: a sign, a zero, a decimal point, and all 39 digits of the largest number.
     const MAX: usize = 3 + 39;
 
     pub(crate) fn bytes(&self) -> &[u8] {

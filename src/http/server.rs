@@ -162,7 +162,7 @@ async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, idl
 pub(crate) fn io_error(error: &std::io::Error) -> String {
     const EMFILE: i32 = 24;
     if error.raw_os_error() == Some(EMFILE) {
-        format!("{error}: raise the limit of open files (`ulimit -n`, LimitNOFILE=) to 4096")
+        format!("{error}: raise the limit of open files (`ulimit -n`, LimitNOFILE=)")
     } else {
         error.to_string()
     }

@@ -37,7 +37,7 @@ pub struct Wanted {
     pub partitions: Vec<i32>,
     /// In each partition, start at the first record with this time or a later time. `None` starts at the first offset.
     pub from: Option<Timestamp>,
-    /// In each partition, stop before the first record with this time or a later time. `None` stops after the last committed record.
+    /// In each partition, stop before the first record with this time or a later time. `None` stops at the current last stable offset.
     pub to: Option<Timestamp>,
     /// In each partition, read only these offsets.
     pub offsets: Option<std::ops::Range<Offset>>,
@@ -72,8 +72,8 @@ impl Capture {
     /// Connects to the cluster, and looks up the offsets of the requested range. Calls `report` as long as no broker answers.
     ///
     /// # Errors
-    /// Returns an error if no broker answers within `kafka.connect_timeout`, if the topic or a partition does not exist, or if a
-    /// permission is missing.
+    /// Returns an error if no broker answers within `kafka.connect_timeout`, if the brokers reject the login, if the topic or a partition
+    /// does not exist, if a permission is missing, or if `stop` returns `true`.
     pub fn start(config: &Config, wanted: &Wanted, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Self, Error> {
         let consumer: LoggedIn<BaseConsumer<Observer>> = client::create(&client::capture(config), &config.kafka, Observer::new(config))
             .map_err(|error| client::property_error(&error))?;
@@ -122,8 +122,8 @@ impl Capture {
     /// `stop` returns `true`. Returns `true` if the capture is complete.
     ///
     /// # Errors
-    /// Returns an error if the records cannot be read, if the brokers do not respond for `kafka.connect_timeout`, or if `take`
-    /// fails.
+    /// Returns an error if the records cannot be read, if no record arrives for `kafka.connect_timeout` and `range_exists` returns
+    /// `false`, or if `take` fails.
     pub fn read<E: From<Error>>(
         &mut self,
         stop: &dyn Fn() -> bool,
@@ -253,7 +253,7 @@ fn seek_back(consumer: &BaseConsumer<Observer>, range: &Range, code: RDKafkaErro
     let Range { of, next, .. } = range;
     if is_out_of_range(code) {
         return Err(Error::Fatal(format!(
-            "records of {of} from offset {next} on were deleted before they could be read; run the command again, start later in the topic, or increase the topic's retention"
+            "records of {of} from offset {next} on no longer exist, because they were deleted or a broker lost them; run the command again, start later in the topic, or increase the topic's retention"
         )));
     }
     fatal(&KafkaError::MessageConsumption(code), &of.topic)?;
@@ -263,11 +263,11 @@ fn seek_back(consumer: &BaseConsumer<Observer>, range: &Range, code: RDKafkaErro
         .map_err(|error| Error::Fatal(format!("librdkafka cannot seek {of} to offset {next}: {error}; run the command again")))
 }
 
-/// Returns an error if the capture cannot continue without a gap. Ignores all other errors, because librdkafka retries after them.
+/// Returns an error if the capture cannot continue, or only with a gap. Ignores all other errors, because librdkafka retries after them.
 fn fatal(error: &KafkaError, topic: &str) -> Result<(), Error> {
     match error {
         KafkaError::MessageConsumption(code) if is_corrupt(*code) => Err(Error::Fatal(format!(
-            "a record batch of topic {topic:?} is corrupt or unreadable ({code}); capture the records before and after that batch separately"
+            "a record batch of topic {topic:?} is corrupt or unreadable ({code}), and is not skipped; `unseen capture` can read the records before and after that batch separately"
         ))),
         KafkaError::MessageConsumption(RDKafkaErrorCode::TopicAuthorizationFailed) => {
             Err(Error::Fatal(format!("this user may not read topic {topic:?}; give this user Read on the topic")))
@@ -277,9 +277,9 @@ fn fatal(error: &KafkaError, topic: &str) -> Result<(), Error> {
     }
 }
 
-/// Asks a broker whether the rest of the range still exists, because no record has arrived for a while. Returns `true` if it exists: the
-/// capture may then be reading aborted records, which consumers do not receive. `timeout` is the time until the capture gives up. If no
-/// time is left, returns an error instead of `false`.
+/// Asks a broker whether the rest of the first unfinished range still exists, because no record has arrived for a while. Returns `true` if
+/// it exists and no fetch has failed: the capture may then be reading aborted records, which consumers do not receive. `timeout` is the
+/// time until the capture gives up. If no time is left, returns an error instead of `false`.
 fn range_exists(
     consumer: &BaseConsumer<Observer>,
     ranges: &[Range],
@@ -294,7 +294,7 @@ fn range_exists(
         (Some(last_error), _) => last_error.to_owned(),
         (None, Ok((_, reached))) if reached >= *end => return Ok(true),
         (None, Ok((_, reached))) => {
-            format!("the partition ended at offset {end} and now ends at {reached}, so its leader has lost records")
+            format!("the end of the partition was offset {end} or later, and is now {reached}, so its leader may have lost records")
         }
         (None, Err(error)) => {
             let complaint = consumer.context().complaint();
@@ -303,7 +303,7 @@ fn range_exists(
     };
     if timeout.is_zero() {
         return Err(Error::Fatal(format!(
-            "reading {of} stopped at offset {next}, because the brokers stopped responding; check that Kafka is running at {servers} ({error})"
+            "reading {of} stopped at offset {next}, because no more records arrived; check the brokers at {servers} ({error})"
         )));
     }
     throttle::report(&format!("capturing: {error}"), |_| {

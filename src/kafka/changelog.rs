@@ -126,8 +126,8 @@ fn advice(problem: &str) -> &'static str {
     if is_short_of_files(problem) { RAISE_FILES } else { "or set this option to false" }
 }
 
-/// Returns an error message for a failed operation (`what`) on a topic. The message advises to grant a permission only if that may help:
-/// not if the process has run out of file descriptors, or if the brokers refuse the topic's settings.
+/// Returns an error message for a failed operation (`what`) on a topic. The message names the required permissions, unless the process has
+/// run out of file descriptors, or the brokers refuse the topic's settings.
 fn failure(what: &str, name: &str, wanted: u32, error: &KafkaError) -> String {
     let (reason, refuses) = match error {
         KafkaError::AdminOp(code) => (code.to_string(), what == "create" && refuses_settings(*code)),
@@ -144,7 +144,7 @@ fn failure(what: &str, name: &str, wanted: u32, error: &KafkaError) -> String {
         );
     }
     format!(
-        "{failed}; give this user Create on the cluster, or create the topic with {wanted} partitions, cleanup.policy=delete, and retention.ms=-1"
+        "{failed}; if a permission is missing, give this user Create on the cluster (and Alter on the topic, to add partitions), or make sure that the topic has {wanted} partitions, cleanup.policy=delete, and retention.ms=-1"
     )
 }
 
@@ -185,7 +185,7 @@ fn ensure_one(
     }
     if found > wanted {
         return Err(Fault::Problem(format!(
-            "topic {name:?} has {found} partitions, but its input has {wanted}, and the counts must be equal; delete the topic, and unseen recreates it"
+            "topic {name:?} has {found} partitions, but its space has {wanted}, and the counts must be equal; delete the topic, and unseen recreates it"
         )));
     }
     let (admin, options) = admin(config).map_err(|error| Fault::Transient(error.to_string()))?;
@@ -216,7 +216,7 @@ fn ensure_one(
     let asked = Instant::now();
     while look()? < wanted {
         if asked.elapsed() > CALL_TIMEOUT {
-            return Err(Fault::Transient(format!("topic {name:?} was created, but the brokers do not list it")));
+            return Err(Fault::Transient(format!("the brokers do not list the new partitions of topic {name:?} yet")));
         }
         std::thread::sleep(PAUSE);
     }
@@ -387,7 +387,7 @@ mod tests {
         let problem = failure("create", "news-changelog", 4, &KafkaError::AdminOp(refused));
         assert!(
             problem.contains(&refused.to_string())
-                && problem.contains("; give this user Create on the cluster, or create the topic with 4 partitions"),
+                && problem.contains("or make sure that the topic has 4 partitions, cleanup.policy=delete"),
             "{problem}"
         );
         assert_eq!(advice(&problem), "or set this option to false");

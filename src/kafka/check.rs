@@ -1,4 +1,4 @@
-//! The checks of `unseen check --connect` that a worker does not make at startup.
+//! The checks of `unseen check --connect`: those that a worker makes at startup, and additional ones.
 //!
 //! Must never change anything on the cluster, except that `features` creates a temporary topic and deletes it.
 
@@ -14,7 +14,7 @@ use rdkafka::admin::{ConfigResource, OwnedResourceSpecifier, ResourceSpecifier};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Checks the cluster, and compares record times with this machine's clock. If no broker is reachable, waits and calls `report` meanwhile.
-/// If the brokers reject this client, fails immediately. Also returns the configuration with the topics that match its patterns, or `None`
+/// If the brokers reject this client, does not wait. Also returns the configuration with the topics that match its patterns, or `None`
 /// if the topics cannot be used.
 pub fn check(config: &Config, report: &dyn Fn(&str)) -> (Checked, Option<Resolved>) {
     let mut checked = Checked::default();
@@ -58,7 +58,7 @@ fn missing_permissions(config: &Config, known: &BTreeMap<String, u32>) -> Vec<St
     denied(&observer, &all).into_iter().map(|problem| problem.message).collect()
 }
 
-/// Returns warnings about outputs whose settings make them reject records that their inputs accept.
+/// Returns warnings about outputs whose settings make them reject or delete records.
 fn settings(config: &Config) -> Vec<String> {
     let inputs = config.topics.iter().map(|topic| topic.input.as_str());
     let names: BTreeSet<_> = inputs.chain(config.topics.iter().flat_map(Topic::outputs).map(|(_, name)| name)).collect();

@@ -25,7 +25,7 @@ const RECORD_BYTES_MAX: &str = "1000000000";
 /// The smallest `fetch.max.bytes` that librdkafka accepts, because it must not be less than the default `message.max.bytes`.
 const FETCH_BYTES_MIN: u64 = 1_000_000;
 
-/// Creates a client. If `kafka.oauth` is set, the client gets tokens from there.
+/// Creates a client. If `kafka.oauth` is set, the client gets the tokens of that source.
 pub(super) fn create<T, C>(client: &ClientConfig, kafka: &Kafka, context: C) -> Result<LoggedIn<T>, KafkaError>
 where
     T: FromClientConfigAndContext<C> + Native,
@@ -84,7 +84,7 @@ pub(super) fn changelog_reader(config: &Config, isolation: &str) -> ClientConfig
         &config.kafka,
         &[
             ("fetch.queue.backoff.ms", "5"),
-            // Fetches are large, because the client reads one partition at a time, from start to end.
+            // Fetches are large, because a rebuild reads a partition from start to end.
             ("fetch.message.max.bytes", "8388608"),
             ("fetch.wait.max.ms", "50"),
         ],
@@ -134,7 +134,7 @@ pub(super) fn capture(config: &Config) -> ClientConfig {
     client
 }
 
-/// Configures the producer of a worker. `partitions` is the number of input partitions, which determines the linger time.
+/// Configures the producer of a worker. The linger time depends on `partitions`, the number of input partitions.
 pub(super) fn producer(
     config: &Config,
     transactional_id: &str,
@@ -189,7 +189,7 @@ pub(super) fn input_writer(config: &Config, partitioner: Partitioner) -> ClientC
         .set("bootstrap.servers", &config.kafka.bootstrap_servers)
         .set("enable.idempotence", "true")
         .set("acks", "all")
-        // A client waits for the result, so a write must fail earlier than a worker's writes do.
+        // A client waits for the result, so librdkafka must not retry a write for its default time of five minutes.
         .set(first_name("message.timeout.ms"), "10000")
         // An idle producer must notice added and removed brokers.
         .set("topic.metadata.refresh.interval.ms", "10000")

@@ -1,4 +1,4 @@
-//! librdkafka's log lines, and errors that affect a client as a whole.
+//! librdkafka's log lines, and the errors that it reports for a client.
 //!
 //! Owns their log levels. Must never decide what an error means for a record.
 
@@ -19,7 +19,7 @@ pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     }
 }
 
-/// Reports an error that affects a client as a whole, and renews a rejected token. librdkafka keeps retrying.
+/// Logs an error of a client, and renews a rejected token. librdkafka retries after most of these errors.
 pub(super) fn report(login: &Login, error: &KafkaError, reason: &str) {
     login.renew_rejected(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown), reason);
     let advice = error.rdkafka_error_code().and_then(|code| login.advise(code, reason));
@@ -27,5 +27,5 @@ pub(super) fn report(login: &Login, error: &KafkaError, reason: &str) {
     // be logged.
     let all_down = error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown);
     let error_text = format!("{error} {}", if all_down { "" } else { essence(reason) });
-    throttle::report(&error_text, |left_out| tracing::warn!(error = %error, reason, advice, left_out, "cannot reach a broker; retrying"));
+    throttle::report(&error_text, |left_out| tracing::warn!(error = %error, reason, advice, left_out, "a Kafka client reported an error"));
 }

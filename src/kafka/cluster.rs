@@ -26,7 +26,7 @@ const TOPICS_MANY: usize = 20;
 /// Time to wait for a metadata response until a broker counts as not answering.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Waits for a broker, checks the topics, and creates missing internal topics.
+/// Waits for a broker, checks the topics, creates missing internal topics, and adds missing partitions to changelogs.
 ///
 /// # Errors
 /// Returns an error if no broker answers, or all brokers reject the login, for longer than `kafka.connect_timeout`, if `stop` returns true
@@ -175,7 +175,7 @@ pub(super) fn wait(
         let give_up = limit.saturating_sub(started.elapsed()).as_secs();
         throttle::report(&format!("no broker at {servers}: {reason}"), |_| {
             let advice = advice.map_or_else(String::new, |advice| format!("; {advice}"));
-            report(&format!("no broker has answered yet; waiting {give_up} s more for {servers} ({reason}){advice}"));
+            report(&format!("no broker can be used yet; waiting {give_up} s more for {servers} ({reason}){advice}"));
         });
     }
 }

@@ -272,7 +272,7 @@ impl<'c> Trial<'c> {
         }
     }
 
-    /// If this returns an error, the topic may exist anyway.
+    /// Creates the topic. The topic may exist even if this function returns an error.
     fn create(&self) -> Result<(), Failure> {
         let answer = create_internal(&self.name, 1, |topic| only(block_on(self.admin.create_topics([topic], &self.options))));
         answer.map_err(Failure::from).map_err(|Failure { reason, permission }| {

@@ -29,7 +29,7 @@ pub(super) fn report_corrupt(partition: &TopicPartition, reason: &str) {
             %partition,
             reason,
             left_out,
-            "a record batch is corrupt, and the worker does not skip it: move the partition's leadership to a broker with an intact replica; to skip the batch, stop the workers and set the group's offset past it"
+            "a record batch is corrupt or has an unsupported format, and the worker does not skip it: if it is corrupt, move the partition's leadership to a broker with an intact replica; to skip the batch, stop the workers and set the group's offset past it"
         );
     });
 }
@@ -47,7 +47,7 @@ pub(super) fn fatal(error: &KafkaError) -> Result<(), Error> {
             throttle::report("inconsistent group protocol", |left_out| {
                 tracing::warn!(
                     left_out,
-                    "the group rejects this member, because the other members use a different assignment strategy; stop all other members first. The strategy changes if the first shared space is added, or the last shared space is removed"
+                    "the group rejects this member, because the other members use a different assignment strategy; stop all other members first. The strategy changes if the first shared space is added, if the last shared space is removed, or if kafka.instance_id is set or removed"
                 );
             });
             Ok(())

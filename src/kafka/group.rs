@@ -65,10 +65,10 @@ impl GroupView {
             .map_err(|code| unanswered(&format!("get metadata of topics {topics:?}"), &KafkaError::MetadataFetch(code)))
     }
 
-    /// Returns the group's committed offsets, in the order of `partitions`. Waits until no transaction is pending on them.
+    /// Returns the group's committed offsets, in the order of `partitions`. Waits while an open transaction contains offsets for them.
     ///
     /// # Errors
-    /// Returns an error if no broker answers, or if this user lacks Read on the group.
+    /// Returns an error if no broker answers, if the transaction stays open for too long, or if this user lacks Read on the group.
     pub fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error> {
         let answer = committed(&self.observer, partitions, &format!("get the committed offsets of group {:?}", self.group));
         answer.map_err(|error| self.denied().unwrap_or(error))

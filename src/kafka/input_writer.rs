@@ -51,7 +51,7 @@ impl InputWriter {
         Ok(Self { producer: producer.map_err(|error| client::property_error(&error))? })
     }
 
-    /// Starts to write a record. The receiver gets the result once all in-sync replicas have the record.
+    /// Starts to write a record. The receiver gets the result when all in-sync replicas have the record, or when the write has failed.
     ///
     /// # Errors
     /// Returns an error message if the record cannot be queued.

@@ -53,7 +53,7 @@ pub struct KafkaBroker {
 }
 
 impl KafkaBroker {
-    /// Creates a handle for the cluster. Its producers note in `stats` when a broker responds.
+    /// Creates an implementation whose producers note in `stats` when a broker responds.
     #[must_use]
     pub const fn new(stats: Arc<Stats>) -> Self {
         Self { stats }

@@ -37,7 +37,7 @@ pub(super) fn warnings(config: &Config, partitions: &BTreeMap<String, u32>) -> V
         .collect()
 }
 
-/// Returns the time of the newest record by partition. Leaves out partitions that have no record among their last [`TAIL`] offsets, and
+/// Returns the time of the last record of each partition. Leaves out partitions that have no record among their last [`TAIL`] offsets, and
 /// partitions that could not be read before `deadline`.
 fn newest(config: &Config, topic: &str, partitions: u32, deadline: Instant) -> Option<BTreeMap<i32, Timestamp>> {
     let mut client = client::capture(config);
@@ -72,7 +72,7 @@ fn warning(topic: &Topic, newest: &BTreeMap<i32, Timestamp>, now: Timestamp) -> 
     let future = newest.iter().filter(|&(_, &time)| time > max_timestamp);
     if let Some((partition, &time)) = future.clone().max_by_key(|&(_, time)| time) {
         return Some(format!(
-            "in {} of the {} partitions of {name:?} that have records, the newest record is more than {} ahead of this machine's clock; such records do not move the window, so keys never expire and records that should be emitted are dropped as duplicates; in partition {partition}, {}",
+            "in {} of the {} partitions of {name:?} that have records, the newest record is more than {} ahead of this machine's clock; such records do not move the window, so keys never expire and records that should be emitted count as duplicates; in partition {partition}, {}",
             future.count(),
             newest.len(),
             humantime::format_duration(topic.max_future),

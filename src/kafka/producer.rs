@@ -71,8 +71,8 @@ impl Reports for Context {
         let is_bystander = code == RDKafkaErrorCode::InvalidDifferentRecord || reason.starts_with(BYSTANDER);
         let error = if is_bystander { ErrorCode::OtherRecord } else { error_code(code) };
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        // If a record fails, all queued records fail with it. Such a failure is kept only if it is the first, so that the failures of
-        // queued records do not crowd out their cause.
+        // If a record fails, other records of its batch and all queued records fail with it. The failure of such a record is kept only if
+        // it is the first, so that these failures do not crowd out their cause.
         let follows = matches!(error, ErrorCode::OtherRecord | ErrorCode::PurgedQueue | ErrorCode::PurgedInFlight);
         if failures.is_empty() || failures.len() < FAILURES_MAX && !follows {
             failures.push(DeliveryFailure {
@@ -235,7 +235,7 @@ fn send_error(code: RDKafkaErrorCode, message: String) -> Box<ClientError> {
     })
 }
 
-/// Copies a message's headers, and applies the changes to the copy. Returns `None` if the result has no headers.
+/// Copies a message's headers, and applies the changes to the copy. If no headers are left, returns `None` or an empty list.
 #[inline]
 fn changed<H: HeaderChanges>(message: &Message<'_>, changes: &H) -> Result<Option<Headers>, Box<ClientError>> {
     let removed = changes.removed_positions();

@@ -21,7 +21,7 @@ const NO_GSSAPI: &str = "sasl.mechanism: GSSAPI (Kerberos) is not supported, bec
 /// Properties that contain a file name. Their values are not shown, because a user may have put the key itself there.
 const FILES: [&str; 5] = ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location", "ssl.crl.location"];
 
-/// The start of librdkafka's message if a broker rejects the user's credentials, which may be a token.
+/// The part of librdkafka's message that shows that a broker rejects the user's credentials, which may be a token.
 const REJECTED: &str = "SASL authentication error: ";
 
 /// The login settings, without the password. `Debug` shows no secret.

@@ -60,7 +60,7 @@ impl ConsumerContext for Context {
     fn rebalance(&self, consumer: &BaseConsumer<Self>, event: RDKafkaRespErr, partitions: &mut TopicPartitionList) {
         let assigned = event == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
         if self.closing.load(Ordering::Relaxed) {
-            // The worker has committed everything, and no longer answers rebalances.
+            // The worker no longer answers rebalances.
             let _ = if cooperative(consumer) { consumer.incremental_unassign(partitions) } else { consumer.unassign() };
             return;
         }

@@ -12,7 +12,7 @@ pub(super) const HEAD: usize = 9;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tag {
     Null = 0,
-    /// The record key or value, a header, a CloudEvents attribute, or a string after its escapes are decoded.
+    /// The record key or value, a header, a CloudEvents attribute, or a field that is a string without its escapes, bytes, or a UUID.
     Bytes = 1,
     /// A number in JSON notation. JSON numbers stay as written, so that two different numbers are never rounded to the same float.
     Number = 2,

@@ -4,7 +4,7 @@
 //! [`Hashing::id`] reveal at most whether two secrets are equal.
 //!
 //! XXH3 is fast, but anyone who chooses keys can create collisions, regardless of the seed
-//! (<https://github.com/Cyan4973/xxHash/issues/1127>). A collision causes another party's record to be dropped as a duplicate. SipHash
+//! (<https://github.com/Cyan4973/xxHash/issues/1127>). A collision can cause another party's record to be dropped as a duplicate. SipHash
 //! is designed to prevent this attack: nobody can predict a collision without the secret key (Aumasson, Bernstein: "SipHash: a fast
 //! short-input PRF", 2012).
 

@@ -9,7 +9,7 @@ use crate::format::{Extract as _, JsonExtractor, unescape};
 use serde::de::IgnoredAny;
 use std::borrow::Cow;
 
-/// Maximum number of ambiguous parts of one key. Each ambiguous part doubles the number of keys to look up.
+/// The texts of a query can mean at most 2^`AMBIGUOUS_MAX` keys. Each text with two interpretations doubles the number of keys.
 pub(super) const AMBIGUOUS_MAX: u32 = 4;
 
 /// The reason why a key cannot be looked up by the texts of its parts.
@@ -26,15 +26,15 @@ pub enum LookupError {
         /// The parts of the key, such as ``the record key and header `h` ``.
         parts: String,
     },
-    /// A part of the key is the content of a JSON value, but the text for this part is not JSON.
-    #[error("a part of the key is the content of a JSON value, so the text for that part must be JSON, such as {{\"id\":1}}")]
+    /// A part of the key is the content of the record value, but the text for this part is not JSON.
+    #[error("a part of the key is the content of the record value, so the text for that part must be JSON, such as {{\"id\":1}}")]
     Content,
-    /// All parts are null, or nothing is left of their content. No record has such a key.
+    /// All parts are null. No record has such a key.
     #[error("all parts are null, and no record has such a key; give a value for at least one part")]
     Null,
     /// The texts can mean more than 16 keys. For example, the text `1` for a field can be a number or a string.
     #[error(
-        "this key cannot be looked up: more than {AMBIGUOUS_MAX} of its parts can be a string or another JSON value (such as 1), and each doubles the number of lookups"
+        "this key cannot be looked up: its texts can mean more than 16 different keys, because a text such as 1 can be a number or a string"
     )]
     Ambiguous,
 }
@@ -93,8 +93,8 @@ impl KeySpec {
     /// as written, or a string without quotes. If a text can be both, the keys of both are appended.
     ///
     /// # Errors
-    /// Returns [`LookupError`] if the number of texts is not the number of parts, if no record has such a key, or if the texts can mean
-    /// too many keys.
+    /// Returns [`LookupError`] if the number of texts is not the number of parts, if no record has such a key, if the text for the
+    /// content of a value is not JSON, or if the texts can mean too many keys.
     pub fn fingerprints_of_texts<'t>(
         &self,
         texts: impl ExactSizeIterator<Item = &'t [u8]> + Clone,
@@ -121,7 +121,7 @@ impl KeySpec {
     }
 
     /// Computes the fingerprint of one combination of readings. Bit n of `choice` selects the second reading of the n-th ambiguous part,
-    /// counted from 0. Returns the fingerprint, or `None` if all parts are null, and the number of ambiguous parts.
+    /// counted from 0. Returns the fingerprint (`None` if all parts are null), and the number of ambiguous parts.
     fn choose<'t>(
         &self,
         texts: impl Iterator<Item = &'t [u8]>,

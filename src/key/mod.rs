@@ -64,8 +64,8 @@ impl Fingerprint {
     /// Combines the fingerprint of a key with the fingerprint of its content. The low half remains that of the key. The high half is a
     /// hash of key and content.
     ///
-    /// With a probability of 2^-64, two different keys have the same low half, and count as one key. Their high halves still differ, so
-    /// a record of one key counts as a change of the other key, never as its duplicate.
+    /// With a probability of 2^-64, two different keys have the same low half, and count as one key. Their high halves then still differ,
+    /// except with another probability of 2^-64. So a record of one key counts as a change of the other key, not as its duplicate.
     #[must_use]
     pub fn with_content(self, content: Self) -> Self {
         let mut both = [0; 32];
@@ -100,7 +100,7 @@ pub struct KeySpec {
     hashing: Hashing,
 }
 
-/// The parts of a record from which a key is read. `value` does not count CloudEvents attributes, although they can be in the value.
+/// The parts of a record from which a key is read. `value` is not set for CloudEvents attributes, although they can be in the value.
 #[derive(Clone, Copy, Debug)]
 struct Reads {
     headers: bool,
@@ -119,7 +119,7 @@ pub enum SpecError {
     #[error(transparent)]
     Pointer(#[from] PointerError),
     /// The name of a CloudEvents attribute is empty, or has a character that is not an ASCII letter or digit.
-    #[error("`{0}` is not the name of a CloudEvents attribute: such names consist of letters and digits")]
+    #[error("`{0}` is not the name of a CloudEvents attribute: such names consist of ASCII letters and digits")]
     Attribute(String),
     /// A [`Part::FirstOf`] has fewer than two alternatives.
     #[error("first_of needs at least two parts")]
@@ -128,7 +128,7 @@ pub enum SpecError {
     #[error("`content` cannot be combined with `normalize` or `then`: use fields of the value instead")]
     NormalizedContent,
     /// A pointer in `except` of a [`Part::Content`] is empty, so it excludes the whole value.
-    #[error("`except` excludes the whole value, so nothing is left for the key: exclude single fields instead")]
+    #[error("`except` excludes the whole value, so nothing is left to compare: exclude single fields instead")]
     Everything,
 }
 
@@ -263,7 +263,7 @@ impl KeySpec {
         Ok(pointers.enumerate().filter(|&(place, _)| extractor.lacks(place)).map(|(_, pointer)| pointer.clone()).collect())
     }
 
-    /// Computes the fingerprint of the key of a record whose key and value are JSON, as far as the key has fields in them.
+    /// Computes the fingerprint of a record's key. Fields and content are read from a record key and a record value in plain JSON.
     ///
     /// # Errors
     /// Returns [`Invalid`] if a part of the key is missing or cannot be read, or if all parts are null.
@@ -275,12 +275,12 @@ impl KeySpec {
         }
     }
 
-    /// Computes the same fingerprint, and keeps the parts for [`Scratch::texts`].
+    /// Computes the same fingerprint as [`Self::fingerprint`], and always keeps the parts for [`Scratch::texts`].
     pub(crate) fn fingerprint_with_texts(&self, record: &Record<'_>, scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
         self.fingerprint_of(record, &Source::json(&self.key), &Source::json(&self.value), scratch)
     }
 
-    /// Computes the fingerprint of a key that is a single field: a faster path with the same result.
+    /// Computes the fingerprint of a key that is a single field of the record value: a faster path with the same result.
     #[inline]
     fn fingerprint_of_field(&self, part: &Part, json: &[u8], scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
         let mut found = [None];

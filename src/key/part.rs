@@ -9,7 +9,7 @@ use std::fmt;
 
 /// One part of a key.
 ///
-/// Values are compared as JSON values: the number 5 and the string "5" are different keys. Pointers are checked when a
+/// The value of a field includes its JSON type: the number 5 and the string "5" are different keys. Pointers are checked when a
 /// [`KeySpec`](super::KeySpec) is created from parts. Values are checked when a record is read.
 ///
 /// ```
@@ -101,7 +101,7 @@ impl Part {
     }
 
     /// True if the part can only be in the record value. A tombstone then has no key, even if the part is optional, because the
-    /// tombstone deletes a record that had the part.
+    /// tombstone deletes records that may have the part.
     pub(super) fn needs_value(&self) -> bool {
         match self {
             Self::FirstOf(parts) => parts.iter().all(Self::needs_value),

@@ -39,7 +39,7 @@ impl fmt::Display for Place {
 pub(super) enum Test {
     /// The place exists. A header with a null value exists. A field or a record key that is null does not exist.
     Exists,
-    /// The place has one of these strings, numbers, or booleans, compared as written.
+    /// The text at the place is one of these texts. Numbers and booleans are compared as written, and strings without quotes and escapes.
     OneOf(Vec<String>),
 }
 
@@ -68,7 +68,8 @@ impl Predicate {
         Ok(Self::new(Place::Field(side, Field::new(pointer)?, pointer.to_owned())))
     }
 
-    /// Changes the test: the place must have one of these values, which are strings, numbers, or booleans, compared as written.
+    /// Changes the test: the text at the place must be one of these texts. Numbers and booleans are compared as written, and strings
+    /// without quotes and escapes.
     #[must_use]
     pub fn one_of(self, values: Vec<String>) -> Self {
         Self { test: Test::OneOf(values), ..self }

@@ -156,7 +156,7 @@ fn values_in_another_encoding_are_named() {
         for (value, words) in [
             (&b"\xef\xbb\xbf{\"id\":1}"[..], "it begins with a byte-order mark; make the producer write UTF-8 without one"),
             (b"{\0\"\0", "key must be a string"),
-            (b"\xff\xfe{\0}\0", "it is in UTF-16; make the producer write UTF-8"),
+            (b"\xff\xfe{\0}\0", "it begins with the byte-order mark of UTF-16; make the producer write UTF-8"),
             (
                 b"\x1f\x8b\x08\x00\x00",
                 "it is compressed with gzip; set value_encoding = \"gzip\", or send it uncompressed, and set compression.type = gzip on the producer",

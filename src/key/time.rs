@@ -97,7 +97,7 @@ impl TimeUnit {
         })
     }
 
-    /// Returns the power of ten that converts a number to milliseconds.
+    /// Returns the exponent of the power of ten that converts a number to milliseconds.
     const fn to_millis(self) -> i32 {
         match self {
             Self::Seconds => 3,
@@ -109,12 +109,12 @@ impl TimeUnit {
 
     const fn expected(unit: Option<Self>) -> &'static str {
         match unit {
-            None => "a number since 1970, or an RFC 3339 timestamp with a zone",
-            Some(Self::Seconds) => "a number of seconds since 1970",
-            Some(Self::Milliseconds) => "a number of milliseconds since 1970",
-            Some(Self::Microseconds) => "a number of microseconds since 1970",
-            Some(Self::Nanoseconds) => "a number of nanoseconds since 1970",
-            Some(Self::Rfc3339) => "an RFC 3339 timestamp with a zone",
+            None => "a time after the start of 1970, as a number or as an RFC 3339 timestamp with a zone",
+            Some(Self::Seconds) => "a number of seconds after the start of 1970",
+            Some(Self::Milliseconds) => "a number of milliseconds after the start of 1970",
+            Some(Self::Microseconds) => "a number of microseconds after the start of 1970",
+            Some(Self::Nanoseconds) => "a number of nanoseconds after the start of 1970",
+            Some(Self::Rfc3339) => "a time after the start of 1970, as an RFC 3339 timestamp with a zone",
         }
     }
 }

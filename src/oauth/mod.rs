@@ -1,7 +1,7 @@
 //! Bearer tokens. One thread per source obtains and renews tokens for all clients of the process.
 //!
 //! Owns the renewal schedule and the subscribers. Must never show a token or a client secret. Must never take a token away because its
-//! replacement is late: only the broker knows which tokens it still accepts.
+//! replacement is late: only the server that gets a token knows whether it still accepts the token.
 
 mod aws;
 mod request;
@@ -42,7 +42,7 @@ pub(crate) trait Subscriber: Send {
 pub(crate) struct Tokens {
     source: TokenSource,
     state: Mutex<State>,
-    /// Signals that a token is wanted, that it was renewed, or that the renewal failed.
+    /// Signals that a token is wanted, that it was renewed, that the renewal failed, or that the schedule changed.
     changed: Condvar,
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn trouble(login: &OAuth) -> Option<String> {
     trouble.map(|why| why.to_string())
 }
 
-/// Renews the token of a login that a broker has rejected, for example because the issuer's keys were rotated.
+/// Renews a login's token after a broker has rejected the token, for example because the issuer's keys were rotated.
 pub(crate) fn reject(login: &OAuth) {
     if let Some(tokens) = find(login) {
         tokens.renew_early(tokens.lock());
@@ -121,8 +121,8 @@ impl Tokens {
         Subscription { tokens: Arc::clone(self), id }
     }
 
-    /// Returns the current token. If the token has expired, or if its renewal is due, waits up to `timeout` for the next attempt to renew
-    /// it.
+    /// Returns the current token. If there is none, if it has expired, or if its renewal is due, waits up to `timeout` for the next attempt
+    /// to renew it.
     ///
     /// # Errors
     /// Returns the reason if there is no valid token.

@@ -61,7 +61,7 @@ impl Token {
         &self.value
     }
 
-    /// The subject of the token, or an empty string if the token has no subject.
+    /// The claim `sub` of the token, or an empty string if the token has no such claim.
     pub(crate) fn principal(&self) -> &str {
         &self.principal
     }

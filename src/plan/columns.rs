@@ -38,7 +38,7 @@ pub(super) enum Place {
 pub(super) struct Column {
     pub(super) place: Place,
     pub(super) hashes: Vec<u64>,
-    /// Number of records in which the field is a time.
+    /// Number of records in which the field is a time, or 0 if [`TIMES_MAX`] other fields were times before.
     times: usize,
 }
 
@@ -130,7 +130,7 @@ impl Columns {
         Ok(table)
     }
 
-    /// Adds a record with these fields. `rest` is the hash of the value if it has no fields.
+    /// Adds a record with these fields. `rest` is the hash of a value that is not a JSON object, and otherwise [`MISSING`].
     fn add(
         &mut self,
         time: Option<Timestamp>,

@@ -120,7 +120,8 @@ fn offered(kind: Kind, ask: &Ask, rate: f64, slices: u32) -> Candidate {
     }
 }
 
-/// The candidate for a kind that has all fingerprints on disk. Its only errors are hash collisions: one pair of keys in 2^128.
+/// The candidate for a kind that has all fingerprints on disk. Its only errors are hash collisions: two keys collide with a probability of
+/// 2^-128.
 fn on_disk(ask: &Ask, overfull: &'static str) -> Candidate {
     let generations = ask.slices + 1;
     Candidate {

@@ -194,7 +194,7 @@ fn bits_per_key(ask: &Ask, bytes: u64) -> f64 {
 /// more.
 fn reachable(make: &Make, ask: &Ask, bytes: u64) -> Option<f64> {
     let expected = |exponent: f64| (make(ask, 10_f64.powf(exponent)).predict)(1.0);
-    // Sizing does not support rates below this range, and a filter with a higher rate is useless.
+    // The configuration does not allow rates below this range, and a filter with a higher rate is useless.
     let (mut low, mut high) = (-9.0, 0.5_f64.log10());
     if expected(high).bytes > bytes {
         return None;

@@ -16,17 +16,17 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::BufRead;
 use std::sync::Arc;
 
-/// Maximum number of keys in memory: the capacity of a hash table with 2^20 entries of 33 bytes each. An estimate is based on about half
-/// of that number or more.
+/// Maximum number of keys in memory: just below the capacity of a hash table with 2^20 entries of 33 bytes each. An estimate of the
+/// distinct keys is based on about half of that number or more.
 const KEYS_MAX: usize = 900_000;
 
 #[derive(Clone, Debug)]
 pub struct SampleOptions {
     pub format: Format,
     pub key: KeySpec,
-    /// Conditions on a record. Only records for which all of them hold are deduplicated and counted.
+    /// Conditions on a record. A record for which one of them does not hold counts only as passed.
     pub when: Vec<Predicate>,
-    /// Rules of the same input that come before this rule in the configuration. The records that they select are not counted.
+    /// Rules of the same input that come before this rule in the configuration. The records that they select count only as passed.
     pub earlier: Vec<Topic>,
     pub formats: Formats,
     pub schemas: Arc<dyn Schemas>,
@@ -70,7 +70,9 @@ pub struct Sample {
 pub enum SampleError {
     #[error(transparent)]
     Line(#[from] ReplayError),
-    #[error("the sample has no record to count: it is empty, or none of its records has the key or is selected by `when`; check the file, --format, and the key")]
+    #[error(
+        "the sample has no record to count: it is empty, or its records have no key or are not selected; check the file, --format, the key, and `when`"
+    )]
     Empty,
 }
 

@@ -26,7 +26,7 @@ pub struct Rejected {
 
 /// The reason why a pass over a dead-letter topic ended early.
 pub(super) enum Failure {
-    /// A topic rejected a batch without naming the record.
+    /// A topic rejected a batch, and it is unknown which of its records the topic rejects.
     Batch,
     Rejected(Vec<Rejected>),
     /// The dead-letter topic cannot be redriven.
@@ -40,7 +40,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Converts an error from reading a dead-letter topic. A fatal error concerns only this topic.
+/// Converts an error from reading a dead-letter topic. After a fatal error, the redrive continues with the next dead-letter topic.
 impl From<kafka::Error> for Failure {
     fn from(error: kafka::Error) -> Self {
         match error {

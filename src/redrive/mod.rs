@@ -37,10 +37,10 @@ use target::{Origins, is_of_output, kind, names};
 use writer::Writer;
 
 const BATCH_BYTES: usize = 1_000_000;
-/// Maximum size of a batch in bytes with which each record gets its own batch, for topics that accept only smaller batches.
+/// A maximum batch size in bytes so small that each record gets its own batch, for topics that reject larger batches.
 const ONE_RECORD: usize = 1;
-/// Maximum number of rejected dead letters that a redrive skips in a dead-letter topic. In a partition with another rejected dead letter,
-/// the redrive ends before that one.
+/// Maximum number of rejected dead letters that a redrive skips in a dead-letter topic. If a partition has rejected dead letters beyond
+/// this number, the redrive of the partition ends before the first of them.
 const REJECTED_MAX: usize = 100;
 
 #[derive(Clone, Debug)]
@@ -80,7 +80,8 @@ impl Redriven {
 }
 
 /// Redrives the dead letters that exist at the start. Calls `progress` with the number of offsets read so far, and the number of all
-/// offsets. If a topic cannot be used, or if a dead letter is rejected, reports this and continues with the other topics and dead letters.
+/// offsets of the current pass. If a topic cannot be used, or if a dead letter is rejected, reports this and continues with the other
+/// topics and dead letters.
 ///
 /// # Errors
 /// Fails if the configuration has no dead-letter topic, a permission of the group is missing, another redrive starts, or the brokers fail.
@@ -145,7 +146,8 @@ pub fn redrive(config: &Config, options: &Options, waiting: &Waiting<'_>, progre
 struct Letters {
     name: String,
     partitions: Vec<TopicPartition>,
-    /// Where the redrive ends in each partition: the end offset at its start, or a rejected dead letter that it does not skip.
+    /// The offset before which the redrive ends, by partition: the partition's end at the start of the redrive, or the offset of a rejected
+    /// dead letter that the redrive does not skip.
     ends: BTreeMap<i32, Offset>,
     /// The number of passes that failed after the maximum number of rejected dead letters was reached.
     failed: usize,
@@ -162,7 +164,7 @@ struct Redrive<'a> {
     kinds: BTreeSet<String>,
     /// The result of [`names`].
     names: BTreeMap<String, String>,
-    /// The partitions and offsets of the dead letters of the current topic that were rejected.
+    /// The partitions and offsets of rejected dead letters in the current dead-letter topic, which the next pass skips.
     rejected: BTreeSet<(i32, Offset)>,
     /// The result of all committed transactions.
     redriven: Redriven,
@@ -202,7 +204,7 @@ impl<'a> Redrive<'a> {
             *end = (*end).min(*offset);
             if !self.redriven.unusable.contains_key(topic) {
                 let why = format!(
-                    "topic {target:?} and others reject more than {REJECTED_MAX} of its dead letters ({error}), so the dead letters after {topic}[{partition}] offset {offset} wait; change the topics that reject them, or select other dead letters with --reason and --topic"
+                    "more than {REJECTED_MAX} of its dead letters were rejected, one of them by topic {target:?} ({error}), so the dead letters after {topic}[{partition}] offset {offset} wait; change the topics that reject them, or select other dead letters with --reason and --topic"
                 );
                 self.leave_topic(&topic.clone(), why);
             }

@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(Position::read(&Committed::default(), Some("a")), Position::default());
     }
 
-    /// With names of 250 bytes, brokers would reject the metadata of 16 kinds.
+    /// Without hashes, brokers would reject the metadata of only 16 kinds whose topics have names of 250 bytes.
     #[test]
     fn metadata_has_room_for_many_kinds_and_is_bounded() {
         let kind = |number: usize| (format!("{}{number}/late", "x".repeat(240)), 1_000_000);

@@ -78,9 +78,9 @@ impl Origins {
 impl Origin {
     /// Returns the topic and the partition to write to. `None` means that the record key determines the partition.
     ///
-    /// Records that the worker would not emit if it read them again go to the output. All other records go back to the partition of the
-    /// input that they came from. Only this partition certainly has the other records with the key, because unseen does not know which
-    /// partitioner the producers use.
+    /// Records that the worker would not emit if it read them again go to the output. All other records go back to the input, if possible
+    /// to the partition that they came from. Only this partition certainly has the other records with the key, because unseen does not know
+    /// which partitioner the producers use.
     pub(super) fn target(&self, verdict: Verdict, partition: i32) -> (&str, Option<i32>) {
         let &Self { ref input, ref output, counts: [own, of_input, of_output], is_internal, .. } = self;
         let exists = |count: u32| u32::try_from(partition).is_ok_and(|partition| partition < count);

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const RECORDS_MAX: usize = 1000;
-/// Size of the keys and values in bytes from which a transaction is committed. Its last record may exceed this size.
+/// A transaction is committed when its keys and values have at least this many bytes.
 const BYTES_MAX: usize = 16 << 20;
 /// A transaction is committed after the transaction timeout divided by this number.
 const TIMEOUT_SHARE: u32 = 4;
@@ -90,7 +90,7 @@ impl<'a> Writer<'a> {
         (self.bytes, self.opened) = (0, None);
         self.written.clear();
         if self.sink.has_late_request() {
-            // A copy of the offset commit may still arrive, and would replace the offsets of the next transaction. A new producer prevents
+            // A late `TxnOffsetCommit` or `EndTxn` request may still arrive, and would affect the next transaction. A new producer prevents
             // this.
             self.sink = sink(self.config, self.sink.batch_bytes(), self.stop).map_err(Error::from)?;
         }

@@ -1,6 +1,6 @@
 //! A client for the API of Confluent's schema registry, which other registries also implement.
 //!
-//! Owns addresses, credentials, and limits. Must never show a password, or treat a failure as a missing schema.
+//! Owns addresses, credentials, and limits. Must never show a password or a token, or treat a failure as a missing schema.
 
 use crate::config::{RegistryOAuth, SchemaRegistry};
 use crate::format::{Body, Format, Reference, Schema, SchemaId};
@@ -50,7 +50,7 @@ pub(super) struct Client {
     urls: Vec<String>,
     login: Login,
     timeout: Duration,
-    /// The index of the address that answered last.
+    /// The index of the address that returned a schema last.
     current: Cell<usize>,
 }
 
@@ -91,7 +91,7 @@ struct Refusal {
 }
 
 impl Client {
-    /// Returns an error message if the file in `schema_registry.ca_location` cannot be used.
+    /// Creates a client. Returns an error message if the file in `schema_registry.ca_location` cannot be used.
     pub(super) fn new(config: &SchemaRegistry) -> Result<Self, String> {
         let agent = oauth::agent(config.ca_location.as_deref(), config.timeout);
         let agent = agent.map_err(|error| format!("schema_registry.ca_location: {error}"))?;
@@ -166,7 +166,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a request to the address that answered last, and if necessary to the other addresses. A schema is missing only if all
+    /// Sends a request to the address that returned a schema last, and if necessary to the others. A schema is missing only if all
     /// addresses report it as missing, because one registry may lag behind another.
     fn ask(&self, path: &str) -> Result<Answer, Failure> {
         let (mut errors, mut missing) = (Vec::new(), Vec::new());
@@ -210,7 +210,7 @@ impl Client {
                 Err(unavailable(format!("returned {status}; check {settings}")))
             }
             _ if status.as_u16() == 404 => {
-                Err(unavailable(format!("returned {status}, but the response is not from a schema registry; check schema_registry.url")))
+                Err(unavailable(format!("returned {status}, but did not report that the schema is missing; check schema_registry.url")))
             }
             Ok(refusal) => Err(unavailable(format!("returned {status}: {}", shorten(&refusal.message)))),
             Err(_) => Err(unavailable(format!("returned {status}"))),

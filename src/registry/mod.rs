@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 const SCHEMAS_MAX: usize = 4096;
 const BYTES_MAX: usize = 256 << 20;
 
-/// The maximum number of schema ids that are cached as missing. They have their own limit, so that random ids in records do not displace
-/// known schemas.
+/// The maximum number of schema ids that are cached as missing or unusable. They have their own limit, so that random ids in records do not
+/// displace known schemas.
 const UNKNOWN_MAX: usize = 4096;
 
 /// The maximum number of pending requests. Records may contain any number of schema ids, and must not flood the registry.
@@ -34,14 +34,14 @@ const MISSING_AFTER: Duration = Duration::from_secs(10);
 /// bytes, every record contains a new schema id, and would wait for the full time.
 const MISSING_AFTER_LONG_WAIT: Duration = Duration::from_secs(1);
 
-/// The total time for which records may wait for schemas that turn out to be missing. A tenth of the time that passes is subtracted from
-/// the time waited. If a schema appears that was missing at first, the time waited is reset to zero.
+/// The total time that records may wait for missing schemas until [`MISSING_AFTER_LONG_WAIT`] applies. A tenth of the time that passes is
+/// subtracted from the time waited. If a schema appears that was missing at first, the time waited is reset to zero.
 const WAITED_MAX: Duration = Duration::from_secs(60);
 
 /// The number of missing schemas that are logged one by one. After that, a line is logged each time the number has doubled.
 const MISSING_LOGGED_MAX: u64 = 8;
 
-/// The time for which a missing schema is cached.
+/// The time for which unseen caches that a schema is missing or cannot be used.
 const UNKNOWN_FOR: Duration = Duration::from_secs(60);
 
 /// The first and the longest wait before a retry for the same schema. The wait doubles with each retry.
@@ -67,7 +67,7 @@ struct Cache {
     /// The ids of the cached schemas, oldest first, and the memory of the schemas in bytes.
     known: VecDeque<SchemaId>,
     bytes: usize,
-    /// The ids that are cached as missing, oldest first.
+    /// The ids that are cached as missing or unusable, oldest first.
     unknown: VecDeque<SchemaId>,
     requests: BTreeMap<SchemaId, Request>,
     /// The number of missing schemas, the time that records have waited for them, and the time at which the last wait ended.
@@ -145,7 +145,7 @@ impl Registry {
         }
     }
 
-    /// Returns a registry whose lookups wait for up to `patience` per schema.
+    /// Returns a registry whose lookups each wait for up to `patience`.
     #[must_use]
     pub const fn patient(self, patience: Duration) -> Patient {
         Patient { registry: self, patience }
@@ -238,7 +238,7 @@ impl Cache {
         let is_logged = self.requests.values().filter(|request| request.error.is_some()).count() < LOGGED_MAX;
         let Some(request) = self.requests.get_mut(&id) else { return };
         if request.error.is_none() && is_logged {
-            tracing::warn!(schema = %id, "cannot fetch a schema; partitions with records of this schema wait until a retry succeeds: {error}");
+            tracing::warn!(schema = %id, "cannot fetch a schema; records with this schema wait while unseen retries: {error}");
         }
         // If the registry was unreachable, its earlier reports that the schema is missing no longer count.
         request.missing_since = request.missing_since.or_else(|| Some(Instant::now())).filter(|_| missing);
@@ -261,8 +261,8 @@ impl Cache {
         if self.waited() < WAITED_MAX { MISSING_AFTER } else { MISSING_AFTER_LONG_WAIT }
     }
 
-    /// Records that a schema is missing or cannot be used, so its records are invalid. If records waited for several schemas at the same
-    /// time, the time counts once.
+    /// Notes that a schema is missing or cannot be used, so that records with the schema are invalid. If records waited for several schemas
+    /// at the same time, the time counts once.
     fn record_missing(&mut self, id: SchemaId, why: &str) {
         if let Some(since) = self.missing_since(id) {
             let waited = self.missing_at.map_or(since, |at| at.max(since)).elapsed();

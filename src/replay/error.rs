@@ -13,8 +13,10 @@ pub enum Error {
     /// [`Replay::of_rules`](super::Replay::of_rules) was called without a rule.
     #[error("there is no topic to replay")]
     NoTopic,
-    /// The key needs a part of the record that an ndjson line does not have.
-    #[error("the topic's key needs {0}, which an ndjson line does not have; record with `unseen capture` and replay with --format capture")]
+    /// The key, or the content that `emit` compares, needs a part of the record that an ndjson line does not have.
+    #[error(
+        "the topic's key or `emit` needs {0}, which an ndjson line does not have; record with `unseen capture` and replay with --format capture"
+    )]
     Part(Part),
     /// `when` or `retract` tests a part of the record that an ndjson line does not have.
     #[error(
@@ -105,7 +107,7 @@ pub enum LineError {
     Awaits {
         /// The id of the schema: a number or a GUID.
         schema: SchemaId,
-        /// The error of the last request for a schema.
+        /// The error of a request for a missing schema, or a message that the registry has not answered.
         why: String,
     },
     /// The state has no room for the key, or its exact store cannot be read.

@@ -17,7 +17,7 @@ pub struct RecordedKey {
     pub fingerprint: Result<Fingerprint, NoKey>,
     /// Parts of the key as text, in order. Empty if there is no key.
     pub texts: Vec<String>,
-    /// Offset of the first line of the partition in the input, if that line has an offset.
+    /// The first offset that a line of the partition has in the input.
     pub first_offset: Option<Offset>,
     /// Index of the rule that the record belongs to, among the rules of the input.
     pub rule: usize,
@@ -46,7 +46,7 @@ impl Replay<'_> {
     /// not contain the record.
     ///
     /// # Errors
-    /// Fails if a line before the record is malformed, or if the record's schema is not available.
+    /// Fails if a line up to the record is malformed or cannot be read, or if the record's schema is not available.
     pub fn find(&mut self, input: impl BufRead, topic: &str, partition: i32, offset: Offset) -> Result<Option<RecordedKey>, Error> {
         let mut lines = Lines::new(input);
         let mut first_offset = None;
@@ -91,9 +91,10 @@ impl Replay<'_> {
         Ok(Some(RecordedKey { time, fingerprint, texts, first_offset: None, rule: 0 }))
     }
 
-    /// Evaluates all records of `input`, except those of other topics. Calls `take` for each record of the last rule that has the partition
-    /// and the key in `only`, in order. The fingerprint in `only` is without the content, as returned by `Emit::key_of`. The exact window
-    /// has only this key. See [`Replay::run_and_list`] for `max_timestamp`. Returns the final slice and stream time of the partition.
+    /// Evaluates all records of `input`, except those of other topics. Calls `take`, in order, for the records that belong to the last rule
+    /// and have the partition and the key in `only`. The fingerprint in `only` is without the content, as returned by `Emit::key_of`. The
+    /// exact window has only this key. See [`Replay::run_and_list`] for `max_timestamp`. Returns the final slice and stream time of the
+    /// partition.
     ///
     /// # Errors
     /// Fails at the first [`LineError`].

@@ -103,8 +103,9 @@ pub fn parse_time(text: &str) -> Option<Timestamp> {
     text.parse().ok().or_else(|| parse_rfc3339(text))
 }
 
-/// Parses a time in RFC 3339 and returns milliseconds since the epoch, rounded down. `T` may be a space. The offset is `Z` or, for example,
-/// `+01:00`. Without an offset, the time is UTC. Returns `None` if the text has another form, or if its local time is before 1970.
+/// Parses a time in RFC 3339 and returns milliseconds since the epoch, rounded down. `T` may be a space. The time zone is `Z` or, for
+/// example, `+01:00`. Without a time zone, the time is UTC. Returns `None` if the text has another form, or if its local time is before
+/// 1970.
 #[must_use]
 pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
     let text = text.to_ascii_uppercase();

@@ -1,6 +1,6 @@
 //! Runs a recorded stream through the same key and dedup code as the live run, without Kafka.
 //!
-//! Owns what happens to a line: parse the record, judge it, and write the line byte for byte if the record is unseen. Must never decide
+//! Owns what happens to a line: parse the record, judge it, and write the line byte for byte if the record is emitted. Must never decide
 //! differently than the worker, and must never look at a clock: the caller provides the max timestamp. A replay contains one topic, so it
 //! ignores other topics that share the topic's key space.
 
@@ -202,8 +202,8 @@ impl<'t> Replay<'t> {
     /// without deduplication. Duplicates are never written, even with `on_duplicate = "mark"`. The lines of records that were dropped
     /// although their key had not been seen go to `wrong`. Nothing is written to `wrong` unless [`Options::truth`] is set.
     ///
-    /// `max_timestamp` is called for each record, and returns the latest record time that moves the window, in milliseconds since the
-    /// epoch. In the live run, this is the time at which the worker read the record, plus the topic's `max_future`.
+    /// `max_timestamp` is called for each record with a key, and returns the latest record time that moves the window, in milliseconds
+    /// since the epoch. In the live run, this is the time at which the worker read the record, plus the topic's `max_future`.
     ///
     /// # Errors
     /// Fails at the first [`LineError`], or if `output` or `wrong` cannot be written.

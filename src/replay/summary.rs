@@ -44,7 +44,7 @@ pub struct Summary {
     pub partitions: u64,
     /// Fill level of the fullest filter: 1 if its open slice has as many keys as planned.
     pub load: f64,
-    /// Memory of the filters' bits, in bytes.
+    /// Memory of the filters, in bytes.
     pub memory: u64,
     /// Errors of the filter, if [`Options::truth`](super::Options::truth) is set.
     pub truth: Option<Counts>,

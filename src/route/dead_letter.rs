@@ -1,4 +1,5 @@
-//! The headers of dead letters. They have the names that Kafka Connect uses, so that tools for Kafka Connect can read them.
+//! The headers of dead letters. Except for `unseen-timestamp`, they have the names that Kafka Connect uses, so that tools for Kafka
+//! Connect can read them.
 //!
 //! Owns writing and reading these headers. Must never mistake a dead letter of another program for a dead letter of unseen.
 
@@ -15,8 +16,8 @@ const CLASS: &CStr = c"__connect.errors.exception.class.name";
 const MESSAGE: &CStr = c"__connect.errors.exception.message";
 /// The headers of every dead letter, in order.
 const NAMES: [&CStr; 6] = [TOPIC, PARTITION, OFFSET, STAGE, CLASS, MESSAGE];
-/// The time of the record, in milliseconds since the epoch. Dead letters have this header, after the others, if a broker refused the
-/// record. Such a dead letter is written without its time, because the time may be the reason for the refusal.
+/// The time of the record, in milliseconds since the epoch. Dead letters with [`Reason::Refused`] have this header, after the others, if
+/// the record has a time. They are written without a time of their own, because the time may be the reason for the refusal.
 const TIMESTAMP: &CStr = c"unseen-timestamp";
 
 const DEDUP: &str = "DEDUP";
@@ -43,7 +44,7 @@ pub struct DeadLetter<'h> {
     pub reason: &'h str,
     /// The verdict, or `None` if only a newer version knows the reason.
     pub verdict: Option<Verdict>,
-    /// The time of the record, if the dead letter itself has no time.
+    /// The time in the header `unseen-timestamp`, if the dead letter has this header.
     pub time: Option<Timestamp>,
     /// The positions of the dead letter's headers among all headers of the record.
     pub positions: Range<usize>,

@@ -36,7 +36,7 @@ pub enum Destination {
 }
 
 impl Destination {
-    /// Returns the topic of this output, if it is configured.
+    /// Returns the topic of this destination, if it is configured.
     #[must_use]
     pub fn name(self, topic: &Topic) -> Option<&str> {
         match (self, &topic.on_duplicate, &topic.on_invalid) {

@@ -41,7 +41,7 @@ pub enum Fault {
     Invalid(Invalid),
     #[error("{0}; use --skip-invalid to skip such lines")]
     Key(#[from] LookupError),
-    #[error("the line has no time; set the location of the time with --time, or a default time with --at")]
+    #[error("the line has no time; set a default time with --at, or, unless the file is a capture, the location of the time with --time")]
     NoTime,
     #[error("expected a time in milliseconds since 1970 or in RFC 3339, got {0:?}")]
     Time(String),
@@ -52,11 +52,11 @@ pub enum Fault {
     )]
     Future(String),
     #[error(
-        "the partition of the key is unknown; set --record-key to the location of the record key and --partitioner to the partitioner of the producers, or add each key to every partition with --every-partition, which takes more memory"
+        "the partition of the key is unknown; set --partitioner to the partitioner of the producers and, unless the file is a capture, --record-key to the location of the record key, or add each key to every partition with --every-partition, which takes more memory"
     )]
     NoPartition,
     #[error(
-        "the partition of the key is unknown: producers hash the record key with its schema registry frame (key_format), which the file does not have; seed from a capture of the input topic, or add each key to every partition with --every-partition, which takes more memory"
+        "the partition of the key is unknown: producers hash the record key with its schema registry frame (key_format), which the file may lack; seed from a capture of the input topic, or add each key to every partition with --every-partition, which takes more memory"
     )]
     FramedKey,
     #[error("partition {partition} does not exist; the topic has {partitions} partitions")]

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of bytes per batch. A full changelog record takes about half a batch.
 const BATCH_BYTES: usize = 1_000_000;
-/// Shortest transaction timeout. It grows by one second per `KEYS_PER_SECOND` keys. A longer timeout would hurt: if the process is killed,
-/// the open transaction blocks readers of the changelog until the timeout.
+/// Transaction timeout of a small seed. Every `KEYS_PER_SECOND` keys add one second. A longer timeout than necessary would hurt: if the
+/// process is killed, its open transaction blocks readers of the changelog until the timeout.
 const TIMEOUT_MIN: Duration = Duration::from_secs(60);
 const KEYS_PER_SECOND: u64 = 100_000;
 /// Longest transaction timeout that brokers accept by default (`transaction.max.timeout.ms`).
@@ -146,7 +146,7 @@ impl<'a> Group<'a> {
                     None => {
                         if !std::mem::replace(&mut reported, true) {
                             (self.waiting.report)(&format!(
-                                "waiting for an open transaction in {of}; it belongs to a running or killed seed, and the brokers abort it after its timeout"
+                                "waiting for an open transaction in {of}; if its process was killed, the brokers abort the transaction after its timeout"
                             ));
                         }
                         std::thread::sleep(Duration::from_millis(100));
@@ -160,7 +160,7 @@ impl<'a> Group<'a> {
                     Ok(false)
                 })?;
                 if ended == ReadEnd::Failed {
-                    return Err(kafka::Error::Fatal(format!("{of} cannot be read; see the log for the reason")).into());
+                    return Err(kafka::Error::Fatal(format!("{of} cannot be read: every fetch failed; check the brokers")).into());
                 }
             }
             if let Some(offset) = found {
@@ -248,7 +248,7 @@ impl<'a> Group<'a> {
             times.push(logged.stream_time);
         }
         if seeded.keys == 0 {
-            return Err(Error::Refused("nothing was written: no line has a key that is still within its window".to_owned()));
+            return Err(Error::Refused("nothing was written: no line has a key, or all keys were retracted".to_owned()));
         }
         let first = self.start_offsets(&times, begin)?;
         // Writing takes a while. Meanwhile, a member may have joined and committed offsets.

@@ -32,7 +32,7 @@ impl Placement {
             partitions,
             is_repartitioned: topic.repartition,
             is_framed,
-            // Producers hash the record key with its frame. The file has only the key, so its partition cannot be computed.
+            // Producers hash the record key with its frame. The file may have only the key, so its partition cannot be computed.
             partitioner: options.partitioner.filter(|_| !is_framed),
             is_everywhere: options.every_partition,
         }

@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout_at};
 const READ_BYTES: usize = 64 << 10;
 /// The number of answer bytes after which the answers are sent before more commands run.
 const ANSWER_BYTES: usize = 1 << 20;
-/// The number of pending writes after which the connection waits for the writes before more commands run.
+/// The number of pending write commands after which the connection waits for their writes before more commands run.
 const WAITING_MAX: usize = 1 << 10;
 /// The time for which a client's commands run before other clients of the thread get a turn.
 const TURN: Duration = Duration::from_millis(1);

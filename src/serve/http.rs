@@ -5,7 +5,7 @@
 //! | `POST /api/v1/spaces/{space}/contains` | which keys were seen |
 //! | `/api/v1/spaces` | the status of each space |
 //! | `/livez` | 200 |
-//! | `/readyz` | 200 once every space can answer, otherwise 503 with the reason |
+//! | `/readyz` | 200 while every space can answer and the server is not stopping, otherwise 503 with the reason |
 //! | `/metrics` | Prometheus text |
 //! | `/version` | the version |
 

@@ -232,12 +232,12 @@ impl Input {
             }
         }
         if record.key.is_empty() && self.has_random_empty_key {
-            return Err("with serve.partitioner, a record with an empty key goes to a random partition".to_owned());
+            return Err("with serve.partitioner = \"crc32\", a record with an empty key goes to a random partition".to_owned());
         }
         if retracts {
             let retract = self.topic.retract.as_ref().ok_or("keys of this topic cannot be retracted: the topic has no `retract`")?;
             let header =
-                retract.as_header().ok_or("keys of this topic cannot be retracted by clients: its `retract` is a field of the value")?;
+                retract.as_header().ok_or("keys of this topic cannot be retracted by clients: its `retract` needs more than a header")?;
             record.headers.push((header.0, header.1.as_bytes()));
             if !self.topic.key.parts().contains(&Part::RecordKey) {
                 return Err("a retraction could overtake its item, because the record key is not a part of the key".to_owned());

@@ -1,7 +1,8 @@
 //! Commands that write.
 //!
-//! If `serve.writes` is set, a write command adds a record to the space's input topic. Otherwise, the command is rejected. Must never
-//! change a state: only the stream decides which keys were seen.
+//! If `serve.writes` is set, a command that adds or deletes items writes a record per item to an input topic of the space. All other write
+//! commands are rejected, except that RESERVE succeeds if the existing filter is good enough. Must never change a state: only the stream
+//! decides which keys were seen.
 
 use super::Server;
 use super::command::{Command, Refusal, asked, refusal, space};
@@ -151,7 +152,7 @@ fn reserve(name: &str, space: &Space, command: Command<'_>, answers: &mut Answer
     }
     let there = filter.capacity.map_or_else(|| "its window".to_owned(), |capacity| format!("{capacity} keys"));
     let message = format!(
-        "key spaces are created in the configuration, and this one has room for {there} at a rate of {:e}; change the filter of its topic",
+        "key spaces are created in the configuration, and this one has room for {there} at a rate of {:e}; change its filter",
         filter.false_positive_rate
     );
     Err(("ERR", message))

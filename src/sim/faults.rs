@@ -66,10 +66,11 @@ pub struct Faults {
     pub lost_answer: u32,
     /// The client loses the connection, and the broker serves the request late. Affects only the requests in [`Faults::late_apis`].
     pub late_request: u32,
-    /// The requests that may arrive late. A late `EndTxn` or `TxnOffsetCommit` affects another transaction of the same epoch (KIP-890). A
-    /// late `AddPartitionsToTxn` or `AddOffsetsToTxn` opens a transaction that ends only when it times out. A late `InitProducerId` fences
-    /// its own producer, and a late `JoinGroup` disturbs the group (KAFKA-20985). A late `OffsetCommit` may reset a committed offset to an
-    /// earlier one, which no client can prevent, so [`Faults::none`] does not list it. Late copies of other requests have no effect.
+    /// The requests that may arrive late. A late `EndTxn` or `TxnOffsetCommit` may affect a later transaction of the same producer epoch
+    /// (KIP-890). A late `AddPartitionsToTxn` or `AddOffsetsToTxn` may open a transaction that ends only when it times out. A late
+    /// `InitProducerId` fences the producer that sent it, and a late `JoinGroup` disturbs the group (KAFKA-20985). A late `OffsetCommit`
+    /// may reset a committed offset to an earlier one, which no client can prevent, so [`Faults::none`] does not list `OffsetCommit`. Late
+    /// copies of other requests have no effect.
     pub late_apis: &'static [Api],
     /// The maximum delay of a late request.
     pub late_by: Duration,
@@ -81,15 +82,15 @@ pub struct Faults {
     pub retriable_error: u32,
     pub fetch_error: u32,
     pub queue_full: u32,
-    /// A producer that fences the open transaction of another producer is fenced itself, as happens to one of two producers that start at
+    /// A new producer that fences a producer with an open transaction is fenced itself, as happens to one of two producers that start at
     /// the same moment (`TransactionCoordinator.handleInitProducerId`).
     pub fenced_init: u32,
     /// The markers of a transaction are written up to [`Faults::slow_by`] after its end.
     pub slow_marker: u32,
     /// The time that brokers need to write each record of a transaction before they answer.
     pub record_time: Duration,
-    /// The mean time between outages. An outage is an unavailable broker, a partition without a leader, an election, a slow broker, or
-    /// lagging followers.
+    /// The approximate mean time between the starts of outages. In an outage, one broker or all brokers are unavailable, a broker is slow,
+    /// a partition has no leader or gets another one, or followers lag.
     pub outage_every: Option<Duration>,
     pub outage_for: Duration,
 }

@@ -143,7 +143,8 @@ impl Simulation {
                 batches.entry(to).or_default().push(record.store(now));
             }
             for (to, mut batch) in batches {
-                // Called only because validation sets the timestamps. Records that the topic would reject are appended, too.
+                // Called only because validation sets the timestamps if the topic has `log_append_time`. Records that the topic would
+                // reject are appended, too.
                 let _ = world.cluster.topics.get(&to.topic).map(|topic| topic.validate(to.partition, &mut batch, now));
                 let producer = Producer { pid, epoch: 0, sequence: 0, is_transactional: true };
                 if let Ok(partition) = world.cluster.partition_mut(&to) {
@@ -208,7 +209,7 @@ impl Simulation {
         self.change(|world| world.truncate(of, offset));
     }
 
-    /// Elects another leader. For up to 800 ms, its high watermark is `lag` offsets too low.
+    /// Elects another leader. For up to 800 ms, its high watermark is too low by at most `lag` offsets.
     pub fn elect(&self, of: &TopicPartition, lag: Offset) {
         self.change(|world| {
             let leader = (world.cluster.leader(of) + 1) % world.cluster.nodes.len();
@@ -230,8 +231,8 @@ impl Simulation {
         });
     }
 
-    /// Moves all coordinators to other available brokers, and elects another leader for each partition. For up to 800 ms, the high
-    /// watermarks of the new leaders are `lag` offsets too low.
+    /// Moves each coordinator to another available broker, and elects another leader for each partition. For up to 800 ms, the high
+    /// watermarks of the new leaders are too low by at most `lag` offsets.
     pub fn move_all(&self, lag: Offset) {
         self.change(|world| {
             world.move_coordinators();

@@ -47,15 +47,16 @@ pub struct Options {
     pub epoch_ms: i64,
     /// The probability that a client call lets another thread run, in parts per 10,000.
     pub switch: u32,
-    /// The maximum virtual time of a client call, in microseconds.
+    /// The maximum virtual time that passes at the start of a client call, in microseconds. A call that waits takes longer.
     pub call_micros: u64,
-    /// The minimum and maximum network latency of a request or an answer, in microseconds.
+    /// The minimum and maximum network latency of a request or an answer in microseconds, if no fault or slow broker increases it.
     pub latency: (u64, u64),
     /// The virtual time after which a simulation fails.
     pub time_limit: Duration,
     /// The number of client calls after which a simulation fails, because a thread probably loops forever.
     pub step_limit: u64,
-    /// The defect that is switched on, if any (`fault::defect`). A simulation with a defect is expected to fail, and prints no events.
+    /// The defect that is switched on, if any (`fault::defect`). [`Simulation::run`] does not report the failure of a
+    /// simulation with a defect, because the failure is expected.
     pub defect: Option<&'static str>,
 }
 
@@ -99,11 +100,11 @@ impl std::ops::Deref for Simulation {
 }
 
 impl Simulation {
-    /// Runs a test as the simulation's first thread. When the test returns or panics, all processes are killed.
+    /// Runs a test as the simulation's first thread. When the test returns or panics, all processes that it started are killed.
     ///
     /// # Panics
-    /// Panics if the test panics, if no thread can run, or if the simulation exceeds its time limit or step limit. The message shows the
-    /// threads and the last events.
+    /// Panics if the test panics, if no thread can ever run again, or if the simulation exceeds its time limit or step limit. In all cases
+    /// except the first, the panic message shows the threads and the last events.
     pub fn run<T>(seed: u64, options: Options, test: impl FnOnce(&Self) -> T) -> T {
         let simulation = Self(Arc::new(Shared {
             base: Instant::now(),
@@ -165,7 +166,7 @@ pub struct SimBroker(Simulation);
 type Micros = u64;
 type ClientId = usize;
 /// An index into `World::signals`. A signal is a counter that grows when threads waiting for the signal should check their condition again.
-/// Every process and every client has signals of its own.
+/// Every process has two signals, and every client has one.
 type Signal = usize;
 
 type Action = Box<dyn FnOnce(&mut World) + Send>;

@@ -1,7 +1,7 @@
 //! Requests and answers, and their faults.
 //!
-//! A broker may serve a request that the client has given up on, because a client that loses its connection cannot know whether the broker
-//! had read the request. librdkafka then repeats the request (`rd_kafka_buf_handle_op`, for `_TRANSPORT` and `_TIMED_OUT`).
+//! A broker may serve a request after the client has lost its connection. The client cannot know whether the broker has read the request,
+//! so librdkafka repeats the request (`rd_kafka_buf_handle_op`, for `_TRANSPORT` and `_TIMED_OUT`).
 
 use super::faults::{Api, RequestFault};
 use super::{ClientId, Micros, World, micros, millis};
@@ -114,7 +114,7 @@ impl World {
         let back = self.latency(node);
         if let Some(time) = self.cut_off_for(client, node) {
             // TCP retransmits the request at increasing intervals, even after the client has closed the connection. So the request may
-            // arrive later than the end of the outage.
+            // arrive some time after the process can reach the broker again.
             let served = time + self.random.below(time / 2 + 1) + to;
             let broken = self.answer_timeout(client, api);
             if served + back < broken {
@@ -160,8 +160,8 @@ impl World {
         Outcome::Answered { served: to, answer: back + slow }
     }
 
-    /// Sends a request to a broker. `serve` runs in the broker. `answered` runs in the client with the answer, unless the client is gone by
-    /// then.
+    /// Sends a request to a broker. `serve` runs in the broker. `answered` runs in the client with the answer or an error, unless the
+    /// client is gone by then.
     pub(super) fn request<T: Send + 'static>(
         &mut self,
         client: ClientId,
@@ -201,8 +201,8 @@ impl World {
         }
     }
 
-    /// Delivers an answer to a client after the latency. If the client is cut off from the broker, the answer arrives after the end of the
-    /// cut-off.
+    /// Delivers an answer to a client after the latency. If the client's process is cut off from the broker, the answer arrives only after
+    /// the process can reach the broker again.
     pub(super) fn answer_later(&mut self, client: ClientId, node: NodeId, answered: impl FnOnce(&mut Self) + Send + 'static) {
         let delay = self.latency(node) + self.cut_off_for(client, node).unwrap_or(0);
         self.inside_after(delay, client, answered);

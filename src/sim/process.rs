@@ -22,7 +22,7 @@ pub(super) struct ProcessState {
     pub(super) signal: Signal,
     /// The signal that changes when all threads have ended.
     pub(super) ended_signal: Signal,
-    /// The brokers that the process cannot reach, and the time until which it cannot reach them.
+    /// The brokers that the process cannot reach, each with the time until which the process cannot reach that broker.
     pub(super) cut_off: BTreeMap<NodeId, Micros>,
     /// The lead of the process's wall clock over the brokers' clock, in milliseconds.
     clock_ahead: i64,
@@ -47,7 +47,7 @@ pub enum Effect {
     Fail,
     /// Delay the thread for this time, while other threads and the clients continue.
     Stall(Duration),
-    /// Elect other leaders for all partitions. For up to 800 ms, their high watermarks are this number of offsets too low.
+    /// Elect other leaders for all partitions. For up to 800 ms, their high watermarks are too low by at most this number of offsets.
     Elect(Offset),
 }
 
@@ -180,7 +180,7 @@ impl<T: Send + 'static> Process<T> {
         self.simulation.with(|world| world.stop(self.id));
     }
 
-    /// Cuts the process off from a broker for a while. Messages in both directions arrive only after that time.
+    /// Cuts the process off from a broker for a while. Messages in both directions arrive only after that time, or not at all.
     pub fn cut_off(&self, node: usize, time: Duration) {
         self.simulation.with(|world| {
             world.trace("cut off", self.id, node);

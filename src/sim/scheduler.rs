@@ -1,4 +1,5 @@
-//! Cooperative scheduling. Every simulated thread is an operating-system thread, and exactly one of them runs at a time.
+//! Cooperative scheduling. Every simulated thread is an operating-system thread, and only one of them runs at a time, except that the
+//! threads of a killed process unwind at the same time.
 //!
 //! Every client call may switch threads. Most calls do not, so that a run is fast. A thread yields when it waits. When no thread can run,
 //! virtual time jumps to the next event or deadline. We do not use the crate `shuttle`, because it runs only closures built on its own
@@ -18,7 +19,7 @@ pub(super) struct Killed;
 
 pub(super) type Guard<'s> = MutexGuard<'s, World>;
 
-/// The real time without a client call after which the running thread counts as hung.
+/// The real time between two checks that the running thread is not hung.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 thread_local! {
@@ -284,7 +285,7 @@ impl Simulation {
         world
     }
 
-    /// Chooses the next thread. Returns `None` if the caller's process was killed and still has threads that unwind.
+    /// Chooses the next thread. Returns `None` if the caller's process was killed and other threads of it are still unwinding.
     fn pick<'s>(&'s self, mut world: Guard<'s>, me: usize) -> (Guard<'s>, Option<usize>) {
         loop {
             world = self.settle(world, me);
@@ -330,8 +331,9 @@ impl Simulation {
         self.settle(world, me)
     }
 
-    /// Aborts the test process if no thread has made a client call since the last check. A thread must then be waiting in a way that the
-    /// scheduler cannot see, such as for a lock that a parked thread holds. Such a thread cannot be unwound, so the test could not end.
+    /// Aborts the test process if no thread has made a client call since the last check. The running thread is then in an endless loop, or
+    /// waits for something that the scheduler cannot see, such as a lock that a parked thread holds. Such a thread cannot be unwound, so
+    /// the test could not end.
     fn check_progress(&self, steps: &Cell<Option<u64>>) {
         let world = self.lock();
         if steps.replace(Some(world.steps)) == Some(world.steps) {

@@ -51,7 +51,8 @@ pub struct Stats {
     pub checkpoint_time: Histogram,
     /// Time from the assignment of a partition to its first record.
     pub restore_time: Histogram,
-    /// Time of the last answer from a broker to a producer of this process. Producers send a request at least every ten seconds.
+    /// Time of the last answer from a broker to a producer of this process, or to its request for the topics. Producers send a request at
+    /// least every ten seconds.
     pub broker_contact: LastTime,
     /// Time at which each worker thread started a round of its loop, or retried a request.
     pub rounds: Vec<LastTime>,
@@ -133,7 +134,7 @@ pub struct Totals {
 pub struct WorkerReport {
     /// True while the worker is a member of the group and knows its partitions, even if it has none.
     pub joined: bool,
-    /// The reason why the worker cannot commit, as a message.
+    /// The reason why the worker cannot commit or start, as a message.
     pub blocked: Option<String>,
     pub states: Vec<StateReport>,
     pub inputs: Vec<InputReport>,
@@ -163,7 +164,7 @@ pub struct RegistryReport {
     pub known: usize,
     /// Number of requested schemas that have not arrived yet.
     pub awaited: usize,
-    /// Error of the last failed attempt while schemas are missing; `None` before the first failure.
+    /// Error of a request for a schema that is still missing; `None` if no such request has failed.
     pub trouble: Option<String>,
 }
 

@@ -60,7 +60,7 @@ impl RecentTimes {
             );
         }
         format!(
-            "{future} of the last {records} records are more than {} ahead of {clock}; such records do not move the window, so keys are never forgotten and {consequence}; {}",
+            "{future} of the last {records} records are more than {} ahead of {clock}; such records do not move the window, so keys may stay seen for too long and {consequence}; {}",
             humantime::format_duration(max_future),
             likely_cause(future_time.unwrap_or(now), now)
         )
@@ -111,7 +111,7 @@ pub struct TimesChange {
 
 impl TimeWatch {
     /// Compares the total counts with those of the last check. Returns true if the topic became suspect or stopped being suspect. A suspect
-    /// topic stays suspect until less than a quarter of its recent records are beyond `max_future`.
+    /// topic stays suspect while more than a quarter of its recent records are beyond `max_future`, or while its times look like seconds.
     fn check(&mut self, total: RecentTimes, max_future: Duration, now: Timestamp) -> bool {
         let recent = RecentTimes { records: total.records - self.records, future: total.future.saturating_sub(self.future), ..total };
         if recent.records < RECORDS_MIN {
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(
             warning(6, NOW * 1000, NOW).as_deref(),
             Some(
-                "6 of the last 10 records are more than 5m ahead of this machine's clock; such records do not move the window, so keys are never forgotten and records that should be emitted are dropped as duplicates; times such as 1767268800000000 look like microseconds: make the producers write milliseconds since 1970, or, if the topic has `time`, correct its unit"
+                "6 of the last 10 records are more than 5m ahead of this machine's clock; such records do not move the window, so keys may stay seen for too long and records that should be emitted are dropped as duplicates; times such as 1767268800000000 look like microseconds: make the producers write milliseconds since 1970, or, if the topic has `time`, correct its unit"
             )
         );
         for (time, text) in [

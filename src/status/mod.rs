@@ -138,7 +138,7 @@ pub struct SpaceStatus {
     pub partitions: u64,
     /// Number of remembered keys.
     pub keys: u64,
-    /// Number of keys that the filters are sized for; null if the kind has no capacity.
+    /// Number of keys that the filters are sized for; null if the kind has no capacity, or if `partitions` is 0.
     pub capacity_keys: Option<u64>,
     /// Memory of the filters.
     pub memory_bytes: u64,

@@ -29,17 +29,17 @@ const DEAD_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// The process has not reached the brokers or joined its group yet.
+    /// The process has not reached the brokers or joined its group, or none of its topics can be read.
     Connecting,
     /// Some partitions wait for their state, or are warming up.
     Restoring,
     /// The process reads and writes records.
     Running,
-    /// Some partitions wait for a schema, and the schema registry does not answer.
+    /// Some partitions wait for a schema, and a request for a missing schema has failed.
     AwaitingSchema,
     /// The process is shutting down.
     Draining,
-    /// The process cannot commit, because all transactions are aborted.
+    /// The process cannot commit or start, for example because all transactions are aborted.
     Blocked,
     /// No broker answers.
     Disconnected,

@@ -74,9 +74,9 @@ pub struct Totals {
     pub late: Option<u64>,
     pub invalid: Option<u64>,
     pub retracted: Option<u64>,
-    /// Records without a value from which to take a key.
+    /// Records without a value, although the key needs the value.
     pub tombstone: Option<u64>,
-    /// Records that `when` does not select.
+    /// Records that the `when` of no entry selects.
     pub passed: Option<u64>,
     /// Records that were reported as duplicates although an exact window did not contain their key: the filter's errors.
     pub false_positive: Option<u64>,

@@ -39,8 +39,8 @@ impl<'c> Judge<'c> {
         Self { config, partitions, states, readers, scratch: Scratch::default(), schemas, between, offsets }
     }
 
-    /// Evaluates the record at position `place` of a test. `number` is a topic of the record's input, whose rules apply. `time` is the
-    /// record's Kafka timestamp. Without `read_at`, the record is read at its event time.
+    /// Evaluates the record at position `place` of a test. `number` is the index of a configured topic, and all rules of that topic's
+    /// input apply. `time` is the record's Kafka timestamp. Without `read_at`, the record is read at its event time.
     pub(super) fn record(
         &mut self,
         number: usize,

@@ -185,7 +185,7 @@ fn replay(
     if let Some((rule, _)) = replay.summaries().into_iter().find(is_untimed).filter(|_| !recording.is_untimed()) {
         let of_rule = if rules.len() > 1 { format!(" in the space {:?}", rule.space) } else { String::new() };
         return Err(format!(
-            "file: no record of {name}{of_rule} has a time, so no key expires; set `time` to the location of the time, or to \"none\" if the records have no times"
+            "file: no record of {name}{of_rule} has a time, so no key expires; if the records have no times, set `time` to \"none\"; otherwise, for ndjson, set `time` to the JSON pointer to the time"
         ));
     }
     for (what, expected, got) in counts(&expected, &summary) {

@@ -33,7 +33,7 @@ pub(super) struct Assignment {
     pub(super) ends: BTreeMap<TopicPartition, Offset>,
     /// The group's starting offsets for partitions of all members, while this worker commits them.
     pub(super) beginnings: BTreeMap<TopicPartition, Offset>,
-    /// False if no unit with several inputs is warming up. No input then has to wait for the warm-up of another one.
+    /// If this is false, no unit with several inputs is warming up, and no input has to wait for the warm-up of another one.
     pub(super) any_warm_up: bool,
     pub(super) any_blocked_on_schema: bool,
     /// True if records without a verdict wait for the next commit, because a replay must be completed first, or because the worker passed
@@ -147,8 +147,9 @@ impl Assignment {
     }
 
     /// Returns the offsets to commit, with their metadata. Partitions that advanced come first, because [`Assignment::committed`] relies on
-    /// that order. A partition that only writes a changelog record commits its current offset again, because the broker checks the group
-    /// membership of the worker only when offsets are committed. A partition without a committed offset commits its starting offset.
+    /// that order. A partition that has not advanced, but whose changelog gets a record, commits its current offset again, because the
+    /// broker checks the group membership of the worker only when offsets are committed. A partition without a committed offset commits its
+    /// starting offset.
     pub(super) fn offsets(&self, topics: &Topics) -> Vec<(TopicPartition, Offset, String)> {
         let ahead = self.inputs.values().filter(|input| input.is_ahead()).map(|input| self.reached(topics, input));
         let announces = |input: &Input| self.states_of(input).any(|(_, state)| state.announced != Announced::Complete);
@@ -171,8 +172,8 @@ impl Assignment {
 
     /// Returns the position of an input as an offset to commit, with its metadata.
     fn reached(&self, topics: &Topics, input: &Input) -> (TopicPartition, Offset, String) {
-        // Stream time also covers judged records that are not in this transaction yet. It is then left out, because the next owner must not
-        // start with a stream time that no committed record has reached.
+        // If some judged records are not in this transaction yet, stream time may come from them. Stream time is then left out, because the
+        // next owner must not start with a stream time that no committed record has reached.
         let is_whole = |state: StateId| inputs_of(topics, &self.inputs, state).all(Input::replay_complete);
         let times = self.states_of(input).map(|(id, state)| (id, state.dedup.stream_time().filter(|_| is_whole(id))));
         let id = log_id(&input.topic_incarnation).map(str::to_owned);
@@ -209,8 +210,8 @@ impl Assignment {
         }
     }
 
-    /// Records the `written` offsets of committed changelog records, and drops the pending changes of these records. Returns false if a
-    /// changelog was recreated.
+    /// Records the `written` offsets of committed changelog records, and drops the pending changes that these records contain. Returns
+    /// false if a changelog was recreated.
     pub(super) fn logged(&mut self, topics: &Topics, mut written: BTreeMap<TopicPartition, Vec<Offset>>) -> bool {
         let mut are_same = true;
         for (&id, state) in &mut self.states {

@@ -59,7 +59,7 @@ impl<B: Broker> Worker<B> {
         }
         let due = if all { self.assignment.states.keys().copied().collect() } else { self.due() };
         let bytes: u64 = due.into_iter().map(|id| self.save(id)).sum();
-        // Larger checkpoints are written less often, so that the average rate stays below the limit.
+        // Scheduled checkpoints are written less often if they are large, so that their average rate stays below the limit.
         let config = &self.shared.config;
         let rate = (config.state.max_write_rate / u64::from(config.worker.workers)).max(1);
         self.schedule.put_off(runtime::now() + Duration::from_millis(bytes.saturating_mul(1000) / rate));

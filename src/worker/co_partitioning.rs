@@ -1,8 +1,8 @@
 //! Detection of keys that occur in more than one partition. Duplicates across partitions are emitted, because each partition has its own
 //! state.
 //!
-//! Owns a sample of the keys that this process has seen, with their partitions. The sample takes one key in 1,024 by fingerprint, so all
-//! workers sample the same keys. Must never change a verdict.
+//! Owns a sample of the keys that were unseen in this process, with their partitions. The sample takes one key in 1,024 by fingerprint, so
+//! all workers sample the same keys. Must never change a verdict.
 
 use super::topics::InputTopic;
 use crate::dedup::Emit;
@@ -27,8 +27,8 @@ struct Seen {
 }
 
 impl CrossPartitionKeys {
-    /// Records that a key was emitted from a partition, if the key is sampled. Returns the partition that emitted the key before, if it is
-    /// a different one.
+    /// Records the partition in which a key was unseen, if the key is sampled. Returns the previous partition in which the key was unseen,
+    /// if it is a different one.
     #[inline]
     pub(super) fn seen(&self, space: SpaceId, fingerprint: Fingerprint, emit: Emit, partition: i32) -> Option<i32> {
         // The low bits of a fingerprint belong to the key, even if its high half is a content hash. So a key is sampled regardless of its
@@ -51,7 +51,7 @@ impl CrossPartitionKeys {
     }
 }
 
-/// Counts a sampled key that was emitted from another partition before. Logs the first such key of a space.
+/// Counts a sampled key that was already unseen in another partition. Logs the first such key of a space.
 #[inline]
 pub(super) fn watch(keys: &CrossPartitionKeys, stats: &Stats, topic: &InputTopic, fingerprint: Fingerprint, partition: i32) {
     let Some(other) = keys.seen(topic.space, fingerprint, topic.config.emit(), partition) else { return };
@@ -60,7 +60,7 @@ pub(super) fn watch(keys: &CrossPartitionKeys, stats: &Stats, topic: &InputTopic
             space = topic.config.space,
             partition,
             other,
-            "the same key arrived in two partitions; duplicates in different partitions are not detected. Make the producers partition by the key, or set repartition = true (logged once)"
+            "the same key arrived in two partitions; duplicates in different partitions are not detected. If partitions were added to the topic, keys have moved. Otherwise, make the producers partition by the key, or set repartition = true (logged once per space)"
         );
     }
 }

@@ -152,7 +152,9 @@ impl<B: Broker> Worker<B> {
         if !self.writer.sink.has_late_request() || fault::defect("late_request_not_fenced") {
             return Ok(());
         }
-        tracing::info!("the brokers never answered a request of the last transaction; replacing the producer to fence that request");
+        tracing::info!(
+            "a late copy of a request of the last transaction may still arrive at a broker; replacing the producer to fence that copy"
+        );
         self.writer.replace_sink(&self.shared, self.number, self.writer.sink.batch_bytes())
     }
 
@@ -213,8 +215,8 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Ends the open transaction after a failure. Afterwards, no transaction is open, and every partition that this worker still owns is at
-    /// its committed offset.
+    /// Ends the open transaction after a failure. Afterwards, every partition that this worker still owns is at its committed offset. No
+    /// transaction is open, with one exception: with at-least-once delivery, the replay after a rejected record begins one.
     pub(super) fn abort(&mut self, source: &B::Consumer, failure: SinkError) -> Result<(), Error> {
         add(&self.shared.stats.aborts, 1);
         if !matches!(failure, SinkError::Refused(_) | SinkError::Exit(_)) {
@@ -338,7 +340,7 @@ impl<B: Broker> Worker<B> {
         let why = if missing.is_empty() { format!("the last error was: {reason}") } else { missing.join("; ") };
         let reason = format!("the worker cannot commit: {aborts} consecutive transactions were aborted; {why}");
         tracing::error!("{reason}");
-        // If no partition has uncommitted records, the transaction was committing starting offsets.
+        // If no partition has uncommitted records, the transactions only contained starting offsets or changelog records.
         let ahead = self.assignment.partitions(Input::is_ahead);
         let partitions = if ahead.is_empty() { self.assignment.partitions(|_| true) } else { ahead };
         self.reporter.blocked = Some(Blocked { reason, partitions });

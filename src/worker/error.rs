@@ -16,7 +16,7 @@ pub enum Error {
     #[error(transparent)]
     Checkpoint(#[from] checkpoint::Error),
     /// An invalid record in a topic with `on_invalid = "fail"`.
-    #[error("{partition} offset {offset}: {invalid}. The worker stopped at this record. To continue past it, set on_invalid to \"drop\"{} or {{ topic = \"...\" }} for topic {:?}; to prevent more such records, fix the producer", if invalid.reason.is_of_broker() { "" } else { ", \"emit\"," }, .partition.topic)]
+    #[error("{partition} offset {offset}: {invalid}. The worker stopped at this record. To continue past it, set on_invalid to \"drop\"{} or {{ topic = \"...\" }} for topic {:?}; to prevent more such records, fix the cause, which is usually the producer", if invalid.reason.is_of_broker() { "" } else { ", \"emit\"," }, .partition.topic)]
     Invalid {
         partition: TopicPartition,
         offset: Offset,
@@ -41,7 +41,7 @@ pub enum Error {
     },
     /// A log that ends before the position up to which the group has read it, with `kafka.on_truncation = "fail"`.
     #[error(
-        "{partition} ends at offset {end}, but the group has read up to offset {read}; the log was truncated, for example by an unclean leader election. To continue at the end of the log, set kafka.on_truncation to \"continue\". If records were written after the truncation, reset the group's offset to the first of these records instead"
+        "{partition} ends at offset {end}, but the group has read up to offset {read}; the log was truncated, for example by an unclean leader election, or the group's offset was set past the end. To continue at the end of the log, set kafka.on_truncation to \"continue\". If records were written after a truncation, reset the group's offset to the first of these records instead"
     )]
     Truncated {
         partition: TopicPartition,

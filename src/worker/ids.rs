@@ -4,7 +4,7 @@
 
 use crate::record::{SpaceId, TopicId};
 
-/// The id of an input partition, whose topic is the first rule of the input. In an id for records, the topic is the rule of these records.
+/// The id of an input partition, with the first rule of the input as `topic`. The id of a run of records has their rule as `topic`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct InputId {
     pub(super) topic: TopicId,

@@ -35,7 +35,7 @@ pub(super) struct Input {
     committed: Offset,
     /// The group's committed offset, as far as this worker knows.
     group: Committed,
-    /// The end of the warm-up. Records below this offset were emitted before the restore, and only update the state.
+    /// The end of the warm-up. Records below this offset were processed before the restore, and only update the state.
     warm_until: Offset,
     /// True from the start of a warm-up until a record after it is processed.
     warming_up: bool,
@@ -156,7 +156,7 @@ impl Input {
         std::mem::take(&mut self.warming_up)
     }
 
-    /// True if the record at this offset belongs to the warm-up: it was emitted before the restore, and only updates the state.
+    /// True if the record at this offset belongs to the warm-up: it was processed before the restore, and only updates the state.
     #[inline]
     pub(super) const fn is_warm_up(&self, offset: Offset) -> bool {
         offset < self.warm_until
@@ -183,7 +183,7 @@ impl Input {
         self.committed = self.position;
     }
 
-    /// Advances to the end of the warm-up if no record of it is left.
+    /// Advances to the end of the warm-up. The caller must know that no record of the warm-up is left.
     #[inline]
     pub(super) const fn skip_warm_up(&mut self) {
         if self.is_warm_up(self.position) {
@@ -244,6 +244,7 @@ impl Input {
     }
 
     /// True if the records from this offset on are read for the first time: they are past the warm-up, and neither counted nor logged.
+    /// False if one of the states has no changelog.
     #[inline]
     pub(super) fn is_new_from(&self, offset: Offset) -> bool {
         let logged = self.states.iter().map(|progress| progress.logged).max().unwrap_or_default();
@@ -332,7 +333,8 @@ impl Input {
         is_read && self.blocked_on_schema.is_none() && !self.ends_worker && self.verdicts.replay_complete()
     }
 
-    /// Advances past offsets below `to` that hold control records or aborted records. Returns true if the new position must be committed.
+    /// Advances past offsets below `to` that have no record to process, such as those of control records and aborted records. Returns true
+    /// if the new position must be committed.
     pub(super) fn step_over(&mut self, to: Offset) -> bool {
         if to <= self.position || !self.is_up_to_date() || fault::defect("markers_not_stepped_over") {
             return false;

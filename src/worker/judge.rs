@@ -2,13 +2,13 @@
 //! again.
 //!
 //! Owns the only calls that query the filter. [`crate::dedup`] decides whether a key is unseen, a duplicate, or late.
-//! [`Topic::verdict_without_key`] decides about records without a key. A verdict changes later only if a broker rejects the record
+//! [`Topic::verdict_without_key`] decides about invalid records. A verdict changes later only if a topic rejects the written record
 //! (`commit.rs`). Must never query the filter for a record that already has a verdict.
 //!
-//! Records that only need the filter are judged in batches. All other records are judged one by one: records that are read again, pass
-//! through, have no key or no timestamp, retract their key, or are the first of a slice of the window. The same applies to all records of a
-//! topic that writes its duplicates, has no changelog, or has a filter that needs more than one call per key. [`RecordLoop::emit`] writes
-//! and counts the records in both cases.
+//! Records that only need the filter are judged in batches. All other records are judged one by one, such as records that are read again,
+//! pass through, have no key or no timestamp, retract their key, or are the first of a slice of the window. The same applies to all records
+//! of a topic that writes its duplicates, has no changelog, or has a filter that needs more than one call per key. [`RecordLoop::emit`]
+//! writes and counts the records in both cases.
 
 use super::ids::StateId;
 use super::input::Input;

@@ -1,5 +1,5 @@
-//! Detection of duplicates whose content differs from the first record with the same key. Such a duplicate suggests that the configured key
-//! lacks a field.
+//! Detection of duplicates whose content differs from an earlier record with the same key. Such a duplicate suggests that the configured
+//! key lacks a field.
 //!
 //! Owns the report about such duplicates. [`crate::content`] does the comparison. Must never change a verdict, or log the content of a
 //! record.
@@ -24,7 +24,8 @@ pub(super) fn watch<B: Broker>(
 ) {
     let key = PartitionKey { partition: message.partition(), fingerprint };
     if matches!(verdict, Verdict::Unseen | Verdict::Retracted) {
-        // A later duplicate in another topic of the space must be compared with this record. So that topic forgets its own earlier record.
+        // A later duplicate in another topic of the space must not be compared with an earlier record of that topic, because this record is
+        // newer. So that topic forgets the content of its own record.
         for others in topic.compared_with.iter().filter_map(|others| shared.stats.topics[others.0].contents.as_ref()) {
             others.forget(key);
         }
@@ -41,7 +42,7 @@ pub(super) fn watch<B: Broker>(
             offset = message.offset(),
             fields = fields.join(", "),
             conflicts = number,
-            "a duplicate has different content than the first record with its key; the key may lack a field. Run `unseen explain` to find the first record. If each change must be emitted, set emit = \"on_change\". If the fields may differ, add them to key_conflicts.except"
+            "a duplicate has different content than an earlier record with its key; the key may lack a field. Run `unseen explain` to find that record. If each change must be emitted, set emit = \"on_change\". If the fields may differ, add them to key_conflicts.except"
         );
     }
 }

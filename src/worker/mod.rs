@@ -60,10 +60,10 @@ use std::time::{Duration, Instant};
 use topics::Topics;
 use writer::TransactionWriter;
 
-/// The longest wait for records. The worker notices rebalances and stop requests within this time.
+/// The longest wait for records, and the pause between two attempts of a request. A waiting worker notices stop requests within this time.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The time without an answer from the brokers after which the status shows that the worker is blocked.
+/// The time for which a worker waits for the brokers before the status shows that it is blocked.
 const BLOCKED_AFTER: Duration = Duration::from_secs(5);
 
 pub struct Worker<B: Broker> {
@@ -81,7 +81,7 @@ pub struct Worker<B: Broker> {
     generation: Option<i32>,
     /// True if librdkafka may have acknowledged a rebalance that the worker has not handled yet. The worker commits nothing in that case.
     has_unhandled_rebalance: bool,
-    /// The times at which the group recently reported another process with this member's name.
+    /// The times at which the group recently reported another process with the same `kafka.instance_id`.
     rejoins: Vec<Instant>,
 }
 
@@ -89,16 +89,16 @@ pub struct Worker<B: Broker> {
 #[derive(Clone, Copy)]
 enum Flow {
     Continue,
-    /// Drop the records. Positions were rewound, so the records will be read again.
+    /// Drop the records. Positions were rewound or partitions were lost, so this worker or the next owner reads the records again.
     Rewound,
 }
 
 impl<B: Broker> Worker<B> {
-    /// Connects worker `number` of this process, and ends the transaction that the previous producer with its transactional id left open.
-    /// Does not join the group.
+    /// Connects worker `number` of this process. With exactly-once delivery, also ends the transaction that the previous producer with the
+    /// same transactional id left open. Does not join the group.
     ///
     /// # Errors
-    /// Returns an error if the brokers reject the producer, or if the worker is stopped meanwhile.
+    /// Returns an error if librdkafka or the brokers reject the producer, or if the worker is stopped meanwhile.
     pub fn connect(shared: Shared<B>, number: usize) -> Result<Self, Error> {
         let writer = TransactionWriter::connect(&shared, number)?;
         let topics = Topics::new(&shared.config, &shared.cluster);
@@ -121,7 +121,7 @@ impl<B: Broker> Worker<B> {
         })
     }
 
-    /// Processes records until the worker is stopped. Then commits, writes checkpoints, and leaves the group. If the group fences the
+    /// Processes records until the worker is stopped. Then commits, writes checkpoints, and closes the consumer. If the group fences the
     /// member, rejoins with a new consumer.
     ///
     /// # Errors
@@ -172,8 +172,8 @@ impl<B: Broker> Worker<B> {
             self.seek_errored(source)?;
             // After a rewind, the partitions are no longer at these ends.
             let ends = if let Flow::Continue = processed { std::mem::take(&mut ahead.batch.ends) } else { Vec::new() };
-            // This must happen before pauses are updated. A partition that is resumed then still has to read the records that it passed
-            // over, even if its end was read.
+            // This must happen before pauses are updated. A partition that is resumed there must first read the records that it passed
+            // over, so it must not step over them to the end of its log.
             self.step_over_to(source, &ends)?;
             self.update_pauses(source)?;
             if ahead.batch.out_of_range {
@@ -195,7 +195,7 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Commits the open transaction if it is old enough. If the transaction still lacks records of the aborted transaction, gives up the
+    /// Commits the open transaction if its commit is due. If the transaction still lacks records of the aborted transaction, gives up the
     /// replay instead.
     fn commit_if_due<'s>(&mut self, source: &'s B::Consumer, ahead: &mut ReadAhead<'s, B>) -> Result<(), Error> {
         if self.commit_in().is_none_or(|due| !due.is_zero()) {

@@ -73,7 +73,8 @@ pub(super) struct PartitionState {
     pub(super) trimmed: Option<Slice>,
     /// True if the state or its offsets may have changed since the last checkpoint.
     pub(super) changed: bool,
-    /// True if one of the topics has no offset in a checkpoint yet. A checkpoint is then urgent. Reset by the first attempt to write one.
+    /// True if no checkpoint contains the offset at which one of the inputs started. A checkpoint is then urgent. Reset by the first
+    /// attempt to write one.
     pub(super) is_new: bool,
     reported: Reported,
     /// The last estimate of the filter's error rate, with the number of keys and the slice it was computed for.
@@ -213,8 +214,8 @@ impl PartitionState {
         self.changed = true;
     }
 
-    /// Sets the epoch of a new owner that joined the group in this generation. The epoch must be higher than all earlier ones, but the
-    /// generation may be lower, because a deleted group restarts at generation 1.
+    /// Sets the epoch of a new owner that got the partition in this generation of the group. The epoch must be higher than all earlier
+    /// ones, but the generation may be lower, because a deleted group restarts at generation 1.
     pub(super) fn take_over(&mut self, generation: i32) {
         self.epoch = i64::from(generation).max(self.changelog.epoch.saturating_add(1));
     }
@@ -227,7 +228,8 @@ impl PartitionState {
         if fault::defect("needed_changelog_trimmed") { self.changelog.end } else { needed }
     }
 
-    /// True if the stored checkpoint is missing or outdated, and no other worker of this process has claimed it.
+    /// True if the state may have changed since its last checkpoint or that checkpoint was lost, and no other worker of this process has
+    /// claimed the checkpoint.
     pub(super) fn is_due(&self, store: &Store) -> bool {
         !self.superseded && (self.changed || self.saved.is_some_and(|saved| !store.holds(saved)))
     }
@@ -237,7 +239,7 @@ impl PartitionState {
         self.saved.is_some_and(|saved| !store.holds(saved)) && self.dedup.exact().is_some_and(Exact::is_stored)
     }
 
-    /// True if a checkpoint is due immediately, because it is the first one or there are many unsaved fingerprints.
+    /// True if a checkpoint is due immediately, because an input started at a new offset, or because there are many unsaved fingerprints.
     pub(super) fn is_urgent(&self) -> bool {
         // While checkpoints fail, they are tried less often, because assembling one takes time.
         self.is_new || self.dedup.exact().is_some_and(|exact| exact.unsaved() > UNSAVED_URGENT << self.failures.min(4))

@@ -61,7 +61,8 @@ impl AssignedPartition {
         log_id(&self.topic_incarnation).is_some()
     }
 
-    /// Returns the position while the partition waits: the committed offset, or the nearest offset within the log.
+    /// Returns the position while the partition waits: the committed offset, or the nearest offset within the log. If no offset is
+    /// committed, this is the start of the log.
     pub(super) fn paused_at(&self) -> Offset {
         self.committed.offset.map_or(self.low, |committed| committed.clamp(self.low, self.high.max(self.low)))
     }

@@ -16,7 +16,7 @@ pub(super) const BATCH_RECORDS: usize = 1024;
 const RECORDS_MAX: usize = 8 * BATCH_RECORDS;
 /// The number of bytes at which reading ahead stops.
 const BYTES_MAX: usize = 8 << 20;
-/// The longest wait for records. The worker notices the end of the commit within this time.
+/// The longest wait for records. After each wait, the worker checks whether the commit has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A batch of records, split into runs, with the keys that are extracted so far.

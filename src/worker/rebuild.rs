@@ -189,15 +189,15 @@ fn trim_partition(reader: &impl ChangelogReader, partition: &TopicPartition, tri
     let before = trim.before;
     let is_recreated = |now: Option<String>| trim.topic_id.is_some() && now.is_some() && now != trim.topic_id;
     match reader.topic_id(&partition.topic).map(is_recreated) {
-        Ok(true) => tracing::warn!(partition = %partition, before, "the topic was recreated; not deleting its expired records"),
+        Ok(true) => tracing::warn!(partition = %partition, before, "the topic was recreated; not deleting its records"),
         Ok(false) => match reader.delete_before(partition, before) {
-            Ok(()) => tracing::debug!(partition = %partition, before, "deleted expired records"),
+            Ok(()) => tracing::debug!(partition = %partition, before, "deleted records that are no longer needed"),
             Err(error) => {
-                tracing::warn!(partition = %partition, error = %error, "cannot delete expired records, so the topic keeps growing; the worker will try again. If the error is about authorization, give this user Delete on the topic");
+                tracing::warn!(partition = %partition, error = %error, "cannot delete records that are no longer needed, so the topic keeps growing; the worker will try again. If the error is about authorization, give this user Delete on the topic");
             }
         },
         Err(error) => {
-            tracing::warn!(partition = %partition, error = %error, "cannot delete expired records of the topic; the worker will try again");
+            tracing::warn!(partition = %partition, error = %error, "cannot delete records that are no longer needed; the worker will try again");
         }
     }
 }
@@ -323,7 +323,7 @@ fn ends<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &m
             "the rebuild is waiting for an open transaction in the changelog; if the transaction does not end, find it with kafka-transactions.sh find-hanging"
         ),
         Err(error) => {
-            tracing::warn!(changelog = %job.changelog, error = %error, "the brokers have not answered yet; retrying");
+            tracing::warn!(changelog = %job.changelog, error = %error, "a request to the brokers has not succeeded yet; retrying");
             // librdkafka caches metadata, such as an outdated partition count, for up to fifteen minutes. A new client has no cache yet.
             if runtime::since(wait.since) > CONNECT_TIMEOUT
                 && runtime::since(connection.since) > CONNECT_TIMEOUT

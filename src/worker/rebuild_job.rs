@@ -20,7 +20,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The shortest and the longest pause of a job that waits for a transaction to end.
+/// The shortest and the longest pause of a job that waits for a transaction to end or for the brokers to answer.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 pub(super) const PAUSE_MAX: Duration = Duration::from_millis(500);
 const FAILED_PAUSE: Duration = Duration::from_secs(5);

@@ -173,7 +173,7 @@ impl<B: Broker> RecordLoop<'_, B> {
         self.add_to_transaction(1)
     }
 
-    /// If configured, counts a record by its value and compares its content.
+    /// If configured, counts a record by its `count_by` value, and compares its content.
     #[inline]
     fn sample_content(&mut self, message: &RecordOf<'_, B>, fingerprint: Option<Fingerprint>, verdict: Verdict) {
         let topic = self.topic;

@@ -205,7 +205,7 @@ impl<B: Broker> Worker<B> {
                 self.restart_in_batch(source, partition)
             }
             Stop::Undecided(VerdictError::State(ExactError::Archive(error))) => {
-                tracing::error!(partition = %partition, offset, error = %error, "the state is lost; restoring the partition");
+                tracing::error!(partition = %partition, offset, error = %error, "the exact store cannot be read; restoring the partition");
                 self.restart_in_batch(source, partition)
             }
             Stop::Undecided(VerdictError::State(ExactError::Full(full))) => Err(Error::Full { partition, offset, full }),
@@ -217,8 +217,8 @@ impl<B: Broker> Worker<B> {
                     (None, Err(NoKey::Invalid(invalid))) => Invalid::clone(invalid),
                     (None, _) => Invalid { reason, message: reason.label().to_owned() },
                 };
-                // The records before this record are valid, so the worker commits them before it ends. If the commit fails, this record is
-                // read again.
+                // The records before this record are processed, so the worker commits them before it ends. If the commit fails, all of them
+                // are read again.
                 self.writer.ends_with.get_or_insert(Error::Invalid { partition, offset, invalid });
                 if self.assignment.is_replaying() { Ok(Flow::Continue) } else { self.commit(source) }
             }

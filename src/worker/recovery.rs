@@ -108,7 +108,7 @@ impl<B: Broker> Worker<B> {
         if partitions.is_empty() { Ok(()) } else { self.restart(source, &partitions) }
     }
 
-    /// Returns the partitions that miss records of an aborted transaction, except those whose states are restored together with a state
+    /// Returns the partitions whose replay after an abort is not complete, except those whose states are restored together with a state
     /// that exists only in this process.
     fn restorable(&self) -> Vec<TopicPartition> {
         let kept: BTreeSet<_> = self.only_in_memory().into_iter().map(|id| self.topics.unit_of_state(id)).collect();

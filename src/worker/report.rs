@@ -44,7 +44,8 @@ pub(super) struct Blocked {
 }
 
 pub(super) struct Reporter {
-    /// True after an assignment, even of no partitions, until the member has lost all of its partitions.
+    /// True after an assignment, even of no partitions. False again after a revocation that leaves no partition, or after partitions were
+    /// lost.
     pub(super) joined: bool,
     /// Set after several consecutive aborts. Cleared by a commit or by [`Reporter::unblock`].
     pub(super) blocked: Option<Blocked>,

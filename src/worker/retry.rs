@@ -23,7 +23,7 @@ impl<B: Broker> Worker<B> {
         self.shared.is_stopped(self.number)
     }
 
-    /// Repeats a request until the brokers answer it, the worker must stop, or an error shows that a retry cannot help.
+    /// Repeats a request until it succeeds, the worker must stop, or an error shows that a retry cannot help.
     pub(super) fn retry_until_answered<T>(&self, ask: impl Fn() -> Result<T, broker::Error>) -> Result<T, Error> {
         let asked = runtime::now();
         loop {
@@ -41,11 +41,11 @@ impl<B: Broker> Worker<B> {
                     // Brokers do not return offsets while an open transaction contains them. If the coordinator has lost such a
                     // transaction, the transaction stays open.
                     let advice = if waited > self.shared.config.worker.transaction_timeout * 2 {
-                        "; if the brokers are healthy, find a hanging transaction with kafka-transactions.sh find-hanging --topic __consumer_offsets"
+                        "; if the brokers are healthy and the request is for committed offsets, find a hanging transaction with kafka-transactions.sh find-hanging --topic __consumer_offsets"
                     } else {
                         ""
                     };
-                    tracing::warn!(error = %error, seconds = waited.as_secs(), "the brokers have not answered yet; retrying{advice}");
+                    tracing::warn!(error = %error, seconds = waited.as_secs(), "a request to the brokers has not succeeded yet; retrying{advice}");
                 }
             }
             // Some requests fail immediately, so the loop must wait before it repeats them.

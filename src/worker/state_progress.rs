@@ -10,7 +10,7 @@ use crate::record::{Offset, Timestamp};
 #[derive(Debug)]
 pub(super) struct StateProgress {
     pub(super) state: StateId,
-    /// The state contained the effects of all records below this offset when the input was restored.
+    /// The offset at which the state was restored. Records below this offset do not change the state.
     pub(super) start: Offset,
     /// The state's changelog contains the effects of all records below this offset. `Offset::MAX` if the state has no changelog.
     pub(super) logged: Offset,

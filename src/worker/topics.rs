@@ -38,12 +38,12 @@ pub(super) struct InputTopic {
     /// True for a repartition topic.
     pub(super) is_internal: bool,
     pub(super) outputs: Outputs,
-    /// Other topics of the space whose duplicates are compared with records of this topic.
+    /// Other topics of the space that compare contents. They forget the content of a key when a record of this topic is emitted.
     pub(super) compared_with: Vec<CountsId>,
 }
 
 impl InputTopic {
-    /// True if the content of emitted records is kept for comparison in any topic of the space.
+    /// True if this topic or another topic of its space compares contents.
     pub(super) const fn keeps_content(&self) -> bool {
         self.config.key_conflicts.is_some() || !self.compared_with.is_empty()
     }

@@ -88,7 +88,7 @@ impl Limit {
         self.shrink(load, SHRINK_DIVISOR)
     }
 
-    /// Lowers the limit to a fraction of a load that was too large. Returns false if the load or the limit is a single record already.
+    /// Lowers the limit to a fraction of a load that was too large. Returns false if the load or the limit is at most one record.
     fn shrink(&mut self, load: Load, divisor: usize) -> bool {
         if load.records < 2 || self.current.records < 2 || fault::defect("transactions_never_shrink") {
             return false;

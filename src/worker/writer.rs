@@ -34,8 +34,8 @@ pub(super) struct TransactionWriter<B: Broker> {
     /// The error with which the worker ends after the next commit.
     pub(super) ends_with: Option<Error>,
     transactional_id: String,
-    /// The timeout of a transaction and of the delivery of its records.
     transaction_timeout: Duration,
+    /// See [`broker::delivery_timeout`].
     delivery_timeout: Duration,
     transaction: Option<Transaction>,
     limit: Limit,
@@ -194,7 +194,7 @@ impl<B: Broker> TransactionWriter<B> {
             return Ok(());
         }
         Err(Error::Exit(format!(
-            "the producer failed {REPLACEMENTS_MAX} times without a commit in between ({reason}); raise worker.transaction_timeout if the brokers are slow, or find another process that uses transactional id {:?}",
+            "the producer was replaced {REPLACEMENTS_MAX} times without a commit in between ({reason}); raise worker.transaction_timeout if the brokers are slow, or find another process that uses transactional id {:?}",
             self.transactional_id
         )))
     }

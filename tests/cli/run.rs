@@ -33,7 +33,7 @@ fn a_refused_connection_is_reported_while_waiting() {
     check.kill().unwrap();
     check.wait().unwrap();
     let told = told.expect("the command ended without this message");
-    assert!(told.starts_with("no broker has answered yet; waiting ") && told.contains(&port.to_string()), "{told}");
+    assert!(told.starts_with("no broker can be used yet; waiting ") && told.contains(&port.to_string()), "{told}");
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn sigterm_ends_the_wait_for_a_broker() {
     let setup = Setup::new("", ID);
     let mut run = setup.command(&["run"]).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
-    assert!(lines.any(|line| line.contains("no broker has answered yet; waiting")), "the command ended without this message");
+    assert!(lines.any(|line| line.contains("no broker can be used yet; waiting")), "the command ended without this message");
     assert!(Command::new("kill").arg(run.id().to_string()).status().unwrap().success());
     assert!(run.wait().unwrap().success());
 }

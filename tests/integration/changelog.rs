@@ -183,7 +183,7 @@ fn changelog_that_is_recreated_under_a_worker_is_not_trimmed() {
     sliced.read((4..9).flat_map(|slice| Sliced::fill(slice, 200)), &mut worker);
     let first = || first_offset(broker(), &sliced.changelog, 0);
     wait_until("a slice has expired", LIMIT, || {
-        (worker.log().contains("the topic was recreated; not deleting its expired records") || first() > 0).then_some(())
+        (worker.log().contains("the topic was recreated; not deleting its records") || first() > 0).then_some(())
     });
     worker.drain();
     assert_eq!(first(), 0, "the new changelog was trimmed by an offset of the old one");
@@ -369,7 +369,7 @@ fn mismatched_partition_counts_stop_the_worker() {
     add_partitions(broker(), &input, 4);
     let log = worker.fails(1);
     assert!(
-        log.contains("has 8 partitions, but its input has 4, and the counts must be equal; delete the topic, and unseen recreates it"),
+        log.contains("has 8 partitions, but its space has 4, and the counts must be equal; delete the topic, and unseen recreates it"),
         "{log}"
     );
 }
@@ -388,7 +388,7 @@ fn changelog_that_could_lose_records_is_rejected() {
         let log = setup.start("a").fails(1);
         assert!(log.contains(sentence), "{log}");
     };
-    refused(3, &[], "has 3 partitions, but its input has 2, and the counts must be equal");
+    refused(3, &[], "has 3 partitions, but its space has 2, and the counts must be equal");
     refused(2, &[("cleanup.policy", "compact")], "has cleanup.policy=compact; set it to delete");
     refused(2, &[("retention.ms", "1000")], "has retention.ms=1000; set it to -1");
 }

@@ -41,7 +41,7 @@ fn records_that_expired_unread_are_reported() {
     delete_records_before(broker(), &stream.input, 0, first + 100);
     forget(&mut stream, first..first + 100);
     let log = stream.check(stream.setup.start("a"));
-    assert!(log.contains("records expired before they were read"), "{log}");
+    assert!(log.contains("records were deleted before they were read"), "{log}");
     assert!(log.contains("records=100"), "{log}");
 }
 
@@ -56,7 +56,7 @@ fn records_that_expire_under_a_running_worker_are_reported() {
     let end = stream.records.iter().filter(|record| record.partition == 0).count();
     delete_records_before(broker(), &stream.input, 0, i64::try_from(end).expect("few enough") - 100);
     worker.sigcont();
-    let sentence = "records expired before they were read";
+    let sentence = "records were deleted before they were read";
     worker.wait_for_log(sentence, LIMIT);
     // Only the log shows the position of the worker, because some of the deleted records may have been in flight.
     let log = worker.log();

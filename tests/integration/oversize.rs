@@ -77,8 +77,9 @@ fn small_topic(hint: &str) -> String {
 
 fn letter(record: &TestRecord, input: &str, output: &str, records: &[TestRecord]) -> TestRecord {
     let bytes = record.text().len() + record.key.as_ref().map_or(0, Vec::len);
-    let message =
-        format!("the record has {bytes} bytes, which is more than topic {output:?} accepts; raise max.message.bytes of that topic");
+    let message = format!(
+        "the record has {bytes} bytes without its headers, and is larger than topic {output:?} accepts; raise max.message.bytes of that topic"
+    );
     record.dead_letter(input, offset_of(record, records), "unseen.oversize", &message)
 }
 
@@ -98,7 +99,7 @@ fn oversized_records_become_dead_letters() {
     case.stream.produce(..);
     let log = case.check(&topic(broker(), "oversize-dead", 4));
     assert!(logged(&log, "aborts") > 1, "no transaction was aborted, so nothing was tried");
-    assert!(log.contains("bytes, which is more than topic "), "the log does not explain why");
+    assert!(log.contains("bytes without its headers, and is larger than topic "), "the log does not explain why");
 }
 
 /// Without transactions, the offsets of forwarded records are committed when other records are rejected. The offset of a record that the

@@ -75,7 +75,8 @@ impl Need {
     }
 }
 
-/// Grants a user the permissions that a worker needs, and no others. The user may still describe the resource that is lacking.
+/// Grants a user the permissions that a worker needs, and no others. If Read on the input or Write on the output
+/// is lacking, the user may still describe that topic.
 pub fn allow(stream: &Stream, user: &str, lacking: Option<Need>) {
     let transactions = format!("{}-", stream.setup.group());
     let mut rights = Vec::new();
@@ -138,7 +139,7 @@ fn refused(stream: &Stream, overrides: &[&str], sentence: &str) {
     let (code, _, stderr) = stream.setup.check_with("a", overrides);
     assert_eq!(code, Some(78), "{stderr}");
     let problems: Vec<_> =
-        stderr.lines().filter(|line| !line.starts_with("connecting to ") && !line.starts_with("no broker has answered yet")).collect();
+        stderr.lines().filter(|line| !line.starts_with("connecting to ") && !line.starts_with("no broker can be used yet")).collect();
     assert!(problems.len() == 1 && problems[0].contains(sentence), "`check` does not report {sentence:?} alone:\n{stderr}");
 }
 
@@ -148,7 +149,7 @@ fn kept_out(stream: &Stream, overrides: &[&str], sentence: &str) {
     let log = stream.setup.start_with("a", &[overrides, &["kafka.connect_timeout=3s"]].concat()).fails(1);
     let last = log.lines().last().unwrap_or_default();
     assert!(last.starts_with("error: ") && last.contains(sentence), "`run` does not report {sentence:?}:\n{log}");
-    assert!(log.contains("no broker has answered yet; waiting"), "`run` did not wait:\n{log}");
+    assert!(log.contains("no broker can be used yet; waiting"), "`run` did not wait:\n{log}");
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn a_truncated_table_is_quarantined() {
     is_quarantined(
         half_read("state-cut-table"),
         |state| truncate(&tables(state)[0]),
-        "the stored state is corrupt; the worker moved it aside, and continues without it",
+        "the stored state is corrupt or was replaced; the worker moved it aside, and continues without it",
     );
 }
 
@@ -91,7 +91,7 @@ fn flipped_bits_are_quarantined() {
     is_quarantined(
         half_read("state-flipped"),
         |state| tables(state).iter().for_each(|path| flip(path)),
-        "the stored state is corrupt; the worker moved it aside, and continues without it",
+        "the stored state is corrupt or was replaced; the worker moved it aside, and continues without it",
     );
 }
 
@@ -104,7 +104,7 @@ fn flipped_bits_among_fingerprints_are_quarantined() {
     is_quarantined(
         half_read_of(stream),
         |state| flip(&tables(state)[0]),
-        "the stored state is corrupt; the worker moved it aside, and continues without it",
+        "the stored state is corrupt or was replaced; the worker moved it aside, and continues without it",
     );
 }
 
@@ -156,7 +156,7 @@ fn an_unusable_directory_is_reported() {
     let state = file.join("state");
     let log = stream.setup.start_with("a", &[&format!("state.dir={}", state.display())]).fails(1);
     let sentence = format!(
-        "error: state directory {}: Not a directory (os error 20); it must be a directory that this user can write to",
+        "error: state directory {}: Not a directory (os error 20); check the path, this user's permissions, and the free disk space",
         state.display()
     );
     assert!(log.contains(&sentence), "{log}");

@@ -21,7 +21,7 @@ fn record_times_are_kept() {
         let times = [NONE, 1, 1_000, NONE, 1_700_000_000_000, 1_699_999_999_999, NONE, -2, -86_400_000];
         let mut records: Vec<_> = (0..).zip(times).map(record).collect();
         produce(broker(), &input, &records);
-        // Times before the epoch are invalid, so such records are emitted without a time. Kafka's own clients do not write such times.
+        // Times before the Unix epoch are invalid, so such records are emitted without a time. Kafka's own clients do not write such times.
         for record in &mut records {
             record.timestamp = record.timestamp.max(NONE);
         }

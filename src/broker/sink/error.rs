@@ -49,7 +49,9 @@ pub(super) fn next(error: &ClientError) -> SinkError {
         return SinkError::Fenced(error.to_string());
     }
     if error.code == ErrorCode::OffsetMetadataTooLarge {
-        return SinkError::Exit(format!("{error}; set offset.metadata.max.bytes on the brokers to at least 256 (the default is 4096)"));
+        return SinkError::Exit(format!(
+            "{error}; set offset.metadata.max.bytes on the brokers to at least 256, plus 300 for each entry of an input that has several entries (the default is 4096)"
+        ));
     }
     // Without `requires_abort`, the error is a timeout, or librdkafka cannot recover from it. The outcome is then unknown.
     if error.requires_abort { SinkError::Abort(error.to_string()) } else { SinkError::Unknown(error.to_string()) }

@@ -300,7 +300,10 @@ impl<B: Broker> Sink<B> {
                 Reason::Oversize => {
                     format!("cannot write a changelog record {}; set max.message.bytes of that topic to at least 1000000", message(failed))
                 }
-                _ => format!("{}; set cleanup.policy=delete for this changelog topic", invalid.message),
+                _ => format!(
+                    "{}; this changelog topic needs cleanup.policy=delete, and must accept the current time as a timestamp",
+                    invalid.message
+                ),
             });
         }
         let SinkError::Abort(reason) = failure else { return failure };
@@ -389,7 +392,7 @@ impl<B: Broker> Sink<B> {
                 Err(error) if may_repeat(&error) && runtime::since(started) < patience => {
                     if runtime::since(started) > CALL_TIMEOUT / 2 {
                         throttle::report(&format!("writing {error}"), |left_out| {
-                            tracing::warn!(error = %error, left_out, "the brokers have not answered yet; retrying");
+                            tracing::warn!(error = %error, left_out, "a request to the brokers has not succeeded yet; retrying");
                         });
                     }
                 }

@@ -47,7 +47,8 @@ impl<B: Broker> Sink<B> {
         })
     }
 
-    /// Makes the requests of the next attempt smaller, because the group coordinator rejected one as too large. Returns the reaction.
+    /// Makes the requests of the next attempt smaller, because the group coordinator rejected one that may be too large. Returns the
+    /// reaction.
     pub(super) fn shrink_offset_requests(&self) -> SinkError {
         let limit = self.offset_request_bytes.get();
         let Some(smaller) = smaller(limit) else {
@@ -57,7 +58,7 @@ impl<B: Broker> Sink<B> {
         };
         self.offset_request_bytes.set(smaller);
         SinkError::Abort(format!(
-            "the group coordinator rejected an offset commit as too large; splitting it into requests of {smaller} bytes"
+            "the group coordinator rejected an offset commit, probably because it is too large; splitting it into requests of about {smaller} bytes"
         ))
     }
 }

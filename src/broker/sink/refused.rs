@@ -35,7 +35,8 @@ pub(super) fn invalid(failed: &DeliveryFailure) -> Option<Invalid> {
 }
 
 pub(super) fn oversize(topic: &str, bytes: usize) -> Invalid {
-    let message =
-        format!("the record has {bytes} bytes, which is more than topic {topic:?} accepts; raise max.message.bytes of that topic");
+    let message = format!(
+        "the record has {bytes} bytes without its headers, and is larger than topic {topic:?} accepts; raise max.message.bytes of that topic"
+    );
     Invalid { reason: Reason::Oversize, message }
 }

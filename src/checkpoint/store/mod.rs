@@ -235,7 +235,7 @@ impl Store {
         let now = runtime::wall_clock();
         let aside = self.dir.join(format!("checkpoints.corrupt-{now}"));
         fs::rename(self.checkpoints(), &aside).map_err(|error| Error::Io { dir: self.dir.clone(), error })?;
-        tracing::error!(reason = what, quarantined = %aside.display(), "the stored state is corrupt; the worker moved it aside, and continues without it");
+        tracing::error!(reason = what, quarantined = %aside.display(), "the stored state is corrupt or was replaced; the worker moved it aside, and continues without it");
         Ok(())
     }
 
@@ -287,7 +287,7 @@ impl Store {
     }
 
     /// Looks up a fingerprint in a stored generation. Returns its content, or `None` if the checkpoint of `saved` and later checkpoints
-    /// have not stored it. If stored fingerprints are corrupt, quarantines the store, because only lookups detect that.
+    /// have not stored it. If stored fingerprints are corrupt, quarantines the store, because loading a checkpoint does not detect that.
     ///
     /// # Errors
     /// Returns an error if the fingerprint cannot be read, or if the store was quarantined since `saved`.
@@ -440,7 +440,7 @@ impl Store {
     }
 }
 
-/// Creates a state directory that only this user can read, because it contains keys.
+/// Creates a state directory that only this user can read, because it contains fingerprints of keys.
 fn create_dir(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }

@@ -24,7 +24,7 @@ impl Store {
     ///
     /// # Errors
     /// Returns [`Error::Superseded`] if there is a newer claim, and other errors if the checkpoint cannot be written. After any error, the
-    /// previous checkpoint is unchanged.
+    /// store contains the previous checkpoint or the new one, complete.
     pub fn save(
         &self,
         claim: &Claim,

@@ -56,7 +56,7 @@ pub(super) fn compile(text: &str, path: &str, diagnostics: &mut Diagnostics) -> 
     }
     // Topic names are ASCII, so classes such as `\w` need not match other letters.
     let build = |text: &str| RegexBuilder::new(text).unicode(false).size_limit(COMPILED_MAX).build();
-    // The text is first compiled on its own, so that a parenthesis in it cannot close the group.
+    // The text is first compiled on its own, so that a parenthesis in the text cannot close the `(?:`.
     let compiled = build(text).and_then(|_| build(&format!(r"\A(?:{text})\z")));
     let fault = |error: regex::Error| {
         let error = error.to_string();
@@ -195,7 +195,8 @@ impl Config {
         Ok((config, left_out))
     }
 
-    /// True if no pattern may match this topic: it belongs to Kafka or to this group, another entry names it, or an entry may write to it.
+    /// True if no pattern may match this topic: the topic is internal to Kafka or to this
+    /// consumer group, an entry without a pattern reads it, or an entry may write to it.
     fn is_excluded(&self, name: &str) -> bool {
         let entries = || self.topics.iter().chain(self.patterns.iter().map(Pattern::entry));
         name.starts_with("__")

@@ -96,7 +96,7 @@ fn a_matching_topic_that_cannot_be_read_is_left_out_alone() {
         "topics[0].output: expected a topic name of 1 to 249 characters from a-z, A-Z, 0-9, '.', '_', and '-', got \"a b.unseen\""
             .to_owned(),
         format!(
-            "topics[0].space: the changelog topic \"unseen-{long}-changelog\" is not a valid topic name (at most 249 letters, digits, '.', '_', and '-'); change the space or kafka.group_id, or set state.changelog to false"
+            "topics[0].space: the changelog topic \"unseen-{long}-changelog\" is not a valid topic name (at most 249 letters, digits, '.', '_', and '-'); change the space or kafka.group_id"
         ),
         "topics[0].space: another topic has the space \"taken\"; set `space` to a name such as \"NAME-{input}\"".to_owned(),
     ];

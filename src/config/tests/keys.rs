@@ -29,7 +29,7 @@ fn a_content_key_can_ignore_fields() {
         ("{ content = \"value\", field = \"/a\" }", expected(r#"{"content":"value","field":"/a"}"#)),
         (
             "{ content = \"value\", except = [\"\"] }",
-            "x.toml: topics[0].key: `except` excludes the whole value, so nothing is left for the key: exclude single fields instead"
+            "x.toml: topics[0].key: `except` excludes the whole value, so nothing is left to compare: exclude single fields instead"
                 .to_owned(),
         ),
         ("{ content = \"value\", except = [\"a\"] }", "x.toml: topics[0].key: `a` is not a JSON pointer: write `/a`".to_owned()),
@@ -97,6 +97,6 @@ fn the_cloudevents_preset_is_the_source_and_the_id() {
     let error = load(&with("{ cloudevent = \"ce-id\" }")).unwrap_err();
     assert_eq!(
         error.trim(),
-        "x.toml: topics[0].key: `ce-id` is not the name of a CloudEvents attribute: such names consist of letters and digits"
+        "x.toml: topics[0].key: `ce-id` is not the name of a CloudEvents attribute: such names consist of ASCII letters and digits"
     );
 }

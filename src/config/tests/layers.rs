@@ -70,8 +70,8 @@ fn variables_are_substituted_only_in_values() {
     }
     for (text, message) in [
         ("${NONE}", "environment variable NONE is not set"),
-        ("${NONE:?ask Ann}", "environment variable NONE is not set: ask Ann"),
-        ("${EMPTY:?}", "environment variable EMPTY is not set"),
+        ("${NONE:?ask Ann}", "environment variable NONE is not set or is empty: ask Ann"),
+        ("${EMPTY:?}", "environment variable EMPTY is not set or is empty"),
         ("${A", "`${` has no closing `}`; for a dollar sign, write `$$`"),
         ("${}", "`${` is not followed by the name of an environment variable; for a dollar sign, write `$$`"),
         ("pass${w0rd!}", "`${` is not followed by the name of an environment variable; for a dollar sign, write `$$`"),

@@ -115,7 +115,7 @@ fn changes_can_be_emitted() {
         ("{ on_change = [{ field = \"/a\" }, { ignore = 1 }] }", "emit.on_change[1]: expected { field = "),
         (
             "{ on_change = { except = [\"\"] } }",
-            "emit.on_change: `except` excludes the whole value, so nothing is left for the key: exclude single fields instead",
+            "emit.on_change: `except` excludes the whole value, so nothing is left to compare: exclude single fields instead",
         ),
         ("\"on_change\"\nkey_conflicts = true", "key_conflicts: remove key_conflicts, because emit = \"on_change\""),
     ] {

@@ -14,7 +14,7 @@ const KEYS_MIN: u64 = 1 << 10;
 /// Planned maximum number of watched keys of a large filter at capacity. A watched key takes 33 bytes of a hash table that may be half
 /// empty.
 const KEYS_MAX: u64 = 1 << 14;
-/// In a filter between these sizes, one key in `SHARE` belongs to the sample.
+/// If a filter remembers between `KEYS_MIN * SHARE` and `KEYS_MAX * SHARE` keys at capacity, one key in `SHARE` belongs to the sample.
 const SHARE: u64 = 64;
 /// If a filter is overfull, the number of watched keys may exceed the planned number by this factor. Above that, the sampled share of keys
 /// is halved.
@@ -24,19 +24,19 @@ const SPARSE: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct WatchedKey {
-    /// The filter's expiry clock when the key was emitted, or first dropped wrongly, or `None` before any time was known.
+    /// The filter's expiry clock when the key was last emitted or renewed, or first dropped wrongly. `None` before any time was known.
     clock: Option<Slice>,
     /// True if the key was dropped without having been emitted. The key is stored so that it is counted only once.
     wrong: bool,
 }
 
-/// The measured errors of a filter, among the watched keys.
+/// The measured errors of a filter, among the keys of the sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Observed {
-    /// Number of watched keys that had not been seen when they were looked up.
+    /// Number of unseen keys of the sample that were looked up.
     pub checked: u64,
-    /// Number of these keys that the filter reported as seen, so that their records were dropped.
+    /// Number of these keys that the filter wrongly reported as seen, so that their records were dropped.
     pub wrong: u64,
 }
 
@@ -47,7 +47,7 @@ impl Observed {
         self.wrong = self.wrong.saturating_add(other.wrong);
     }
 
-    /// Returns the share of unseen keys that were dropped, or `None` if no unseen key was watched.
+    /// Returns the share of unseen keys that were dropped, or `None` if no unseen key of the sample was looked up.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     pub fn rate(self) -> Option<f64> {
@@ -55,7 +55,7 @@ impl Observed {
     }
 
     /// Returns the lower and upper bound of the 95 % confidence interval of the true rate (Wilson: "Probable Inference, the Law of
-    /// Succession, and Statistical Inference", 1927). If no unseen key was watched, the interval is 0 to 1.
+    /// Succession, and Statistical Inference", 1927). If no unseen key of the sample was looked up, the interval is 0 to 1.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     pub fn interval(self) -> (f64, f64) {
@@ -81,7 +81,7 @@ pub struct WatchedKeys {
     /// that were emitted before that clock have expired, because the sample lacks some of those.
     doubled: Option<Slice>,
     keys_max: u64,
-    /// Number of ticks of the expiry clock after which a key is forgotten.
+    /// A key is forgotten when more than this number of ticks of the expiry clock have passed.
     lifetime: u32,
     clock: Option<Slice>,
     keys: HashMap<u64, WatchedKey>,
@@ -112,7 +112,7 @@ impl WatchedKeys {
         name.leading_zeros() >= self.halvings
     }
 
-    /// Advances the clock, and forgets expired keys. Doubles the share again if few keys are left after a burst.
+    /// Advances the clock, and forgets expired keys. Starts to double the share again if few keys are left after a burst.
     fn advance(&mut self, clock: Option<Slice>) {
         let Some(now) = clock.filter(|_| self.clock != clock) else { return };
         if self.clock.is_none() {
@@ -146,7 +146,7 @@ impl WatchedKeys {
     pub(super) fn emitted(&mut self, fingerprint: Fingerprint, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.advance(clock());
-        // If the sample has the key as emitted, the filter forgot it early, so this lookup was not one of an unseen key.
+        // If the sample has the key as emitted, the filter forgot the key early, so this was not a lookup of an unseen key.
         if self.counts(name) && self.keys.get(&name).is_none_or(|watched| watched.wrong) {
             self.count(0);
         }
@@ -161,8 +161,8 @@ impl WatchedKeys {
         }
     }
 
-    /// Records that an emitted key is inserted again or renewed. Ignores the renewal of a key that was dropped wrongly. A renewed key that
-    /// the sample lacks was emitted before the start of a trimmed changelog, and is watched from now on.
+    /// Records that a key is inserted from a changelog, or renewed. Ignores the renewal of a key that was dropped wrongly. A renewed key
+    /// that the sample lacks was emitted before the start of a trimmed changelog, and is watched from now on.
     pub(super) fn inserted_again(&mut self, fingerprint: Fingerprint, renew: bool, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.advance(clock());

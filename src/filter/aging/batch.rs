@@ -17,8 +17,8 @@ pub(super) struct Batch {
     entries: Vec<Entry>,
     /// Version of the layers for which [`work`] computed the results.
     version: u64,
-    /// Index of the entry after the one that was found last, where the search for a key starts. Only a hint, because concurrent readers
-    /// may change it.
+    /// Index of the entry after the one that was found last. A lookup tries this entry first. Only a hint, because concurrent readers may
+    /// change it.
     next: AtomicUsize,
 }
 

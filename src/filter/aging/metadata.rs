@@ -97,8 +97,9 @@ pub struct LayerMetadata {
 }
 
 impl LayerMetadata {
-    /// Returns the empty layer, or `None` if no filter can have such a layer. Sizing gives each key 1 to 512 bits, so `blocks` and
-    /// `capacity` limit each other. One wrong number therefore cannot allocate more memory than the other number allows.
+    /// Returns the empty layer, or `None` if no filter can have such a layer, or if there is not enough memory. Sizing gives each key 1 to
+    /// 512 bits, so `blocks` and `capacity` limit each other. One wrong number therefore cannot allocate more memory than the other number
+    /// allows.
     pub(super) fn layer(&self) -> Option<Layer> {
         let sane = (1..=BLOCKS_MAX).contains(&self.blocks)
             && (1..=BLOCKS_PER_KEY_MAX.min(self.blocks)).contains(&u64::from(self.blocks_per_key))

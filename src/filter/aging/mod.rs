@@ -287,14 +287,14 @@ impl Aging {
     /// have other sizes than `sizing`, which applies only to new layers, but their sizes must be possible.
     ///
     /// # Errors
-    /// Returns [`MetadataError`] if the metadata does not belong to a filter with this window.
+    /// Returns [`MetadataError`] if the metadata does not match this window, if a size is impossible, or if there is not enough memory.
     pub fn from_metadata(window: Window, sizing: Sizing, metadata: &Metadata) -> Result<Self, MetadataError> {
         let mut filter = Self { slice: metadata.slice, ..Self::new(window, sizing) };
         let newest = filter.current();
         let oldest = newest.before(window.slices());
         let ordered = metadata.generations.windows(2).all(|pair| pair[0].slice < pair[1].slice);
         let within = metadata.generations.iter().all(|stored| (oldest..=newest).contains(&stored.slice));
-        // Before any time is known, there is at most one generation, and only in a window by time.
+        // The current slice may be unknown only in a window by time. There is then at most one generation.
         let known = metadata.slice.is_some() || (window.length_ms().is_some() && metadata.generations.len() <= 1);
         if !ordered || !within || !known {
             return Err(MetadataError::Generations);

@@ -60,7 +60,7 @@ impl Sizing {
         Self::all(window, right, bytes)
     }
 
-    /// Predicts the rate and memory without chaining, when the first layer of each generation holds all of `load` times its capacity.
+    /// Predicts the rate and memory without chaining, when each generation holds `load` times its capacity in its first and only layer.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     pub fn rate_unchained(&self, window: Window, load: f64) -> Prediction {

@@ -1,11 +1,11 @@
 //! A cuckoo filter with a generation tag in each slot: the filter that can delete keys.
 //!
 //! One table holds the keys of all slices. A slot has a fingerprint, and a tag for the slice into which the key was inserted. Compared with
-//! the queue of Bloom filters in [`super::aging`], a cuckoo filter is smaller at low rates, needs two cache misses per lookup regardless of
-//! the number of slices, and supports [`Filter::remove`]. But each start of a slice takes a pass over the table (a few nanoseconds per
-//! slot), and changes are spread over all pages, so every checkpoint stores most pages. The filter may report an absent key as seen, but
-//! must never report an inserted key as unseen within its window, as long as only inserted keys are removed. Removing an absent key may
-//! remove a different key.
+//! the queue of Bloom filters in [`super::aging`], a cuckoo filter is smaller at low rates, needs about two cache misses per table and
+//! lookup regardless of the number of slices, and supports [`Filter::remove`]. But each start of a slice takes a pass over the table (a few
+//! nanoseconds per slot), and changes are spread over all pages, so every checkpoint stores most pages. The filter may report an absent key
+//! as seen, but must never report an inserted key as unseen within its window, as long as only inserted keys are removed. Removing an
+//! absent key may remove a different key.
 //!
 //! There are `slices + 1` tags, one per generation. Before a slice starts, a pass over the table removes every key whose tag is about to
 //! be reused, no matter how far time has jumped. A tag therefore always stands for exactly one slice of the window.
@@ -41,7 +41,7 @@ struct Layer {
     name: u64,
     /// Position in the chain, starting at 0. It determines the layout; see [`Sizing::layout`].
     depth: u32,
-    /// True if the layer was created for a different sizing. It then accepts no more keys.
+    /// True if the layer was created for a different sizing. It then accepts no more keys, except in a merge.
     retired: bool,
     /// Number of filled slots at which the layer accepts no more keys: its capacity, or less if an insertion has failed.
     limit: u64,
@@ -95,8 +95,8 @@ impl Cuckoo {
         self.copies(fingerprint).max_by_key(|copy| copy.age)
     }
 
-    /// True if the key has as many copies as are stored: eight, or as many as its buckets in one of the layers have slots. A further
-    /// insertion then renews a copy.
+    /// True if the key has the maximum number of copies: eight in all layers together, or as many as its buckets in one layer have slots.
+    /// A further insertion then renews a copy.
     fn is_saturated(&self, fingerprint: Fingerprint) -> bool {
         let full = |layer: &Layer| {
             let place = layer.table.place(fingerprint);
@@ -135,7 +135,7 @@ impl Cuckoo {
         }
     }
 
-    /// Creates the first layer of the chain that does not exist yet.
+    /// Creates a layer for the lowest depth of the chain that no layer has.
     fn next_layer(&self) -> Result<Layer, CapacityError> {
         let taken = |depth: &u32| self.layers.iter().any(|layer| layer.depth == *depth && !layer.retired);
         let depth = (0..u32::MAX).find(|depth| !taken(depth)).ok_or(CapacityError::Memory)?;
@@ -183,7 +183,7 @@ impl Cuckoo {
     /// created for a different sizing accept no more keys, and are dropped when their keys have expired.
     ///
     /// # Errors
-    /// Returns [`MetadataError`] if the metadata does not belong to a filter with this window.
+    /// Returns [`MetadataError`] if the metadata does not match this window, if a size is impossible, or if there is not enough memory.
     pub fn from_metadata(window: Window, sizing: Sizing, metadata: &Metadata) -> Result<Self, MetadataError> {
         let mut filter = Self { slice: metadata.slice, tag: metadata.tag, ..Self::new(window, sizing) };
         // The current slice may be unknown only in a window by time. Nothing has rotated then, so the tag must be 0.
@@ -277,8 +277,8 @@ impl Filter for Cuckoo {
     /// this may remove a copy of a different key**, with the probability of a false positive, and the different key is then forgotten
     /// within its window. To prevent this, first ask an exact store whether the key was inserted.
     fn remove(&mut self, fingerprint: Fingerprint) -> bool {
-        // Remove the copy with the longest fingerprint, because it is the least likely to belong to a different key. Tables further down
-        // the chain have longer fingerprints.
+        // Remove the copy with the longest fingerprint, because it is the least likely to belong to a different key. Usually, tables
+        // further down the chain have longer fingerprints.
         let bits = |copy: &Copy| self.layers[copy.layer].table.layout().fingerprint_bits;
         let (copy, oldest) = (self.copies(fingerprint).max_by_key(|copy| (bits(copy), copy.age)), self.oldest(fingerprint));
         if let (Some(copy), Some(oldest)) = (&copy, &oldest) {

@@ -50,7 +50,7 @@ impl Sizing {
     }
 
     /// Predicts the rate and memory when the window and the open slice together have `load` times `capacity` keys. All tables are then
-    /// full except the last, which holds the remaining keys. The rate never exceeds the rate of the sizing.
+    /// full except the last, which holds the remaining keys. The rate does not exceed the rate of the sizing, if that can be reached.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     pub fn predict(&self, window: Window, load: f64) -> Prediction {
@@ -100,7 +100,7 @@ impl kind::Sizing for Sizing {
         self.layout(window, 0).bytes()
     }
 
-    /// `load` needs no conversion, because the open slice, which is part of the filter's capacity, grows with it like the window.
+    /// `load` needs no conversion: the filter's capacity includes the open slice, which has `load` times its planned keys, too.
     fn predicted(&self, window: Window, _keys: u64, load: f64) -> Prediction {
         self.predict(window, load)
     }
@@ -119,7 +119,8 @@ impl kind::Sizing for Sizing {
     }
 }
 
-/// Returns the table for `keys` with the shortest fingerprints that meet the rate when the table is full.
+/// Returns the table for `keys` with the shortest fingerprints that meet the rate when the table is full, or with the longest possible
+/// fingerprints if none meet it.
 #[expect(clippy::cast_precision_loss, reason = "a rate")]
 fn narrowest(keys: u64, rate: f64, tags: u64) -> TableLayout {
     let layout = |bits| TableLayout::holding(keys, bits, tags);

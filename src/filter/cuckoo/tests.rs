@@ -145,7 +145,7 @@ fn a_key_has_at_most_eight_copies() {
 
 #[test]
 fn copies_do_not_chain_tables() {
-    // Tables with one bucket, two buckets, and a few buckets.
+    // The first tables have 2, 2, 4, and 33 buckets. A chained table may have a single bucket.
     for keys in [1, 4, 10, 100] {
         let mut filter = Cuckoo::new(FOUR, Sizing::new(FOUR, keys, 1e-6));
         (0..1_000).for_each(|_| filter.insert(key(0, 1)).unwrap());

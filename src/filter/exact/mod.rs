@@ -3,7 +3,8 @@
 //! This module owns which fingerprints belong to which generation. Fingerprints inserted since the last checkpoint are in memory, and all
 //! others are in an [`Archive`]. A generation is forgotten as a whole, so nothing has to search for expired fingerprints. An exact store
 //! is used alone (kind `exact`), or confirms the keys that a filter reports as seen. It must never report a key as seen that was not
-//! inserted, or a key as unseen that was inserted within the window. The only exception is a collision of two 128-bit hashes.
+//! inserted, or a key as unseen that was inserted within the window and not deleted. The only exceptions are collisions of two 128-bit
+//! hashes and, in a store with contents, of the low halves of two fingerprints.
 //!
 //! A store with contents (`emit = "on_change"`) also keeps the last content of each key. The low half of a fingerprint identifies the
 //! entry of its key, and the high half is the content ([`Fingerprint::with_content`]). An insertion replaces the content. If several
@@ -218,8 +219,8 @@ impl Exact {
         Ok(holders.contains(&true))
     }
 
-    /// Advances stream time to `time`, and forgets keys that have left the window. Has no effect in a window by count, and if `time` is
-    /// before the current stream time.
+    /// Advances stream time to `time`, and forgets keys that have left the window. Has no effect in a window by count, and if `time` is not
+    /// in a later slice than the current one.
     pub fn advance(&mut self, time: Timestamp) {
         if let Some(slice) = self.window.slice_at(time)
             && self.slice.is_none_or(|current| slice > current)

@@ -1,10 +1,11 @@
 //! A stable Bloom filter: forgets keys at random, in memory that never grows.
 //!
-//! The filter consists of cells with a few bits each. An insertion decrements some random cells, and then sets the cells of its key to the
-//! maximum (Deng, Rafiei: "Approximately Detecting Duplicates for Streaming Data using Stable Bloom Filters", SIGMOD 2006). At some point,
-//! the share of zero cells no longer changes, and neither does the false-positive rate. This is the stable point. The filter errs in
-//! **both** directions: it may report an absent key as seen, and an inserted key as unseen. It is more likely to remember keys that were
-//! inserted recently, but guarantees neither a window nor a number of keys. Only the key that was inserted last is certainly seen.
+//! The filter consists of cells with a few bits each. An insertion decrements cells at a random position, and then sets the cells of its
+//! key to the maximum (Deng, Rafiei: "Approximately Detecting Duplicates for Streaming Data using Stable Bloom Filters", SIGMOD 2006). At
+//! some point, the average share of zero cells no longer changes, and neither does the false-positive rate. This is the stable point. The
+//! filter errs in **both** directions: it may report an absent key as seen, and an inserted key as unseen. It is more likely to remember
+//! keys that were inserted recently, but guarantees neither a window nor a number of keys. Only the key that was inserted last is certainly
+//! seen.
 
 mod sizing;
 
@@ -244,7 +245,7 @@ impl Filter for Stable {
     }
 
     /// The number of keys is that of all insertions, but at most the number of keys that the filter remembers on average. The load is the
-    /// share of nonzero cells, divided by their share at the stable point, so it rises to 1 and stays there.
+    /// share of nonzero cells, divided by their share at the stable point, so it rises to about 1 and stays there.
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate")]
     fn usage(&self) -> Usage {
         let filled = self.cells.as_ref().map_or(0, |cells| cells.filled);

@@ -194,11 +194,11 @@ pub struct Sizing {
 }
 
 impl Sizing {
-    /// Sizes a filter of `bytes`, which are raised to 64 if there are fewer, for a false-positive rate of at most `rate`, in (0, 1).
+    /// Sizes a filter of `bytes`, at least 64 and at most 256 GiB, for a false-positive rate of at most `rate`, in (0, 1).
     ///
-    /// Of all combinations of bits per cell and cells per key, selects the combination that remembers a key longest on average: for the
-    /// largest expected number of insertions until any of the key's cells is zero. P is computed by the paper's formula, and rounded up.
-    /// If no combination meets the rate with this memory, the filter exceeds the rate; see [`Sizing::predict`].
+    /// Of all combinations of bits per cell and cells per key, selects the combination that remembers a key longest on average: the
+    /// expected number of insertions until the first of the key's cells is zero is the largest. P is computed by the paper's formula, and
+    /// rounded up. If no combination meets the rate with this memory, the filter exceeds the rate; see [`Sizing::predict`].
     #[must_use]
     pub fn new(bytes: u64, rate: f64) -> Self {
         let bytes = bytes.clamp(BYTES_MIN, BYTES_MAX);

@@ -125,7 +125,8 @@ impl<'a, T: ChangelogTail> Appliers<'a, T> {
         Ok(())
     }
 
-    /// True unless the topic id is known to be unchanged. In that case, a broker with outdated metadata reports too few partitions.
+    /// True if the topic id has changed, or if no id was known before. Otherwise, a broker with outdated metadata may report too few
+    /// partitions.
     fn is_recreated(&self, space: &Space, watermarks: &Watermarks) -> bool {
         let known = self.partitions.iter().find(|partition| std::ptr::eq(partition.space, space));
         known.and_then(|partition| partition.log.as_ref()).is_none_or(|known| watermarks.log.as_ref().is_some_and(|log| log != known))
@@ -202,7 +203,7 @@ impl<'a> PartitionApplier<'a> {
     /// Handles an event. An invalid record stops this partition, but no other.
     fn take(&mut self, event: &Event<'_>) {
         if self.reading != Reading::Active {
-            // The reader delivers these events again after the next seek.
+            // Unless the partition has failed, the reader delivers these events again after the next seek.
             return;
         }
         match *event {

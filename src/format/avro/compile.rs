@@ -36,30 +36,30 @@ struct End {
     refused: Option<Refused>,
 }
 
-/// The error messages for a type that cannot be part of a key.
+/// The error messages for a type that is not supported at a requested place.
 #[derive(Clone, Copy)]
 pub(super) struct Refused {
-    /// The error message for a schema, without its subject.
+    /// The end of the error message for a schema, which follows the name of the field.
     is: &'static str,
     /// The error message for a record.
     has: &'static str,
 }
 
 const FLOAT: Refused = Refused {
-    is: "is a floating-point number, which has several text forms and cannot be part of a key; use another field",
-    has: "the key has a floating-point number, which has several text forms",
+    is: "is a floating-point number, which has several text forms and is not supported; use another field",
+    has: "a requested field is a floating-point number, which has several text forms",
 };
 const BIG_DECIMAL: Refused = Refused {
-    is: "is a big-decimal, whose scale varies between records, and cannot be part of a key; use another field",
-    has: "the key has a big-decimal, whose scale varies between records",
+    is: "is a big-decimal, whose scale varies between records, and is not supported; use another field",
+    has: "a requested field is a big-decimal, whose scale varies between records",
 };
 const SCALE: Refused = Refused {
-    is: "is a decimal with a scale above 38, and cannot be part of a key; use another field",
-    has: "the key has a decimal with a scale above 38",
+    is: "is a decimal with a scale above 38, and is not supported; use another field",
+    has: "a requested field is a decimal with a scale above 38",
 };
-const RECORD: Refused = Refused { is: "is a record; use one of its fields", has: "the key has a record instead of a single value" };
-const ARRAY: Refused = Refused { is: "is an array; use one of its elements", has: "the key has an array instead of a single value" };
-const MAP: Refused = Refused { is: "is a map; use one of its keys", has: "the key has a map instead of a single value" };
+const RECORD: Refused = Refused { is: "is a record; use one of its fields", has: "a requested field is a record, not a single value" };
+const ARRAY: Refused = Refused { is: "is an array; use one of its elements", has: "a requested field is an array, not a single value" };
+const MAP: Refused = Refused { is: "is a map; use one of its keys", has: "a requested field is a map, not a single value" };
 
 /// Checks the places at and below a node, and collects the slots of the places that no record has.
 fn check(node: &Node, pointer: &mut String, ends: &BTreeMap<usize, End>, lacking: &mut Vec<usize>) -> Result<(), SchemaError> {

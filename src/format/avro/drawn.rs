@@ -13,7 +13,7 @@ pub const SCALE: u32 = 2;
 /// Keys of maps. Some of them must be escaped in a pointer.
 const KEYS: [&str; 4] = ["a", "~1/", "", "ключ"];
 const TEXTS: [&str; 4] = ["", "a", "Käse", "a text of more than sixty-four bytes, whose length is a number of two bytes"];
-/// Maximum nesting of values, which is less than the walk allows.
+/// Deeper than this, arrays and maps are empty, and unions have their first branch, so that values nest less deeply than the walk allows.
 const NESTED: usize = 8;
 
 /// Makes choices based on bytes. After the last byte, it always makes the first choice.

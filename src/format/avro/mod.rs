@@ -1,7 +1,7 @@
 //! Avro's binary encoding.
 //!
 //! A schema and the places of a key are compiled to a program, which finds the values in a record. Must never build a value,
-//! allocate memory for a record, or trust a length or a count in a record.
+//! or trust a length or a count in a record.
 //!
 //! `parse` parses a schema, `compile` compiles the program, `walk` runs it, `visit` visits everything in a record, and `cursor`
 //! reads numbers, lengths, and blocks.
@@ -10,8 +10,9 @@
 //!   found by its aliases, unless another field has the alias as its name.
 //! - **A union** is not a step: the walk follows the branch that the record selects. If the branch does not have the place, the value
 //!   is missing. Null is a value.
-//! - **Some types cannot be part of a key:** floating-point numbers, records, arrays, maps, and big-decimals. If a place can only have
-//!   such types, the schema is rejected. If a union also allows other types, only records with such a type at the place are rejected.
+//! - **Some types cannot be part of a key:** floating-point numbers, records, arrays, maps, big-decimals, and decimals with a scale above
+//!   38. If a place can only have such types or null, the schema is rejected. If a union also allows other types, only records with such
+//!   a type at the place are rejected.
 //! - **Skipped values are validated:** their lengths, counts, indexes, and booleans. There are two exceptions: skipped strings are
 //!   not checked for valid UTF-8, and a block with a declared size is skipped as a whole if it has no requested values.
 

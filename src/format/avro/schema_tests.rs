@@ -16,7 +16,7 @@ fn with_references(body: &str, references: &[&str]) -> Schema {
 
 #[test]
 fn places_of_types_that_cannot_be_in_a_key_are_rejected() {
-    let float = "is a floating-point number, which has several text forms and cannot be part of a key; use another field";
+    let float = "is a floating-point number, which has several text forms and is not supported; use another field";
     let record = |of: &str| format!(r#"{{"type": "record", "name": "r", "fields": [{{"name": "a/b", "type": {of}}}]}}"#);
     assert_eq!(refused(&record(r#""float""#), "/a~1b"), format!("field `/a~1b` {float}"));
     assert_eq!(refused(r#""double""#, ""), format!("the whole record {float}"));
@@ -27,10 +27,10 @@ fn places_of_types_that_cannot_be_in_a_key_are_rejected() {
     assert_eq!(refused(array, "/0"), "field `/0` is a map; use one of its keys");
     assert!(compile(array, &["/0/0"]).is_ok());
     let big = r#"{"type": "bytes", "logicalType": "big-decimal"}"#;
-    let error = "the whole record is a big-decimal, whose scale varies between records, and cannot be part of a key; use another field";
+    let error = "the whole record is a big-decimal, whose scale varies between records, and is not supported; use another field";
     assert_eq!(refused(big, ""), error);
     let scale = r#"{"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 39}"#;
-    assert_eq!(refused(scale, ""), "the whole record is a decimal with a scale above 38, and cannot be part of a key; use another field");
+    assert_eq!(refused(scale, ""), "the whole record is a decimal with a scale above 38, and is not supported; use another field");
 }
 
 #[test]
@@ -41,9 +41,9 @@ fn a_union_can_have_a_branch_that_cannot_be_in_a_key() {
     // If a place is itself requested, places below it are lacking, even if a branch of the union is a map.
     let walk = compile(union, &["", "/a"]).unwrap();
     assert!(!walk.lacks(0) && walk.lacks(1));
-    let what = "the key has a map instead of a single value";
+    let what = "a requested field is a map, not a single value";
     assert_eq!(walk.walk(&[6, 0], &mut [None, None]), Err(Malformed { offset: 1, what }));
-    let what = "the key has a floating-point number, which has several text forms";
+    let what = "a requested field is a floating-point number, which has several text forms";
     assert_eq!(walk.walk(&[4, 0, 0, 0, 0, 0, 0, 0, 0], &mut [None, None]), Err(Malformed { offset: 1, what }));
     finds(union, &["/a"], b"\x06\x02\x02a\x02b\x00", &[text("b")]);
     finds(union, &["/a"], b"\x02\x02a", &[None]);

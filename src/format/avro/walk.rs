@@ -206,7 +206,7 @@ fn fixed<'a>(cursor: &mut Cursor<'a>, size: usize) -> Result<&'a [u8], Malformed
     cursor.take(size, "the record ends within a value of a fixed size")
 }
 
-/// Decodes a big-endian number in two's complement. No bytes are the number 0. Returns `None` if the number needs more than 128 bits.
+/// Decodes a big-endian number in two's complement. An empty slice is the number 0. Returns `None` if the number needs more than 128 bits.
 fn number(bytes: &[u8]) -> Option<i128> {
     let is_negative = bytes.first().is_some_and(|byte| byte & NEGATIVE != 0);
     let extension = if is_negative { 0xff } else { 0 };

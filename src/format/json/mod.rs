@@ -4,8 +4,8 @@
 //! (`template`), with a scan of typical JSON (`scan`), and with a parser (`serde_json`). `visit` visits a whole text, and `hint`
 //! explains why a field is missing.
 //!
-//! The syntax of the whole text is validated, so that a truncated record is not accepted. But strings that are not requested are not
-//! checked for valid UTF-8.
+//! The syntax of the whole text is validated, so that a truncated record is not accepted. But strings that are neither requested nor
+//! visited are not checked for valid UTF-8.
 
 mod hint;
 mod scan;

@@ -238,7 +238,7 @@ impl<'a> Scan<'a, '_> {
         self.rest_of_string(behind(at))
     }
 
-    /// Skips a string whose opening quote is before the position.
+    /// Skips the rest of a string, starting directly after its opening quote.
     #[inline(always)]
     pub(super) fn rest_of_string(&self, at: usize) -> Option<(usize, bool)> {
         let stop = self.bitmap.next(at)?;

@@ -136,7 +136,7 @@ impl Template {
 }
 
 /// Returns the pieces of a text. Returns `None` if a requested value is missing, null, a container, or a string with escapes, if a field
-/// is requested twice, or if the text is too long.
+/// is requested twice, or if the text has too many pieces.
 fn pieces<'a>(scan: &Scan<'a, '_>, found: &[Option<Scalar<'a>>]) -> Option<Vec<Piece>> {
     let place = |part: &[u8]| part.as_ptr().addr() - scan.json.as_ptr().addr();
     let places = found.iter().map(|value| match value {

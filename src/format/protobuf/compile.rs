@@ -20,8 +20,8 @@ pub(super) fn compile(message: &MessageDescriptor, places: &Node) -> Result<(Pla
     Ok((compiler.plan, compiler.lacking.into()))
 }
 
-/// Child nodes, grouped by the target of their steps: a field, an array index, or a map key. Each group has the target, one of the
-/// steps that lead to it, and the child nodes.
+/// Child nodes by the target of their steps: a field, an array index, or a map key. Each entry has the target, one of the steps that lead
+/// to the target, and the child nodes.
 type Steps<'n, T> = Vec<(T, String, Vec<&'n Node>)>;
 
 #[derive(Default)]
@@ -169,7 +169,7 @@ impl Compiler {
         match self.kind(&field.kind()) {
             Some(kind) => Ok(Some(Value::Scalar { kind, slots })),
             None => Err(SchemaError(format!(
-                "`{}` is a {:?}, which is rounded and cannot identify a record: use a string or an integer",
+                "`{}` is a {:?}, which is rounded and therefore not supported: use a string or an integer",
                 self.pointer(),
                 field.kind()
             ))),
@@ -226,7 +226,7 @@ impl Compiler {
         })
     }
 
-    /// Groups the children of nodes by the `target` of their steps. If a step has no target, no record has the places of that child, so
+    /// Collects the children of nodes by the `target` of their steps. If a step has no target, no record has the places of that child, so
     /// they are marked as lacking.
     fn steps<'n, T: PartialEq>(&mut self, nodes: &[&'n Node], target: impl Fn(&str) -> Option<T>) -> Steps<'n, T> {
         let mut steps: Steps<'n, T> = Vec::new();

@@ -1,11 +1,12 @@
 //! Protocol Buffers' binary encoding.
 //!
 //! A step of a pointer is the name of a field in the `.proto` file or its JSON name, the key of a map, or the index of an element.
-//! Must never access the file system, or read a nested message through which no pointer leads: such a message is skipped by its length.
+//! Must never access the file system. Except in a visit, must never read a nested message through which no pointer leads: such a message is
+//! skipped by its length.
 //!
-//! A field that is not on the wire has its default value if readers cannot distinguish the default from an absent field: a proto3
-//! scalar without `optional`, or a proto2 field with an explicit default. All other absent fields are not found. A member of a
-//! oneof never has a default, because its presence is information.
+//! A field that is not on the wire has its default value in two cases: a proto3 scalar without `optional`, because readers cannot
+//! distinguish its default from an absent field, and a proto2 field with an explicit default. All other absent fields are not found. A
+//! member of a oneof never has a default, because its presence is information.
 //!
 //! Unlike in some parsers, an unknown number of a proto2 enum is a value like any other.
 

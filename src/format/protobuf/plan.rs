@@ -8,7 +8,7 @@ use super::wire::Wire;
 use crate::format::Scalar;
 use std::ops::Range;
 
-/// Field numbers below this limit are in the dense index, an array that is as long as the largest of these numbers.
+/// Field numbers below this limit are in the dense index, an array that reaches up to the largest of these numbers.
 const DENSE_MAX: u32 = 64;
 /// Marks a number in the dense index that has no field.
 const NONE: u32 = u32::MAX;

@@ -1,9 +1,9 @@
 //! Parses and links a schema, and finds the message type of its records.
 //!
-//! Must never open a file: the imports of a schema are its references, or well-known files.
+//! Must never open a file: the imports of a schema are its references, other files of a descriptor set, or well-known files.
 //!
-//! Files are reduced to their messages and enums before they are linked. Options, services, and extensions do not affect the
-//! encoding, so errors in them do not matter.
+//! Files are reduced to their messages and enums before they are linked. Options, services, and extensions do not affect
+//! how records are read, so only syntax errors in them matter.
 
 use super::builtin;
 use crate::format::{Body, Message, Schema, SchemaError};
@@ -169,7 +169,7 @@ fn needed(mut files: Files) -> Result<Files, SchemaError> {
         };
         let mut file = found.ok_or_else(|| {
             let by = if by == OWN { String::new() } else { format!(" by `{by}`") };
-            SchemaError(format!("`{name}` is imported{by}, but is not a reference of the schema"))
+            SchemaError(format!("`{name}` is imported{by}, but is neither a reference nor in a descriptor set"))
         })?;
         if needed.len() == FILES_MAX {
             return Err(SchemaError(format!("the schema needs more than {FILES_MAX} files")));
@@ -189,7 +189,7 @@ fn well_known(name: &str) -> Result<Option<FileDescriptorProto>, SchemaError> {
     }
 }
 
-/// Removes everything from a file that does not affect the encoding.
+/// Removes everything from a file that does not affect how records are read.
 fn reduce(file: &mut FileDescriptorProto, name: &str) -> Result<(), SchemaError> {
     fn reduce_enum(symbols: &mut EnumDescriptorProto) {
         // The removed options may have allowed several symbols with the same number.

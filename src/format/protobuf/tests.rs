@@ -265,7 +265,7 @@ fn places_of_types_that_cannot_be_in_a_key_are_rejected() {
     assert_eq!(refused("/a~1b"), format!("`/a~1b` is a message, `p.M`, {one_value} a field of the message, as in `/a~1b/child`"));
     assert_eq!(refused("/tags"), format!("`/tags` is repeated, {one_value} the index of an element, as in `/tags/0`"));
     assert_eq!(refused("/props"), format!("`/props` is a map, {one_value} a key of the map, as in `/props/KEY`"));
-    let rounded = "which is rounded and cannot identify a record: use a string or an integer";
+    let rounded = "which is rounded and therefore not supported: use a string or an integer";
     assert_eq!(refused("/price"), format!("`/price` is a double, {rounded}"));
     assert_eq!(refused("/child/rate"), format!("`/child/rate` is a float, {rounded}"));
     assert_eq!(refused("/rates/x"), format!("`/rates/x` is a float, {rounded}"));

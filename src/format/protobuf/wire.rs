@@ -18,7 +18,7 @@ pub(super) enum Wire {
 /// Number of bytes before the last byte of the longest varint.
 const LONG: usize = 9;
 
-/// Decodes a varint of one or two bytes. Returns the number and the position after it, or `None` for a longer varint.
+/// Decodes a varint of one or two bytes. Returns the number and the position after it, or `None` if the varint is longer or truncated.
 #[inline]
 fn short(bytes: &[u8], at: usize) -> Option<(u32, usize)> {
     let first = *bytes.get(at)?;

@@ -146,12 +146,12 @@ impl<C: ConsumerContext + 'static> Fetcher<C> {
 
 impl<C: ConsumerContext + 'static> Drop for Fetcher<C> {
     fn drop(&mut self) {
-        // The callback holds the last reference to the record queue, and would keep it alive for longer than the client.
+        // The callback holds a reference to the record queue, and would keep the queue alive for longer than the client.
         self.consumer.client_mut().set_nonempty_callback(|| {});
     }
 }
 
-/// A copy of a consumer's group metadata, with which a transaction proves its membership.
+/// A copy of a consumer's group metadata. A producer sends it with the offsets of a transaction, so that brokers can check the membership.
 pub struct GroupMetadata(NonNull<rd::rd_kafka_consumer_group_metadata_t>);
 
 // SAFETY: the copy belongs to no client and no thread, and is only read.
@@ -163,8 +163,8 @@ impl GroupMetadata {
         NonNull::new(unsafe { rd::rd_kafka_consumer_group_metadata(consumer.client().native_ptr()) }).map(Self)
     }
 
-    /// The generation, if the metadata contains a generation and a member id. Without both, brokers do not check that the writer is a
-    /// member.
+    /// The generation, if the metadata contains a generation and a member id. If it contains neither, brokers do not check that the writer
+    /// is a member.
     pub(in crate::kafka) fn generation(&self) -> Option<i32> {
         // SAFETY: the metadata is alive, and owns the text.
         let (generation, member) = unsafe {

@@ -20,7 +20,7 @@ pub struct Message<'a> {
 
 impl Message<'_> {
     fn get(&self) -> &rd::rd_kafka_message_t {
-        // SAFETY: the constructor took ownership of the message from librdkafka, and only `drop` destroys it. Nobody writes to these fields
+        // SAFETY: `Fetcher::take` took ownership of the message from librdkafka, and only `drop` destroys it. Nobody writes to these fields
         // in between.
         unsafe { self.message.as_ref() }
     }

@@ -285,8 +285,7 @@ impl<C: Reports> Drop for Producer<C> {
 }
 
 /// Called by librdkafka while it creates a client. Registers callbacks for each request that is sent, each response, and each record that
-/// was written or rejected. The callbacks run on the thread that receives the response, because the broker's error message exists only
-/// there.
+/// was written or has failed. The callbacks run on the thread that receives the response. The broker's error message exists only there.
 unsafe extern "C" fn created<C: Reports>(
     client: *mut rd::rd_kafka_t,
     _: *const rd::rd_kafka_conf_t,

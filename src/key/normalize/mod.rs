@@ -1,6 +1,6 @@
 //! Normal forms of ids: texts that are written differently, but mean the same id.
 //!
-//! Owns the rules by which texts become equal. Must never make a record invalid: if a step does not apply to a value, the value is
+//! Owns the rules by which texts become equal. Must never make a record invalid: a step that does not apply to a value leaves the value
 //! unchanged. A normalized value must not change when it is normalized again, so that it can be used in a lookup.
 
 mod timestamp;
@@ -14,6 +14,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 /// A step of normalization. The steps of a part are applied in the order of these variants, regardless of the configured order.
+/// [`Self::Trim`] and [`Self::Unquote`] alternate until neither changes the text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Normalizer {
     /// Numbers and booleans become text as written: `17` and `"17"` are equal; `17` and `17.0` are not.
@@ -26,11 +27,12 @@ pub enum Normalizer {
     Lowercase,
     /// Composed and decomposed characters are equal (Unicode's form NFC).
     Nfc,
-    /// RFC 3339 timestamps of the same instant are equal, regardless of their zone and precision.
+    /// RFC 3339 timestamps of the same instant are equal, regardless of their zone and of trailing zeros in the fraction.
     Timestamp,
-    /// URLs that differ only in the case of scheme and host, a default port, the fragment, or the order of the query are equal.
+    /// URLs that differ only in the case of the scheme, the fragment, or the order of query parameters with different names are equal. For
+    /// schemes such as `http` and `https`, the case of the host and a default port do not matter either.
     Url {
-        /// Query parameters that do not count. A name may end in `*`.
+        /// The names of query parameters that do not count. A `*` at the end of a name stands for any text.
         drop_query: Vec<String>,
     },
 }
@@ -72,7 +74,7 @@ impl fmt::Display for Normalizer {
 pub struct Normalizers(Vec<Normalizer>);
 
 impl Normalizers {
-    /// Sorts the steps, and removes duplicates. All [`Normalizer::Url`] steps become one step with the parameters of all of them.
+    /// Sorts the steps, and removes duplicates. All [`Normalizer::Url`] steps become one step with the `drop_query` names of all of them.
     #[must_use]
     pub fn new(mut steps: Vec<Normalizer>) -> Self {
         let mut dropped: Vec<String> = Vec::new();
@@ -130,7 +132,7 @@ impl Normalizers {
                 },
                 Normalizer::Timestamp => timestamp::utc(&text),
                 Normalizer::Url { drop_query } => url::canonical(&text, drop_query).map(|mut url| {
-                    // The URL parser writes the digits of percent-encoded bytes in uppercase.
+                    // When the URL parser percent-encodes a byte, it writes the hexadecimal digits in uppercase.
                     if has(Normalizer::Lowercase) {
                         url.make_ascii_lowercase();
                     }

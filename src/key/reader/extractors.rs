@@ -30,7 +30,8 @@ pub(super) struct Known {
     extractor: Result<Extractor, String>,
 }
 
-/// A key or value without its frame, and the index of its extractor. The index is `None` if the key or value is not read.
+/// A key or value without its frame, and the index of its extractor. If the index is `None`, the key or value is not parsed, and may still
+/// have its frame.
 #[derive(Clone, Copy)]
 pub(super) struct Opened<'a> {
     pub(super) text: Option<&'a [u8]>,
@@ -44,7 +45,8 @@ impl<'a> Opened<'a> {
 }
 
 impl Extractors {
-    /// Removes the frame from a key or value, and finds or compiles the extractor for the schema that the frame names.
+    /// Removes the frame from a key or value, if the format has frames. Finds or compiles the extractor, for the schema that the frame
+    /// names if there is a frame.
     pub(super) fn open<'a>(
         &mut self,
         side: Side,
@@ -110,7 +112,7 @@ fn compiled(schema: &Schema, message: Message<'_>, places: &Places) -> Result<Ex
 }
 
 /// Compiles an extractor for the schema that a frame names. Callers cache the inner error, which is a property of the schema. They do not
-/// cache the outer error, because the registry may know the schema later.
+/// cache the outer error: it concerns the bytes of the frame, or the registry may know the schema later.
 fn named(side: Side, format: Format, places: &Places, head: &[u8], schemas: &dyn Schemas) -> Result<Result<Extractor, String>, NoKey> {
     let broken = || invalid(side, Reason::Malformed, "has a frame that cannot be read");
     let Head { schema: id, indexes } = Head::of(format, head).ok_or_else(broken)?;

@@ -21,7 +21,7 @@ use std::borrow::Cow;
 /// The reason why [`Reader::read`] returns no key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoKey {
-    /// The record has no key, content, or time, for this reason.
+    /// The record has no usable key, content, or time, or a predicate cannot be tested, for this reason.
     Invalid(Box<Invalid>),
     /// The record needs this schema, which was requested and has not arrived yet.
     Awaits(SchemaId),
@@ -128,7 +128,8 @@ impl Reader {
     /// Reads everything that a record's verdict depends on. `timestamp` is Kafka's timestamp of the record.
     ///
     /// # Errors
-    /// Returns [`NoKey`] if the record passes through, if it has no key, content, or time, or if its schema has not arrived yet.
+    /// Returns [`NoKey`] if the record passes through, if it has no usable key, content, or time, if a predicate cannot be tested, or if
+    /// its schema has not arrived yet.
     pub fn read(
         &mut self,
         spec: RecordSpec<'_>,
@@ -240,7 +241,7 @@ impl Reader {
     /// Tests only `when`, without reading the key.
     ///
     /// # Errors
-    /// Returns [`NoKey`] if the record passes through, or if a field of `when` cannot be read.
+    /// Returns [`NoKey`] if the record passes through, or if a field of `when` cannot be read or its schema has not arrived yet.
     pub fn check_selected(
         &mut self,
         spec: RecordSpec<'_>,

@@ -29,7 +29,7 @@ pub struct Candidate {
     pub distinct: u64,
     /// Number of records whose key occurred before.
     pub repeats: u64,
-    /// Number of duplicates that differ from the previous record with their key.
+    /// Number of duplicates that differ from the previous record with their key. All duplicates, if there is no other field to compare.
     pub conflicts: u64,
     pub conflict_share: f64,
     /// At most three fields in which conflicting duplicates differ, most frequent first.
@@ -48,13 +48,13 @@ pub struct Proposal {
     pub candidates: Vec<Candidate>,
     /// Reasons why the first candidate is proposed, or why none is.
     pub reasons: Vec<String>,
-    /// Number of records that lack the first candidate.
+    /// Number of records without the proposed key. 0 if no key fits.
     #[serde(default)]
     pub without_key: u64,
     pub window_ms: Option<u64>,
     /// Proposed capacity of the whole topic: the keys in a window plus a quarter, rounded up to two digits, and at least 1,000.
     pub capacity: Option<u64>,
-    /// Configuration section for the topic, or `None` if no key fits.
+    /// Configuration section for the topic, or `None` if no key fits, or if the records have no times.
     pub configuration: Option<String>,
     #[serde(skip)]
     pub parts: Vec<Part>,
@@ -181,9 +181,9 @@ fn propose(table: &Columns, compare: &CompareContent) -> Proposal {
     match evaluated.first() {
         Some(best) if best.fits() => fill(&mut proposal, table, compare, best),
         Some(_) => proposal.reasons.push(
-            "No key fits: every key has duplicates that differ. If they differ only in a delivery field, such as an attempt number, use --ignore POINTER.".to_owned(),
+            "No key fits: every key has duplicates that differ, or that have no other field to compare. If they differ only in a delivery field, such as an attempt number, use --ignore POINTER.".to_owned(),
         ),
-        None => proposal.reasons.push(format!("There are no duplicates in {} records. Use a longer sample.", table.records)),
+        None => proposal.reasons.push(format!("No possible key has duplicates in {} records. Use a longer sample.", table.records)),
     }
     proposal
 }
@@ -298,7 +298,7 @@ fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best
     proposal.parts = best.parts.iter().filter_map(part).collect();
     let Proposal { reasons, .. } = proposal;
     reasons.push(format!(
-        "key: {} of {} records are duplicates with this key, and none of them differs from the previous record.",
+        "key: {} of {} records are duplicates with this key, and none of them differs from the previous record with its key.",
         best.repeats, table.records
     ));
     let without = table.records - best.distinct - best.repeats;
@@ -360,7 +360,7 @@ fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best
     ));
 }
 
-/// The configuration with which a worker monitors that duplicates are still equal.
+/// The value of `key_conflicts` with which a worker monitors that duplicates are still equal.
 fn key_conflicts(compare: &CompareContent) -> String {
     let pointers: Vec<_> = compare.except.iter().map(|pointer| serde_json::Value::from(pointer.as_str()).to_string()).collect();
     if pointers.is_empty() { "true".to_owned() } else { format!("{{ except = [{}] }}", pointers.join(", ")) }

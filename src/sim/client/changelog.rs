@@ -65,7 +65,7 @@ impl ChangelogReader for SimReader {
         let of = partition.clone();
         let serve = move |world: &mut World| {
             if world.cluster.topics.get(&of.topic).is_some_and(|topic| topic.options.is_compacted) {
-                // Kafka does not delete records from compacted topics (`Partition.deleteRecordsOnLeader`).
+                // Kafka rejects `DeleteRecords` for a compacted topic (`Partition.deleteRecordsOnLeader`).
                 return Err(Code::PolicyViolation);
             }
             let log = &mut world.cluster.partition_mut(&of)?.log;

@@ -98,7 +98,7 @@ impl ConsumerState {
         MemberRef { id: self.member_id.clone(), instance: self.instance.clone(), generation: self.generation }
     }
 
-    /// The member's identity, or `None` without a member id and a generation, because brokers would then not check who commits.
+    /// The member's identity, or `None` if the member id or the generation is unknown, because brokers may then not check who commits.
     pub(super) fn membership(&self) -> Option<MemberRef> {
         (self.generation >= 0 && !self.member_id.is_empty()).then(|| self.member())
     }
@@ -361,7 +361,7 @@ impl World {
 
     /// Handles a rebalance of the group or, if `lost` is true, the loss of the membership (`rd_kafka_cgrp_revoke_all_rejoin_maybe`). The
     /// eager protocol revokes all partitions before the member rejoins. The cooperative protocol revokes them only if they are lost. Does
-    /// nothing while the member is joining or a rebalance awaits the application's answer.
+    /// nothing unless the member's state is `Steady`.
     fn revoke_all(&mut self, client: ClientId, lost: bool) {
         let Some(consumer) = self.consumer(client).filter(|consumer| consumer.state == JoinState::Steady) else { return };
         let signal = consumer.signal;

@@ -82,7 +82,8 @@ pub(in crate::sim) struct ProducerState {
     /// The time until which records do not linger, because the application flushes.
     pub(super) flushes_until: Micros,
     pub(super) failed_records: usize,
-    /// True if the epoch must be bumped after the abort, because a batch may be missing in the sequence (KIP-360).
+    /// True if the producer epoch must be bumped after the abort, because a batch may be missing in the sequence, or because the
+    /// coordinator has expired the transactional id (KIP-360).
     pub(super) needs_bump: bool,
     pub(in crate::sim) has_late_request: bool,
     pub(super) failures: Vec<DeliveryFailure>,

@@ -18,7 +18,8 @@ impl World {
         to
     }
 
-    /// Sends the batches that are due. A batch is due if its oldest record has lingered, if the application flushes, or if it is full.
+    /// Sends the batches that are due. A batch is due if its oldest record has lingered, if the batch is full, or if the application
+    /// flushes.
     pub(super) fn send_batches(&mut self, client: ClientId) {
         let now = self.now;
         let Some(producer) = self.producer(client) else { return };
@@ -74,7 +75,8 @@ impl World {
             if world.cluster.partition(&target)?.leader != node {
                 return Err(Code::NotLeader);
             }
-            // Without transactions, a retry may write a batch twice. The real producer is idempotent, so the simulation is stricter.
+            // Without transactions, a retry may write a batch twice. The real producer is idempotent, so the worker faces more duplicates
+            // here.
             world.append(&target, as_producer.is_transactional.then_some(as_producer), records)
         };
         self.request(client, (Api::Produce, node), serve, move |world, answer| world.take_appended(client, to, as_producer, answer));

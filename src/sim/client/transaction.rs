@@ -200,7 +200,7 @@ impl SimProducer {
 }
 
 impl World {
-    /// Sends `EndTxn` repeatedly until the coordinator answers.
+    /// Sends `EndTxn`. `take_end` sends the request again after a retriable error.
     fn send_end(&mut self, client: ClientId, is_commit: bool) {
         let Some(producer) = self.producer(client) else { return };
         let (Some(id), Some(pid)) = (producer.transactional_id.clone(), producer.pid) else { return };
@@ -245,7 +245,7 @@ impl World {
         self.notify(signal);
     }
 
-    /// Requests the next epoch, whose sequence numbers start at 0 (KIP-360, `rd_kafka_idemp_drain_epoch_bump0`).
+    /// Requests the next producer epoch, whose sequence numbers start at 0 (KIP-360, `rd_kafka_idemp_drain_epoch_bump0`).
     fn bump_epoch(&mut self, client: ClientId) {
         let Some(producer) = self.producer(client) else { return };
         let (Some(id), Some(pid), timeout) = (producer.transactional_id.clone(), producer.pid, producer.timeout) else { return };

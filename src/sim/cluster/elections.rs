@@ -5,8 +5,8 @@ use super::super::{Micros, World, micros, millis};
 use crate::record::{Offset, TopicPartition};
 
 impl World {
-    /// Makes a broker unavailable for `time`. If the outage outlasts a random failover delay, other brokers become leaders of its
-    /// partitions and coordinators of its groups and transactions.
+    /// Makes a broker unavailable for `time`. If the outage outlasts a random failover delay, the next available broker takes over
+    /// the broker's partitions, groups, and transactions.
     pub(in crate::sim) fn take_down(&mut self, node: NodeId, time: Micros) {
         self.trace("broker down", node, time / 1000);
         let until = self.now + time;
@@ -39,7 +39,7 @@ impl World {
         }
     }
 
-    /// Moves all coordinators to the next available broker.
+    /// Moves each coordinator to the next available broker after its current one.
     pub(in crate::sim) fn move_coordinators(&mut self) {
         for own in 0..self.cluster.nodes.len() {
             let at = self.cluster.transactions.moved.get(&own).copied().unwrap_or(own);
@@ -61,8 +61,8 @@ impl World {
         }
     }
 
-    /// Makes a broker the leader of a partition. If `lag` is not 0, the high watermark of the new leader is `lag` offsets too low for up to
-    /// 800 ms (KIP-207).
+    /// Makes a broker the leader of a partition. If `lag` is not 0, the high watermark of the new leader is too low by at most `lag`
+    /// offsets for up to 800 ms (KIP-207).
     pub(in crate::sim) fn elect(&mut self, of: &TopicPartition, leader: NodeId, lag: Offset) {
         let unsure = millis(self.random.between(1, 800));
         let now = self.now;

@@ -124,7 +124,7 @@ impl Group {
     }
 
     /// Writes the group to `__consumer_offsets`. The coordinator does this when members have received their assignments, when a static
-    /// member was replaced, and when the last member has left.
+    /// member was replaced, and when the last member is gone.
     pub(super) fn store(&mut self) {
         let members = self.members.values().map(|member| (member.request.clone(), member.assignment.clone())).collect();
         self.stored = StoredGroup { generation: self.generation, leader: self.leader.clone(), members };

@@ -43,7 +43,8 @@ enum Kind {
 
 struct Batch {
     base: Offset,
-    /// The last offset of the batch. Compaction does not change it, even if it removes the last record (KIP-98, `RecordBatch.lastOffset`).
+    /// The last offset of the batch. Compaction does not change that offset, even if it removes the last record (KIP-98,
+    /// `RecordBatch.lastOffset`).
     last: Offset,
     leader_epoch: i32,
     producer: Option<Producer>,
@@ -224,8 +225,8 @@ impl Log {
         self.batches.iter().find_map(first).filter(|&offset| offset < end)
     }
 
-    /// Moves the log start offset to an offset, but not past the high watermark, and deletes the batches below it (retention or
-    /// `DeleteRecords`; `UnifiedLog.maybeIncrementLogStartOffset`).
+    /// Raises the log start offset to an offset, but not past the high watermark, and deletes the batches below the log start offset
+    /// (retention or `DeleteRecords`; `UnifiedLog.maybeIncrementLogStartOffset`).
     pub(in crate::sim) fn delete_before(&mut self, offset: Offset) {
         self.start = self.start.max(offset.min(self.high_watermark));
         while self.batches.front().is_some_and(|batch| batch.last < self.start) {

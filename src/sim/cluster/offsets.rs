@@ -42,7 +42,7 @@ impl World {
     }
 
     /// Adds offsets to a transaction (`OffsetMetadataManager.commitTransactionalOffset`). The coordinator checks the generation and the
-    /// member (KIP-447), but not who owns the partitions. A request that names no generation and no member is not checked.
+    /// member (KIP-447), but not who owns the partitions. A request without a generation, member id, and instance id skips this check.
     pub(in crate::sim) fn commit_transactional(
         &mut self,
         name: &str,

@@ -85,7 +85,8 @@ impl Transactions {
 
 impl World {
     /// Assigns an id and an epoch to a producer, and fences earlier producers (`handleInitProducerId`). If an earlier producer has an open
-    /// transaction, the coordinator aborts the transaction first, and the caller must retry.
+    /// transaction, the coordinator aborts the transaction first, and returns `ConcurrentTransactions`, so the caller must retry. With
+    /// `Faults::fenced_init`, it may return `ProducerFenced` instead.
     pub(in crate::sim) fn init_producer(&mut self, id: &str, timeout: Micros, known: Option<(Pid, i16)>) -> Result<(Pid, i16), Code> {
         let is_fenced = {
             let often = self.faults.fenced_init;
@@ -154,7 +155,7 @@ impl World {
         Ok(())
     }
 
-    /// Aborts a transaction that has timed out (`abortTimedOutTransactions`). The coordinator checks every ten seconds.
+    /// Aborts a transaction if it times out (`abortTimedOutTransactions`). The coordinator checks every ten seconds.
     fn watch_transaction(&mut self, id: String, producer: (Pid, i16), began: Micros, timeout: Micros) {
         let late = self.random.below(millis(10_000));
         self.after(timeout + late, move |world| {
@@ -169,7 +170,7 @@ impl World {
     }
 
     /// Ends a transaction (`endTransaction`). The coordinator answers before the markers are written. The request does not identify the
-    /// transaction, so a late copy ends any open transaction of the same epoch (version 2 of the protocol fixes this, KIP-890).
+    /// transaction, so a late copy ends any open transaction of the same producer epoch (version 2 of the protocol fixes this, KIP-890).
     pub(in crate::sim) fn end_transaction(&mut self, id: &str, producer: (Pid, i16), is_commit: bool) -> Result<(), Code> {
         let transaction = self.cluster.transactions.of(id, producer)?;
         match (transaction.state, is_commit) {

@@ -248,8 +248,8 @@ fn records_are_copied_exactly_once_under_kills_and_faults() {
     assert_exactly_once(100..150, Faults::drawn);
 }
 
-/// Shows that the simulator reproduces the defect that KIP-890 fixes: a copier duplicates records if it keeps a producer whose last
-/// `EndTxn` may still arrive.
+/// Shows that the simulator reproduces the defect that KIP-890 fixes: a copier duplicates or loses records if it keeps a producer whose
+/// last `EndTxn` may still arrive.
 #[test]
 fn producer_in_doubt_that_is_kept_duplicates_or_loses_records() {
     let faults = Faults { late_request: 3000, late_apis: &[Api::EndTxn], late_by: Duration::from_millis(500), ..Faults::none() };

@@ -1,4 +1,4 @@
-//! Tests of the simulator itself: each rule of the simulated cluster that the worker depends on.
+//! Tests of the simulator itself: the rules of the simulated cluster that the worker depends on.
 
 mod exactly_once;
 mod groups;

@@ -49,7 +49,7 @@ impl<B: Broker> Worker<B> {
             if !is_any && self.has_begun(source, topic, all)? {
                 tracing::warn!(
                     topic = self.topics[topic].config.input,
-                    "the group has no committed offsets, but has read this topic before; partitions without a checkpoint are read from their beginning"
+                    "the group has no committed offsets for this topic, but a checkpoint or an internal topic shows that it may have read the topic before; partitions without a checkpoint are read from their beginning"
                 );
                 continue;
             }
@@ -72,7 +72,7 @@ impl<B: Broker> Worker<B> {
         (0..count).map(|partition| TopicPartition { topic: name.clone(), partition }).collect()
     }
 
-    /// Saves the current ends of partitions. The group starts at these offsets, unless this worker loses partition 0 before it commits
+    /// Remembers the current ends of partitions. The group starts at these offsets, unless this worker loses partition 0 before it commits
     /// them.
     fn find_ends(&mut self, source: &B::Consumer, partitions: &[TopicPartition], known: &[AssignedPartition]) -> Result<(), Error> {
         for partition in partitions {
@@ -86,8 +86,8 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Returns true if there is evidence that the group has read this topic before: a checkpoint, or records in a topic that only the
-    /// group's workers write. With `repartition`, the checkpoints and the changelog belong to the repartition topic.
+    /// Returns true if there is evidence that the group has read this topic before: a checkpoint, or records in an internal topic. With
+    /// `repartition`, the checkpoints and the changelog belong to the repartition topic.
     fn has_begun(&self, source: &B::Consumer, topic: TopicId, all: &[AssignedPartition]) -> Result<bool, Error> {
         let of_topic = all.iter().filter(|assigned| self.topics.configured(assigned.topic) == topic);
         let states = of_topic.flat_map(|assigned| self.topics.states_of(assigned.input()));
@@ -146,7 +146,7 @@ fn has_offset(committed: &Committed) -> bool {
     committed.offset.is_some()
 }
 
-/// Copies the offsets that the owner of partition 0 has committed since the offsets in `all` were read.
+/// Copies the offsets that were committed since the offsets in `all` were read.
 fn take_offsets(all: &mut [AssignedPartition], partitions: &[TopicPartition], committed: Vec<Committed>) {
     for (partition, committed) in partitions.iter().zip(committed) {
         // A different id belongs to an earlier topic of this name.

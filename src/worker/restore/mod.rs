@@ -1,7 +1,7 @@
 //! Restores the state of a partition at the group's committed offset from a checkpoint, the changelog, and the input.
 //!
-//! Owns the choice between these sources. A restore loads the newest checkpoint that is not past the committed offset. A rebuild applies
-//! the changelog after that checkpoint, while the workers process other partitions. If the changelog does not reach the committed offset, a
+//! Owns the choice between these sources. A restore loads the checkpoint, unless it is past the committed offset. A rebuild applies the
+//! changelog after that checkpoint, while the workers process other partitions. If the changelog does not reach the committed offset, a
 //! warm-up reads the input again without emitting. Must never start past the committed offset.
 
 mod first;
@@ -50,7 +50,7 @@ impl<B: Broker> Worker<B> {
             if let (Some(of), Some(id)) = (Note::read(&committed.metadata).id, id)
                 && of != id
             {
-                tracing::warn!(partition = %partition, committed = committed.offset, "the topic was recreated after the group committed this offset; reading it from its beginning");
+                tracing::warn!(partition = %partition, committed = committed.offset, "the topic was recreated after the group committed this offset; ignoring the offset");
                 committed = Committed::default();
             }
             let Some(topic) = self.topics.find(&partition.topic) else { continue };

@@ -19,7 +19,7 @@ pub(super) struct Resumption {
     /// The end of the warm-up. If there is no warm-up, this is the offset of the state: `start`, or less if the records in between have
     /// expired.
     pub(super) warm_until: Offset,
-    /// True if the log was truncated below the offset that the group had reached, so that the partition resumes at the end of the log.
+    /// True if the log ends below the offset that the group had reached, so that the partition resumes at the end of the log.
     pub(super) is_elsewhere: bool,
 }
 
@@ -46,7 +46,7 @@ impl<B: Broker> Worker<B> {
             };
             if is_beyond && !fault::defect("checkpoint_past_offset_used") {
                 tracing::warn!(partition = %assigned.partition, checkpoint = stored, committed = assigned.committed.offset, end = assigned.high,
-                    "the checkpoint is past the group's committed offset, which may have been reset; ignoring the checkpoint");
+                    "the checkpoint is past the group's committed offset, or belongs to an earlier topic with the same name. The offset may have been reset, or the topic recreated. Ignoring the checkpoint");
                 let rules = self.topics[rule].rules;
                 if let Some(state) = self.assignment.states.get_mut(&id) {
                     *state = state.emptied(rules);
@@ -150,7 +150,7 @@ impl<B: Broker> Worker<B> {
                 committed,
                 oldest = low,
                 records = low - committed,
-                "records expired before they were read; `records` is an upper bound, because it includes aborted records and transaction markers. Increase the topic's retention"
+                "records were deleted before they were read; `records` is an upper bound, because it includes aborted records and transaction markers. If the records expired, increase the topic's retention"
             );
         }
         let resume = committed.max(low);
@@ -179,7 +179,7 @@ impl<B: Broker> Worker<B> {
         match self.shared.config.kafka.on_truncation {
             OnTruncation::Fail => Err(Error::Truncated { partition: partition.clone(), end, read }),
             OnTruncation::Continue => {
-                tracing::error!(partition = %partition, read, end, "the log was truncated below the offset up to which the group has read; continuing at the end of the log");
+                tracing::error!(partition = %partition, read, end, "the log ends below the offset up to which the group has read, because the log was truncated or the group's offset was set past the end; continuing at the end of the log");
                 Ok(Resumption { is_elsewhere: true, ..self.warm_up(source, rule, assigned, end)? })
             }
         }
@@ -243,7 +243,7 @@ impl<B: Broker> Worker<B> {
             }
         };
         fault::point("restore.cold");
-        tracing::warn!(partition = %partition, why, "no usable checkpoint; reading {} records of the input again to restore the state. The restored state is approximate: keys that were first emitted before these records may be emitted again", resume - start);
+        tracing::warn!(partition = %partition, why, "no usable checkpoint; reading up to {} records of the input again to restore the state. The restored state is approximate: keys that were first emitted before these records may be emitted again", resume - start);
         Ok(Resumption { start, warm_until: resume, is_elsewhere: false })
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The only scope that clients may request.
 pub const SCOPE: &str = "kafka.dedup";
 
-/// The subject of all tokens, and therefore the user.
+/// The claim `sub` of all tokens, which the broker takes for the name of the user.
 pub const SUBJECT: &str = "unseen";
 
 /// A running token endpoint. It stops when this process ends.

@@ -43,7 +43,8 @@ pub enum Fault {
         entry: usize,
         killed: bool,
     },
-    /// The process stops, and its disk is replaced by the copy that the previous step of this kind made.
+    /// The process is killed, and its disk is replaced by the copy that the previous step of this kind made. The first such step only makes
+    /// a copy.
     OldDisk,
     FullDisk {
         ms: u64,
@@ -59,7 +60,7 @@ pub enum Fault {
     Outage {
         ms: u64,
     },
-    /// A partition of the input gets another leader, whose high watermark lags for a moment.
+    /// A partition of the input gets another leader, whose high watermark lags for a moment if `lag` is not 0.
     Elect {
         partition: i32,
         lag: i64,
@@ -109,7 +110,7 @@ pub enum Fault {
         killed: bool,
         ms: u64,
     },
-    /// Another producer leaves a transaction open in the changelog or the input for a while.
+    /// Another producer leaves a transaction open in the input for a while, and then aborts it.
     OpenTransaction {
         partition: i32,
         ms: u64,
@@ -134,7 +135,7 @@ pub enum Fault {
     },
     /// The transaction coordinators expire the transactional ids without an open transaction.
     ExpireTransactionalIds,
-    /// All leaders and coordinators move to other available brokers.
+    /// All leaders and coordinators move to other brokers.
     MoveAll {
         lag: i64,
     },
@@ -156,7 +157,8 @@ pub const FAILING: [&str; 9] = [
 ];
 
 impl Fault {
-    /// True if the committed offsets do not show which records the group has read so far.
+    /// True if the committed offsets do not show which records the group has read so far, or the present configuration does not show how
+    /// they were judged.
     pub const fn changes_the_input(&self) -> bool {
         matches!(
             self,

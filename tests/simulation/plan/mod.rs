@@ -117,7 +117,7 @@ impl Plan {
         self.steps.iter().any(|step| matches!(step.fault, Fault::ResetOffset { .. }))
     }
 
-    /// True if partitions may move to another process.
+    /// True if a step starts an additional process, which may get partitions.
     fn starts_others(&self) -> bool {
         self.steps.iter().any(|step| matches!(step.fault, Fault::Join | Fault::Twin { .. } | Fault::ExpireUnderWay))
     }

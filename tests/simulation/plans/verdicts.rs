@@ -53,7 +53,7 @@ fn changed_condition_applies_to_later_records() {
     check(&plan(&[STATIC, COVERS_ALL, NO_COLD_START, WHEN, EVENT_TIMES], [steps().to_vec(), vec![lost]].concat()));
 }
 
-/// The contents on, on, off, on are emitted as on, off, on, even if the worker that emits the third record has only the changelog.
+/// The contents on, on, off, on are emitted as on, off, on, even if the worker has only the changelog when it reads the last of them.
 #[test]
 fn changed_contents_are_emitted_through_kills_and_lost_disks() {
     let of = |more: &[&str]| {

@@ -35,7 +35,8 @@ impl Stage<'_> {
         let is_read = self.wait_for(self.limit, Self::is_read);
         let ended: Vec<_> = self.members.iter().map(|member| format!("{} last ended: {}", member.name, member.ended)).collect();
         assert!(is_read, "the group has not read everything; {}", ended.join("; "));
-        // A killed process may have left a transaction open. Until it times out, no consumer can read the records after it.
+        // A killed process may have left a transaction open. Until the transaction times out, no `read_committed` consumer
+        // can read the records after it.
         let is_visible = |stage: &Self| {
             let partitions = ["out", "duplicates", "dead"].iter().flat_map(|topic| (0..stage.plan.partitions).map(|of| at(topic, of)));
             partitions.filter_map(|of| stage.simulation.offsets(&of)).all(|[_, last_stable, _, end]| last_stable == end)

@@ -41,7 +41,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Waits until everything is read, then changes the condition, `emit`, or the number of entries of all processes.
+    /// Waits until everything is read, then changes the condition, `emit`, or the number of entries in the configuration.
     pub(super) fn change_after_reading(&mut self, change: Change) {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before its configuration changes");
         self.while_all_are_down(|stage| {

@@ -358,7 +358,7 @@ impl<'p> Stage<'p> {
         }
     }
 
-    /// Creates a topic without records that a pattern matches: the first one that does not exist yet.
+    /// Creates the first topic that the pattern matches and that does not exist yet. The topic has no records.
     fn make_topic(&self) {
         let count = self.plan.partitions.unsigned_abs();
         (0..9).any(|number| self.simulation.create_topic(&format!("in-{number}"), count, input_options(self.plan)));

@@ -38,7 +38,7 @@ impl<const B: usize> TableLayout<B> {
         self.buckets.saturating_mul(B as u64)
     }
 
-    /// Planned number of keys: 95 % of the slots.
+    /// Planned number of keys: 95 % of the slots, rounded down.
     pub(super) const fn capacity(self) -> u64 {
         self.slots() - self.slots().div_ceil(20)
     }
@@ -97,7 +97,7 @@ impl<const B: usize> Table<B> {
         Some(Self { layout, slot_bits: layout.slot_bits(), tag_bits: layout.tag_bits(), used: 0, buffer })
     }
 
-    /// Creates a table with empty slots, whose pages are yet to be read. They have `used` filled slots.
+    /// Creates a table whose slots are empty until its pages are read. The pages have `used` filled slots.
     pub(super) fn restored(layout: TableLayout<B>, used: u64) -> Option<Self> {
         Some(Self { used, ..Self::new(layout)? })
     }
@@ -177,8 +177,9 @@ impl<const B: usize> Table<B> {
         holds(place.buckets[0]) || holds(place.buckets[1])
     }
 
-    /// Loads the bytes that a lookup reads into the cache, by reading the first and last byte of each bucket. Returns the XOR of the
-    /// bytes, so that the compiler does not remove the reads.
+    /// Loads the cache lines that a lookup reads, by reading the first byte of the first and of the last slot of each bucket. The last slot
+    /// may extend into another cache line, which is not loaded. Returns the XOR of the bytes, so that the compiler does not remove the
+    /// reads.
     pub(super) fn glance(&self, place: Place) -> u8 {
         let bytes = self.buffer.bytes();
         let ends = |bucket| bytes[self.at(bucket * B as u64).0] ^ bytes[self.at((bucket + 1) * B as u64 - 1).0];
@@ -195,7 +196,7 @@ impl<const B: usize> Table<B> {
         self.used = self.used.saturating_sub(1);
     }
 
-    /// Inserts a key. Returns false, without any change, if there is no room.
+    /// Inserts a key. Returns false if no slot becomes free within [`KICKS`] moves. The table is then unchanged.
     pub(super) fn insert(&mut self, place: Place, tag: u64) -> bool {
         let mut carried = place.fingerprint << self.tag_bits | tag;
         if let Some(slot) = place.buckets.iter().find_map(|&bucket| self.vacant(bucket)) {

@@ -45,7 +45,7 @@ fn a_record_without_a_usable_time_is_invalid_or_has_that_of_kafka() {
     let null: [(&str, Option<&[u8]>); 1] = [("at", None)];
     let text: [(&str, Option<&[u8]>); 1] = [("at", Some(b"noon"))];
     let advice = "; to use Kafka's timestamp instead, set optional = true in `time`";
-    let form = "is not a number since 1970, or an RFC 3339 timestamp with a zone";
+    let form = "is not a time after the start of 1970, as a number or as an RFC 3339 timestamp with a zone";
     for (place, formats, value, headers, message) in [
         (at(), &json, Some(&br#"{"t":1}"#[..]), &[][..], "no event time: the record has no field `/at`".to_owned()),
         (at(), &json, Some(br#"{"at":null}"#), &[], format!("no event time: field `/at` is null{advice}")),

@@ -67,7 +67,7 @@ fn make_odd(options: &Options, record: &mut TestRecord, random: &mut SplitMix) {
     if options.has("records of time 0, or before it") {
         record.timestamp = -2 - i64::try_from(random.below(100_000_000)).unwrap_or_default();
     } else if options.has("records that are late, from the future, or without a time") {
-        // Days late, near the epoch, without a time, or years ahead of any clock.
+        // Days late, near the Unix epoch, without a time, or years ahead of any clock.
         record.timestamp = [record.timestamp - 3 * 24 * 3_600_000, 1, -1, MAX_TIMESTAMP + 1_000_000_000_000][random.below(4)];
     } else if options.has("tombstones") {
         record.value = None;
