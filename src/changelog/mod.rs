@@ -48,9 +48,10 @@ impl Origin {
 pub enum Outcome {
     /// The record has an effect. [`Applier::follow`] has applied it. After [`Applier::accept`], the caller must apply it.
     Taken,
-    /// The record was skipped. It has different key settings, has a lower epoch, ends past the bound of a topic (in a rebuild, the group's
-    /// committed offset), or contains only effects that were already applied.
+    /// The record was skipped. It has different key settings, has a lower epoch, or contains only effects that were already applied.
     Passed,
+    /// The record was skipped, because it ends past the bound of a topic (in a rebuild, the group's committed offset).
+    PastBounds,
     /// The record starts below the applied offset, because the group's offsets were reset. Earlier changelog records are void if they
     /// contain effects of input records from that start on.
     SetBack,
@@ -150,8 +151,11 @@ impl Applier {
         }
         self.epoch = record.epoch;
         let beyond = |span: &Span<'_>| self.bounds.get(span.topic).is_some_and(|&bound| span.end > bound);
-        if record.origin.keys != self.origin.keys || record.spans.iter().any(beyond) {
+        if record.origin.keys != self.origin.keys {
             return Outcome::Passed;
+        }
+        if record.spans.iter().any(beyond) {
+            return Outcome::PastBounds;
         }
         let same = self.continues(record);
         // A worker logs a commit again if it does not know whether the first attempt was written. This happens without transactions, and

@@ -256,7 +256,7 @@ impl<'w> History<'w> {
             Outcome::Taken => {}
             Outcome::Foreign => return Next::Foreign,
             Outcome::SetBack => return self.applier.cut(at, record).map_or(Next::Lost, Next::Restart),
-            Outcome::Passed | Outcome::Gap => {
+            Outcome::Passed | Outcome::PastBounds | Outcome::Gap => {
                 if record.origin.keys != self.origin.keys {
                     self.has_other_keys = true;
                     self.begins_later |= self.starts.is_empty();

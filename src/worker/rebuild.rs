@@ -264,6 +264,7 @@ fn read_all<B: Broker>(
             reported: runtime::now(),
             cut: None,
             gap: false,
+            past_bounds: None,
             group_offsets: BTreeMap::new(),
             is_lost: false,
         };
@@ -273,6 +274,8 @@ fn read_all<B: Broker>(
             return Ok(None);
         }
         let (cut, gap, group_offsets) = (follow.cut.take(), follow.gap, std::mem::take(&mut follow.group_offsets));
+        // The committed offset may be older than these records, if the partition was taken over meanwhile. A later rebuild then needs them.
+        let read_to = follow.past_bounds.filter(|_| !fault::defect("skipped_records_not_read_again")).unwrap_or(end);
         if gap {
             tracing::warn!(partition = %job.partition, "the changelog does not continue from the checkpoint; reading the missing records from the input");
             let mut state = job.load(context)?;
@@ -286,7 +289,7 @@ fn read_all<B: Broker>(
             add(&context.stats.rebuilt_keys, applier.fingerprints);
             tracing::info!(partition = %job.partition, keys = applier.fingerprints, elapsed_ms = runtime::since(job.began).as_millis(), "state rebuilt from the changelog");
             let mut state = std::mem::replace(&mut job.state, PartitionState::new(job.rules));
-            state.rebuilt(applier.offsets, end, applier.epoch);
+            state.rebuilt(applier.offsets, read_to, applier.epoch);
             return Ok(Some(state));
         };
         job.state = PartitionState::new(job.rules);
@@ -346,6 +349,8 @@ struct Follow<'a, B: Broker> {
     reported: Instant,
     cut: Option<Cut>,
     gap: bool,
+    /// The changelog offset of the first record that was skipped because it ends past the committed offset.
+    past_bounds: Option<Offset>,
     /// After a gap, the input offsets that the group had reached, from the remaining records.
     group_offsets: BTreeMap<String, Offset>,
     /// True if the store was quarantined while it held keys of the state.
@@ -387,7 +392,7 @@ impl<B: Broker> Follow<'_, B> {
         if self.job.state.is_urgent() && !applier.continues(&record) {
             // This checkpoint moves the keys of an exact store to disk, so that the rebuild does not have to hold them in memory.
             self.job.state.offsets.clone_from(&applier.offsets);
-            self.job.state.changelog.end = Some(logged.offset);
+            self.job.state.changelog.end = Some(self.past_bounds.unwrap_or(logged.offset));
             self.job.state.changelog.epoch = applier.epoch;
             let Job { state, cancellation, partition, claim, settings, .. } = &mut *self.job;
             cancellation.save(|| {
@@ -409,6 +414,10 @@ impl<B: Broker> Follow<'_, B> {
                 let _ = self.job.state.changelog.logged(self.job.state.dedup.clock(), logged.offset);
             }
             Outcome::Passed => return Ok(true),
+            Outcome::PastBounds => {
+                self.past_bounds.get_or_insert(logged.offset);
+                return Ok(true);
+            }
             Outcome::Foreign => {
                 return Err(Error::Exit(format!(
                     "{} offset {}: another consumer group or key space writes to this changelog, because its group_id and space result in the same topic name; change kafka.group_id or the name of the space in this configuration. If both have already written to the topic, delete the topic",

@@ -9,7 +9,7 @@ fn records_past_the_committed_offset_are_skipped() {
     let mut dedup = Dedup::new(window());
     let mut step = |bytes: &[u8]| applier.follow(&mut dedup, &ChangelogRecord::decode(bytes).unwrap()).unwrap();
     assert_eq!(step(&put(0, 4, 0)), Outcome::Taken);
-    assert_eq!(step(&put(4, 4, 4)), Outcome::Passed);
+    assert_eq!(step(&put(4, 4, 4)), Outcome::PastBounds);
     assert_eq!(dedup.judge(key(3), Some(5), 9).unwrap(), Verdict::Duplicate);
     assert_eq!(dedup.judge(key(4), Some(5), 9).unwrap(), Verdict::Unseen);
 }

@@ -279,7 +279,7 @@ impl<'a> PartitionApplier<'a> {
         }
         match self.applier.accept(&record) {
             Outcome::Taken => self.change(&record),
-            Outcome::Passed => Ok(()),
+            Outcome::Passed | Outcome::PastBounds => Ok(()),
             Outcome::Foreign => {
                 Err("another consumer group or key space writes to this changelog; check that kafka.group_id is the same as the worker's"
                     .to_owned())

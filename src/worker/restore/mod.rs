@@ -45,17 +45,18 @@ impl<B: Broker> Worker<B> {
             Ok(ids) => ids,
             Err(_) => self.retry_until_answered(|| source.topic_ids(&topics))?,
         };
-        for (partition, mut committed) in partitions.iter().zip(committed) {
+        for (partition, committed) in partitions.iter().zip(committed) {
             let id = ids.get(&partition.topic).map(String::as_str).filter(|_| !fault::defect("topic_ids_ignored"));
-            if let (Some(of), Some(id)) = (Note::read(&committed.metadata).id, id)
-                && of != id
-            {
-                tracing::warn!(partition = %partition, committed = committed.offset, "the topic was recreated after the group committed this offset; ignoring the offset");
-                committed = Committed::default();
-            }
             let Some(topic) = self.topics.find(&partition.topic) else { continue };
             self.check_stop();
-            let (low, high) = self.watermarks(source, partition, committed.offset, began)?;
+            let mut committed = of_topic_id(partition, id, committed);
+            let (mut low, mut high) = self.watermarks(source, partition, committed.offset, began)?;
+            if committed.offset.is_some_and(|offset| offset < low) && !fault::defect("outdated_offset_believed") {
+                // Another member may have committed more, and deleted records, since the request for the offset.
+                let now = self.retry_until_answered(|| source.committed(std::slice::from_ref(partition)))?;
+                committed = now.into_iter().next().map_or(committed, |now| of_topic_id(partition, id, now));
+                (low, high) = self.watermarks(source, partition, committed.offset, began)?;
+            }
             all.push(AssignedPartition {
                 partition: partition.clone(),
                 topic,
@@ -387,5 +388,16 @@ impl<B: Broker> Worker<B> {
     fn changelogs_of(&self, topic: &str) -> impl Iterator<Item = &str> {
         let rules = self.topics.find(topic).into_iter().flat_map(|topic| &self.topics[topic].of_input);
         rules.filter_map(|&rule| self.topics[rule].changelog.as_deref())
+    }
+}
+
+/// Returns the committed offset, unless it belongs to a topic with this name and another id.
+fn of_topic_id(partition: &TopicPartition, id: Option<&str>, committed: Committed) -> Committed {
+    match (Note::read(&committed.metadata).id, id) {
+        (Some(of), Some(id)) if of != id => {
+            tracing::warn!(partition = %partition, committed = committed.offset, "the topic was recreated after the group committed this offset; ignoring the offset");
+            Committed::default()
+        }
+        _ => committed,
     }
 }
