@@ -55,7 +55,7 @@ fn short_lived_workers_trim_the_changelog() {
             read(&setup, &input, &mut worker, count);
             if starts > 4 {
                 // By now, the window has moved past some slices of the changelog. Trimming runs in the background.
-                worker.wait_for_log("deleted expired records", LIMIT);
+                worker.wait_for_log("deleted records that are no longer needed", LIMIT);
             }
             worker.drain();
             let (first, end) = ends(&changelog);

@@ -88,3 +88,10 @@ fn lost_offsets_are_found_in_a_changelog_that_starts_after_the_checkpoint() {
 fn a_kill_after_records_expired_forgets_no_key() {
     check_kept("expired_records_not_logged", include_str!("../seeds/killed_after_expiry.txt"));
 }
+
+/// A suspended member still has the committed offset from before another member took its partition over. The other one has committed more,
+/// and has deleted records of the repartition topic that no checkpoint lacks.
+#[test]
+fn an_outdated_committed_offset_is_not_taken_for_expired_records() {
+    check_kept("outdated_offset_believed", include_str!("../seeds/outdated_offset.txt"));
+}
