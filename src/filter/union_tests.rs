@@ -48,7 +48,8 @@ proptest! {
         // The filters have room for 60 keys, so some of them chain layers.
         let (mut own, other) = (filter_with(spec, &ours), filter_with(spec, &theirs));
         if own.union(&*other).is_err() {
-            // Layers of the same depth have the same shape in both filters, so two filters with keys can always be merged.
+            // A merge of two filters with keys must not fail: both have the same spec and `adapt` is off, so layers of the same depth have
+            // the same layout.
             prop_assert!(ours.is_empty() || theirs.is_empty());
             return Ok(());
         }

@@ -78,7 +78,8 @@ fn a_directory_without_state_is_reported() {
     assert!(code == Some(1) && error.contains("the directory contains no state"), "{error}");
 }
 
-/// Queries a directory for a key. The first line of the answer is about the partition that has seen the key, if there is one.
+/// Looks up a key in a state directory. Returns the output of `unseen inspect`: an overview table, then one line with the answer for each
+/// partition.
 fn ask(stream: &Stream, key: [&str; 2]) -> String {
     let (dir, config) = (stream.setup.state_dir("a"), stream.setup.write_config("a"));
     let [user, news] = key.map(Path::new);

@@ -253,7 +253,8 @@ impl Fault {
         let ms = pick(random, &[300, conditions.transaction_ms + 1_500, conditions.session_ms + 1_500]);
         let killed = random.below(2) == 0;
         let has = |choice| conditions.options.has(choice);
-        // If the output need not be exact, it must be possible to judge the output by keys alone.
+        // True if a plan may contain faults that destroy state or offsets. Without a changelog, such a fault can cause duplicates, so the
+        // output must be checkable by keys alone. With `cold_start = "fail"`, the worker would stop.
         let is_spared = has("state.changelog = true") || conditions.options.is_judged_by_keys() && !has("cold_start = \"fail\"");
         let may_change = |change| match change {
             Change::Size => conditions.options.filter().keeps_window(),

@@ -189,7 +189,8 @@ impl Fault {
             Change::Kind => has_changelog && has("refresh = false") && plan.options.filter().keeps_window() && !has(ON_CHANGE),
             Change::Stable => has_changelog && by_keys,
             Change::Slices | Change::Window | Change::Time => has_changelog && !plan.options.rotates(),
-            // Each record is judged by the condition with which it was first read, so the order must be known.
+            // The entries and their `when`, as configured when the worker first reads a record, decide the record's verdict. So the test
+            // must know which records were read before the change.
             Change::When | Change::Rules => has_changelog && plan.options.is_ordered(),
             // All records that were read are evaluated again, with the new `emit`.
             Change::Emit => has_changelog && has(ON_CHANGE) && has("cold_start = \"rebuild\"") && !plan.options.rotates(),
