@@ -54,10 +54,10 @@ fn test_reports_failed_expectations() {
             setup.path("unseen.test.yaml").to_str().unwrap(),
             setup.path("later.yaml").to_str().unwrap(),
         ],
-        "later.yaml: tests[0].records: expected records",
+        "later.yaml: tests[0].records: required, unless `file` has the records",
     );
     let written = fs::read_to_string(report).unwrap();
-    assert!(written.contains("failures=\"1\"") && written.contains("<error message=\"tests[0].records: expected records"), "{written}");
+    assert!(written.contains("failures=\"1\"") && written.contains("<error message=\"tests[0].records: required, unless"), "{written}");
     fs::write(setup.path("unseen.test.yaml"), "tests: [{ name: n, records: [{ verdict: unseen }] }]").unwrap();
     refused(&setup, &["test"], "unseen.test.yaml: tests[0].records[0].verdict: unknown field `verdict`");
 }

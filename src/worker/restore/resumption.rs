@@ -93,7 +93,7 @@ impl<B: Broker> Worker<B> {
     /// Returns the input offset that the group had reached according to a rule's changelog, if the changelog does not continue from the
     /// rule's state. Returns `None` without exactly-once delivery.
     fn reached(&self, rule: TopicId, assigned: &AssignedPartition) -> Option<Offset> {
-        let is_atomic = self.shared.config.worker.delivery == Delivery::ExactlyOnce && !fault::defect("gap_forgets_group_offsets");
+        let is_atomic = self.shared.config.worker.delivery == Delivery::ExactlyOnce;
         let state = self.state_of(rule, assigned).filter(|_| is_atomic)?;
         state.group_offsets.get(&*assigned.topic_incarnation).copied().filter(|&reached| reached <= assigned.high)
     }
