@@ -32,8 +32,8 @@ impl Bloomier {
         Self { cells, seed: 0, check_bits, slice: 0, closed: VecDeque::new(), open: Buffer::default(), slice_keys }
     }
 
-    /// Returns the three cells of a key, one in each third, and a mask. The mask is XORed with the values of the cells, so that the result
-    /// for an absent key is random.
+    /// Returns the three cells of a key, one in each third, and a mask. For an absent key, the XOR of the mask and the values of the cells is
+    /// random.
     fn places(&self, hash: u64) -> ([usize; 3], u64) {
         let mixed = (hash ^ self.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
