@@ -52,14 +52,16 @@ pub struct RecordSpec<'t> {
     pub formats: &'t Formats,
 }
 
+#[cfg(feature = "worker")]
 impl<'t> RecordSpec<'t> {
     /// Returns the key if it is the only part of a record that is read, and keys and values are plain JSON.
-    #[cfg(feature = "worker")]
     pub(crate) fn only_key(&self) -> Option<&'t KeySpec> {
         let reads_more = self.content.is_some() || !self.when.is_empty() || self.retract.is_some() || self.time.is_some();
         (self.formats.is_plain_json() && !reads_more).then_some(self.key)
     }
+}
 
+impl RecordSpec<'_> {
     /// True if a predicate or a key is read from the value of a record with these headers.
     fn needs_value(&self, headers: &[(&str, Option<&[u8]>)]) -> bool {
         self.key.reads_value() || self.key.reads_event(headers) || self.when.iter().chain(self.retract).any(Predicate::reads_value)
