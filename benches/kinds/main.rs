@@ -7,7 +7,7 @@
 //!
 //! All kinds that keep a window do the same work: they remember the keys of a window, and forget older keys at most a quarter of a window
 //! later. Each kind is sized so that it meets the rate even when it is as full as it gets. Kinds that cannot forget are used in a ring of
-//! five generations, of which the oldest is cleared as a whole. The kinds that unseen does not offer are reference implementations, written
+//! five generations, and forgets the oldest one at once. The kinds that unseen does not offer are reference implementations, written
 //! for readability. Their times show orders of magnitude, not limits. Every run fails if a kind exceeds its rate, or if a kind that keeps a
 //! window forgets a key. Without `--bench`, the program only makes these checks, with fewer keys.
 #![expect(

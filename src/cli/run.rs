@@ -169,7 +169,7 @@ fn drain(draining: &AtomicBool) {
     draining.store(true, Ordering::Relaxed);
 }
 
-/// True if the workers could not start only because the process was told to stop.
+/// True if the workers did not start because the process received a stop signal, and for no other reason.
 fn is_stopped(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(worker::Error::Kafka(broker::Error::Stopped)))
 }

@@ -121,7 +121,7 @@ impl Query {
         self.partitions.truncate(end);
     }
 
-    /// Returns the number of keys, each of which gets one answer.
+    /// Returns the number of keys. Each key gets one answer.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.ends.len()

@@ -95,7 +95,7 @@ impl Cuckoo {
         self.copies(fingerprint).max_by_key(|copy| copy.age)
     }
 
-    /// True if the key has the maximum number of copies: eight in all layers together, or as many as its buckets in one layer have slots.
+    /// True if the key has the maximum number of copies: eight in all layers together, or one in each slot of its buckets in one layer.
     /// A further insertion then renews a copy.
     fn is_saturated(&self, fingerprint: Fingerprint) -> bool {
         let full = |layer: &Layer| {

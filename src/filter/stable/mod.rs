@@ -94,7 +94,7 @@ impl Cells {
         self.decrement_run(0, self.layout.decrements - straight);
     }
 
-    /// Decrements the nonzero cells among `count` consecutive cells, as many at a time as fit into 57 bits.
+    /// Decrements the nonzero cells among `count` consecutive cells. Handles the cells of 57 bits at a time.
     fn decrement_run(&mut self, mut first: u64, mut count: u64) {
         let bits = self.layout.cell_bits;
         // Returns a mask with the lowest bit of each of `cells` cells.
