@@ -2,7 +2,7 @@
 
 use super::drawn::number;
 use super::*;
-use crate::format::{Body, DEPTH_MAX, Format, Reference};
+use crate::format::{Body, Buffers, Container, DEPTH_MAX, Extract as _, Format, Reference, Visit};
 
 pub(super) fn schema(text: &str) -> Schema {
     Schema::new(Format::Avro, Body::Text(text.to_owned()), Vec::new())
@@ -109,6 +109,37 @@ fn decimals_have_the_scale_of_the_schema() {
     }
     // According to the specification, an invalid logical type is ignored, so this type is bytes.
     finds(r#"{"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 3}"#, &[""], b"\x02a", &[text("a")]);
+}
+
+/// Collects the texts of a record.
+struct Texts(Vec<Vec<u8>>);
+
+impl Visit for Texts {
+    fn scalar(&mut self, value: Scalar<'_>) {
+        if let Scalar::String(text) = value {
+            self.0.push(text.to_vec());
+        }
+    }
+
+    fn open(&mut self, _: Container) {}
+
+    fn name(&mut self, _: &[u8]) {}
+
+    fn close(&mut self) {}
+}
+
+#[test]
+fn visited_decimals_with_a_large_scale_have_the_size_of_their_type() {
+    let decimal = |rest| format!(r#"{{{rest}, "logicalType": "decimal", "precision": 50, "scale": 39}}"#);
+    let (fixed, sized) = (decimal(r#""type": "fixed", "name": "d", "size": 2"#), decimal(r#""type": "bytes""#));
+    let record = format!(
+        r#"{{"type": "record", "name": "r", "fields": [
+        {{"name": "fixed", "type": {fixed}}}, {{"name": "sized", "type": {sized}}}, {{"name": "last", "type": "string"}}]}}"#
+    );
+    let extractor = AvroExtractor::compile(&schema(&record), &key::<&str>(&[]).and_everything()).unwrap();
+    let mut texts = Texts(Vec::new());
+    extractor.visit(b"\x08\x09\x04de\x02z", &mut Buffers::default(), &mut texts).unwrap();
+    assert_eq!(texts.0, [&b"\x08\x09"[..], b"de", b"z"]);
 }
 
 const OF_ALL: &str = r#"{"type": "record", "name": "r", "fields": [

@@ -6,7 +6,7 @@ use super::compile::kind;
 use super::cursor::Cursor;
 use super::walk::{IDLE_MAX, scalar};
 use crate::format::{Container, DEPTH_MAX, Malformed, Scalar, Visit};
-use apache_avro::schema::{RecordSchema, Schema};
+use apache_avro::schema::{DecimalSchema, InnerDecimalSchema, RecordSchema, Schema};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
@@ -113,7 +113,12 @@ impl<'a, V: Visit> Walker<'a, '_, V> {
                 let value = match kind(schema) {
                     Ok(kind) => scalar(&mut self.cursor, &kind)?,
                     // A decimal without a fixed scale, or with a scale that is too large.
-                    Err(_) => Scalar::String(self.cursor.sized("the record ends within a decimal")?),
+                    Err(_) => Scalar::String(match schema {
+                        Schema::Decimal(DecimalSchema { inner: InnerDecimalSchema::Fixed(fixed), .. }) => {
+                            self.cursor.take(fixed.size, "the record ends within a decimal")?
+                        }
+                        _ => self.cursor.sized("the record ends within a decimal")?,
+                    }),
                 };
                 self.visitor.scalar(value);
             }
