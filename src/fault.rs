@@ -7,11 +7,11 @@
 //! functions of this module do nothing. Must never act unless the environment variable `UNSEEN_FAULT` or a simulation requests an action.
 //!
 //! `UNSEEN_FAULT=commit.flushed:3:kill` kills the process when it passes the point `commit.flushed` for the third time. Commas separate
-//! several faults. The actions are `kill` (SIGKILL), `abort`, `stop` (SIGSTOP, until SIGCONT), and `hang` (the thread waits forever). At
-//! a [`step`], a test can also request `error`, which makes the step fail.
+//! several faults. The actions are `kill` (SIGKILL), `abort`, `stop` (SIGSTOP, until SIGCONT), and `hang` (the thread waits forever). At a
+//! [`step`], a test can also request `error`, which makes the step fail.
 //!
-//! To add a point, call [`point`] or [`step`] in the code, and add the name to [`POINTS`]. A test in `tests/simulation/plans` then
-//! requires a plan that kills a process at the new point.
+//! To add a point, call [`point`] or [`step`] in the code, and add the name to [`POINTS`]. A test then fails until
+//! `tests/simulation/plans/fault_points.rs` lists the point among those at which tests kill a process.
 
 pub const POINTS: &[&str] = &[
     "connect.begin",

@@ -81,8 +81,8 @@ pub struct Record<'a> {
     pub headers: &'a [(&'a str, Option<&'a [u8]>)],
 }
 
-/// The decision about a record. If a transaction is aborted and the worker still has the partition, it usually writes the records again by
-/// the same verdicts. Records that a broker has rejected become [`Verdict::Invalid`].
+/// The decision about a record. If a transaction is aborted and the worker still has the partition, it usually writes the records again
+/// with the same verdicts. Records that a broker has rejected become [`Verdict::Invalid`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The key was not seen within the window, or its content has changed (`emit = "on_change"`). The record is emitted, unless the topic

@@ -163,7 +163,8 @@ pub fn wait<S, T>(state: &Mutex<S>, changed: &Condvar, mut look: impl FnMut(&mut
 }
 
 /// In a simulation, lets other threads run until `is_free` returns true. Must be called before a wait that the scheduler does not know
-/// about, such as for a lock, because another thread may hold the lock while it is suspended at a fault point.
+/// about, such as for a lock. Otherwise, the wait may never end, because another thread may hold the lock while it is suspended at a fault
+/// point.
 pub fn yield_until(mut is_free: impl FnMut() -> bool) {
     if let Some(scheduler) = scheduler()
         && !is_free()

@@ -1,6 +1,6 @@
 //! Traits of the clients that read, follow, and trim changelogs.
 //!
-//! Owns the decision when a changelog has been read to its end. Must never decode a record.
+//! Owns the decision that a changelog has been read to its end. Must never decode a record.
 #![allow(clippy::missing_errors_doc, reason = "each method returns the errors of librdkafka")]
 
 use super::Error;

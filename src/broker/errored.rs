@@ -38,7 +38,7 @@ impl Errored {
         .collect()
     }
 
-    /// Removes the partitions for which `of` returns true, because they were sought, assigned, or revoked.
+    /// Removes the partitions for which `of` returns true. Called after a seek, an assignment, or a revocation.
     pub(crate) fn forget(&mut self, of: impl Fn(&TopicPartition) -> bool) {
         self.0.retain(|(partition, _)| !of(partition));
     }

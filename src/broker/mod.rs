@@ -116,10 +116,10 @@ pub struct Committed {
 pub struct Batch<R> {
     /// Records, in offset order within each partition.
     pub messages: Vec<R>,
-    /// True if the position of some partition is outside its log.
+    /// True if the position of a partition is outside the partition's log.
     pub out_of_range: bool,
     /// Partitions that were read to their end, each with its end offset. The consumer has returned all records below the end. Reported only
-    /// if the configuration has shared key spaces, because their topics wait for the ends of each other's warm-ups.
+    /// if topics share key spaces, because such topics wait for each other to finish warming up.
     pub ends: Vec<(TopicPartition, Offset)>,
 }
 
@@ -169,9 +169,9 @@ pub trait Consumer {
     fn restart(&self, stopped: &[TopicPartition], all: &[(TopicPartition, Offset)]) -> Result<(), Error>;
     /// Returns the high watermark of a partition as of its last fetch, or `None` before its first fetch.
     fn end(&self, partition: &TopicPartition) -> Option<Offset>;
-    /// Returns, for each partition, the offset up to which the consumer has read, including control records. The offset is `None`
-    /// from a seek until the first record, and from a fetch error until the seek. It is always `None` if the consumer reports
-    /// [`Batch::ends`], because librdkafka counts such an event as a record.
+    /// Returns, for each partition, the offset up to which the consumer has read, including control records. The offset is `None` from a
+    /// seek until the first record, and from a fetch error until the seek. It is always `None` if the consumer reports [`Batch::ends`],
+    /// because librdkafka counts the end of a partition as a record.
     fn positions<'p>(&self, partitions: impl Iterator<Item = &'p TopicPartition>) -> Vec<Option<Offset>>;
     /// Returns the last stable offset of a partition. Waits for at most a second.
     fn last_stable_offset(&self, partition: &TopicPartition) -> Result<Offset, Error>;
@@ -320,7 +320,7 @@ pub enum ErrorCode {
     OtherRecord,
     /// The metadata of a committed offset is longer than the brokers allow.
     OffsetMetadataTooLarge,
-    /// The group coordinator cannot store the offsets of one request.
+    /// The request commits more offsets than the group coordinator can store at once.
     OffsetsTooLarge,
     /// The broker returned `UNKNOWN_SERVER_ERROR`.
     Unknown,

@@ -17,8 +17,8 @@ pub struct Note {
     pub stream_times: BTreeMap<String, Option<Timestamp>>,
     /// The id of the topic that the offset belongs to.
     pub id: Option<String>,
-    /// The changelog epoch of the owner that committed the offset. If the next owner has a checkpoint at this offset, it takes the epoch
-    /// from here, and does not have to read the changelog for it.
+    /// The changelog epoch of the owner that committed the offset. If the next owner has a checkpoint at this offset, it uses this epoch
+    /// instead of reading the changelog to find it.
     pub epoch: Option<i64>,
     /// True if `unseen seed` committed the offset. The seeded keys may be in the changelog, but checkpoints from before the seed lack them.
     pub is_seed: bool,

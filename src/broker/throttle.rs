@@ -52,7 +52,7 @@ impl Throttle {
             self.logged.retain(|_, logged| now.saturating_duration_since(logged.at) < PAUSE);
         }
         if self.logged.len() >= PROBLEMS_MAX {
-            // After this, some problems are logged once more than necessary, but none is suppressed by mistake.
+            // Clearing the map may cause a problem to be logged too early, but never suppresses a new problem.
             self.logged.clear();
         }
         self.logged.insert(problem.to_owned(), Problem { at: now, left_out: 0 });

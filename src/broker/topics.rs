@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The limit up to which consecutive changes double the time between two topic lists. A longer configured interval stays as it is.
+/// The maximum time between two topic lists after consecutive changes have doubled it. A longer configured interval is kept.
 const INTERVAL_MAX: Duration = Duration::from_secs(8 * 60);
 /// The longest time that a change of the topics waits for rebuilds to finish.
 const REBUILD_WAIT: Duration = Duration::from_secs(10 * 60);
@@ -39,7 +39,7 @@ impl Resolved {
 /// Finds the topics that a configuration names or that match its patterns. Creates missing internal topics.
 ///
 /// # Errors
-/// Fails like [`Broker::discover`], except if all problems are with topics that match a pattern, because these topics are left out. Also
+/// Fails like [`Broker::discover`]. If all problems are with topics that match a pattern, leaves these topics out instead of failing. Also
 /// fails if too many topics match the patterns.
 pub fn resolve<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool) -> Result<Resolved, Error> {
     let names = if config.patterns.is_empty() { BTreeSet::new() } else { broker.topics(config, stop)? };
@@ -99,7 +99,7 @@ pub fn refresh<B: Broker>(broker: &B, config: &Config, current: &Resolved, stop:
         if now.is_subset(&read) {
             return Ok(Refreshed::Same(left_out));
         }
-        // Usually, only topics that are not read have changed. The metadata of the topics that are read is then not requested again.
+        // Usually, only topics that are not read have changed. To save requests, check them without the matching topics that are read.
         let others: BTreeSet<_> = names.iter().filter(|name| !read.contains(name.as_str())).cloned().collect();
         let others = resolve_among(config, &others, &discover)?;
         let inputs: BTreeSet<_> = config.topics.iter().map(|topic| &topic.input).collect();
@@ -121,7 +121,7 @@ pub fn existing<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool)
     config.expand(names.iter().map(String::as_str)).map_err(Error::Fatal)
 }
 
-/// Returns the configuration of a server: with the topics that it names, and those matching topics that have a changelog.
+/// Returns the configuration of a server. It contains the topics that `config` names, and the matching topics that have a changelog.
 ///
 /// # Errors
 /// Returns an error if no broker answers, or if too many topics match its patterns.
@@ -135,7 +135,7 @@ pub fn followed<B: Broker>(broker: &B, config: &Config, stop: &dyn Fn() -> bool)
     Ok(config.only(|topic| !config.is_matched(topic) || is_logged(topic)))
 }
 
-/// Shows the topics that are left out in the status. Logs a topic unless the status already shows it with the same reason.
+/// Publishes in the status which topics are left out. Logs a topic unless the status already shows it with the same reason.
 pub fn report(stats: &Stats, left_out: Vec<LeftOut>) {
     let known = stats.left_out();
     for left_out in left_out.iter().filter(|left_out| !known.contains(left_out)) {
@@ -163,11 +163,10 @@ impl Pending {
     }
 }
 
-/// Lists the topics at an interval until the selected topics have changed, and returns the new selection. Returns `None` once `stop` is
-/// true.
+/// Lists the topics periodically until the selection changes, and returns the new selection. Returns `None` once `stop` is true.
 pub fn watch<B: Broker>(broker: &B, config: &Config, current: &Resolved, stats: &Stats, stop: &dyn Fn() -> bool) -> Option<Resolved> {
     let (base, read) = (config.topics_interval(), current.inputs());
-    // If no topic is read, a change interrupts nothing, so the interval stays short. Only the lists then show whether the brokers answer.
+    // If no topic is read, a change interrupts nothing, and only these lists show whether the brokers answer. So the interval stays short.
     let mut interval = if read.is_empty() { base } else { current.interval };
     let (mut pause, mut pending) = (interval, Pending::default());
     loop {

@@ -3,8 +3,8 @@
 //! A follower reads the committed changelogs of key spaces, rebuilds their states, and answers which keys were seen. It does not join a
 //! group and does not write anything. So it cannot affect the exactness of the group, and there may be any number of followers.
 //!
-//! Owns the rebuilt states and their age. Must never report a key as unseen without proof. The answer is unknown while a partition is
-//! loading or its worker is warming up, if this process does not follow the partition, or if the brokers have not answered for
+//! Owns the rebuilt states and their age. Must never report a key as unseen without proof. The answer is unknown in four cases: the
+//! partition is loading, its worker is warming up, this process does not follow it, or the brokers have not answered for
 //! `serve.max_staleness`.
 //!
 //! ```no_run
@@ -60,7 +60,7 @@ pub enum Error {
     /// `state.changelog` is false, or the configuration has a key space that cannot be followed. The message states what to change.
     #[error("{0}")]
     Config(String),
-    /// A Kafka client cannot be created, for example because librdkafka rejects a property, or it cannot continue.
+    /// A Kafka client cannot be created or cannot continue, for example because librdkafka rejects a property.
     #[error(transparent)]
     Kafka(#[from] broker::Error),
 }
@@ -102,7 +102,7 @@ fn without_changelog(config: &Config) -> Option<Error> {
 }
 
 impl Follower {
-    /// Starts to follow. Does not wait for brokers or for a state. Until they are available, every answer is [`Answer::Unknown`].
+    /// Starts to follow the changelogs. Does not wait for brokers or states. Until they are available, every answer is [`Answer::Unknown`].
     ///
     /// # Errors
     /// Returns an error if `state.changelog` is false, if the configuration has a key space that cannot be followed, or if librdkafka

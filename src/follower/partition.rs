@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-/// The progress of a completely read changelog, in per mille. Larger values of the progress have the meanings below.
+/// A loading progress of 100 %, in per mille. Larger values of `Partition::progress` are the constants below.
 const ALL: u32 = 1000;
 /// Progress value of a partition that cannot be followed.
 const BROKEN: u32 = ALL + 1;
@@ -23,7 +23,7 @@ const OTHER_KEYS: u32 = APPLIED + Standing::OtherKeys as u32;
 const WARMING_UP: u32 = APPLIED + Standing::WarmingUp as u32;
 const READY: u32 = APPLIED + Standing::Complete as u32;
 
-/// The status of a state, from the last record of its changelog.
+/// The status of a partition, according to the last record of its changelog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// The changelog has no record. The keys that the group has emitted are unknown.
@@ -56,8 +56,8 @@ pub(super) struct Partition {
     state: RwLock<Dedup>,
     /// The loading progress in per mille, or one of the constants above.
     progress: AtomicU32,
-    /// The start of the last request for the end of the changelog whose answer is completely applied, in milliseconds since the epoch. All
-    /// commits before this time are applied. 0 before the first such request.
+    /// The time in milliseconds since the epoch up to which all commits are applied: the start of the last end-offset request whose end has
+    /// been applied. 0 before the first such request.
     as_of: AtomicI64,
     /// The reason why the partition cannot be followed. Empty unless `progress` is `BROKEN`.
     broken: Mutex<String>,

@@ -1,7 +1,7 @@
 //! The partition of a key, if it can be computed.
 //!
-//! Owns the hashes that producers use to choose a partition. Must never guess: a lookup in the wrong partition would report
-//! a seen key as unseen.
+//! Owns the hashes that producers use to choose a partition. Must never guess: a lookup in the wrong partition would report a seen key as
+//! unseen.
 
 use crate::config::{KeySpace, Partitioner, Topic};
 use crate::key::{Fingerprint, Part};
@@ -28,7 +28,7 @@ impl Routing {
         }
     }
 
-    /// Returns the partition of a key whose record key is `record_key`, if it is known.
+    /// Returns the partition of a key, or `None` if it cannot be computed. `record_key` is the record key, if the key contains it.
     pub(super) fn partition(self, fingerprint: Fingerprint, record_key: Option<&[u8]>, partitions: u32) -> Option<u32> {
         match (self, record_key) {
             (Self::Repartitioned, _) => Some(crate::key::partition(fingerprint, partitions)),

@@ -38,8 +38,8 @@ pub struct Space {
     partitions: RwLock<Vec<Option<Arc<Partition>>>>,
     /// The length of `partitions`, for lookups without the lock.
     count: AtomicU32,
-    /// True if the number of partitions has changed since the start. Old keys may then be in another partition than
-    /// their hash selects now.
+    /// True if the number of partitions has changed since the start. An old key may then be in a different partition than the one that its
+    /// hash selects now.
     pub(super) was_resized: AtomicBool,
     /// The last result of [`Space::sized`], with its number of partitions.
     sized: Mutex<Option<(u32, Rules)>>,
@@ -138,7 +138,7 @@ impl Space {
                         query.partitions.push(self.routing.partition(fingerprint, record_key, partitions));
                     }
                 }
-                // The texts may be a key of this definition, but they have too many interpretations to look up each of them.
+                // The texts may be a key of this definition, but they have too many interpretations to look up all of them.
                 Err(error @ LookupError::Ambiguous) => {
                     query.fingerprints.truncate(before);
                     query.partitions.truncate(before);
@@ -291,8 +291,8 @@ impl Space {
         self.count.store(0, Ordering::Release);
     }
 
-    /// Adds or replaces a partition. `partitions` is the number of all partitions. `followed` is `None` if this process does not follow
-    /// the partition.
+    /// Adds or replaces a partition. `partitions` is the number of all partitions. `followed` is `None` if this process does not follow the
+    /// partition.
     pub(super) fn set(&self, followed: Option<Arc<Partition>>, partition: i32, partitions: u32) {
         let mut all = self.partitions.write().unwrap_or_else(PoisonError::into_inner);
         let count = usize::try_from(partitions).unwrap_or(0).max(all.len());
@@ -310,8 +310,8 @@ impl Space {
     /// worker's disk.
     pub(super) fn rules(&self, partitions: u32) -> Rules {
         let rules = Rules { exact: false, ..self.sized(partitions) };
-        // If slices mean the same to worker and follower, the changelog has the slice of each key, so the follower must not count keys
-        // itself.
+        // If the worker and the follower divide the window into the same slices, the changelog contains the slice of each key. The follower
+        // must then not count keys itself.
         let window = match rules.window {
             Window::Keys { slices, .. } if self.written.clock == self.origin.clock => Window::Keys { slice_keys: u64::MAX, slices },
             window => window,

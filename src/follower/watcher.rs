@@ -14,7 +14,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Stop requests between two rounds are noticed within this time.
+/// The time within which a stop request between two rounds is noticed.
 const TICK: Duration = Duration::from_millis(50);
 /// The shortest time between two log lines about failed requests.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ pub(super) fn run(config: &Config, spaces: &[Space], ends: &impl ChangelogEnds, 
     }
 }
 
-/// Asks for all partitions of all spaces once. Returns one of the errors, if there were any.
+/// Requests the watermarks of all partitions of all spaces once. Returns one of the errors, if any.
 fn round<'s>(
     spaces: &'s [Space],
     ends: &impl ChangelogEnds,
@@ -112,8 +112,8 @@ type Place = (usize, i32);
 struct Failing(VecDeque<Place>);
 
 impl Failing {
-    /// Asks for each partition once. Partitions that failed before come last. If [`FAILURES_MAX`] of them fail again, the remaining failed
-    /// partitions wait for the next round. Returns the last error.
+    /// Calls `ask` once for each partition. Partitions that failed before come last. If [`FAILURES_MAX`] of them fail again, the remaining
+    /// failed partitions wait for the next round. Returns the last error.
     fn ask_all(&mut self, places: &[Place], ask: &mut dyn FnMut(Place, Duration) -> Result<(), Error>) -> Result<(), Error> {
         let (mut result, mut failed, mut timeout) = (Ok(()), VecDeque::new(), TIMEOUT);
         self.0.retain(|place| places.contains(place));

@@ -142,8 +142,8 @@ fn router(view: CurrentView) -> Router {
         .layer(map_response(forbid_caching))
 }
 
-/// Rejects requests for other hosts if `http.listen` is a loopback address. Otherwise, a web page could read the endpoints by
-/// resolving its own host name to this address (DNS rebinding).
+/// Rejects requests for other hosts if `http.listen` is a loopback address. Otherwise, a web page could read the endpoints by resolving its
+/// own host name to this address (DNS rebinding).
 async fn require_local_host(State(view): State<View>, request: Request, next: Next) -> Response {
     if is_of_elsewhere(&request, view.config.http.listen) {
         let advice = "http.listen is a loopback address; use the host name localhost, or set http.listen to another address";

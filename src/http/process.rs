@@ -1,4 +1,4 @@
-//! Memory and CPU time of this process, and the space on its disk.
+//! Memory and CPU time of this process, and the space on the disk of its state directory.
 //!
 //! The disk must be queried on a separate thread, because a network disk may block, and the endpoints' thread also handles signals.
 

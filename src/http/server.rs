@@ -28,12 +28,13 @@ pub(crate) struct Limits {
     pub(crate) setting: &'static str,
     /// Maximum number of connections. A further connection ends the oldest one.
     pub(crate) connections: usize,
-    /// Time after which a connection ends with its current response, even if it is in use. If not set, a connection ends after one request.
+    /// Maximum age of a connection. An older connection ends after its current response, even if it is in use. If not set, a connection
+    /// ends after one request.
     pub(crate) idle: Option<Duration>,
 }
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause after a failed accept: without a free descriptor, the next accept would fail immediately.
+/// Pause after a failed accept. If no file descriptor is free, the next accept would fail immediately.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// Minimum time between two log lines about too many connections.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);

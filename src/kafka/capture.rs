@@ -122,8 +122,8 @@ impl Capture {
     /// `stop` returns `true`. Returns `true` if the capture is complete.
     ///
     /// # Errors
-    /// Returns an error if the records cannot be read, if no record arrives for `kafka.connect_timeout` and `range_exists` returns
-    /// `false`, or if `take` fails.
+    /// Returns an error if the records cannot be read, if `take` fails, or if no record arrives for `kafka.connect_timeout` and the brokers
+    /// do not confirm that the remaining records exist.
     pub fn read<E: From<Error>>(
         &mut self,
         stop: &dyn Fn() -> bool,
@@ -197,7 +197,7 @@ fn ranges(
         let (low, end) = consumer
             .fetch_watermarks(&of.topic, of.partition, CALL_TIMEOUT)
             .map_err(|error| unanswered(&format!("get the offsets of {of}"), &error))?;
-        // If all records are older than the time, `offsets_at` returned `None`: then `from` selects nothing, and `to` sets no bound.
+        // `offsets_at` returns `None` if all records are older than the time. Then `from` selects no records, and `to` sets no bound.
         let begin = wanted.begin.get(&of.partition).copied().unwrap_or(low);
         let next = from.unwrap_or(end).max(low).max(begin);
         let end = to.into_iter().chain(wanted.end.get(&of.partition).copied()).fold(end, Offset::min);

@@ -283,7 +283,7 @@ fn check(config: &Config, name: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// Descriptions of settings of an internal topic that differ from those with which unseen creates it.
+/// Descriptions of an internal topic's settings that differ from the settings that unseen gives a new topic.
 pub(super) struct WrongSettings {
     /// A setting that deletes or changes records.
     pub(super) problem: Option<String>,

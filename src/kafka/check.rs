@@ -14,8 +14,8 @@ use rdkafka::admin::{ConfigResource, OwnedResourceSpecifier, ResourceSpecifier};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Checks the cluster, and compares record times with this machine's clock. If no broker is reachable, waits and calls `report` meanwhile.
-/// If the brokers reject this client, does not wait. Also returns the configuration with the topics that match its patterns, or `None`
-/// if the topics cannot be used.
+/// If the brokers reject this client, does not wait. Also returns the configuration with the topics that match its patterns, or `None` if
+/// the topics cannot be used.
 pub fn check(config: &Config, report: &dyn Fn(&str)) -> (Checked, Option<Resolved>) {
     let mut checked = Checked::default();
     let stop = || false;

@@ -19,7 +19,7 @@ pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a produced batch in bytes: the brokers' default `max.message.bytes`, minus a margin.
 pub(super) const BATCH_BYTES: usize = 1_000_000;
 
-/// The largest `message.max.bytes` that librdkafka accepts, so that only the topic's own limit applies, which the broker enforces.
+/// The largest `message.max.bytes` that librdkafka accepts. With this value, only the topic's own limit applies, which the broker enforces.
 const RECORD_BYTES_MAX: &str = "1000000000";
 
 /// The smallest `fetch.max.bytes` that librdkafka accepts, because it must not be less than the default `message.max.bytes`.
@@ -68,9 +68,9 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
         // Topics that share a key space wait until all of them have warmed up. A warm-up may end at an offset without a record, so the
         // worker must learn that it has reached the end of a partition.
         .set("enable.partition.eof", if config.shares_spaces() { "true" } else { "false" })
-        // If topics share a key space, `range` assigns equal partition numbers, and with them the state, to the same member. Static
-        // members also need `range`. If a static member is killed between the two rounds of a cooperative rebalance, it rejoins without
-        // a rebalance, and the partitions that it had to release would have no owner until the next rebalance.
+        // If topics share a key space, `range` assigns equal partition numbers, and with them the state, to the same member. Static members
+        // also need `range`. If a static member is killed between the two rounds of a cooperative rebalance, it rejoins without a
+        // rebalance. The partitions that it had to release would then have no owner until the next rebalance.
         .set("partition.assignment.strategy", if instance.is_some() || config.shares_spaces() { "range" } else { "cooperative-sticky" });
     if let Some(instance) = instance {
         client.set("group.instance.id", format!("{instance}-{worker}"));

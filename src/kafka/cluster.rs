@@ -20,17 +20,17 @@ use std::time::{Duration, Instant};
 /// Bytes of a topic's `max.message.bytes` that are reserved for the header of a batch.
 const BATCH_OVERHEAD: usize = 512;
 
-/// If the configuration has more topics than this, one request for all topics of the cluster replaces one request per topic.
+/// The number of topics above which one request for all topics of the cluster replaces one request per topic.
 const TOPICS_MANY: usize = 20;
 
-/// Time to wait for a metadata response until a broker counts as not answering.
+/// The timeout of a metadata request, after which a broker counts as not answering.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Waits for a broker, checks the topics, creates missing internal topics, and adds missing partitions to changelogs.
 ///
 /// # Errors
-/// Returns an error if no broker answers, or all brokers reject the login, for longer than `kafka.connect_timeout`, if `stop` returns true
-/// meanwhile, or if the topics do not fit the configuration.
+/// Returns an error if no broker accepts this client within `kafka.connect_timeout`, if `stop` returns true meanwhile, or if the topics do
+/// not fit the configuration.
 pub fn discover(config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Error> {
     look(config, true, stop, &|message| tracing::warn!("{message}"))
 }
@@ -46,8 +46,7 @@ pub fn prepare(config: &Config, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) 
 /// Waits for a broker, and returns the names of all topics that this user may see.
 ///
 /// # Errors
-/// Returns an error if no broker answers, or all brokers reject the login, for longer than `kafka.connect_timeout`, or if `stop` returns
-/// true meanwhile.
+/// Returns an error if no broker accepts this client within `kafka.connect_timeout`, or if `stop` returns true meanwhile.
 pub fn topics(config: &Config, stop: &dyn Fn() -> bool) -> Result<BTreeSet<String>, Error> {
     list(config, true, stop, &|message| tracing::warn!("{message}"))
 }
@@ -64,7 +63,7 @@ pub(super) fn list(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, re
     Ok(metadata.topics().iter().map(|topic| topic.name().to_owned()).collect())
 }
 
-/// Returns an error message for each known topic that no longer exists. Leaves out topics whose state the brokers do not reveal.
+/// Returns an error message for each known topic that no longer exists. Leaves out topics if the brokers do not reveal whether they exist.
 #[must_use]
 pub fn missing(config: &Config, known: &Cluster) -> Vec<String> {
     let Ok(observer) = observe(config, &client::observer(&config.kafka)) else { return Vec::new() };

@@ -97,7 +97,7 @@ struct Outcome {
 
 struct Failure {
     reason: String,
-    /// The permission that this user lacks, if that is the reason.
+    /// The permission that this user lacks, or `None` if the reason is not a missing permission.
     permission: Option<&'static str>,
 }
 

@@ -33,7 +33,7 @@ const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 /// The payload hash of a request whose payload is not signed.
 const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 
-/// Returns the query of a presigned URL that has these additional parameters.
+/// Returns the query of a presigned URL with these additional parameters.
 pub(super) fn presign(request: &Presigned<'_>, credentials: &Credentials, parameters: &[(&str, &str)]) -> String {
     let &Presigned { host, path, service, region, payload, now, lifetime } = request;
     // AWS's format of the time: to the second, without punctuation.

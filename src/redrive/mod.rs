@@ -84,7 +84,8 @@ impl Redriven {
 /// topics and dead letters.
 ///
 /// # Errors
-/// Fails if the configuration has no dead-letter topic, a permission of the group is missing, another redrive starts, or the brokers fail.
+/// Returns an error if the configuration has no dead-letter topic, if this user lacks a permission on the group, if another redrive starts,
+/// or if the brokers fail.
 pub fn redrive(config: &Config, options: &Options, waiting: &Waiting<'_>, progress: &dyn Fn(u64, u64)) -> Result<Redriven, Error> {
     let is_selected = |topic: &&Topic| !topic.is_shadow() && (options.inputs.is_empty() || options.inputs.contains(&topic.input));
     let selected = config.topics.iter().filter(is_selected).filter_map(|topic| Some((topic, Destination::DeadLetters.name(topic)?)));
@@ -146,8 +147,8 @@ pub fn redrive(config: &Config, options: &Options, waiting: &Waiting<'_>, progre
 struct Letters {
     name: String,
     partitions: Vec<TopicPartition>,
-    /// The offset before which the redrive ends, by partition: the partition's end at the start of the redrive, or the offset of a rejected
-    /// dead letter that the redrive does not skip.
+    /// The offset at which the redrive ends, by partition. At first, this is the partition's end at the start of the redrive. If a rejected
+    /// dead letter is not skipped, this is its offset.
     ends: BTreeMap<i32, Offset>,
     /// The number of passes that failed after the maximum number of rejected dead letters was reached.
     failed: usize,
@@ -162,7 +163,7 @@ struct Redrive<'a> {
     origins: Origins,
     /// The selected kinds and their hashes.
     kinds: BTreeSet<String>,
-    /// The result of [`names`].
+    /// The kinds of dead letters that the configuration can have (see [`names`]).
     names: BTreeMap<String, String>,
     /// The partitions and offsets of rejected dead letters in the current dead-letter topic, which the next pass skips.
     rejected: BTreeSet<(i32, Offset)>,
@@ -186,8 +187,9 @@ impl<'a> Redrive<'a> {
         false
     }
 
-    /// Leaves rejected dead letters where they are. The next pass skips the first [`REJECTED_MAX`], and in the partitions of the others
-    /// ends before them. Returns false if the pass is not repeated, because too many passes have failed.
+    /// Leaves rejected dead letters where they are. The next pass skips up to [`REJECTED_MAX`] of them. In a partition with more, the pass
+    /// ends before the first dead letter that it does not skip. Returns false if the pass is not repeated, because too many passes have
+    /// failed.
     fn leave_rejected(&mut self, letters: &mut Letters, rejected: Vec<Rejected>) -> bool {
         letters.failed += usize::from(self.rejected.len() == REJECTED_MAX);
         for rejected in rejected {
@@ -272,7 +274,7 @@ impl<'a> Redrive<'a> {
             committed.clone_from(redriven);
             Ok::<(), Failure>(())
         };
-        // Kinds that are not selected, with dead letters that earlier redrives left because their targets rejected them.
+        // Kinds that are not selected, but have dead letters that their targets rejected in earlier redrives.
         let mut waiting_rejected = BTreeSet::new();
         let is_whole = capture.read(stop, report, &mut |message: &Message<'_>, left| {
             progress(total - left, total);

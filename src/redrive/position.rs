@@ -155,8 +155,8 @@ mod tests {
         redriven
     }
 
-    /// Any sequence of redrives, each of some kinds and up to some offset, redrives each dead letter once, when its kind is first selected
-    /// and its target accepts it.
+    /// Each dead letter is redriven once, when its kind is first selected and its target accepts it. This holds for any sequence of
+    /// redrives, each of some kinds and up to some offset.
     #[test]
     fn each_dead_letter_is_redriven_once_for_any_selection() {
         let log: Vec<_> = (0..7).map(|number| KINDS[number * number % 3 + usize::from(number == 5)]).collect();
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(Position::read(&Committed::default(), Some("a")), Position::default());
     }
 
-    /// Without hashes, brokers would reject the metadata of only 16 kinds whose topics have names of 250 bytes.
+    /// Without hashes, the metadata of as few as 16 kinds would be too large for brokers, if topics have names of 250 bytes.
     #[test]
     fn metadata_has_room_for_many_kinds_and_is_bounded() {
         let kind = |number: usize| (format!("{}{number}/late", "x".repeat(240)), 1_000_000);

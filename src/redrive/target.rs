@@ -107,8 +107,8 @@ pub(super) fn kind(topic: &str, reason: &str) -> String {
     format!("{topic}/{reason}")
 }
 
-/// Maps all kinds of dead letters that the configuration can have, and their hashes, to kinds with the name of the input. A kind itself may
-/// have the name of the repartition topic.
+/// Maps every kind of dead letters that the configuration can have, and its hash, to the kind with the name of the input. Dead letters may
+/// name the repartition topic instead of the input.
 pub(super) fn names(config: &Config) -> BTreeMap<String, String> {
     let topics = config.topics.iter().flat_map(|topic| named(config, topic).map(|(name, _)| (name, &topic.input)));
     let reasons = || dead_letter::verdicts().map(dead_letter::reason);

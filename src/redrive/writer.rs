@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const RECORDS_MAX: usize = 1000;
-/// A transaction is committed when its keys and values have at least this many bytes.
+/// The size of the keys and values, in bytes, at which a transaction is committed.
 const BYTES_MAX: usize = 16 << 20;
-/// A transaction is committed after the transaction timeout divided by this number.
+/// The age at which a transaction is committed is the transaction timeout divided by this number.
 const TIMEOUT_SHARE: u32 = 4;
 
 pub(super) struct Writer<'a> {
@@ -31,7 +31,7 @@ pub(super) struct Writer<'a> {
     opened: Option<Instant>,
 }
 
-/// A change of headers: removes those at these positions.
+/// A header change that removes the headers at these positions.
 struct Without(Range<usize>);
 
 impl HeaderChanges for Without {

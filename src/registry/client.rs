@@ -22,7 +22,7 @@ const REFERENCES_MAX: usize = 256;
 /// The maximum size of a schema in bytes, including its references.
 const SCHEMA_MAX: usize = 4 << 20;
 
-/// The largest schema id. Registries use Java's `int`, and their response to a larger id does not look like a response of a registry.
+/// The largest schema id. Registries use Java's `int`, and do not answer requests for larger ids in their usual format.
 const ID_MAX: u32 = i32::MAX.cast_unsigned();
 
 /// A path that every registry answers.
@@ -217,8 +217,8 @@ impl Client {
         }
     }
 
-    /// Returns true if a registry answers at this address. The response to another request may not show this, because some registries
-    /// answer requests for unsupported paths without a registry's error code.
+    /// True if a registry answers at this address. The failed request does not show this, because some registries answer requests for
+    /// unsupported paths without a registry's error code.
     fn is_registry(&self, url: &str) -> bool {
         let answer = self.get(url, TYPES).ok().filter(|(status, _)| status.is_success());
         answer.is_some_and(|(_, body)| serde_json::from_slice::<Vec<String>>(&body).is_ok())

@@ -33,7 +33,7 @@ const TURN_COMMANDS: usize = 16;
 const IDLE_BYTES: usize = 1 << 10;
 /// The timeout for sending the password, and for sending the rest of a command. Further bytes do not extend the timeout.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// The timeout for a client that does not read its answers. Each part of an answer that the client reads restarts it.
+/// The timeout for a client that does not read its answers. Each part of an answer that the client reads restarts the timeout.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 thread_local! {
@@ -49,7 +49,7 @@ struct Connection {
     /// Bytes that were read but not processed yet.
     input: Vec<u8>,
     answers: Answers,
-    /// The run time of this client's commands since other clients had a turn.
+    /// The run time of this client's commands since other clients last had a turn.
     busy: Duration,
     /// The deadline for the password. `None` while the client is authenticated.
     password_due: Option<Instant>,

@@ -56,7 +56,7 @@ const COMMANDS: [(&str, i64, [i64; 3]); 37] = [
 /// The `COMMAND` command and its subcommands.
 pub(super) fn command(command: Command<'_>, answers: &mut Answers) -> Result<(), Refusal> {
     let entry = |answers: &mut Answers, (name, arity, keys): &(&str, i64, [i64; 3])| {
-        // The format of Redis 7. After the positions follow categories, tips, key specifications, and subcommands.
+        // The format of Redis 7. The four empty arrays at the end are categories, tips, key specifications, and subcommands.
         answers.array(10);
         answers.bulk(name.as_bytes());
         answers.integer(*arity);

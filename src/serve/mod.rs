@@ -242,7 +242,7 @@ impl Server {
                 continue;
             }
             add(&self.stats.connections, 1);
-            // Otherwise, TCP may hold back the end of an answer until the client has acknowledged the bytes before.
+            // Without this option, TCP may hold back the end of an answer until the client has acknowledged the previous bytes.
             let _ = client.set_nodelay(true);
             // TCP keepalive detects clients that have disappeared.
             let _ = rustix::net::sockopt::set_socket_keepalive(&client, true);

@@ -131,7 +131,7 @@ impl Parser {
 }
 
 /// Returns the number in the line at `at` that starts with `kind`, and the position of the next line. Returns `None` unless the line is
-/// short and complete. [`line()`] then handles the other cases.
+/// short and complete. The caller then calls [`line()`].
 #[inline]
 fn short(command: &[u8], at: usize, kind: u8) -> Option<(usize, usize)> {
     match *command.get(at..)? {

@@ -64,8 +64,8 @@ impl Session {
     }
 }
 
-/// Runs a command that affects the session, by its name in capitals. Returns `None` for other commands, or an error if the client
-/// must send the password first.
+/// Runs a command that affects the session, by its name in capitals. Returns `None` for other commands, or an error if the client must send
+/// the password first.
 pub(super) fn run(
     name: &str,
     session: &mut Session,

@@ -21,11 +21,11 @@ pub(super) struct ServeStats {
     pub(super) unencrypted: AtomicU64,
     pub(super) wrong_passwords: AtomicU64,
     pub(super) commands: AtomicU64,
-    /// Writes for clients that the brokers acknowledged. `unwritten` counts the other writes. Some of them may be in the topics nevertheless.
+    /// Writes for clients that the brokers acknowledged. `unwritten` counts all other writes, some of which may be in the topics anyway.
     pub(super) written: AtomicU64,
     pub(super) unwritten: AtomicU64,
-    /// The time to run the commands of one turn, which are usually those of one read. Without the time to wait for writes, and to send
-    /// answers.
+    /// The time to run the commands of one turn, which are usually those of one read. Does not include the time to wait for writes and to
+    /// send answers.
     pub(super) answer_time: Histogram,
 }
 

@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot::Receiver;
 
-/// The longest time for which a key counts as in flight. After that, the key may still be unseen, because the worker is stopped, or the key
+/// The longest time for which a key counts as in flight. If the key is still unseen after that time, the worker may be stopped, or the key
 /// may have been retracted.
 const IN_FLIGHT_MAX: Duration = Duration::from_secs(60);
 /// The maximum number of keys in flight. If there are more, the oldest keys no longer count as in flight.
@@ -59,8 +59,8 @@ struct InFlight {
 #[derive(Debug)]
 pub(super) struct Write {
     item: Item,
-    /// The time at which this write put the key in flight. `None` if the key was already in flight, or if the write never puts its key in
-    /// flight, because it is a retraction or the key is known.
+    /// The time at which this write put the key in flight. `None` if the key was already in flight or seen, or if the write is a
+    /// retraction.
     mark: Option<Instant>,
     /// True if another write of the same key was in flight when this write started.
     pub(super) is_in_flight: bool,
@@ -101,8 +101,8 @@ impl Writer {
             return Ok(Write { item, mark: None, is_in_flight: self.lock().end(item), written });
         }
         if is_known {
-            // If another write has marked the key as in flight, the mark stays. Without the mark, a client that looked the key up before
-            // the commit, and writes the key later, would also be told that it was first.
+            // The mark of another write stays. Otherwise, a client that looked the key up before the commit, and writes the key later,
+            // would also be told that it was first.
             return Ok(Write { item, mark: None, is_in_flight: false, written: self.producer.write(record)? });
         }
         // The mark is set before the write, so that only one of two concurrent clients is told that it was first.
@@ -163,7 +163,8 @@ const NOT_MADE_OF_FIELDS: &str =
     "only keys that consist of the record key, the record value, and headers can be written, because they determine the whole record";
 
 impl Input {
-    /// Returns the first topic of a space that can be written to, or the reason why the first topic cannot be written to.
+    /// Returns the first topic of a space that can be written to. If there is none, returns the reason why the first topic cannot be
+    /// written to.
     fn of(config: &Config, space: &KeySpace<'_>, partitioner: Option<Partitioner>) -> Result<Self, String> {
         let input = |topic: &&Topic| match config.rules(&topic.input).nth(1) {
             // Another entry of the input may select the record.
@@ -213,8 +214,8 @@ impl Input {
         let found = self.topic.key.fingerprints_of_texts(texts.iter().copied(), &mut Scratch::default(), &mut fingerprints);
         found.map_err(|error| error.to_string())?;
         let fingerprint = *fingerprints.first().ok_or("no record has such a key")?;
-        // The record key for keys that do not include the record key. It differs for each key, because a compacted topic keeps only one
-        // record per record key.
+        // A stand-in for the record key, if it is not part of the key. Each key gets a different one, because a compacted topic keeps only
+        // one record per record key.
         let stand_in = format!("{:032x}", fingerprint.0).into_bytes();
         let mut record = NewRecord { topic: &self.topic.input, key: stand_in.into(), value: b"", headers: Vec::new() };
         for (part, &text) in self.topic.key.parts().iter().zip(texts) {

@@ -35,7 +35,7 @@ const WRITES: [&str; 16] = [
 /// The maximum number of items per command. The producer's queue has room for the records of ten such commands.
 const ITEMS_MAX: usize = 10_000;
 /// The maximum size of the parts of a written key, in bytes. Every topic on the path of the record accepts such a record, unless its
-/// `max.message.bytes` is far below the default of 1 MiB. If a topic rejected a record, every worker would stop.
+/// `max.message.bytes` is far below the default of 1 MiB. With `on_invalid = "fail"`, a rejected record would stop every worker.
 const ITEM_BYTES_MAX: usize = 32 << 10;
 
 /// The answer of each item's lookup, and the write in progress or the reason why nothing is written.

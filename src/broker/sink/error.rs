@@ -53,6 +53,6 @@ pub(super) fn next(error: &ClientError) -> SinkError {
             "{error}; set offset.metadata.max.bytes on the brokers to at least 256, plus 300 for each entry of an input that has several entries (the default is 4096)"
         ));
     }
-    // Without `requires_abort`, the error is a timeout, or librdkafka cannot recover from it. The outcome is then unknown.
+    // If the error does not require an abort, it is a timeout or a fatal error of librdkafka, so the outcome of the transaction is unknown.
     if error.requires_abort { SinkError::Abort(error.to_string()) } else { SinkError::Unknown(error.to_string()) }
 }

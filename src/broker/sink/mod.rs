@@ -76,7 +76,7 @@ pub struct Sink<B: Broker> {
     producer: B::Producer,
     delivery: Delivery,
     patience: Duration,
-    /// True if every record has its own batch, so that an error of the batch is an error of the record.
+    /// True if every record has its own batch. An error of a batch is then an error of its only record.
     one_record_per_batch: bool,
     batch_bytes: usize,
     group: String,
@@ -193,7 +193,8 @@ impl<B: Broker> Sink<B> {
         Ok(())
     }
 
-    /// Waits if librdkafka's queue was full. `waited` is the time since which it has been full. Fails if the record cannot be written.
+    /// Makes room if librdkafka's queue is full. `waited` is the time when the queue was first found full. Fails if the record cannot be
+    /// written.
     #[cold]
     fn make_room<H: HeaderChanges>(
         &self,
@@ -315,7 +316,7 @@ impl<B: Broker> Sink<B> {
                     .map_or(reason, |failed| format!("cannot write a record {}", message(&failed))),
             );
         }
-        // If all records have different messages, the broker named each record.
+        // If all messages differ, the broker has reported each rejected record separately.
         let words: BTreeSet<_> = refused.iter().map(|(failed, _)| &failed.reason).collect();
         let is_named = self.names_records() || refused.len() > 1 && words.len() == refused.len();
         let refused = refused.into_iter().filter_map(|(failed, invalid)| {
@@ -350,7 +351,7 @@ impl<B: Broker> Sink<B> {
 
     fn commit_transaction(&self, requests: &[&[OffsetToCommit]], group: Option<MembershipOf<B>>) -> Result<(), SinkError> {
         fault::step("commit.begin").map_err(SinkError::Abort)?;
-        // Makes librdkafka send lingering records now, while this thread waits for the offset commits.
+        // A flush makes librdkafka send lingering records now, while this thread adds the offsets to the transaction.
         let _ = self.producer.flush(LINGER_WAIT);
         let group = group.ok_or_else(|| SinkError::Abort("the consumer has left its group".to_owned()))?;
         self.send_offsets(requests, &group)?;

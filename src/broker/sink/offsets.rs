@@ -17,7 +17,7 @@ pub(super) const REQUEST_BYTES_MAX: usize = 256 << 10;
 /// The estimated size in bytes of a stored offset, without its group, topic, and metadata.
 const OFFSET_BYTES: usize = 80;
 
-/// The factor by which requests shrink when the coordinator rejects one as too large.
+/// The factor by which requests shrink when the coordinator rejects a request as too large.
 const SHRINK: usize = 8;
 
 /// Runs the fault point that follows the last write of a commit. Tests can make it fail.
@@ -47,8 +47,7 @@ impl<B: Broker> Sink<B> {
         })
     }
 
-    /// Makes the requests of the next attempt smaller, because the group coordinator rejected one that may be too large. Returns the
-    /// reaction.
+    /// Lowers the limit for the next attempt, because the group coordinator rejected a request that may be too large. Returns the reaction.
     pub(super) fn shrink_offset_requests(&self) -> SinkError {
         let limit = self.offset_request_bytes.get();
         let Some(smaller) = smaller(limit) else {

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const EVENTS: usize = 256;
 /// The longest wait for events. Stop requests and new partitions are noticed within this time.
 const WAIT: Duration = Duration::from_millis(50);
-/// The number of keys to apply while holding the write lock.
+/// The maximum number of keys to apply before the write lock is released.
 const KEYS: usize = 64;
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -125,8 +125,8 @@ impl<'a, T: ChangelogTail> Appliers<'a, T> {
         Ok(())
     }
 
-    /// True if the topic id has changed, or if no id was known before. Otherwise, a broker with outdated metadata may report too few
-    /// partitions.
+    /// True if the topic id has changed, or if no id was known before. Otherwise, the lower number of partitions may come from a broker
+    /// with outdated metadata.
     fn is_recreated(&self, space: &Space, watermarks: &Watermarks) -> bool {
         let known = self.partitions.iter().find(|partition| std::ptr::eq(partition.space, space));
         known.and_then(|partition| partition.log.as_ref()).is_none_or(|known| watermarks.log.as_ref().is_some_and(|log| log != known))
@@ -228,7 +228,7 @@ impl<'a> PartitionApplier<'a> {
     /// Drops the state. The partition is loaded again after the next watermarks show where the changelog starts.
     fn forget(&mut self) {
         self.shared.begin(self.rules);
-        // The resets will be detected again while the changelog is read.
+        // The offset resets are detected again when the changelog is read from its start.
         self.cuts.clear();
         self.reading = Reading::Reload;
     }
@@ -285,7 +285,7 @@ impl<'a> PartitionApplier<'a> {
                     .to_owned())
             }
             Outcome::SetBack => {
-                // Resets that only affect trimmed records are no longer needed.
+                // An offset reset that affects only trimmed records is no longer needed.
                 let low = self.low;
                 self.cuts.retain(|cut| cut.before > low);
                 let cut = self.applier.cut(offset, &record).filter(|_| self.cuts.len() < Cut::MAX);

@@ -18,11 +18,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Interval at which the forwarding of partitions to the record queue is renewed, because librdkafka undoes the forwarding when it stops
-/// fetching a partition. A seek also stops fetching, at some time after the call has returned.
+/// Interval at which partitions are forwarded to the record queue again, because librdkafka undoes the forwarding when it stops fetching a
+/// partition. A seek also stops fetching, but only some time after the call has returned.
 const FORWARD_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A consumer and its record queue. Fields are dropped in their order, so the consumer, which the queues belong to, must be the last.
+/// A consumer and its record queue. Fields are dropped in their order. The consumer must be the last field, because the queues belong to
+/// it.
 pub(in crate::kafka) struct Fetcher<C: ConsumerContext + 'static> {
     partitions: RefCell<Vec<Partition>>,
     forwarded: Cell<Instant>,

@@ -19,8 +19,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// only to decide when to ask for the next token.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A client that gets each new token, if it uses OAuth. Fields are dropped in their order, so the subscription, which calls the client,
-/// must be before the client.
+/// A client that gets each new token, if it uses OAuth. Fields are dropped in their order. The subscription must be before the client,
+/// because it calls the client.
 pub(in crate::kafka) struct LoggedIn<T> {
     _subscription: Option<Subscription>,
     client: T,

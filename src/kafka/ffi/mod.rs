@@ -1,5 +1,5 @@
-//! Direct calls of librdkafka: for the code that runs for every record, where rdkafka's wrappers would cost more CPU time than the Kafka
-//! client itself, and for functions that rdkafka does not wrap.
+//! Direct calls of librdkafka, for code that runs for every record, and for functions that rdkafka does not wrap. For every record,
+//! rdkafka's wrappers would cost more CPU time than the Kafka client itself.
 //!
 //! Owns the only `unsafe` code of `kafka`, behind safe interfaces. Must never decide how to handle a failure: `source` and `sink` do.
 //!

@@ -86,7 +86,7 @@ impl Timestamped {
     }
 }
 
-/// A producer. Fields are dropped in their order, so the client, which the topic handles and the queue belong to, must be the last.
+/// A producer. Fields are dropped in their order. The client must be the last field, because the topic handles and the queue belong to it.
 pub(in crate::kafka) struct Producer<C: Reports> {
     topics: RefCell<Vec<Topic>>,
     events: Queue,
@@ -157,7 +157,7 @@ impl<C: Reports> Producer<C> {
         if let Err(error) = answer {
             if error.code == RDKafkaErrorCode::UnknownPartition {
                 // The partition may be new. librdkafka stores the metadata that this request returns. Without the request, librdkafka would
-                // learn about the partition only minutes later.
+                // learn about the partition only at its next periodic refresh.
                 let _ = self.client.fetch_metadata(Some(record.topic), METADATA_TIMEOUT);
             }
             return Err(if error.is_fatal { RDKafkaErrorCode::Fatal } else { error.code });

@@ -1,4 +1,4 @@
-//! Answers are those of the worker, with any filter and after any retraction.
+//! A follower answers like the worker, with any filter and after any retraction.
 
 use super::*;
 use crate::filter::{Kind, Size};
@@ -65,8 +65,8 @@ fn follows(window: &str, (worker, confirm): (Kind, bool), follower: Option<Kind>
     }
 }
 
-/// The worker's exact store corrects the errors of its filter in memory. A follower has no exact store, so a retraction would remove other
-/// keys.
+/// The worker's exact store corrects the errors of its filter in memory. A follower has no exact store, so a retraction could remove the
+/// wrong key.
 #[test]
 fn retractions_with_confirm_need_a_separate_filter() {
     for kind in ["cuckoo", "aging"] {

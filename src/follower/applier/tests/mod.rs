@@ -97,7 +97,6 @@ fn known(live: &Live) -> Vec<bool> {
 
 const AGING: &str = "window = \"1h\"\nfilter = { capacity = 1000, false_positive_rate = 1e-9 }";
 
-/// A record with this key.
 fn record(key: &str) -> Record<'_> {
     Record { key: Some(key.as_bytes()), value: None, headers: &[] }
 }

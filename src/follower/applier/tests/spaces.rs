@@ -77,7 +77,7 @@ fn ready_partitions(space: &Space, partitions: u32) -> Vec<Arc<Partition>> {
     (0..partitions.cast_signed()).map(ready).collect()
 }
 
-/// A connection collects the keys of a pipeline in one query. If a command is rejected, it drops the command's keys.
+/// A connection collects the keys of a pipeline in one query. If a command is rejected, the connection drops that command's keys.
 #[test]
 fn keys_added_before_the_partitions_are_known_are_looked_up_in_all_of_them() {
     let config = config(&format!("{AGING}\nrepartition = true"), "");
