@@ -116,7 +116,7 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, String> {
 
 /// Serves requests until the future is dropped.
 pub async fn serve(listener: TcpListener, view: CurrentView) {
-    let limits = Limits { setting: "http.listen", connections: CONNECTIONS_MAX, idle: None };
+    let limits = Limits { setting: "http.listen", connections: CONNECTIONS_MAX, max_age: None };
     server::serve(listener, None, router(view), limits, std::future::pending()).await;
 }
 

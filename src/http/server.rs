@@ -30,7 +30,7 @@ pub(crate) struct Limits {
     pub(crate) connections: usize,
     /// Maximum age of a connection. An older connection ends after its current response, even if it is in use. If not set, a connection
     /// ends after one request.
-    pub(crate) idle: Option<Duration>,
+    pub(crate) max_age: Option<Duration>,
 }
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -91,8 +91,8 @@ impl Connections {
             oldest.abort();
         }
         let (keep, end) = channel();
-        let idle = self.limits.idle;
-        self.open.push_back((tokio::spawn(connection(stream, tls, router, idle, end)), keep));
+        let max_age = self.limits.max_age;
+        self.open.push_back((tokio::spawn(connection(stream, tls, router, max_age, end)), keep));
     }
 
     fn report(&mut self) {
@@ -117,22 +117,22 @@ impl Connections {
 }
 
 /// Serves a connection until the client closes it, or `end` is signaled.
-async fn connection(stream: TcpStream, tls: Option<Arc<Tls>>, router: Router, idle: Option<Duration>, mut end: Receiver<Infallible>) {
-    let Some(tls) = tls else { return answer(stream, router, idle, end).await };
+async fn connection(stream: TcpStream, tls: Option<Arc<Tls>>, router: Router, max_age: Option<Duration>, mut end: Receiver<Infallible>) {
+    let Some(tls) = tls else { return answer(stream, router, max_age, end).await };
     let encrypted = tokio::select! {
         encrypted = tls.accept_any(stream) => encrypted,
         _ = &mut end => return,
     };
     match encrypted {
-        Ok(stream) => answer(stream, router, idle, end).await,
+        Ok(stream) => answer(stream, router, max_age, end).await,
         Err(error) => tracing::debug!("http: TLS handshake failed: {error}"),
     }
 }
 
-/// Serves one request, or, if `idle` is set, all requests of a persistent connection until its time is over.
-async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, idle: Option<Duration>, end: Receiver<Infallible>) {
+/// Serves one request, or, if `max_age` is set, all requests of a persistent connection until its time is over.
+async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, max_age: Option<Duration>, end: Receiver<Infallible>) {
     let mut http = http1::Builder::new();
-    http.keep_alive(idle.is_some()).timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
+    http.keep_alive(max_age.is_some()).timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
     let (router, was_asked) = (TowerToHyperService::new(router), AtomicBool::new(false));
     let service = service_fn(|request: hyper::Request<Incoming>| {
         was_asked.store(true, Ordering::Relaxed);
@@ -142,14 +142,14 @@ async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, idl
     let begin = Instant::now();
     let ended = tokio::select! {
         ended = connection.as_mut() => Some(ended),
-        () = sleep_until(begin + idle.unwrap_or(REQUEST_TIMEOUT)) => None,
+        () = sleep_until(begin + max_age.unwrap_or(REQUEST_TIMEOUT)) => None,
         _ = end => None,
     };
     let ended = match ended {
         // A request in progress gets its response. A connection without a complete request is closed immediately.
         None if was_asked.load(Ordering::Relaxed) => {
             connection.as_mut().graceful_shutdown();
-            let limit = if idle.is_some() { Instant::now() } else { begin } + REQUEST_TIMEOUT;
+            let limit = if max_age.is_some() { Instant::now() } else { begin } + REQUEST_TIMEOUT;
             timeout_at(limit, connection).await.ok()
         }
         ended => ended,
@@ -177,7 +177,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::sync::Notify;
 
-    const LIMITS: Limits = Limits { setting: "test", connections: 4, idle: Some(Duration::from_secs(60)) };
+    const LIMITS: Limits = Limits { setting: "test", connections: 4, max_age: Some(Duration::from_secs(60)) };
 
     /// Serves `/fast`, and `/slow`, which notifies `begun` and then waits for `go`.
     async fn start(stop: impl Future<Output = ()> + Send + 'static) -> (SocketAddr, Arc<Notify>, Arc<Notify>, JoinHandle<()>) {

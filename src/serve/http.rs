@@ -108,7 +108,7 @@ struct SpaceStatus<'s> {
 
 /// Accepts requests until `stop`, then finishes the requests that are in progress.
 pub(super) async fn serve(listener: TcpListener, server: Arc<Server>, stop: impl Future<Output = ()>) {
-    let limits = Limits { setting: "serve.http_listen", connections: CONNECTIONS_MAX, idle: Some(Duration::from_secs(60)) };
+    let limits = Limits { setting: "serve.http_listen", connections: CONNECTIONS_MAX, max_age: Some(Duration::from_secs(60)) };
     serve_router(listener, server.tls.clone(), router(server), limits, stop).await;
 }
 
