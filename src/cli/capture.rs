@@ -97,7 +97,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let partitions = match copy(args, &config, &wanted, &interrupt, &mut output, &mut written) {
         Ok(Some(partitions)) => partitions,
         Ok(None) => bail!(interrupted(&args.output, written)),
-        // The reader closed the pipe, as `head` does. That is not an error.
+        // The reader has closed the pipe, as `head` does, which is not an error.
         Err(error) if error.chain().any(is_broken_pipe) => return Ok(()),
         Err(error) => return Err(error),
     };
@@ -219,7 +219,7 @@ impl Output {
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let name = path.file_name().with_context(|| format!("--output: {} is not a file name", path.display()))?;
         let name = format!("{}.", name.display());
-        // Temporary files are private by default; this file gets the permissions of the user's umask.
+        // Temporary files are private by default. This file gets the permissions of the user's umask.
         let file = tempfile::Builder::new().prefix(&name).suffix(".partial").permissions(Permissions::from_mode(0o666)).tempfile_in(dir);
         file.map(Self::File)
             .with_context(|| format!("--output: cannot create a file in {}; use a directory that this user can write to", dir.display()))

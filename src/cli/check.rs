@@ -110,7 +110,8 @@ fn check(args: &Args, loaded: &mut Option<Config>, checked: &mut Checked, left_o
     Ok(())
 }
 
-/// Returns a warning for each option of a topic that reads one element of a list. The verdict also applies to the other elements.
+/// Returns a warning for each option of a topic that reads one element of a list. The verdict also applies to the other elements, which the
+/// option does not read.
 fn list_elements(config: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
     for (number, topic) in config["topics"].as_array().into_iter().flatten().enumerate() {

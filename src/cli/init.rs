@@ -85,8 +85,7 @@ pub struct Args {
 /// Writes the configuration.
 ///
 /// # Errors
-/// Returns an error if no key fits the sample, the flags do not make a valid configuration, the brokers do not answer, or the file
-/// exists.
+/// Returns an error if no key fits the sample, the flags do not make a valid configuration, the brokers do not answer, or the file exists.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let is_stdout = args.output_file.as_os_str() == "-";
     ensure!(is_stdout || !args.output_file.exists(), "{} already exists; name another file with -o", args.output_file.display());

@@ -16,7 +16,7 @@ pub fn is_json() -> bool {
     IS_JSON.load(Ordering::Relaxed)
 }
 
-/// Starts logging to stderr: with format `auto`, as text on a terminal and as JSON otherwise. Spans are exported until the
+/// Starts logging to stderr. With format `auto`, log lines are text on a terminal, and JSON otherwise. Spans are exported until the
 /// returned guard is dropped.
 ///
 /// # Errors

@@ -44,7 +44,7 @@ struct Cli {
     command: Command,
 }
 
-/// Commands by purpose, as `unseen --help` lists them. All others are hidden.
+/// Commands by purpose, as `unseen --help` lists them. All other commands are hidden.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Deduplicate", &["run", "serve", "seed"]),
     ("Configure and test", &["init", "check", "test", "plan", "capture", "replay"]),
@@ -138,7 +138,7 @@ impl ConfigArgs {
         kafka::check_properties(config).map_err(|errors| self.refuse(errors.iter().map(ToString::to_string).collect()))
     }
 
-    /// Reports problems found outside the configuration as errors of the configuration file.
+    /// Converts problems that were found outside the configuration into errors of the configuration file.
     fn refuse(&self, messages: Vec<String>) -> config::Errors {
         let source = self.config.display().to_string();
         config::Errors(messages.into_iter().map(|message| config::Error { source: source.clone(), path: String::new(), message }).collect())
@@ -159,7 +159,7 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// Returns the command line. Its help lists the commands by purpose. The test of the documents also uses it.
+/// Returns the command line. Its help lists the commands by purpose. The documentation test also uses this function.
 #[must_use]
 pub fn command() -> clap::Command {
     let command = Cli::command();
@@ -183,7 +183,7 @@ fn long_version(commit: &str) -> String {
     )
 }
 
-/// Runs the command line. Prints one message for an error, and returns the exit code.
+/// Runs the command line, and returns the exit code. Prints the error if the command fails, or all errors of an invalid configuration.
 pub fn main(commit: &str) -> ExitCode {
     let matches = command().long_version(&*long_version(commit).leak()).get_matches();
     let result = match Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command {

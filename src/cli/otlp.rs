@@ -24,7 +24,7 @@ use xxhash_rust::xxh3::xxh3_128;
 /// Maximum number of queued spans. Further spans are dropped.
 const SPANS_MAX: usize = 2048;
 const BATCH_MAX: usize = 512;
-/// Interval of requests, unless a batch is full earlier.
+/// Time between requests. A full batch is sent earlier.
 const SEND_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout for connecting to the collector, and for each read and write.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -77,7 +77,8 @@ impl Drop for ExportGuard {
         self.stop.store(true, Ordering::Relaxed);
         // If the queue is full, the thread is awake already.
         let _ = self.wake.try_send(Value::Null);
-        // The thread drops its sender when it ends, which ends this wait. An unreachable collector may block the thread for longer.
+        // The thread drops its sender when it ends, which ends this wait. An unreachable collector may block the thread for longer than
+        // `SHUTDOWN_TIMEOUT`.
         let _ = self.ended.recv_timeout(SHUTDOWN_TIMEOUT);
     }
 }

@@ -162,8 +162,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     super::print(&text)
 }
 
-/// Returns the configuration file that defines the key of the sample. `UNSEEN_CONFIG` may be set for other commands, so options that
-/// contradict it take precedence.
+/// Returns the configuration file that defines the key of the sample. Ignores `UNSEEN_CONFIG` if options contradict it, because the
+/// variable may be set for other commands.
 fn config_file(args: &Args) -> Option<PathBuf> {
     let from_environment = || std::env::var_os("UNSEEN_CONFIG").filter(|file| !file.is_empty()).map(PathBuf::from);
     let needs_config = args.sample.is_some() && args.key.is_empty() && args.ignore.is_empty();

@@ -18,7 +18,7 @@ use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, IsTerminal, Read, 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Maximum number of values with a summary line of their own. One more line sums up all other values.
+/// Maximum number of values that get their own line in the summary. Another line sums up all other values.
 const VALUES_MAX: usize = 10;
 /// Maximum number of conflicting fields in the summary.
 const FIELDS_MAX: usize = 3;
@@ -136,7 +136,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     match result {
         Ok(()) => {}
         Err(error @ Error::Line { .. }) if !kcat.is_empty() => anyhow::bail!("{name}: {error}{kcat}"),
-        // The reader closed the pipe, as `head` does. That is not an error.
+        // The reader has closed the pipe, as `head` does, which is not an error.
         Err(Error::Write(error)) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
         Err(error @ Error::Line { .. }) => return Err(anyhow::Error::new(error).context(name)),
         Err(error) => return Err(error.into()),
@@ -205,7 +205,7 @@ fn time_warnings(summaries: &[(&Topic, Summary)], read_at: SystemTime) -> Vec<St
     timed.filter_map(warning).collect()
 }
 
-/// Returns an option of the entries of an input, if all have the same value.
+/// Returns the value of an option if all entries of an input have the same value.
 fn common<'t, T: PartialEq>(rules: &[&'t Topic], option: impl Fn(&'t Topic) -> T) -> Option<T> {
     let mut all = rules.iter().map(|rule| option(rule));
     let first = all.next()?;
@@ -271,7 +271,8 @@ fn json(summary: &Summary, warnings: &[String]) -> Value {
     })
 }
 
-/// Returns the summary. If the entries of the input treat records of a verdict differently, the summary shows only their number.
+/// Returns the summary. If the entries of the input treat records with the same verdict differently, the summary shows only the number of
+/// these records.
 fn report(summary: &Summary, rules: &[&Topic], args: &Args, elapsed: Duration) -> String {
     let mut text = String::new();
     let mut row = |name: &str, what: String| _ = writeln!(text, "{name:<11} {what}");

@@ -169,7 +169,7 @@ fn drain(draining: &AtomicBool) {
     draining.store(true, Ordering::Relaxed);
 }
 
-/// True if the workers did not start because the process received a stop signal, and for no other reason.
+/// True if the workers did not start because the process received a stop signal.
 fn is_stopped(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(worker::Error::Kafka(broker::Error::Stopped)))
 }
@@ -260,7 +260,7 @@ fn start(
     drop(shared);
     if !config.patterns.is_empty() {
         let (config, stop, events) = (Arc::clone(config), Arc::clone(stop), events.clone());
-        // This thread may block on a broker, so the process does not wait for it when it stops.
+        // The thread may block on a broker, so nothing joins it when the process stops.
         let thread = std::thread::Builder::new().name("topics".to_owned());
         let spawned = thread.spawn(move || {
             let Some(changed) = topics::watch(&broker, &config, &resolved, &stats, &|| stop.load(Ordering::Relaxed)) else { return };
@@ -294,7 +294,7 @@ fn missing_in(topics: &BTreeSet<&str>, others: &BTreeSet<&str>) -> Vec<String> {
     others.difference(topics).map(|topic| (*topic).to_owned()).collect()
 }
 
-/// Waits for a stop request, because there is no topic to read.
+/// Waits for a stop request. Called if there is no topic to read.
 fn wait(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         runtime::sleep(WAIT_STEP);

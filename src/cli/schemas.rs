@@ -13,7 +13,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Returns the schema registry if a topic needs it.
 ///
 /// # Errors
-/// Fails if the registry's certificate or key files cannot be used.
+/// Fails if the file in `schema_registry.ca_location` cannot be used.
 pub fn registry(config: &Config) -> anyhow::Result<Option<Registry>> {
     let topics = || config.topics.iter().chain(config.patterns.iter().map(Pattern::entry));
     let needed = config.schema_registry.as_ref().filter(|_| topics().any(|topic| topic.formats.needs_registry()));
@@ -23,7 +23,7 @@ pub fn registry(config: &Config) -> anyhow::Result<Option<Registry>> {
 /// Returns a source of schemas that blocks until the registry answers, for at most `TIMEOUT`.
 ///
 /// # Errors
-/// Fails if the registry's certificate or key files cannot be used.
+/// Fails if the file in `schema_registry.ca_location` cannot be used.
 pub fn blocking(config: &Config) -> anyhow::Result<Arc<dyn Schemas>> {
     Ok(match registry(config)? {
         Some(registry) => Arc::new(registry.patient(TIMEOUT)),

@@ -122,8 +122,8 @@ fn max_keys(text: &str) -> Result<u64, String> {
 /// Writes the keys to the changelog.
 ///
 /// # Errors
-/// Fails if the configuration or the file is invalid, the brokers fail, or the group is in use. Nothing was written then, unless the
-/// message states otherwise.
+/// Fails if the configuration or the file is invalid, the brokers fail, or the group is in use. After an error, nothing has been written,
+/// unless the message states otherwise.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = topic::expand_rule(&args.config.load()?, args.topic.as_deref())?;
     args.config.check_properties(&config)?;

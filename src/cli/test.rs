@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     super::print(&format!("{count} test{} passed\n", if count == 1 { "" } else { "s" }))
 }
 
-/// Runs the tests of a file whose names contain `only`.
+/// Runs the tests in a file. If `only` is set, runs only the tests whose names contain this text.
 ///
 /// # Errors
 /// Returns a message if the file cannot be read or parsed.

@@ -13,14 +13,14 @@ pub fn expand(config: &Config, name: Option<&str>) -> anyhow::Result<Config> {
     left_out.first().map_or(Ok(config), |left_out| Err(anyhow!("{left_out}")))
 }
 
-/// Adds a topic to the configuration. `name` is either an input that matches a pattern, or the space of one of an input's entries (see
+/// Adds the named topic to the configuration if the topic matches a pattern. `name` is an input, or the space of one of its entries (see
 /// [`choose`]).
 ///
 /// # Errors
 /// Fails if the topic matches a pattern but cannot be read, or if entries of several topics have this space.
 pub fn expand_rule(config: &Config, name: Option<&str>) -> anyhow::Result<Config> {
     if name.is_some_and(|name| config.rule(name).is_ok()) {
-        // A pattern may match the name of a space, but no such topic is meant.
+        // `name` belongs to a configured entry. A pattern may match this name, too, but must not add a topic.
         return expand(config, None);
     }
     let as_input = expand(config, name);

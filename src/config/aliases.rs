@@ -9,8 +9,8 @@ use yaml_rust2::scanner::Marker;
 /// Maximum number of values in a file after its aliases are expanded.
 const VALUES_MAX: u64 = 100_000;
 
-/// Returns an error if a text has too many values after its aliases are expanded. Accepts text that is not YAML, because the parser
-/// rejects it later.
+/// Returns an error if a text has too many values after its aliases are expanded. Accepts text that is not YAML, because the parser rejects
+/// it later.
 pub(super) fn check(text: &str) -> Result<(), String> {
     let mut counter = Counter::default();
     // The count up to a syntax error is enough, because the parser stops there as well.

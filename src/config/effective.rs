@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 impl Config {
-    /// Returns the effective configuration as a tree of options: the values from the file, the environment, and the command line, and
-    /// the defaults of all other options. Secrets are hidden.
+    /// Returns the effective configuration as a tree of options: the values from the file, the environment, and the command line, and the
+    /// defaults of all other options. Secrets are hidden.
     ///
     /// # Errors
     /// Returns the errors of [`Config::load`].

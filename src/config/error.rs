@@ -30,7 +30,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// All errors of a configuration, at least one. `Display` prints one per line.
+/// All errors of a configuration, at least one. `Display` prints one error per line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Errors(pub Vec<Error>);
 
@@ -75,7 +75,7 @@ impl Diagnostics {
         }
     }
 
-    /// Adds an error about a source, for a `path` that is not the path of an option, such as the name of an unknown variable.
+    /// Adds an error for a `path` that is not the path of an option, such as the name of an unknown variable.
     pub(super) fn add_from(&mut self, source: &str, path: &str, message: impl Into<String>) {
         self.errors.push(Error { source: source.to_owned(), path: path.to_owned(), message: message.into() });
     }

@@ -15,8 +15,8 @@ pub(super) const RATE_MIN: f64 = 1e-9;
 pub struct Filter {
     /// The kind of filter, such as `aging`.
     pub kind: Kind,
-    /// Number of distinct keys of the whole topic in a window. `None` for windows by count, whose count is the capacity, and for
-    /// kinds without a capacity.
+    /// Number of distinct keys of the whole topic in a window. `None` for windows by count, whose count is the capacity, and for kinds
+    /// without a capacity.
     pub capacity: Option<u64>,
     /// Maximum share of unseen records that may be dropped wrongly, at capacity.
     pub false_positive_rate: f64,
@@ -28,8 +28,8 @@ pub struct Filter {
     pub growth: Growth,
 }
 
-/// Sizes a filter by its memory. The result is cached, because the computation takes tens of milliseconds, and every worker needs the
-/// same sizes.
+/// Sizes a filter by its memory. The result is cached, because the computation takes tens of milliseconds, and every worker needs the same
+/// sizes.
 fn sized_by_memory(kind: Kind, window: Window, demand: &Demand) -> Option<Spec> {
     static SIZED: Mutex<Vec<(Kind, u64, u64, Spec)>> = Mutex::new(Vec::new());
     let mut sized = SIZED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -43,9 +43,9 @@ fn sized_by_memory(kind: Kind, window: Window, demand: &Demand) -> Option<Spec> 
 }
 
 impl Filter {
-    /// Returns the filter of one partition, if the kind has a filter in memory. The topic's capacity is divided among `partitions`
-    /// partitions. But with a window by count, each partition has the full capacity, because all keys of a window may be in one
-    /// partition.
+    /// Returns the filter of one partition, or `None` if the kind has no filter in memory. The topic's capacity is divided among
+    /// `partitions` partitions. With a window by count, each partition has the full capacity instead, because all keys of a window may be
+    /// in one partition.
     #[must_use]
     pub fn spec(&self, window: Window, partitions: u32) -> Option<Spec> {
         let partitions = u64::from(partitions.max(1));
@@ -68,8 +68,8 @@ impl Filter {
         }
     }
 
-    /// Returns an error message if `max_memory` is less than the filters of this number of partitions need at capacity. Each partition
-    /// gets an equal share of the memory, in whole blocks. With a window by count, each partition needs the full capacity.
+    /// Returns an error message if the filters of all `partitions` partitions need more than `max_memory` at capacity. Each partition gets
+    /// an equal share of the memory, in whole blocks. With a window by count, each partition needs the full capacity.
     #[must_use]
     pub fn memory_problem(&self, window: Window, partitions: u32) -> Option<String> {
         let most = self.growth.max_bytes?;
@@ -106,8 +106,8 @@ impl Filter {
 
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Stored state is only reused if this text is the same. The pattern lists all options, so that a new option does not compile
-        // until this function handles it.
+        // Stored state is reused only if this text is the same. The pattern lists all options, so that a new option does not compile until
+        // this function handles it.
         let Self { kind, capacity: _, false_positive_rate: _, memory, confirm: _, growth: Growth { adapt: _, max_bytes: _, at_max: _ } } =
             self;
         f.write_str(kind.name())?;

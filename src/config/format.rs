@@ -84,7 +84,7 @@ pub(super) fn resolve(
     Some(Formats::new(key?, RecordFormat { encodings: encoding.0.clone(), ..value? }))
 }
 
-/// The parts whose fields a schema must have: the key and the compared content, and the event time, which is in the record value.
+/// The fields that a schema must have: those of the key and of the compared content, and the field of the event time in the record value.
 pub(super) type Wanted<'w> = (Vec<&'w KeySpec>, Option<&'w EventTime>);
 
 fn side(option: &FormatOption, wanted: &Wanted<'_>, is_key: bool, path: &str, diagnostics: &mut Diagnostics) -> Option<RecordFormat> {

@@ -1,4 +1,4 @@
-//! The topics that an entry of `[[topics]]` reads, and the placeholder `{input}` for such a topic in other names.
+//! The topics that an entry of `[[topics]]` reads, and the placeholder `{input}`, which stands for the name of such a topic in other names.
 //!
 //! An entry with several inputs means the same as one entry for each input. Must never pass a list of inputs to another module: each
 //! [`Topic`] has a single input. `pattern` finds the inputs of an entry with a pattern.
@@ -142,7 +142,7 @@ impl Topic {
     }
 }
 
-/// Returns a copy of an entry for one of its inputs, and replaces the placeholder in all names by the input.
+/// Returns a copy of an entry for one of its inputs. The input replaces the placeholder in all names.
 pub(super) fn topic(entry: &Topic, input: &str) -> Topic {
     let named = |name: &String| name.replace(PLACEHOLDER, input);
     Topic {

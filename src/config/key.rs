@@ -114,7 +114,8 @@ fn content(table: &Map<String, Value>) -> Option<Part> {
     (is_known && table["content"] == "value").then_some(Part::Content { except })
 }
 
-/// Removes a boolean from a table, and returns its value, or false if it is missing. A boolean from a variable is text.
+/// Removes a boolean from a table. Returns its value, or false if it is missing. Accepts `true` and `false` as text, because the values of
+/// variables are text.
 pub(super) fn take_switch(table: &mut Map<String, Value>, name: &str) -> Result<bool, String> {
     match table.remove(name) {
         None => Ok(false),

@@ -25,7 +25,7 @@ const FILE_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of errors that are reported for the types and names of options.
 const FAULTS_MAX: usize = 100;
 
-/// Reads all layers. Reports errors. Returns `None` if nothing is left to validate.
+/// Reads and merges all layers, and reports errors. Returns `None` if nothing is left to validate.
 pub(super) fn load(path: &Path, environment: &Environment, overrides: &[(String, String)], diagnostics: &mut Diagnostics) -> Option<Raw> {
     let mut tree = tree(path, environment, overrides, diagnostics)?;
     refuse_lists(&mut tree, diagnostics);
@@ -76,7 +76,7 @@ fn inline(text: &str) -> Option<Value> {
     Some(Value::new(Some(&FLAGS.to_owned()), value.kind))
 }
 
-/// Reads a TOML or YAML file, by its extension, without the environment and without validation.
+/// Reads a TOML or YAML file, without environment variables and without validation. The extension of the file determines the format.
 ///
 /// # Errors
 /// Returns an error message if the file cannot be read or parsed, or is larger than 1 MiB.
@@ -137,7 +137,7 @@ fn large_number(text: &str) -> Option<String> {
 fn large_number_in(path: &str, value: &DeValue<'_>) -> Option<String> {
     let is_large = match value {
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).is_err(),
-        // In TOML, `inf` is written on purpose, and is not a number that is too large.
+        // `inf` is infinite, but TOML has a literal for it, so it is not a number that is too large.
         DeValue::Float(number) => !number.as_str().contains("inf") && number.as_str().parse().is_ok_and(f64::is_infinite),
         DeValue::Array(items) => {
             return items.iter().enumerate().find_map(|(index, item)| large_number_in(&format!("{path}[{index}]"), item.get_ref()));
@@ -214,7 +214,7 @@ fn meant(name: &str) -> Option<String> {
     Some([PREFIX, &path].join(SEPARATOR)).filter(|meant| meant != name)
 }
 
-/// Joins words to the name of an option, and returns the name if this part of the schema has such an option.
+/// Joins `words` with underscores. Returns the result if it is the name of an option in this part of the schema.
 fn known(part: &str, words: &[&str]) -> Option<String> {
     static SCHEMA: LazyLock<Json> = LazyLock::new(super::schema);
     let option = words.join("_");
@@ -222,7 +222,8 @@ fn known(part: &str, words: &[&str]) -> Option<String> {
     SCHEMA.pointer(&place).map(|_| option)
 }
 
-/// True if all indexes in a path are less than 1000. Lists become as long as their largest index, so a large index would fill the memory.
+/// True if all indexes in a path are numbers below 1000. A list becomes as long as its largest index, so a large index would fill the
+/// memory.
 fn indices_are_small(path: &str) -> bool {
     path.split('[').skip(1).all(|part| {
         let index = part.split_once(']').map_or(part, |(index, _)| index);
@@ -258,8 +259,8 @@ fn to_json(path: &str, value: Value, environment: &Environment, diagnostics: &mu
                 .map(|(name, item)| {
                     let place = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
                     if lacks_space(&name, &item) {
-                        // Without this error, the null entry would be removed, and the option would keep its default: a server would
-                        // not require a password.
+                        // Without this error, the entry would be removed as null, and the option would keep its default. For example, a
+                        // server would not require a password.
                         diagnostics.add(path, "expected a space after the colon: write `name: value`");
                     }
                     (name, to_json(&place, item, environment, diagnostics))
@@ -271,13 +272,13 @@ fn to_json(path: &str, value: Value, environment: &Environment, diagnostics: &mu
     }
 }
 
-/// True for `{name:value}` in YAML, which is not an option with a value, but a single name, `name:value`, without a value.
+/// True if an entry looks like `{name:value}` in YAML. Without a space after the colon, YAML reads `name:value` as a name without a value.
 fn lacks_space(name: &str, value: &Value) -> bool {
     name.contains(':') && matches!(value.kind, ValueKind::Nil)
 }
 
-/// Flattens nested tables into names with dots: an unquoted name with dots is a nested table in TOML, in the environment, and in
-/// flags. Returns the entries of the file first, so that the other layers override them.
+/// Flattens nested tables into names with dots, because TOML, the environment, and flags split an unquoted name such as `ssl.key.location`
+/// into nested tables. Returns the entries of the file first, so that the other layers override them.
 fn flatten(table: config::Map<String, Value>) -> Vec<(String, Value)> {
     let mut entries = Vec::new();
     for (name, value) in table {
@@ -296,7 +297,8 @@ fn flatten(table: config::Map<String, Value>) -> Vec<(String, Value)> {
     entries
 }
 
-/// Reports lists where tables are expected, because Serde would accept a list with the values of the options in order.
+/// Reports lists in places where tables are expected. Serde would otherwise accept such a list, and assign its values to the options in
+/// order.
 fn refuse_lists(tree: &mut Json, diagnostics: &mut Diagnostics) {
     let topics = tree.get("topics").and_then(Json::as_array).map_or(0, Vec::len);
     let sections =

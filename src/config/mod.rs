@@ -1,8 +1,8 @@
 //! Loads the configuration, and validates it.
 //!
-//! Each layer overrides the previous layers: built-in defaults, the file (TOML or YAML), environment variables `UNSEEN__A__B`,
-//! and flags. `raw` has the options as written, and `resolve` converts them to the types of this module, which are always valid.
-//! All errors are reported at once. Each error names its source (such as the file) and the path of the option.
+//! Each layer overrides the previous layers: built-in defaults, the file (TOML or YAML), environment variables `UNSEEN__A__B`, and flags.
+//! `raw` has the options as written, and `resolve` converts them to the types of this module, which are always valid. All errors are
+//! reported at once. Each error names its source (such as the file) and the path of the option.
 //!
 //! Must never connect to a broker or touch the state directory.
 
@@ -92,8 +92,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads the file (TOML or YAML), the environment variables that begin with `UNSEEN__`, and the overrides of the command line, as
-    /// pairs of path and value. Each source overrides the previous one.
+    /// Reads the file (TOML or YAML), the environment variables that begin with `UNSEEN__`, and the overrides of the command line, as pairs
+    /// of path and value. Each source overrides the previous one.
     ///
     /// # Errors
     /// Returns [`Errors`] with all errors of the configuration.
@@ -101,7 +101,8 @@ impl Config {
         Self::load_with(path, &Self::environment(), overrides)
     }
 
-    /// Returns the environment. Replaces invalid Unicode by replacement characters, so that such text is rejected instead of ignored.
+    /// Returns the environment. Replaces invalid Unicode with replacement characters, because a variable that is silently ignored would
+    /// leave its option at the default.
     fn environment() -> Environment {
         let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect()
@@ -136,8 +137,8 @@ pub struct Kafka {
     pub bootstrap_servers: String,
     /// The consumer group, and the prefix of internal topics and transactional ids.
     pub group_id: String,
-    /// A static name of this process. The name makes the group membership static, so that a restart does not trigger a rebalance.
-    /// Without a static name, transactional ids contain the id of the state directory.
+    /// A static name of this process. The name makes the group membership static, so that a restart does not trigger a rebalance. Without a
+    /// static name, transactional ids contain the id of the state directory.
     pub instance_id: Option<String>,
     /// The start position of a partition without a committed offset.
     pub start: Start,
@@ -216,10 +217,11 @@ pub struct Worker {
 impl Delivery {
     /// Returns the default of `linger.ms`: how long the producer waits for more records of a partition before it sends them.
     ///
-    /// librdkafka sends one request per partition, and a broker processes the requests of a connection one at a time. The default is 1 ms
-    /// per partition, so that all `partitions` together cause at most a thousand requests per second. With many partitions, the default
-    /// is limited to a quarter of the commit interval (at most five requests of a partition per commit), and to 250 ms (four per second).
-    /// With few partitions, the time is short, because lingering records take memory. A commit flushes the producer instead of waiting.
+    /// librdkafka sends one request per partition, and a broker processes the requests of a connection one at a time. With a time of 1 ms
+    /// per partition, all `partitions` together cause at most a thousand requests per second. The time is at most a quarter of the commit
+    /// interval, so that a partition has at most five requests per commit. But it is always at least 5 ms, and at most 250 ms (four
+    /// requests per second). With few partitions, the time is short, because lingering records take memory. A commit flushes the producer
+    /// instead of waiting.
     #[must_use]
     pub fn linger(self, commit_interval: Duration, partitions: u32) -> Duration {
         match self {
@@ -314,8 +316,8 @@ pub struct Topic {
     pub input: String,
     /// The topic for unseen records. `None` for a shadow topic, for which the worker writes only its state.
     pub output: Option<String>,
-    /// Predicates that all hold for the records to deduplicate. Other records belong to the next rule of the input, or are emitted without
-    /// deduplication.
+    /// Predicates that select the records to deduplicate: all of them must hold. Other records belong to the next rule of the input, or are
+    /// emitted without deduplication.
     pub when: Vec<Predicate>,
     /// The name of the key space. Topics with the same key space share their seen keys.
     pub space: String,
@@ -335,7 +337,7 @@ pub struct Topic {
     pub refresh: bool,
     /// The location of the event time in a record, or `None` for Kafka's timestamp.
     pub time: Option<EventTime>,
-    /// The maximum time by which a record's time may be ahead of the local clock and still advance stream time.
+    /// The maximum time by which a record's time may be ahead of the local clock. Later record times do not advance stream time.
     pub max_future: Duration,
     /// The action for records that are older than the window, and whose keys are unseen.
     pub late: Late,
@@ -343,13 +345,13 @@ pub struct Topic {
     pub on_change: Option<KeySpec>,
     /// The action for duplicates.
     pub on_duplicate: OnDuplicate,
-    /// The action for tombstones if the key needs the value.
+    /// The action for tombstones (records with a null value), if the key needs the value.
     pub on_tombstone: OnTombstone,
     /// The action for records without a key, and for records that the output rejects.
     pub on_invalid: OnInvalid,
-    /// The location of the value by which records and duplicates are counted, if they are.
+    /// The location of the value by which records and duplicates are counted. `None` if `count_by` is not set.
     pub count_by: Option<CountBy>,
-    /// The comparison of duplicates with the records that they duplicate, if it is configured.
+    /// The comparison of duplicates with their originals. `None` if `key_conflicts` is not set.
     pub key_conflicts: Option<CompareContent>,
 }
 
@@ -416,8 +418,8 @@ impl Topic {
         now.saturating_add(i64::try_from(self.max_future.as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// True if record times decide how long a key stays seen. False for a window by count, and for a kind of filter that does not
-    /// guarantee a window.
+    /// True if record times decide how long a key stays seen. False for a window by count, and for a kind of filter that does not guarantee
+    /// a window.
     #[must_use]
     pub fn forgets_by_time(&self) -> bool {
         self.window.length_ms().is_some() && (self.filter.is_exact() || self.filter.kind.properties().keeps_window)
@@ -447,7 +449,7 @@ impl Topic {
             || self.formats.reads_headers()
     }
 
-    /// Returns the verdict for a record without a usable key, content, or time. `reason` is the reason.
+    /// Returns the verdict on a record whose key, content, or time cannot be used. `reason` states why.
     #[must_use]
     pub fn verdict_without_key(&self, reason: Reason) -> Verdict {
         match reason {
@@ -456,7 +458,7 @@ impl Topic {
         }
     }
 
-    /// Returns the dedup settings for one partition of the topic, if the topic has `partitions` partitions.
+    /// Returns the dedup settings for one of the topic's `partitions` partitions.
     #[must_use]
     pub fn rules(&self, partitions: u32) -> Rules {
         Rules {
@@ -469,7 +471,7 @@ impl Topic {
         }
     }
 
-    /// Returns [`Emit::OnChange`] if changed records of a key are emitted, or [`Emit::First`] if only the first record is.
+    /// Returns [`Emit::OnChange`] if changed records of a key are emitted, and [`Emit::First`] otherwise.
     #[must_use]
     #[inline]
     pub const fn emit(&self) -> Emit {

@@ -72,8 +72,8 @@ const CA: &str = "https.ca.location";
 const URL: &str = "sasl.oauthbearer.token.endpoint.url";
 const EXPECTED_URL: &str = "expected the URL of a token endpoint, such as \"https://idp.example/oauth2/token\", or of a token file, such as \"file:///var/run/secrets/tokens/kafka\"";
 
-/// Resolves the login with bearer tokens, if there is one. Removes the OAUTHBEARER properties from `properties`, because unseen obtains
-/// the tokens itself, and passes only the tokens to librdkafka.
+/// Resolves the login with bearer tokens, if there is one. Removes the OAUTHBEARER properties from `properties`, because unseen obtains the
+/// tokens itself, and passes only the tokens to librdkafka.
 pub(super) fn resolve(properties: &mut BTreeMap<String, String>, servers: Option<&str>, diagnostics: &mut Diagnostics) -> Option<OAuth> {
     let is_own = |name: &str| name.starts_with(PREFIX) || name.starts_with("https.ca.");
     let all = std::mem::take(properties).into_iter();
@@ -114,8 +114,8 @@ pub(super) fn resolve(properties: &mut BTreeMap<String, String>, servers: Option
     Some(OAuth { source, extensions })
 }
 
-/// Resolves the source of tokens from a URL, a client ID, a client secret, a scope, and a file of CA certificates. `names` are the
-/// names of these options.
+/// Resolves the source of tokens from a URL, a client ID, a client secret, a scope, and a file of CA certificates. `names` are the names of
+/// these options.
 fn source(values: [Option<String>; 5], names: [&str; 5], report: &mut dyn FnMut(&str, &str)) -> Option<TokenSource> {
     let [url, client_id, client_secret, scope, ca_location] = values;
     let Some(url) = url else {

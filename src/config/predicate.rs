@@ -21,7 +21,7 @@ pub(super) fn when(raw: &Value, path: &str, diagnostics: &mut Diagnostics) -> Op
             diagnostics.add(path, expected("at least one predicate", raw));
             None
         }
-        // Each predicate is parsed separately, so that an error has its path.
+        // Each predicate is parsed separately, so that an error has the path of the predicate.
         Value::Array(list) => {
             let all: Vec<_> = list.iter().enumerate().map(|(index, raw)| compiled(raw, &format!("{path}[{index}]"), diagnostics)).collect();
             all.into_iter().collect()
@@ -30,7 +30,7 @@ pub(super) fn when(raw: &Value, path: &str, diagnostics: &mut Diagnostics) -> Op
     }
 }
 
-/// Parses a predicate, or `{ header = "name" }`, which accepts a header with any value.
+/// Parses a predicate. Also accepts `{ header = "name" }`, which holds if the record has this header.
 pub(super) fn retract(value: &Value) -> Result<Predicate, String> {
     predicate(value, true)
 }
@@ -62,7 +62,7 @@ fn predicate(value: &Value, may_just_exist: bool) -> Result<Predicate, String> {
     }
 }
 
-/// Parses the location that a predicate tests, if the table has nothing else.
+/// Parses the location that a predicate tests. Returns `None` if the table has another entry, or if the location is unknown.
 fn place(table: &Map<String, Value>) -> Result<Option<Predicate>, String> {
     let entry = table.iter().next().filter(|_| table.len() == 1).and_then(|(name, value)| Some((&**name, value.as_str()?)));
     let field = |side, pointer| Predicate::field(side, pointer).map(Some).map_err(|error| error.to_string());

@@ -23,7 +23,7 @@ impl TryFrom<Value> for Properties {
     }
 }
 
-/// Properties that unseen sets itself, and what to do instead. Other values would break its guarantees.
+/// Properties that unseen sets itself, each with advice for the error message. Other values would break unseen's guarantees.
 pub(super) const OWNED: [(&str, &str); 27] = [
     ("acks", "remove it: unseen always waits for all in-sync replicas"),
     ("auto.commit.enable", "remove it: unseen commits offsets together with its outputs, every worker.commit_interval"),
@@ -56,7 +56,7 @@ pub(super) const OWNED: [(&str, &str); 27] = [
 
 const CLASSIC: &str = "remove it: unseen uses the classic protocol, and will support \"consumer\" (KIP-848) after its crash tests pass with librdkafka 2.15 or newer, which fixes errors in that protocol";
 
-/// Properties that only Kafka's Java clients have, and what to do instead.
+/// Properties that only Kafka's Java clients have, each with advice for the error message.
 const JAVA: [(&str, &str); 40] = [
     ("auto.include.jmx.reporter", NOT_NEEDED),
     ("buffer.memory", "use queue.buffering.max.kbytes"),
@@ -146,9 +146,9 @@ fn is_text(name: &str) -> bool {
 
 pub(super) const PATH: &str = "kafka.properties";
 
-/// Converts values to text for librdkafka, and rejects the properties that unseen sets itself or that only Java clients have. Renames
-/// each property to its primary name, so that no property is set twice. Otherwise, librdkafka would use the last of the two values, and
-/// their order is not defined.
+/// Converts values to text for librdkafka. Rejects the properties that unseen sets itself, and those that only Java clients have. Renames
+/// each property to its primary name, and rejects a second property with that name. Otherwise, librdkafka would use the last of the two
+/// values, and their order is not defined.
 pub(super) fn resolve(raw: &BTreeMap<String, Value>, diagnostics: &mut Diagnostics) -> BTreeMap<String, String> {
     let mut properties = BTreeMap::new();
     for (name, value) in raw {

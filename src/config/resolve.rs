@@ -19,7 +19,7 @@ pub(super) fn resolve(raw: Raw, diagnostics: &mut Diagnostics) -> Option<Config>
     let log = log(raw.log, diagnostics);
     let schema_registry = registry::resolve(raw.schema_registry, diagnostics);
     let (topics, patterns) = topics::resolve(raw.topics, diagnostics);
-    // The filters of a server can be for spaces of topics that match a pattern, so check the filters against such topics, too.
+    // `serve.filters` can name the space of a topic that matches a pattern, so check the filters against such topics, too.
     let spaces = || raw.serve.filters.keys();
     let matched = patterns.iter().flat_map(|pattern| spaces().filter_map(|space| pattern.topic_of_space(space)));
     let with_filters: Vec<_> = topics.iter().cloned().chain(matched).collect();
@@ -39,7 +39,7 @@ pub(super) fn resolve(raw: Raw, diagnostics: &mut Diagnostics) -> Option<Config>
     Some(config)
 }
 
-/// Checks the options that do not work for topics that are created later.
+/// Reports options that do not work with patterns, because matching topics can be created after the worker has started.
 fn check_patterns(config: &Config, diagnostics: &mut Diagnostics) {
     let Some(pattern) = config.patterns.first() else { return };
     let input = pattern.entry().setting("input");
@@ -57,7 +57,8 @@ fn check_patterns(config: &Config, diagnostics: &mut Diagnostics) {
     }
 }
 
-/// Checks that spaces with several topics and `emit = "on_change"` have a changelog, which restores the last content of each key.
+/// Checks that a space with several topics and `emit = "on_change"` has a changelog. Without a changelog, a restart reads the topics again
+/// in another order, and may restore older content of a key.
 fn check_changes(config: &Config, diagnostics: &mut Diagnostics) {
     for space in config.spaces().iter().filter(|space| space.topics.len() > 1 && !config.state.changelog) {
         let [first, second, ..] = space.topics[..] else { continue };
@@ -114,7 +115,7 @@ fn kafka(raw: raw::Kafka, diagnostics: &mut Diagnostics) -> Option<Kafka> {
     })
 }
 
-/// Returns an error message if an entry of a list of servers is not `host:port`. The message does not show a password.
+/// Returns an error message if a server in the list has a protocol or a user in front of its host. The message does not show a password.
 fn not_an_address(servers: &str) -> Option<String> {
     let advice = "remove the part before the host: security.protocol in kafka.properties sets the protocol";
     if servers.contains('@') {

@@ -12,7 +12,7 @@ use crate::record::{Record, TopicId, Verdict};
 /// size of the metadata.
 const RULES_MAX: usize = 8;
 
-/// The rules that come before a given rule of the same input. Records that one of them selects do not belong to the given rule.
+/// The rules of an input that come before a given rule. A record that one of these rules selects does not belong to the given rule.
 #[derive(Debug, Default)]
 pub struct EarlierRules<'t>(Vec<(&'t Topic, Reader)>);
 
@@ -80,7 +80,7 @@ impl Config {
     /// Returns the only rule of an input.
     ///
     /// # Errors
-    /// Returns an error message that lists all inputs if no topic has this input, or the spaces of its rules if it has several.
+    /// Returns an error message with all inputs if no topic has this input, or with the spaces of the rules if the input has several rules.
     pub fn only_rule(&self, input: &str) -> Result<&Topic, String> {
         let first = &self.topics[self.topic(input)?.0];
         if !self.has_several_rules(first) {
@@ -96,7 +96,7 @@ impl Config {
     /// Returns the error of [`Self::only_rule`] if no topic has this name, or if `name` is an input with several rules.
     pub fn rule(&self, name: &str) -> Result<&Topic, String> {
         let is_named = |topic: &&Topic| topic.space == name && self.has_several_rules(topic);
-        // The space of a rule may have the same name as the input, so first look for a rule of this input with such a space.
+        // `name` can be both an input and the space of one of its rules, so look for that rule first.
         let own = self.rules(name).map(|(_, topic)| topic).find(is_named);
         match own {
             None if self.rules(name).next().is_none() => self.topics.iter().find(is_named),
@@ -147,7 +147,7 @@ pub(super) fn fault(rules: &[Topic]) -> Option<String> {
     (1..rules.len()).find_map(|number| problem(number).map(|(setting, text)| format!("{}: {text}", rules[number].setting(setting))))
 }
 
-/// Returns the first problem of a rule with the `earlier` rules of its input, and the option that causes the problem.
+/// Returns the first conflict of a rule with the `earlier` rules of its input, and the option that causes the conflict.
 fn problem(topic: &Topic, earlier: &[&Topic], previous: &Topic) -> Option<(&'static str, String)> {
     let Topic { input, space, .. } = topic;
     if previous.entry == topic.entry {

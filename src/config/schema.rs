@@ -45,7 +45,7 @@ fn tidy(schema: &mut Schema) {
     }
 }
 
-/// Replaces placeholders such as `{grows}` by the kinds of filters with that property, so that descriptions need not list kinds.
+/// Replaces placeholders such as `{grows}` with the kinds of filters that have this property, so that descriptions need not list kinds.
 fn with_kinds(text: &str) -> String {
     let kinds = [
         ("{retracts}", Kind::list('`', |kind| kind.can_retract)),

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 const HIDDEN: &str = "(hidden)";
 
-/// Parts of the paths of secrets: librdkafka properties, and options of the schema registry, the servers, and the hash.
+/// Texts that mark a path as secret: parts of the names of librdkafka properties, and of options of the schema registry, the servers, and
+/// the hash.
 const SECRETS: [&str; 7] = ["password", "passphrase", "secret", "key.pem", "sasl.oauthbearer.config", "sasl.jaas.config", "siphash"];
 
 /// True if the value at a path, such as `kafka.properties.sasl.password`, is a secret.
@@ -15,8 +16,8 @@ pub(crate) fn is_secret(path: &str) -> bool {
     SECRETS.iter().any(|part| path.contains(part))
 }
 
-/// Returns an error message for text with an invalid `${...}`. `message` may show a part of the text. So if the option is a secret,
-/// another message replaces `message`, unless the whole text is a single reference, which is not itself the secret.
+/// Returns `message`, an error message for text with an invalid `${...}`. `message` may show a part of the text. If the option is a secret,
+/// returns another message instead, unless the whole text is a single reference, which does not contain the secret.
 pub(super) fn withhold(path: &str, text: &str, message: String) -> String {
     let inner = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
     if !is_secret(path) || inner.is_some_and(|inner| !inner.contains(['$', '{', '}'])) {
@@ -25,7 +26,7 @@ pub(super) fn withhold(path: &str, text: &str, message: String) -> String {
     "it has an invalid `${...}`, which is not shown because it may be part of the secret; for a dollar sign, write `$$`".to_owned()
 }
 
-/// Returns an error message for a value, which does not show the value if it is a secret.
+/// Returns `message`, or a message that does not show the value if the option is a secret.
 pub(super) fn withhold_value(path: &str, message: String) -> String {
     if !is_secret(path) {
         return message;
@@ -33,7 +34,7 @@ pub(super) fn withhold_value(path: &str, message: String) -> String {
     "expected text in quotes; the value is not shown because it may be a secret".to_owned()
 }
 
-/// Hides the secrets below a path of a tree. The path of the whole tree is empty.
+/// Hides the secrets in a tree. `path` is the path of the tree, and is empty for the whole configuration.
 pub(super) fn hide(path: &str, tree: &mut Value) {
     match tree {
         // An option that is not set has no secret to hide.

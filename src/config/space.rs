@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// A key space and its topics.
 #[derive(Clone, Debug)]
 pub struct KeySpace<'c> {
-    /// The index of the space, in the order of the first topic of each space.
+    /// The index of the space. The spaces are in the order of their first topics.
     pub id: SpaceId,
     /// The name of the space.
     pub name: &'c str,
@@ -53,7 +53,7 @@ impl Config {
         spaces.iter().find(|space| space.name == topic.space).cloned().unwrap_or_else(alone)
     }
 
-    /// True if topics share a key space. Then the partitions with the same number must be assigned to the same worker.
+    /// True if some topics share a key space. If so, one worker must own the partitions of these topics that have the same number.
     #[must_use]
     pub fn shares_spaces(&self) -> bool {
         self.spaces().iter().any(|space| space.topics.len() > 1)

@@ -185,7 +185,7 @@ fn check_loops(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
     }
 }
 
-/// Checks that topics of a space have equal settings, because they share its filters.
+/// Checks that the topics of a space have equal settings, because they share the filters of the space.
 fn check_spaces(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
     let spaces = space::group(topics.iter().map(|(_, topic)| topic));
     for (index, (_, topic)) in topics.iter().enumerate() {
@@ -220,7 +220,8 @@ fn growth_text(growth: Growth) -> String {
 
 /// Returns the settings that must be equal for all topics of a space, as text.
 fn rules(topic: &Topic) -> [(&'static str, String); 13] {
-    // The pattern lists all options, so a new option does not compile until it is decided here whether topics must agree on it.
+    // The pattern lists all options. A new option does not compile until this function handles it, and decides whether all topics of a
+    // space must have the same value.
     let Topic {
         entry: _,
         input: _,

@@ -1,7 +1,7 @@
 //! Substitutes `${VAR}` in values of the file.
 //!
-//! Variables are substituted after the file is parsed, so their values cannot change the structure of the file. References in the value
-//! of a variable are not substituted.
+//! Variables are substituted after the file is parsed, so their values cannot change the structure of the file. References in the value of
+//! a variable are not substituted.
 
 use std::collections::BTreeMap;
 

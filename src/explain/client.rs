@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// Maximum number of times that reading a changelog starts over because the changelog was trimmed meanwhile.
+/// Maximum number of times that a scan of a changelog starts over because the changelog was trimmed during the scan.
 const TRIMS_MAX: usize = 10;
 
 #[derive(Clone, Copy)]
@@ -37,10 +37,10 @@ pub(super) struct Client<'a> {
 pub(super) struct FoundRecord {
     /// The time that the window uses, or Kafka's timestamp if the record has no key.
     pub(super) time: Option<Timestamp>,
-    /// The fingerprint of the key, and true if the record retracts the key; or the reason why the record has no key.
+    /// The fingerprint of the key, and true if the record retracts the key. The error is the reason why the record has no key.
     pub(super) keyed: Result<(Fingerprint, bool), NoKey>,
-    /// The fingerprint of the key without the content that `emit = "on_change"` compares. This fingerprint selects the partition of
-    /// the repartition topic.
+    /// The fingerprint of the key without the content that `emit = "on_change"` compares. This fingerprint selects the partition of the
+    /// repartition topic.
     pub(super) key: Option<Fingerprint>,
     /// The parts of the key as text. Empty if the record has no key.
     pub(super) texts: Vec<String>,
@@ -121,7 +121,7 @@ impl<'a> Client<'a> {
         Ok(committed.into_iter().map(|Committed { offset, metadata }| (offset, Note::read(&metadata))).collect())
     }
 
-    /// Requests the committed offsets for the state with this partition number in the key space of `topic`.
+    /// Returns the inputs with their committed offsets, and the rules, of the state with this partition number in the key space of `topic`.
     pub(super) fn state(&self, topic: &'a Topic, partition: i32) -> Result<StateView<'a>, Error> {
         let config = self.config;
         let topics = config.space_of(topic).topics;
@@ -203,7 +203,7 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// Calls `take` for each record in a range of offsets that still exists.
+    /// Calls `take` for each existing record in a range of offsets.
     fn read(
         &self,
         topic: &Topic,
@@ -223,7 +223,8 @@ impl<'a> Client<'a> {
         if is_whole { Ok(()) } else { Err(kafka::Error::Stopped.into()) }
     }
 
-    /// True if an input has a record at or after an offset. Transaction markers also take offsets, so the end offset is not enough.
+    /// True if an input has a record at or after an offset. Transaction markers also take offsets, so a comparison with the end offset is
+    /// not enough.
     pub(super) fn has_records(&self, input: &InputView<'_>, from: Offset) -> Result<bool, Error> {
         let mut has = false;
         self.read(input.topic, &input.read, from..Offset::MAX, &mut |_, _| has = true)?;

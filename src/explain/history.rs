@@ -57,7 +57,7 @@ pub(super) struct KeyState {
     /// The last insertion, unless the key was retracted since then. The key may have expired.
     pub(super) seen: Option<Seen>,
     /// True if the key was renewed although the changelog shows no insertion or renewal within the window. Either a false positive renewed
-    /// the key, or the changelog lacks an insertion or a renewal. The filter contained the key after that.
+    /// the key, or the changelog lacks an insertion or a renewal. In both cases, the filter contained the key after the renewal.
     pub(super) is_wrongly_renewed: bool,
 }
 
@@ -72,12 +72,12 @@ pub(super) enum Memory {
 }
 
 impl KeyState {
-    /// Returns the state of the key if the current slice is between the first and the second slice of `clock`. At an unknown slice of the
-    /// clock, and if the slice of the key is unknown, the key counts as within the window.
+    /// Returns the state of the key at a time when the current slice is between the two slices of `clock`. If a slice of `clock` or the
+    /// slice of the key is unknown, the key counts as within the window.
     pub(super) fn memory(&self, rules: &Rules, clock: (Option<Slice>, Option<Slice>)) -> Memory {
         let Some(seen) = &self.seen else { return Memory::Unseen };
         if !rules.is_sliced() {
-            // The filter forgets keys at random, and the changelog does not show when. So a key counts as seen once it was inserted.
+            // The filter forgets keys at random, and the changelog does not show when. So a key that was inserted counts as seen.
             return Memory::Seen;
         }
         let is_kept = |clock: Option<Slice>| match (seen.slice, clock) {
@@ -196,7 +196,7 @@ pub(super) struct History<'w> {
     first_slice: Option<Slice>,
     /// For each log, the first offset whose effect is in the changelog.
     pub(super) starts: BTreeMap<String, Offset>,
-    /// True if the state may have changed without being logged, before the first changelog record or between two of them.
+    /// True if changes of the state may be missing in the changelog, before its first record or between two records.
     begins_later: bool,
     /// True if some changelog records were skipped because they use another definition of the key.
     pub(super) has_other_keys: bool,
@@ -341,8 +341,8 @@ impl<'w> History<'w> {
         is_requested
     }
 
-    /// True if the changelog contains every insertion that the state can still remember at `clock`. `readings` has the group's
-    /// progress in each log of the state.
+    /// True if the changelog contains every insertion that the state can still remember at `clock`. `readings` has the group's progress in
+    /// each log of the state.
     pub(super) fn is_whole(&self, clock: Option<Slice>, readings: &BTreeMap<String, Reading>) -> bool {
         let is_first =
             |(log, &start): (&String, &Offset)| start == 0 || readings.get(log).is_some_and(|reading| reading.first == Some(start));
@@ -356,7 +356,8 @@ impl<'w> History<'w> {
         if self.low == 0 && !self.begins_later && self.starts.iter().all(is_first) && unlogged.peek().is_none() {
             return true;
         }
-        // A filter without an exact store does not log every renewal. The filter may still remember a key whose insertion was trimmed.
+        // With `refresh`, a filter without an exact store does not log every renewal, so it may still remember a key whose insertion was
+        // trimmed.
         let logs_renewals = !self.rules.refresh || self.rules.exact;
         let (Some(first), Some(clock), true) = (self.first_slice, clock, logs_renewals) else { return false };
         let oldest = clock.before(self.rules.window.slices());

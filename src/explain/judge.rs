@@ -74,10 +74,10 @@ pub(super) fn judge(
     if retractions_match(outcome, occurrences, target) { judgment } else { judgment.doubtful(OTHER_RETRACT) }
 }
 
-/// True if the commit logged the same number of retractions of the key as the current `retract` selects. For a retracted record, the number
-/// of emitted records with the key must also not exceed the number of records that `retract` does not select. If the result is false,
-/// `retract` may have been different. An exact store does not log the retraction of an unseen key, so the result may also be false although
-/// `retract` is the same.
+/// True if the commit fits the current `retract`: the number of retractions of the key in the commit is the number of the key's records
+/// that `retract` selects. For a retracted record, the commit must also not have emitted more records with the key than `retract` leaves.
+/// If the commit does not fit, `retract` may have been different when the commit was made. An exact store can also cause a mismatch,
+/// because it does not log the retraction of an unseen key.
 fn retractions_match(outcome: RecordOutcome, occurrences: &Occurrences, target: &Target) -> bool {
     let deletions = target.changes.iter().filter(|change| change.mutation == Mutation::Delete).count();
     let retracting = occurrences.all.iter().filter(|other| other.retracts).count();
@@ -104,7 +104,8 @@ fn emitted(before: Option<Before>, record: &Occurrence, target: &Target, is_whol
         (Memory::Unseen | Memory::Expiring, Some(_)) => Cause::Expired,
         (Memory::Seen, Some(_)) => Cause::Forgotten,
         _ if target.before.retractions > 0 && target.before.emissions > 0 => Cause::AfterRetraction,
-        // The changelog is complete, or the filter forgets a key within the window only at its maximum memory. So the key was unseen.
+        // Either the changelog is complete, or the filter forgets a key within the window only at its maximum memory. In both cases, the
+        // key was unseen.
         _ if is_whole || (rules.is_sliced() && !rules.retracts_by_filter()) => Cause::First,
         _ if rules.is_sliced() => {
             return Judgment::certain(VerdictName::Unseen, Cause::First)

@@ -1,5 +1,5 @@
-//! Explains the verdict on a record, or the state of a key. The source is the changelog of a group. For a record, it can also be a capture
-//! of the topic instead.
+//! Explains the verdict on a record, or the state of a key, from the changelog of a group. A record can also be explained from a capture of
+//! the topic.
 //!
 //! The state of a filter is a function of its changelog. The changelog shows which commit processed a record, whether that commit inserted
 //! the record's key, and whether an earlier commit had inserted the key. If the record was dropped as a duplicate although no commit within

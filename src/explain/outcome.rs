@@ -31,7 +31,7 @@ pub(super) struct Occurrences {
 /// The state of the key when a record was processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Before {
-    /// The key was in the state from before the commit.
+    /// No earlier record of the commit had inserted or retracted the key.
     Commit,
     /// The record with this index in the same commit had been emitted.
     Record(usize),
@@ -97,7 +97,6 @@ impl Occurrences {
     /// Returns the state of the key before a record, for a commit that emitted no record with the key. `None` if unknown.
     fn before(&self, at: usize, target: &Target) -> Option<Before> {
         if !target.changes.iter().any(|change| change.mutation == Mutation::Delete) {
-            // No retraction of this commit removed the key.
             return Some(Before::Commit);
         }
         let is_retracted = self.all[..at].iter().any(|other| other.retracts);
@@ -118,9 +117,9 @@ impl Occurrences {
         self.all.iter().all(|other| other.span == self.all[0].span)
     }
 
-    /// Returns the outcome of each record, or `None` if the order of the records does not determine the outcomes. Simulates an exact window
-    /// in which the key was seen before the commit, or unseen, or both if that is unknown. Exactly one simulation must produce the changes
-    /// in the changelog.
+    /// Returns the outcome of each record, or `None` if the order of the records does not determine the outcomes. Simulates an exact
+    /// window. If it is unknown whether the key was seen before the commit, simulates both cases. Exactly one simulation must produce the
+    /// changes in the changelog.
     fn order(&self, target: &Target, rules: &Rules) -> Option<Vec<RecordOutcome>> {
         let done = target.changes.iter().filter(|change| change.mutation != Mutation::Refresh);
         let done: Vec<_> = done.map(|change| (change.mutation, change.content)).collect();

@@ -158,7 +158,7 @@ fn invalid_or_tombstone(topic: &Topic, verdict: VerdictName, invalid: &Invalid) 
     format!("The record has no key, so {outcome}. Reason: {invalid}.")
 }
 
-/// Renders the emitted record, or the range of records that contains it.
+/// Renders the emitted record, or the ranges of records that contain it.
 fn emission(emission: &Emission) -> String {
     let ranges: Vec<_> = emission
         .inputs

@@ -27,8 +27,8 @@ pub(super) struct StateView<'c> {
 }
 
 impl<'c> StateView<'c> {
-    /// Returns the committed offset of each log, without logs that have none. Changelog records past these offsets do not count, because
-    /// they were committed after the offsets were requested, or an offset reset made them void.
+    /// Returns the committed offset of each log. Leaves out logs without a committed offset. Changelog records past these offsets do not
+    /// count, because they were committed after the offsets were requested, or because an offset reset made them void.
     pub(super) fn bounds(&self) -> BTreeMap<String, Offset> {
         self.inputs.iter().filter_map(|input| Some((input.log.clone(), input.committed?))).collect()
     }

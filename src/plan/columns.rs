@@ -1,7 +1,8 @@
 //! The fields of a recorded stream as columns: the candidates for a key.
 //!
 //! This module owns a table of hashes with a row per record, a column for each field of the first records, and one column for all other
-//! fields. It must never use more memory than its limit, regardless of the input: of a longer stream, it keeps only the start.
+//! fields. It must never use more memory than its limit, regardless of the input. If the stream is longer than the limit allows, the table
+//! has only the start of the stream.
 
 use crate::content::{self, CompareContent};
 use crate::format::{Encoding, NoSchemas, RecordFormat, Scalar, compression};
@@ -38,7 +39,7 @@ pub(super) enum Place {
 pub(super) struct Column {
     pub(super) place: Place,
     pub(super) hashes: Vec<u64>,
-    /// Number of records in which the field is a time, or 0 if [`TIMES_MAX`] other fields were times before.
+    /// Number of records in which the field is a time, or 0 if [`TIMES_MAX`] other fields had times earlier.
     times: usize,
 }
 
@@ -69,7 +70,7 @@ pub(super) struct Columns {
     pub(super) records: usize,
     /// True if the stream has more records than this table.
     pub(super) is_cut: bool,
-    /// The field that was used as the record time because neither the format nor the caller names one.
+    /// The field that was used as the record time, because neither the format nor the caller names a field for it.
     pub(super) time: Option<String>,
     /// The format of the values: JSON, gzip-compressed if the first value is gzip-compressed.
     pub(super) format: Option<RecordFormat>,
@@ -92,7 +93,7 @@ impl Columns {
             format: None,
         };
         let mut found: HashMap<Place, usize> = HashMap::new();
-        // For fields that are times: the times themselves, by column.
+        // The times of each column that has times, by the number of the column.
         let mut read: HashMap<usize, Vec<Option<Timestamp>>> = HashMap::new();
         let mut reader = ValueReader::default();
         loop {
@@ -120,7 +121,7 @@ impl Columns {
         }
         let rest = Column { place: Place::Rest, hashes: Vec::new(), times: 0 };
         table.fields.push(std::mem::replace(&mut table.rest, rest));
-        // Stream time is computed for each partition, because a sample of a topic may have one partition after the other.
+        // Stream time is computed for each partition, because a sample of a topic may have its partitions one after another.
         let mut latest: HashMap<i32, Option<Timestamp>> = HashMap::new();
         for (time, partition) in table.times.iter_mut().zip(&table.partitions) {
             let latest = latest.entry(*partition).or_default();
@@ -154,7 +155,7 @@ impl Columns {
                 })
             });
             let Some(number) = number else {
-                // Hashes are added, so the hash of all these fields does not depend on their order.
+                // A sum of hashes does not depend on the order of the fields.
                 if let Place::Field(pointer) = &place
                     && hash != MISSING
                     && !compare.leaves_out(pointer)

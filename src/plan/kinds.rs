@@ -1,4 +1,5 @@
-//! The kinds of filters that a plan compares: those that a topic can use, from the table of kinds, and others for comparison.
+//! The kinds of filters that a plan compares: the kinds that a topic can use, which are in the table of kinds, and other kinds for
+//! comparison.
 //!
 //! This module owns the cost and the guarantees of each kind. It must never build a filter.
 
@@ -15,7 +16,7 @@ pub(super) struct Candidate {
     pub(super) disk: f64,
     pub(super) k: u32,
     pub(super) reads: String,
-    /// Share of duplicates, one whole window after their key was inserted, that are reported as unseen, or `None` for kinds that
+    /// Share of duplicates that are reported as unseen if they arrive one whole window after their key was inserted. `None` for kinds that
     /// guarantee to report none.
     pub(super) forgets: Option<f64>,
     pub(super) can_retract: bool,

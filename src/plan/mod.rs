@@ -104,16 +104,17 @@ pub enum Error {
     Candidate(String),
 }
 
-/// Maximum memory of a process with one worker thread, in addition to its filters, in MiB: RocksDB's buffers and cache (128), records that
-/// librdkafka has read ahead (72) and has yet to send (256), a transaction (100), a checkpoint (16), and two rebuilds (144).
+/// Maximum memory of a process with one worker thread, in bytes, in addition to its filters. The parts, in MiB: RocksDB's buffers and cache
+/// (128), records that librdkafka has read ahead (72) and has yet to send (256), a transaction (100), a checkpoint (16), and two rebuilds
+/// (144).
 pub const POD_BASE_BYTES: u64 = 716 << 20;
 
 /// Memory of a partition in addition to its state, in bytes, mostly in librdkafka. Measured with 4 and with 1,000 idle partitions
 /// (docs/benchmarks/growth.md).
 const PARTITION_BYTES: u64 = 13_100;
 
-/// Memory of a partition's watched keys (`dedup::watched`), in bytes. One key in 64 is watched, within bounds. They are in a half-full
-/// table with entries of 33 bytes.
+/// Memory of a partition's watched keys (`dedup::watched`), in bytes. One key in 64 is watched, within bounds. The watched keys are in a
+/// half-full table with entries of 33 bytes.
 fn watched_bytes(keys: u64) -> u64 {
     (keys / 64).clamp(1024, 16_384) * 66
 }
@@ -194,7 +195,7 @@ fn bits_per_key(ask: &Ask, bytes: u64) -> f64 {
 /// more.
 fn reachable(make: &Make, ask: &Ask, bytes: u64) -> Option<f64> {
     let expected = |exponent: f64| (make(ask, 10_f64.powf(exponent)).predict)(1.0);
-    // The configuration does not allow rates below this range, and a filter with a higher rate is useless.
+    // The configuration does not allow rates below 1e-9, and a filter with a rate above 0.5 is useless.
     let (mut low, mut high) = (-9.0, 0.5_f64.log10());
     if expected(high).bytes > bytes {
         return None;

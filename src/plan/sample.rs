@@ -1,9 +1,9 @@
 //! Counts a recorded stream: distinct keys, duplicates, and keys in a window.
 //!
 //! Keys are counted by their 128-bit fingerprints, in memory. The count is exact as long as all keys fit into memory. With more keys, the
-//! count is an estimate by adaptive sampling (Wegman; Flajolet, Computing 43, 1990): whenever memory is full, half of the keys, selected by
-//! their fingerprints, are dropped, as if they had never occurred, and are ignored from then on. This module must never use more memory
-//! than its limit, regardless of the input.
+//! count is an estimate by adaptive sampling (Wegman; Flajolet, Computing 43, 1990). Whenever memory is full, half of the keys are dropped,
+//! as if they had never occurred, and are ignored from then on. Their fingerprints determine which half. This module must never use more
+//! memory than its limit, regardless of the input.
 
 use crate::config::{EarlierRules, Topic};
 use crate::filter::{Slice, Window};
@@ -24,9 +24,10 @@ const KEYS_MAX: usize = 900_000;
 pub struct SampleOptions {
     pub format: Format,
     pub key: KeySpec,
-    /// Conditions on a record. A record for which one of them does not hold counts only as passed.
+    /// Predicates that select records. A record for which a predicate does not hold counts only as passed.
     pub when: Vec<Predicate>,
-    /// Rules of the same input that come before this rule in the configuration. The records that they select count only as passed.
+    /// Rules of the same input that come before this rule in the configuration. A record that one of these rules selects counts only as
+    /// passed.
     pub earlier: Vec<Topic>,
     pub formats: Formats,
     pub schemas: Arc<dyn Schemas>,
@@ -50,8 +51,8 @@ pub struct Sample {
     pub repeat_share: f64,
     /// Number of records without a key. They are also part of `records`, and of `untimed` if they have no time.
     pub invalid: u64,
-    /// Number of records that `when` does not select, or that an earlier rule of the input does. They are also part of `records`, but of no
-    /// other count.
+    /// Number of records that `when` does not select, or that an earlier rule of the input selects. They are also part of `records`, but of
+    /// no other count.
     pub passed: u64,
     /// Number of records without a time. They are counted at the time of the previous records.
     pub untimed: u64,
@@ -335,7 +336,7 @@ mod tests {
 
     #[test]
     fn more_keys_than_memory_holds_are_estimated() {
-        // 40,000 keys per slice of 100 ms. Half of them occur again in the next slice: 60,000 keys in a window of two slices.
+        // 40,000 keys per slice of 100 ms. Half of them occur again in the next slice, so a window of two slices has 60,000 keys.
         let lines =
             (0..10_u32).flat_map(|slice| (0..40_000).map(move |key| format!("{{\"id\":{},\"t\":{}}}", slice * 20_000 + key, slice * 100)));
         let lines = lines.collect::<Vec<_>>().join("\n");
@@ -348,7 +349,7 @@ mod tests {
         assert_eq!((exact.distinct, exact.repeats, exact.window_keys, exact.relative_error), (220_000, 180_000, Some(60_000), 0.0));
         let bounded = count(lines.as_bytes(), &options, 10_000).unwrap();
         assert!((0.015..=0.03).contains(&bounded.relative_error), "{bounded:?}");
-        // Four standard errors of fewer than 2,000 keys are a tenth.
+        // The fullest window has about 1,900 sampled keys. Four standard errors of such an estimate are about a tenth.
         assert!(bounded.distinct.abs_diff(220_000) <= 22_000 && bounded.window_keys.unwrap().abs_diff(60_000) <= 6_000, "{bounded:?}");
         assert_eq!(bounded.distinct + bounded.repeats, 400_000);
     }

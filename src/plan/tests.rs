@@ -150,7 +150,7 @@ fn a_stable_filter_forgets_as_it_predicts() {
     assert_eq!((stable.memory_bytes, stable.k), (plan.bytes(), plan.layout.k));
     assert_eq!((stable.remembers, stable.forgets), (false, rounded(plan.unseen_after(10_000_000))));
     assert!(stable.forgets > 0.01 && stable.forgets < 0.9, "{}", stable.forgets);
-    // A plan's load counts planned keys, and the load of `predict` counts key lifetimes, so one is converted to the other.
+    // A plan's load counts planned keys, but the load of `predict` counts key lifetimes, so the test converts between them.
     let lifetime = plan.lifetime() / 1e7;
     let at = stable.curve.iter().min_by(|a, b| (a.load - lifetime).abs().total_cmp(&(b.load - lifetime).abs())).unwrap();
     close(at.rate, plan.predict(at.load / lifetime).rate, 1e-3);

@@ -148,8 +148,8 @@ fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Vec<Vec<Stri
     std::iter::once(head.iter().map(|&cell| cell.to_owned()).collect()).chain(rows).collect()
 }
 
-/// Formats rows as lines. The first column is left-aligned, and so is the last one if it has text. All other columns are numbers, and are
-/// right-aligned.
+/// Formats rows as lines. The first column is left-aligned, and the last column too if `ends_in_text` is true. All other columns have
+/// numbers, and are right-aligned.
 pub(super) fn columns(rows: &[Vec<String>], ends_in_text: bool) -> String {
     let last = rows.first().map_or(0, Vec::len).saturating_sub(1);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
@@ -178,7 +178,7 @@ pub(super) fn size(bytes: u64) -> String {
     format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }
 
-/// Returns the largest number of bytes, at most `bytes`, that is readable in a configuration, and its text: `40MiB`.
+/// Rounds `bytes` down to a size that is readable in a configuration. Returns the size, and its text, such as `40MiB`.
 pub(super) fn whole_size(bytes: u64) -> (u64, String) {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     // At least two digits, so that rounding down loses little.

@@ -79,7 +79,7 @@ fn text(bytes: Option<&[u8]>) -> Option<Nullable<'_>> {
     bytes.map(std::str::from_utf8).transpose().ok().map(Nullable)
 }
 
-/// A string or null in JSON. The fields of [`CaptureLine`] are an `Option` of this type, because `None` leaves a field out.
+/// A string or null in JSON. In [`CaptureLine`], `key` and `payload` are an `Option` of this type, because `None` leaves a field out.
 #[derive(Serialize)]
 struct Nullable<'a>(Option<&'a str>);
 
@@ -134,7 +134,8 @@ struct Envelope<'a> {
     headers: Vec<Text<'a>>,
     #[serde(default)]
     headers_base64: Option<Vec<Option<String>>>,
-    // `key` and `payload` may be null, but must be present, or their base64 variants. A line without them is not in this format.
+    // A line without `key` and `key_base64`, or without `payload` and `payload_base64`, is not in this format. `key` and `payload` may be
+    // null.
     #[serde(borrow, default, deserialize_with = "present")]
     key: Option<Text<'a>>,
     #[serde(default)]

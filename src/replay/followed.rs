@@ -1,6 +1,6 @@
 //! One key of a recorded stream: its records, and the verdict of each.
 //!
-//! Must never store anything about other keys, so that memory does not depend on their number.
+//! The exact window must never have other keys, so that its memory does not depend on their number.
 
 use super::{Error, Format, LineError, Lines, Others, Recorded, Replay};
 use crate::filter::Slice;
@@ -17,7 +17,7 @@ pub struct RecordedKey {
     pub fingerprint: Result<Fingerprint, NoKey>,
     /// Parts of the key as text, in order. Empty if there is no key.
     pub texts: Vec<String>,
-    /// The first offset that a line of the partition has in the input.
+    /// The first offset of the partition in the input.
     pub first_offset: Option<Offset>,
     /// Index of the rule that the record belongs to, among the rules of the input.
     pub rule: usize,
@@ -91,10 +91,10 @@ impl Replay<'_> {
         Ok(Some(RecordedKey { time, fingerprint, texts, first_offset: None, rule: 0 }))
     }
 
-    /// Evaluates all records of `input`, except those of other topics. Calls `take`, in order, for the records that belong to the last rule
-    /// and have the partition and the key in `only`. The fingerprint in `only` is without the content, as returned by `Emit::key_of`. The
-    /// exact window has only this key. See [`Replay::run_and_list`] for `max_timestamp`. Returns the final slice and stream time of the
-    /// partition.
+    /// Evaluates all records of `input`, except records of other topics. `only` has a partition, and the fingerprint of a key without its
+    /// content, as returned by `Emit::key_of`. Calls `take`, in order, for the records with this partition and key that belong to the last
+    /// rule. The exact window has only this key. See [`Replay::run_and_list`] for `max_timestamp`. Returns the final slice and stream time
+    /// of the partition.
     ///
     /// # Errors
     /// Fails at the first [`LineError`].

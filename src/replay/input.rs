@@ -1,7 +1,7 @@
 //! Parses a line into a record, for each format.
 //!
-//! Owns how lines are read. `envelope` knows the fields of a capture. Must never change a byte of a line, because the lines of unseen
-//! records are written as they were read.
+//! Owns the formats of lines, except for the fields of a capture, which `envelope` owns. Must never change a byte of a line, because the
+//! lines of unseen records are written as they were read.
 
 use super::recorded::Recorded;
 use super::{LineError, envelope};
@@ -41,8 +41,8 @@ impl<R: BufRead> Lines<R> {
         Self { input, line: Vec::new(), number: 0, offset: 0 }
     }
 
-    /// Returns the next nonempty line without its line end (`\n` or `\r\n`). The last line may lack a line end. Returns `None` at the
-    /// end of the input.
+    /// Returns the next nonempty line without its line end (`\n` or `\r\n`). The last line may lack a line end. Returns `None` at the end
+    /// of the input.
     pub(crate) fn next_line(&mut self) -> Result<Option<&[u8]>, LineError> {
         loop {
             self.offset += self.line.len() as u64;

@@ -13,7 +13,7 @@ pub(crate) struct Recorded<'a> {
     pub(crate) topic: Option<Cow<'a, str>>,
     pub(crate) partition: i32,
     pub(crate) offset: Option<Offset>,
-    /// As in a worker, a time before the epoch counts as missing.
+    /// Time of the record. As in a worker, a time before the epoch counts as missing.
     pub(crate) time: Option<Timestamp>,
     pub(crate) key: Option<Cow<'a, [u8]>>,
     pub(crate) value: Option<Cow<'a, [u8]>>,
@@ -21,7 +21,7 @@ pub(crate) struct Recorded<'a> {
 }
 
 impl Recorded<'_> {
-    /// Returns the headers that can be looked up, as in a worker: those whose names are UTF-8.
+    /// Returns the headers whose names are UTF-8. As in a worker, other headers cannot be looked up.
     pub(crate) fn headers(&self) -> Vec<(&str, Option<&[u8]>)> {
         self.headers.iter().filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, value.as_deref()))).collect()
     }

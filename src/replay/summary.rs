@@ -32,17 +32,18 @@ pub struct Summary {
     /// Records whose time is after the `max_timestamp` of [`Replay::run_and_list`](super::Replay::run_and_list). They are evaluated, but do
     /// not move the window.
     pub future: u64,
-    /// The time of the last record counted in `future`, in milliseconds since the epoch.
+    /// The time of the last record counted in `future`, in milliseconds since the epoch. Of several rules with such records, the last rule
+    /// counts.
     pub future_time: Option<Timestamp>,
     /// Stream time of the most advanced partition, in milliseconds since the epoch. `None` before the first record with a time.
     pub stream_time: Option<Timestamp>,
-    /// Records that the live run would have sent to a dead-letter topic.
+    /// Records that the worker would have sent to a dead-letter topic.
     pub dead_letters: u64,
     /// Records without a time, which do not move a window by time.
     pub untimed: u64,
     /// Partitions that had a record with a key.
     pub partitions: u64,
-    /// Fill level of the fullest filter: 1 if its open slice has as many keys as planned.
+    /// Fill level of the fullest filter: 1 if its open slice has the planned number of keys.
     pub load: f64,
     /// Memory of the filters, in bytes.
     pub memory: u64,

@@ -236,7 +236,7 @@ fn records_and_duplicates_are_counted_by_a_value() {
     let by = |by| Topic { count_by: Some(by), ..by_id() };
     let lines = text((0..90).map(|number| format!("{{\"id\":{},\"tenant\":\"{}\"}}", number / 3, if number < 60 { "a" } else { "b" })));
     let (_, summary) = replay(&by(CountBy::Field(Field::new("/tenant").unwrap())), &options(Format::Ndjson), lines.as_bytes()).unwrap();
-    // The first sixteen records with a value count as others. Every third record is the first with its ID.
+    // The first sixteen records of each value count as others. Every third record is the first with its ID.
     let counted = |records, duplicates| Counted { records, duplicates };
     assert_eq!(summary.values, [(Some("a".to_owned()), counted(44, 30)), (Some("b".to_owned()), counted(14, 10)), (None, counted(32, 20))]);
     assert_eq!(replay(&by_id(), &options(Format::Ndjson), lines.as_bytes()).unwrap().1.values, []);

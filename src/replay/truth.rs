@@ -149,7 +149,7 @@ mod tests {
     use crate::filter::{AgingSizing, Spec};
     use crate::record::Verdict::{Duplicate, Unseen};
 
-    /// Judges each key to advance `dedup`, but checks the given verdict instead of the one that `dedup` returned.
+    /// Judges each key to advance `dedup`, but checks the given verdict instead of the verdict of `dedup`.
     fn counted(window: Window, stream: &[(u128, i64, Verdict)]) -> Counts {
         let rules = Rules {
             window,

@@ -7,7 +7,7 @@ use crate::key::LookupError;
 use crate::record::Invalid;
 use crate::replay::LineError;
 
-/// After an error, none of the keys are in the changelog, unless the message states otherwise.
+/// An error of a seed. After an error, none of the keys are in the changelog, unless the message states otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -132,8 +132,8 @@ impl<'a> Group<'a> {
         )))
     }
 
-    /// Checks that the changelog is empty. Records without committed offsets come from a group whose offsets were lost, and would
-    /// conflict with seeded keys.
+    /// Checks that the changelog is empty. Records without committed offsets come from a group whose offsets were lost, and would conflict
+    /// with seeded keys.
     fn check_changelog(&self) -> Result<(), Error> {
         let reader = ChangelogReader::new(self.config)?;
         for partition in 0..self.partitions {
@@ -206,7 +206,7 @@ impl<'a> Group<'a> {
     }
 
     /// Writes all keys to the changelog and commits the start offsets of the group, in one transaction. Partitions that are not in `begin`
-    /// start as `kafka.start` sets.
+    /// start at `kafka.start`.
     ///
     /// # Errors
     /// Fails if nothing was written, or if the result of the commit is unknown.
@@ -294,7 +294,7 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Converts an error of the transaction into one that states whether the keys were written.
+/// Converts an error of the transaction into an error that states whether the keys were written.
 fn not_written(failure: SinkError) -> Error {
     match failure {
         SinkError::Exit(reason) => Error::Refused(reason),

@@ -1,7 +1,7 @@
 //! The keys of one partition, and their changelog records.
 //!
-//! This module must not ask the filter whether it already has a key. After a false positive, the key would not be logged, and it would
-//! be emitted as soon as the filter forgets the colliding key.
+//! This module must not ask the filter whether it already has a key. After a false positive, the key would not be logged, and a record with
+//! the key would be emitted as soon as the filter forgets the colliding key.
 
 use crate::changelog::{self, Origin, RECORD_FINGERPRINTS_MAX};
 use crate::dedup::{Dedup, Mutation, Rules};
@@ -132,7 +132,7 @@ mod tests {
     fn kinds(window: Window) -> Vec<Rules> {
         let spec = |kind: Kind, keys, rate| kind.spec(window, &Demand { bytes: 1 << 20, ..Demand::new(keys, rate) });
         let alone = Kind::ALL.iter().map(|&kind| rules(window, spec(kind, 400, 1e-6), kind.is_on_disk()));
-        // Small enough for frequent false positives.
+        // A filter that is small enough for frequent false positives.
         let small = rules(window, spec(Kind::default(), 20, 0.3), false);
         alone.chain([small, rules(window, spec(Kind::default(), 200, 0.1), true)]).collect()
     }
@@ -161,8 +161,8 @@ mod tests {
     }
 
     proptest! {
-        /// For every kind and regardless of the order of lines, a key is seen for one window after its last time. An exact store
-        /// reports retracted and unknown keys as unseen.
+        /// For every kind and regardless of the order of lines, a key is seen for one window after its last time. An exact store reports
+        /// retracted and unknown keys as unseen.
         #[test]
         fn seeded_keys_are_seen_for_one_window(
             seen in prop::collection::vec((0..60_u64, 0..3 * HOUR, prop::bool::weighted(0.1)), 1..200),

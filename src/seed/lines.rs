@@ -1,4 +1,4 @@
-//! Parses the lines of a file into keys, for each format. Must extract keys with the worker's code, so that the keys match the worker's.
+//! Parses the lines of a file into keys, for each format. Must extract keys with the worker's code, so that both get the same keys.
 
 use super::error::{Error, Fault};
 use super::placement::Place;
@@ -32,7 +32,7 @@ pub struct Counts {
     pub invalid: u64,
     /// Number of lines skipped because they have no value.
     pub tombstones: u64,
-    /// Number of lines skipped because `when` does not select them, or because an earlier rule of the input does.
+    /// Number of lines skipped because `when` does not select them, or because an earlier rule of the input selects them.
     pub passed: u64,
 }
 

@@ -1,7 +1,7 @@
 //! Topics by pattern: which topics of a cluster an entry reads.
 //!
-//! Owns the rules for which names a pattern may match. Must never match a topic that the worker may write to, because the worker would
-//! read its own output again, forever.
+//! Owns the rules that decide which names a pattern may match. Must never match a topic that the worker may write to, because the worker
+//! would read its own output again, forever.
 
 use super::error::Diagnostics;
 use super::inputs::{self, PLACEHOLDER};
@@ -15,8 +15,7 @@ use std::time::Duration;
 
 /// The maximum number of topics that match the patterns of a configuration.
 pub const MATCHED_MAX: usize = 1000;
-/// The property that sets how often the worker lists the topics of the cluster. For librdkafka, it is the time between two refreshes of
-/// the metadata.
+/// The property that sets how often the worker lists the topics of the cluster. librdkafka refreshes its metadata at the same interval.
 const INTERVAL_PROPERTY: &str = "topic.metadata.refresh.interval.ms";
 /// Time between two listings of the topics, unless the property is set.
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -109,7 +108,7 @@ impl Pattern {
         inputs::topic(&self.topic, name)
     }
 
-    /// Returns the topic with this space, if a topic that matches the pattern can have the space.
+    /// Returns the topic of this entry whose space is `space`, or `None` if no topic that matches the pattern can have this space.
     pub(super) fn topic_of_space(&self, space: &str) -> Option<Topic> {
         let (prefix, suffix) = around(&self.topic.space)?;
         let name = space.strip_prefix(prefix)?.strip_suffix(suffix)?;
@@ -137,7 +136,7 @@ impl Config {
         self.patterns.iter().any(|pattern| pattern.topic.entry == topic.entry)
     }
 
-    /// Returns the inputs that match a pattern and have this space. They need not exist.
+    /// Returns the names that match a pattern and whose topics would have this space. The topics need not exist.
     #[must_use]
     pub fn inputs_of_space(&self, space: &str) -> BTreeSet<String> {
         self.patterns.iter().filter_map(|pattern| pattern.topic_of_space(space)).map(|topic| topic.input).collect()
@@ -156,9 +155,9 @@ impl Config {
         Self { topics: self.topics.iter().filter(|topic| is_wanted(topic)).cloned().collect(), ..self.clone() }
     }
 
-    /// Returns the configuration with the topics of `names` that match its patterns, and the matching topics that cannot be read. If
-    /// several patterns match a topic, their entries are its rules, up to the first entry without `when`, which takes all remaining
-    /// records.
+    /// Returns the configuration with a topic for each of `names` that matches a pattern, and the matching topics that cannot be read.
+    /// Topics from an earlier expansion are replaced. If several patterns match a topic, their entries are its rules, up to the first entry
+    /// without `when`, which takes all remaining records.
     ///
     /// # Errors
     /// Returns an error message if the patterns match more than [`MATCHED_MAX`] topics.
@@ -195,8 +194,8 @@ impl Config {
         Ok((config, left_out))
     }
 
-    /// True if no pattern may match this topic: the topic is internal to Kafka or to this
-    /// consumer group, an entry without a pattern reads it, or an entry may write to it.
+    /// True if no pattern may match this topic: the topic is internal to Kafka or to this consumer group, an entry without a pattern reads
+    /// it, or an entry may write to it.
     fn is_excluded(&self, name: &str) -> bool {
         let entries = || self.topics.iter().chain(self.patterns.iter().map(Pattern::entry));
         name.starts_with("__")
@@ -213,7 +212,8 @@ impl Config {
         rest.is_some_and(|rest| rest.ends_with("-changelog") || rest.ends_with("-repartition") || of_check(rest).is_some())
     }
 
-    /// Returns the reason why a matching topic cannot be read alongside the configured topics and the topics with these spaces.
+    /// Returns the reason why a matching topic cannot be read, if any. `spaces` are the spaces of the topics that were matched before this
+    /// topic.
     fn fault(&self, topic: &Topic, spaces: &BTreeSet<String>) -> Option<String> {
         for (option, name) in topic.outputs() {
             if let Some(reader) = self.topics.iter().find(|reader| reader.input == name) {

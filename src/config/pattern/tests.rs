@@ -3,7 +3,7 @@ use super::*;
 use crate::config::tests::{MINIMAL, load};
 use proptest::prelude::*;
 
-/// Loads a configuration whose first entry has this pattern and these lines. More entries may follow.
+/// Loads a configuration whose first entry has this pattern and these `lines`. `more` has further entries.
 fn with(pattern: &str, lines: &str, more: &str) -> Result<Config, String> {
     let text = MINIMAL.replace("input = \"in\"", &format!("input = {{ pattern = '{pattern}' }}")).replace("output = \"out\"", lines);
     load(&format!("{text}\n{more}"))

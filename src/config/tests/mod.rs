@@ -1,4 +1,4 @@
-//! Tests of valid configurations, and of the error messages for invalid ones.
+//! Tests of valid configurations, and of the error messages for invalid configurations.
 
 mod contradictions;
 mod entries;

@@ -1,4 +1,4 @@
-//! Explanations that are marked certain match the model, and no other explanation is marked certain.
+//! Tests which explanations are marked certain: they must match the model. If the changelog is ambiguous, no explanation is certain.
 
 use super::*;
 
@@ -7,12 +7,11 @@ proptest! {
 
     #[test]
     fn certain_explanations_match_the_model(window in windows(), kind in 0_u8..7, refresh: bool, arrivals in arrivals(2, 0.1)) {
-        // Only these kinds can retract.
         let can_retract = matches!(kind, 2..=4 | 6);
         let arrivals: Vec<_> = arrivals.into_iter().map(|arrival| Arrival { retracts: arrival.retracts && can_retract, ..arrival }).collect();
         let mut live = Live::run(rules(window, kind, refresh, Late::Emit), &arrivals);
         live.explain_all(0)?;
-        // A worker trims the changelog records that have left the window.
+        // Explain the records again from a trimmed changelog: a worker deletes the changelog records that have left the window.
         let low = live.dedup.oldest().and_then(|oldest| live.progress.needed_from(oldest));
         if let Some(low) = low {
             live.explain_all(usize::try_from(low).unwrap())?;
@@ -84,7 +83,8 @@ fn a_key_removed_by_the_retraction_of_another_key_is_uncertain() {
         dedup.judge(key(0), Some(1_000), i64::MAX).unwrap() == Verdict::Unseen
     };
     let other = (1..100_000).find(takes).unwrap();
-    // The slice of key 0 is full, and the next slice has started. Key 0 is still within the window, but may soon be trimmed.
+    // The slice of key 0 is full, and the next slice has started. Key 0 is still within the window, but its changelog record may soon be
+    // trimmed.
     let mut arrivals = vec![arrival(0, false), arrival(other, true)];
     arrivals.extend((200_000..200_008).map(|number| arrival(number, false)));
     arrivals.push(arrival(0, false));

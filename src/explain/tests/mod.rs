@@ -1,4 +1,4 @@
-//! Every explanation that is marked certain matches an exact model, for all filter kinds.
+//! Tests that every explanation that is marked certain matches an exact model, for all filter kinds.
 
 mod certainty;
 mod history;
@@ -73,7 +73,7 @@ struct Judged {
 /// A topic and an offset.
 type Place = (usize, Offset);
 
-/// Topic, offset, and number of the last record that was emitted or renewed the key, and its slice.
+/// Topic, offset, and number of the last emitted record with a key, and the slice of its emission or last renewal.
 type Emitted = (usize, Offset, u64, Option<Slice>);
 
 /// A state, its changelog, and an exact model.
@@ -261,7 +261,7 @@ impl Live {
 fn rules(window: Window, kind: u8, refresh: bool, late: Late) -> Rules {
     let aging = |rate| Some(Spec::Aging(AgingSizing::new(window, 12, rate)));
     let (filter, exact) = match kind {
-        // Small enough for frequent false positives.
+        // A filter that is small enough for frequent false positives.
         0 => (aging(0.4), false),
         1 => (aging(1e-9), false),
         2 => (aging(0.4), true),

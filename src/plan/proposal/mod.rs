@@ -1,7 +1,7 @@
 //! A proposed configuration for a recorded stream, with reasons.
 //!
-//! A proposed key must have duplicates in the stream, and duplicates of the same record must be equal. This module must never propose a
-//! key that would drop records that are not duplicates.
+//! A proposed key must have duplicates in the stream, and duplicates of the same record must be equal. This module must never propose a key
+//! that would drop records that are not duplicates.
 
 use super::columns::{Column, Columns, Place};
 use super::{SampleError, rounded};
@@ -16,7 +16,7 @@ use std::fmt::Write as _;
 use std::io::BufRead;
 use std::time::Duration;
 
-/// A field can be part of a key only if at most one in this number of records lacks it.
+/// A field can be part of a key only if it is missing in at most one of this number of records.
 const MISSING_MAX: usize = 100;
 const SHOWN_MAX: usize = 8;
 /// Window lengths to which a window is rounded up, in seconds.
@@ -29,7 +29,8 @@ pub struct Candidate {
     pub distinct: u64,
     /// Number of records whose key occurred before.
     pub repeats: u64,
-    /// Number of duplicates that differ from the previous record with their key. All duplicates, if there is no other field to compare.
+    /// Number of duplicates that differ from the previous record with their key. If there is no other field to compare, all duplicates
+    /// count.
     pub conflicts: u64,
     pub conflict_share: f64,
     /// At most three fields in which conflicting duplicates differ, most frequent first.
@@ -42,11 +43,11 @@ pub struct Proposal {
     pub records: u64,
     /// True if the stream has more records than were examined.
     pub is_cut: bool,
-    /// The field that was used as the record time because neither the format nor the caller names one.
+    /// The field that was used as the record time, because neither the format nor the caller names a field for it.
     pub time: Option<String>,
     /// Possible keys, best first.
     pub candidates: Vec<Candidate>,
-    /// Reasons why the first candidate is proposed, or why none is.
+    /// Reasons why the first candidate is proposed, or why no candidate is proposed.
     pub reasons: Vec<String>,
     /// Number of records without the proposed key. 0 if no key fits.
     #[serde(default)]
@@ -224,8 +225,8 @@ fn evaluate(table: &Columns, compare: &CompareContent, parts: Vec<usize>) -> Eva
         Place::RecordKey | Place::Header(_) => false,
     };
     let (compared, others): (Vec<_>, Vec<_>) = (0..columns.len()).partition(is_compared);
-    // Equal duplicates prove nothing if there is no other field to compare. The exception is a key that consists of the whole record,
-    // except fields that are left out of the comparison.
+    // Equal duplicates prove nothing if no other field could differ. The exception is a key that consists of the whole record, apart from
+    // fields that are left out of the comparison.
     let shows = |&number: &usize| !parts.contains(&number) && !columns[number].is_constant();
     let is_ignored = |&number: &usize| matches!(columns[number].place, Place::Field(_));
     let is_shown = compared.iter().any(shows) || others.iter().all(|other| parts.contains(other) || is_ignored(other));
@@ -360,7 +361,7 @@ fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best
     ));
 }
 
-/// The value of `key_conflicts` with which a worker monitors that duplicates are still equal.
+/// Returns the value of `key_conflicts` that makes the worker report duplicates that differ.
 fn key_conflicts(compare: &CompareContent) -> String {
     let pointers: Vec<_> = compare.except.iter().map(|pointer| serde_json::Value::from(pointer.as_str()).to_string()).collect();
     if pointers.is_empty() { "true".to_owned() } else { format!("{{ except = [{}] }}", pointers.join(", ")) }

@@ -30,7 +30,7 @@ fn stream(rows: u64, version: impl Fn(u64, u64) -> u64 + Copy) -> Proposal {
     proposal(lines.into_iter().map(|(_, line)| line))
 }
 
-/// A sample of a topic may have one partition after the other.
+/// A sample of a topic may have its partitions one after another.
 #[test]
 fn each_partition_has_its_own_time() {
     let line = |partition: u64, id: u64, minute: u64| {
@@ -56,8 +56,8 @@ fn the_key_with_equal_duplicates_is_proposed() {
     assert_eq!((proposal.time.as_deref(), proposal.parts.as_slice()), (Some("/sent"), &[Part::Field("/order/id".into())][..]));
     let best = &proposal.candidates[0];
     assert_eq!((best.distinct, best.repeats, best.conflicts), (3_000, 1_000, 0));
-    // All duplicates arrive after 40 s, and twice that is less than five minutes. A window of five minutes has 300 keys, and the minimum
-    // capacity is 1,000.
+    // All duplicates arrive after 40 s, and twice this time is less than five minutes. A window of five minutes has 300 keys, and the
+    // minimum capacity is 1,000.
     assert_eq!((proposal.window_ms, proposal.capacity), (Some(300_000), Some(1_000)));
     let configuration = proposal.configuration.as_deref().unwrap();
     assert!(configuration.contains("key = { field = \"/order/id\" }\nwindow = \"5m\"\nfilter = { capacity = 1000 }"), "{configuration}");
