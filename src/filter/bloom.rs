@@ -18,7 +18,7 @@ pub(super) const WORD_BITS: u32 = 64;
 const WORDS: usize = (BLOCK_BITS / WORD_BITS) as usize;
 
 /// A block in memory. The 64-bit word `w` consists of two little-endian 32-bit numbers: the lower half at index `w`, and the upper half at
-/// `w + 8`. The same steps then compute all words, without shifts above 31.
+/// `w + 8`. The same 32-bit operations then compute all words, so compilers vectorize them.
 type Bits = [u32; 2 * WORDS];
 
 /// Odd multipliers that derive further hashes from a fingerprint. `OTHER` is a prime of XXH64. `FACTORS` has a multiplier for each word,
@@ -26,8 +26,8 @@ type Bits = [u32; 2 * WORDS];
 const OTHER: u64 = 0xc2b2_ae3d_27d4_eb4f;
 const FACTORS: [u32; WORDS] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d, 0x27d4_eb2f, 0x1656_67b1, 0xcc9e_2d51, 0x1b87_3593, 0xe654_6b65];
 
-/// 56 permutations of the eight words, which select the words in which a key sets bits. In these permutations, any two words are at any
-/// two positions equally often, as in all 40,320 permutations. They are the maps ax + b of the finite field with eight elements.
+/// 56 permutations of the eight words, which select the words in which a key sets bits. Any two words occur at any two positions equally
+/// often, as among all 40,320 permutations. These permutations are the maps ax + b of the finite field with eight elements.
 static ORDERS: [[i32; WORDS]; 56] = orders();
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "less than eight")]
@@ -105,7 +105,7 @@ impl Mask {
     pub(super) const NONE: Self = Self([[0; 2 * WORDS]; 2]);
 
     /// Computes the mask of a key. In the first block, the high half of the fingerprint selects the bits within each word, because the low
-    /// half selects the block. The lowest bits of the low half select the words. For the second block, the halves are swapped.
+    /// half selects the block. The lower 32 bits of the low half select the words. For the second block, the halves are swapped.
     #[inline(always)]
     pub(super) fn compute(&mut self, fingerprint: Fingerprint, layout: BloomLayout) {
         let (low, high) = (fingerprint.low(), fingerprint.high());
@@ -174,8 +174,8 @@ impl Bloom {
         }
     }
 
-    /// Looks up keys, given their masks, and sets the flag of each key that is found to true. Also prefetches the cache lines that lookups
-    /// of the same keys in the filter `next` will read.
+    /// Looks up keys by their masks. If the filter contains a key, sets the flag of the key to true. Also prefetches the cache lines that a
+    /// lookup of the same keys in the filter `next` will read.
     #[inline(always)]
     pub(super) fn contains_each<'a>(&self, next: &Self, keys: impl Iterator<Item = (Fingerprint, &'a Mask, &'a mut bool)>) {
         let (blocks, next_blocks, layout, next) = (self.blocks(), next.blocks(), self.layout, next.layout);

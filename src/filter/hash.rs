@@ -2,7 +2,7 @@
 //!
 //! These functions must never change, because the positions of stored keys depend on them.
 
-/// The increment of `SplitMix64`: 2^64 divided by the golden ratio, as an odd number.
+/// The increment of `SplitMix64`: 2^64 divided by the golden ratio, rounded to an odd number.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Mixes the bits of a number, so that every bit of the result depends on all bits of the number. This is the finalizer of `SplitMix64`
@@ -25,7 +25,7 @@ pub(super) const fn scale(hash: u64, end: u64) -> u64 {
 pub(super) struct SplitMix(pub(super) u64);
 
 impl SplitMix {
-    /// Returns the generator with this seed, after it has returned `draws` numbers.
+    /// Returns the generator with this seed, in the state after `draws` numbers.
     pub(super) const fn after(seed: u64, draws: u64) -> Self {
         Self(seed.wrapping_add(GOLDEN.wrapping_mul(draws)))
     }

@@ -1,8 +1,8 @@
 //! The interface between the kinds of filters and the rest of the program.
 //!
-//! This module owns the macro `kinds!`, which generates the enums of kinds from the table in `filter/mod.rs`, and the traits by which a
-//! kind's folder sizes, builds, and restores its filters. It must never name a kind, so that a new kind needs only a folder and a row of
-//! the table.
+//! This module owns the macro `kinds!`, which generates the enums of kinds from the table in `filter/mod.rs`. It also owns the traits with
+//! which the folder of a kind sizes, builds, and restores its filters. It must never name a kind, so that a new kind needs only a folder
+//! and a row of the table.
 
 use super::{Filter, FilterMetadata, Growth, Kind, MetadataError, Part, Prediction, SliceUsage, Spec, Usage, Window};
 
@@ -18,8 +18,8 @@ use super::{Filter, FilterMetadata, Growth, Kind, MetadataError, Part, Predictio
 pub struct Properties {
     /// The option that determines the size of a filter.
     pub size: Size,
-    /// True if a key is never forgotten within the window, unless `at_max_memory = "evict_oldest"` allows that. Such a kind divides the
-    /// window into slices.
+    /// True if the kind remembers each key for a whole window, unless `at_max_memory = "evict_oldest"` allows otherwise. Such a kind
+    /// divides the window into slices.
     pub keeps_window: bool,
     /// True if new slices can adapt to the number of keys in the stream, up to `max_memory`. The options in [`Growth`] apply only to such a
     /// kind.
@@ -100,14 +100,14 @@ pub trait Sizing {
     }
 }
 
-/// The operations of a kind's [`Sizing`] with which the generated enums create and restore filters.
+/// The operations that the generated enums call on the [`Sizing`] of a kind, to create and restore filters.
 pub(super) trait Row: Sizing + Sized {
     type Metadata: Metadata;
 
     fn demanded(window: Window, demand: &Demand) -> Self;
 
-    /// Returns a sizing for a filter of which only the metadata is known. The filter can be restored and merged, but must not get new
-    /// keys, because its configured capacity and rate are unknown.
+    /// Returns a sizing for a filter that is known only by its metadata. The filter can be restored and merged, but must not get new keys,
+    /// because its configured capacity and rate are unknown.
     fn stored(window: Window, metadata: &Self::Metadata) -> Self;
 
     fn restore(self, window: Window, metadata: &Self::Metadata) -> Result<Box<dyn Filter>, MetadataError>;
@@ -215,8 +215,8 @@ macro_rules! kinds {
         }
 
         impl FilterMetadata {
-            /// Returns a spec for a filter of which only the metadata is known. The filter can be restored and merged, but must not get
-            /// new keys, because its configured capacity and rate are unknown.
+            /// Returns a spec for a filter that is known only by its metadata. The filter can be restored and merged, but must not get new
+            /// keys, because its configured capacity and rate are unknown.
             #[must_use]
             pub fn spec(&self, window: Window) -> Spec {
                 match self {

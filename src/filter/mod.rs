@@ -64,18 +64,18 @@ use std::fmt;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Filter: Any + fmt::Debug + Send + Sync {
-    /// Prepares the next lookups of these keys, so that their cache misses overlap. Changes no answer. Call this method with 16 to 64 keys
-    /// just before you look them up. The default implementation does nothing.
+    /// Prepares the next lookups of these keys, so that their cache misses overlap. Does not change the answers. Call this method with 16
+    /// to 64 keys just before you look them up. The default implementation does nothing.
     fn prefetch(&mut self, _fingerprints: &[Fingerprint]) {}
 
-    /// True if the key is remembered, and also for some keys that were never inserted: the false positives. If the kind keeps a window
-    /// ([`Properties::keeps_window`]), the answer is never false for a key that was inserted within the window, unless the key was removed,
-    /// or evicted at the maximum memory.
+    /// True if the key is remembered. Also true for some keys that were never inserted: the false positives. If the kind keeps a window
+    /// ([`Properties::keeps_window`]), it remembers every key that was inserted within the window, except keys that were removed, or
+    /// evicted at the maximum memory.
     #[must_use]
     fn contains(&self, fingerprint: Fingerprint) -> bool;
 
     /// Looks up keys. For each key that [`Filter::contains`] reports as seen, sets the entry of `seen` at the same index to true. Leaves
-    /// the other entries unchanged. [`Aging`] and [`Cuckoo`] do this in a fraction of the time of single lookups.
+    /// the other entries unchanged. For [`Aging`] and [`Cuckoo`], this is much faster than single lookups.
     fn contains_each(&self, fingerprints: &[Fingerprint], seen: &mut [bool]) {
         fingerprints.iter().zip(seen).for_each(|(&fingerprint, seen)| *seen |= self.contains(fingerprint));
     }
@@ -134,15 +134,15 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// slices, and if `time` is not in a later slice than the current one.
     fn advance(&mut self, time: Timestamp);
 
-    /// Prepares the filter to insert keys from a changelog: moves to the slice that the changelog names for them (see
-    /// [`Filter::expiry_clock`]), and applies their replay info. Inserting the keys then produces the same state. Never moves to an
-    /// earlier slice. In a window by time, [`Filter::advance`] moves to the slice instead.
+    /// Prepares the filter to insert keys from a changelog, so that the insertions produce the same state again. Applies the replay info of
+    /// the keys. In a window by count, also moves to `slice`, the [`Filter::expiry_clock`] that the changelog has for the keys, but never
+    /// to an earlier slice. In a window by time, only [`Filter::advance`] moves to other slices.
     fn resume(&mut self, _slice: Slice, _replay_info: Option<u64>) {}
 
     /// Returns the number that a changelog must store with the keys of a slice, so that inserting the keys again produces the same state.
-    /// For `aging`, this is the capacity of the slice. For `stable`, it is the number of insertions before the last one. `None` for other
-    /// kinds, and before the first insertion (for `aging`, into the current slice). Called after the first key that the changelog has of a
-    /// slice.
+    /// The changelog calls this method after the first of these keys is inserted. For `aging`, the number is the capacity of the slice. For
+    /// `stable`, it is the number of insertions before that key. `None` for other kinds, and before the first insertion (for `aging`, into
+    /// the current slice).
     #[must_use]
     fn replay_info(&self) -> Option<u64> {
         None
@@ -170,7 +170,7 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     #[must_use]
     fn usage(&self) -> Usage;
 
-    /// Returns the metadata of the filter: everything that a checkpoint stores of it, except the bytes of its pages.
+    /// Returns the metadata of the filter: everything that a checkpoint stores, except the bytes of the pages.
     #[must_use]
     fn metadata(&self) -> FilterMetadata;
 
@@ -181,7 +181,7 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// Appends the bytes of a page, or nothing if the page does not exist.
     fn write_page(&self, id: PageId, out: &mut Vec<u8>);
 
-    /// Reads the bytes of a page into the filter.
+    /// Restores a page from its stored bytes.
     ///
     /// # Errors
     /// Returns [`MetadataError::Page`] if the filter has no such page, or the length is wrong.
@@ -294,7 +294,8 @@ fn check_and_insert_one_by_one<F: Filter + ?Sized>(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CapacityError {
-    /// The process cannot get the memory for another part of the filter, or a cuckoo filter has reached 256 GiB, or 2^48 tables.
+    /// The process cannot get the memory for another part of the filter, or a cuckoo filter has reached its limit of 256 GiB or 2^48
+    /// tables.
     #[error(
         "the filter cannot grow, because the process cannot get more memory, or because a cuckoo filter has reached its limit of 256 GiB; if memory is short, give the process more, or start more workers on other machines"
     )]

@@ -91,7 +91,7 @@ impl PagedBuffer {
         }
     }
 
-    /// Reads a page's stored bytes. Returns false if the page does not exist, or the length is wrong.
+    /// Restores a page from its stored bytes. Returns false if the page does not exist, or the length is wrong.
     pub(super) fn read_page(&mut self, page: usize, bytes: &[u8]) -> bool {
         match self.bytes.chunks_mut(PAGE_BYTES).nth(page) {
             Some(own) if own.len() == bytes.len() => own.copy_from_slice(bytes),

@@ -89,8 +89,8 @@ struct Words {
     twos: u32,
     /// Number of words in which a key sets one bit: 0 or 1.
     ones: u32,
-    /// Probabilities that a key sets none of some given bits. The given bits are, in this order: one bit; two bits of one word; one bit in
-    /// each of two words; one bit in one word and two in another; two bits in each of two words.
+    /// Probabilities that a key sets none of some given bits. The given bits are, in this order: one bit, two bits of one word, one bit in
+    /// each of two words, one bit in one word with two bits in another, and two bits in each of two words.
     left_clear: [f64; 5],
 }
 
@@ -135,7 +135,8 @@ pub fn rate_per_generation(rate: f64, generations: u32) -> f64 {
     -((-rate).ln_1p() / f64::from(generations)).exp_m1()
 }
 
-/// Mean of a rate over arguments that grow evenly from `from` to `to`, by Simpson's rule. The error is smaller than the displayed digits.
+/// Mean of a rate over arguments that grow evenly from `from` to `to`, by Simpson's rule. The error is too small to show in the displayed
+/// digits.
 #[must_use]
 pub fn mean_between(from: f64, to: f64, rate: impl Fn(f64) -> f64) -> f64 {
     const STEPS: u32 = 64;

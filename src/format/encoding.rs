@@ -1,6 +1,6 @@
 //! Encodings of whole values, such as gzip. A value is decoded before it is read.
 //!
-//! Owns the maximum size of a decoded value. Must never keep more memory than one large value needs.
+//! Owns the maximum size of a decoded value. Must never use more memory than two values of that size need.
 
 use data_encoding::{BASE64_NOPAD, Encoding as Alphabet};
 use flate2::bufread::MultiGzDecoder;
@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 /// Maximum size of a value in bytes after each decoding step. Needed because a gzip stream can expand to a thousand times its size.
 pub const DECODED_MAX: usize = 32 << 20;
 
-/// Before the next value is decoded, a buffer with more than this number of bytes is shrunk to this size.
+/// If a buffer has more than this number of bytes, it is shrunk to this size before it is used again.
 const KEPT: usize = 1 << 20;
 
 /// An encoding of whole record values.

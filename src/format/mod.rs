@@ -1,13 +1,13 @@
 //! Record formats: extracts fields from the bytes of record keys and values, or visits everything in them.
 //!
-//! Owns the resolution of JSON pointers in each format, and the rules by which values of different formats are equal. Must never fetch
-//! a schema, depend on keys, or accept a record that is recognizably truncated.
+//! Owns the resolution of JSON pointers in each format, and the rules for when values of different formats are equal. Must never fetch a
+//! schema, depend on keys, or accept a record that is recognizably truncated.
 //!
 //! In this module, a *text* is a record key or value without its frame, even in a binary format. A *place* is the location of a field
 //! in a text, and a *slot* is the index of a place in a list of [`Places`].
 //!
 //! An [`Extractor`] is compiled once for a format, a schema if the format has schemas, and a list of [`Places`]. It finds the values at
-//! these places, and skips everything else without building values. Only for unusual JSON does it allocate memory per record.
+//! these places, and skips everything else without building values. It allocates memory per record only for unusual JSON.
 
 #[cfg(feature = "formats")]
 mod avro;
@@ -38,8 +38,8 @@ pub use scalar::Scalar;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Maximum number of nested containers in Avro and in JSON that is visited as a whole, and of nested groups in Protobuf that are skipped.
-/// [`Extract::find`] accepts JSON of any depth. Pointers have fewer steps than this.
+/// Maximum depth of nested containers in Avro, of nested containers in JSON that is visited as a whole, and of nested groups in Protobuf
+/// that are skipped. [`Extract::find`] accepts JSON of any depth. Pointers have fewer steps than this.
 pub const DEPTH_MAX: usize = 64;
 
 /// Estimated memory of a linked Protobuf schema, in bytes per byte of its source.

@@ -1,6 +1,6 @@
 //! Keys with parts that are optional, have fallbacks, are normalized, ignore the case of a header name, or are in the JSON of another part.
 //!
-//! Owns how such parts are read from records and from lookups. Must never handle other keys, because `key/mod.rs` reads them faster.
+//! Reads such parts from records, and from the texts of a lookup. Must never handle other keys, because `key/mod.rs` reads them faster.
 
 use super::content::{Content, Room};
 use super::encoding::{Tag, encode, encode_scalar, raw};
@@ -242,8 +242,8 @@ fn of_digest<'a>(digest: Option<u128>) -> Value<'a> {
     digest.map_or((Tag::Null, Cow::Borrowed(&[][..])), |digest| (Tag::Content, Cow::Owned(digest.to_le_bytes().into())))
 }
 
-/// Returns a field of the JSON text in a part. The text is a string that contains JSON, or an object or array. Returns `None` if the text
-/// is not JSON or does not have the field.
+/// Returns a field of the JSON text that is the value of a part. This value is a string that contains JSON, or an object or array. Returns
+/// `None` if the text is not JSON or does not have the field.
 fn embedded<'a>(field: &EmbeddedField, (tag, text): &Value<'_>, buffers: &mut Buffers) -> Result<Option<Value<'a>>, Box<Invalid>> {
     let mut found = [None];
     if !matches!(tag, Tag::Bytes | Tag::Container) || field.extractor.find(text, buffers, &mut found).is_err() {

@@ -1,10 +1,10 @@
 //! A digest of everything in a value, except for some fields. Two values have the same digest if they differ only in those fields, in
 //! the order of members, in white space, or in the escapes of strings.
 //!
-//! Owns the computation of the digest, which must not change within a version of the state format, because a key's encoding contains
-//! the digest. The digest of a scalar is the hash of its type and its bytes. The digest of an object is the hash of its members, each as
-//! the hash of its name and the digest of its value, sorted by the hashes of the names. The digest of an array is computed
-//! step by step: each step hashes the digest so far and the digest of the next element. Must never depend on a format.
+//! The computation of the digest must not change within a version of the state format, because the digest is part of a key's encoding. The
+//! digest of a scalar is the hash of its type and its bytes. The digest of an object is the hash of its members, each as the hash of its
+//! name and the digest of its value, sorted by the hashes of the names. The digest of an array is computed step by step: each step hashes
+//! the digest so far and the digest of the next element. Must never depend on a format.
 
 use super::{Hashing, SpecError};
 use crate::format::{Container, Node, Places, Scalar, Visit};

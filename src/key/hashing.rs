@@ -59,8 +59,8 @@ impl Hashing {
         Ok(Self::SipHash(key))
     }
 
-    /// Returns an id of the hash function and its secret key. The id is stored with fingerprints, to detect a change of function or
-    /// key. It is `xxh3`, or `siphash` and 16 hexadecimal digits: half of the hash of a fixed text.
+    /// Returns an id of the hash function and its secret key. The id is stored with fingerprints, to detect a change of function or key. It
+    /// is `xxh3`, or `siphash` and 16 hexadecimal digits: half of the SipHash of a fixed text.
     #[must_use]
     pub fn id(&self) -> String {
         match self {

@@ -36,7 +36,7 @@ pub(super) fn missing(part: &Part) -> Invalid {
     Invalid { reason: Reason::MissingKey, message }
 }
 
-/// If the record has the header in another case, the message names that header, because gateways can change the case of header names.
+/// Names the header in the message if the record has it in another case, because gateways can change the case of header names.
 pub(super) fn missing_header(part: &Part, name: &str, headers: &[(&str, Option<&[u8]>)]) -> Invalid {
     let mut invalid = missing(part);
     if let Some((other, _)) = headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)) {

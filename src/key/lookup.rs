@@ -1,7 +1,7 @@
 //! A key in a query, given by the texts of its parts.
 //!
-//! Owns the interpretation of such a text. For a field, `1` can be the number 1 or the string "1", so a query looks up both keys.
-//! Must never leave out a possible key, because the answer "not seen" could then be wrong.
+//! Interprets these texts. For a field, `1` can be the number 1 or the string "1", so a query looks up both keys. Must never leave out a
+//! possible key, because the answer "not seen" could then be wrong.
 
 use super::encoding::{Tag, encode};
 use super::{Fingerprint, KeySpec, Part, Scratch};
@@ -120,8 +120,8 @@ impl KeySpec {
         if found.len() == before { Err(LookupError::Null) } else { Ok(()) }
     }
 
-    /// Computes the fingerprint of one combination of readings. Bit n of `choice` selects the second reading of the n-th ambiguous part,
-    /// counted from 0. Returns the fingerprint (`None` if all parts are null), and the number of ambiguous parts.
+    /// Computes the fingerprint of one combination of interpretations. Bit n of `choice` selects the second interpretation of the n-th
+    /// ambiguous part, counted from 0. Returns the fingerprint (`None` if all parts are null), and the number of ambiguous parts.
     fn choose<'t>(
         &self,
         texts: impl Iterator<Item = &'t [u8]>,

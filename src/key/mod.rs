@@ -88,7 +88,7 @@ pub fn partition(fingerprint: Fingerprint, partitions: u32) -> u32 {
 pub struct KeySpec {
     parts: Vec<Part>,
     value: JsonExtractor,
-    /// Replaces `value` if the record value is a whole CloudEvent, and also finds the attributes of the event.
+    /// The extractor to use instead of `value` if the record value is a whole CloudEvent. It also finds the attributes of the event.
     event: JsonExtractor,
     key: JsonExtractor,
     /// One for each [`Part::Content`] of the key, in order.

@@ -1,7 +1,7 @@
 //! The parts of a key: their places in a record, and the processing of the values at these places.
 //!
-//! Owns the description of a part as text. Checkpoints and changelogs contain this text, to detect that a key was changed. Must never
-//! read a record.
+//! Owns the description of a part as text. Checkpoints and changelogs contain this text, to detect that the configured key has changed.
+//! Must never read a record.
 
 use super::{Normalizers, SpecError};
 use crate::format::{JsonExtractor, Places, PointerError};
@@ -100,8 +100,8 @@ impl Part {
         matches!(self, Self::RecordValue | Self::Field(_) | Self::Content { .. })
     }
 
-    /// True if the part can only be in the record value. A tombstone then has no key, even if the part is optional, because the
-    /// tombstone deletes records that may have the part.
+    /// True if the part can only be in the record value. A tombstone then has no key, even if the part is optional, because the deleted
+    /// records may have the part.
     pub(super) fn needs_value(&self) -> bool {
         match self {
             Self::FirstOf(parts) => parts.iter().all(Self::needs_value),

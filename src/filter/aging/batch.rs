@@ -1,4 +1,4 @@
-//! Precomputes lookups for a batch of keys. Must never change an answer.
+//! Precomputes lookups for a batch of keys. The precomputed results must never change the answer to a lookup.
 
 #![expect(clippy::inline_always, reason = "SIMD code must be inlined into the function with the target feature")]
 
@@ -9,9 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// Maximum number of keys per batch. The results of more keys, and the cache lines that they need next, would not fit into the L1 cache.
 pub(super) const BATCH_MAX: usize = 64;
 
-/// Keys that the caller will look up soon, with precomputed results. Checking all keys against one layer, and then against the next, takes
-/// a fraction of the time of checking one key after the other. The caller may look up the keys in any order. Lookups in batch order are the
-/// fastest.
+/// Keys that the caller will look up soon, with precomputed results. Checking all keys against one layer, and then all keys against the
+/// next layer, is much faster than checking key by key. The caller may look up the keys in any order, but batch order is the fastest.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     entries: Vec<Entry>,
@@ -32,7 +31,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Resets the entry for another key. [`work`] then replaces the mask.
+    /// Resets the entry for another key, except the mask, which [`work`] replaces.
     pub(super) const fn begin(&mut self, key: Fingerprint) {
         (self.key, self.seen) = (key, false);
     }
@@ -65,7 +64,7 @@ impl Batch {
         }
     }
 
-    /// Returns the precomputed entries of keys that are next in the batch, in batch order, if they are still valid.
+    /// Returns the precomputed entries of these keys, if the keys come next in the batch, in this order, and the entries are still valid.
     #[inline]
     pub(super) fn next(&self, fingerprints: &[Fingerprint], version: u64) -> Option<&[Entry]> {
         let at = self.next.load(Relaxed);

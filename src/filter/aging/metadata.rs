@@ -1,4 +1,5 @@
-//! The stored form of an aging filter, without its bits. Must never let a wrong number allocate more memory than the other numbers allow.
+//! The stored form of an aging filter, without its bits. A corrupt number must never make a filter allocate more memory than the other
+//! numbers allow.
 
 use super::Layer;
 use crate::filter::bloom::{BLOCK_BITS, Bloom, BloomLayout};

@@ -1,4 +1,4 @@
-//! A queue of generations: the filter that forgets by dropping its oldest generation.
+//! The aging filter: a queue of generations. It forgets keys by dropping the oldest generation.
 //!
 //! A window is divided into `slices`. The filter keeps at most `slices + 1` generations, each with its own Bloom filters, so a key stays
 //! seen for at least `window` and at most `window * (1 + 1/slices)`. With one slice, this is the classic pair of a young and an old filter
@@ -246,8 +246,8 @@ impl Aging {
         if capacity <= self.sizing.capacity || self.fits(sizing.layout.bytes()) { sizing.size(0) } else { self.sizing.size(0) }
     }
 
-    /// True if `max_memory` allows the generation that is open, or about to open, to take this many more bytes. Unless the oldest
-    /// generations may be evicted, each other generation keeps room for its planned size, because a later generation will need that room.
+    /// True if `max_memory` allows the generation that is open, or about to open, to take this many more bytes. If generations cannot be
+    /// evicted, also reserves at least the configured size for every other generation of the window, including those that do not exist yet.
     fn fits(&self, bytes: u64) -> bool {
         let Some(most) = self.sizing.growth.max_bytes else { return true };
         let first = self.sizing.layout.bytes();

@@ -1,6 +1,6 @@
-//! Processing of a batch with SIMD instructions, if the CPU has them.
+//! Processes a batch with SIMD instructions, if the CPU has them.
 //!
-//! Must never return a different answer than [`batch::work`], which it calls.
+//! The answers must always be those of [`batch::work`].
 
 #![allow(unsafe_code)]
 

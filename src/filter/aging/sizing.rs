@@ -40,8 +40,8 @@ impl Sizing {
         self.layout.bytes() * u64::from(window.slices() + 1)
     }
 
-    /// Predicts the rate and memory, including chained layers, when each generation holds `load` times its capacity. The false-positive
-    /// rate is then at its highest.
+    /// Predicts the rate and memory, including chained layers, at the moment when every generation holds `load` times its capacity. The
+    /// false-positive rate of the stream is highest at that moment.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     pub fn predict(&self, window: Window, load: f64) -> Prediction {
@@ -143,7 +143,7 @@ impl kind::Sizing for Sizing {
         self.predict(window, load)
     }
 
-    /// Average of the rate while the open slice fills up, with the planned number of keys in all other slices. With `adapt`, the layers are
+    /// Averages the rate while the open slice fills up. All other slices have the planned number of keys. With `adapt`, the layers are
     /// larger than the planned number of keys requires, if `max_memory` allows that.
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     fn mean_rate(&self, window: Window) -> f64 {

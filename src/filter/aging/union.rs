@@ -4,8 +4,8 @@ use super::{Aging, Bloom, Generation, Layer};
 use crate::filter::{MergeError, Slice};
 
 impl Aging {
-    /// Merges generations of the same slice by OR-ing their bits. Merged layers hold the keys of both filters, so they may be
-    /// fuller than planned.
+    /// Merges generations of the same slice by OR-ing their bits. Merged layers hold the keys of both filters, so they may be fuller than
+    /// planned.
     pub(super) fn merge(&mut self, other: &Self) -> Result<(), MergeError> {
         if self.window != other.window {
             return Err(MergeError::Window);

@@ -95,8 +95,8 @@ impl Cuckoo {
         self.copies(fingerprint).max_by_key(|copy| copy.age)
     }
 
-    /// True if the key has the maximum number of copies: eight in all layers together, or one in each slot of its buckets in one layer.
-    /// A further insertion then renews a copy.
+    /// True if the key has the maximum number of copies: eight in all layers together, or, in one layer, a copy in every slot of its
+    /// buckets. Another insertion then renews a copy.
     fn is_saturated(&self, fingerprint: Fingerprint) -> bool {
         let full = |layer: &Layer| {
             let place = layer.table.place(fingerprint);
@@ -160,8 +160,8 @@ impl Cuckoo {
         }
     }
 
-    /// Starts a slice, and removes keys that have left the window. Empty layers are dropped, except the first, which would be
-    /// needed again immediately.
+    /// Starts a slice, and removes keys that have left the window. Empty layers are dropped, except the first, which would be needed again
+    /// immediately.
     fn rotate(&mut self, slice: Slice) {
         // Keys inserted before any time was known belong to the slice of the first known time. Their tag stands for that slice from now
         // on.
@@ -186,7 +186,7 @@ impl Cuckoo {
     /// Returns [`MetadataError`] if the metadata does not match this window, if a size is impossible, or if there is not enough memory.
     pub fn from_metadata(window: Window, sizing: Sizing, metadata: &Metadata) -> Result<Self, MetadataError> {
         let mut filter = Self { slice: metadata.slice, tag: metadata.tag, ..Self::new(window, sizing) };
-        // The current slice may be unknown only in a window by time. Nothing has rotated then, so the tag must be 0.
+        // The current slice may be unknown only in a window by time, and only before the first rotation, when the tag is 0.
         let known = metadata.slice.is_some() || (window.length_ms().is_some() && metadata.tag == 0);
         let counted = !matches!(window, Window::Keys { slice_keys, .. } if metadata.open_keys > slice_keys);
         if !known || !counted || metadata.slices != window.slices() || metadata.tag >= filter.tags() {

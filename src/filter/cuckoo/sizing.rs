@@ -22,8 +22,8 @@ pub struct Sizing {
 
 impl Sizing {
     /// Sizes a filter whose window holds `keys`, with a rate of at most `rate` in (0, 1). The filter has room for one slice more than the
-    /// window, because the open slice fills up before the oldest one expires, and uses at most 95 % of its slots. Rates below about `2^(3 -
-    /// 57 + t)`, where t is the number of tag bits, cannot be reached.
+    /// window, because the open slice fills up before the oldest one expires, and uses at most 95 % of its slots. If a tag has t bits,
+    /// rates below about `2^(t-54)` cannot be reached.
     #[must_use]
     pub fn new(window: Window, keys: u64, rate: f64) -> Self {
         let slices = u64::from(window.slices());
@@ -32,10 +32,10 @@ impl Sizing {
     }
 
     /// Returns the layout of the table at a depth of the chain. The first table, at depth 0, may use all of the rate except
-    /// [`CHAIN_SHARE`]. It uses less, because fingerprints have a whole number of bits. The first chained table may use half of the unused
-    /// rate, the next a quarter, and so on, so that all tables together stay below the rate. The first chained table has half the capacity
-    /// of the first table, and each further table has twice the capacity of the previous one, so that there are few tables (Almeida et
-    /// al.: "Scalable Bloom Filters", 2007).
+    /// [`CHAIN_SHARE`]. It usually uses less, because fingerprints have a whole number of bits. The first chained table may use half of the
+    /// unused rate, the next a quarter, and so on, so that all tables together stay below the rate. The first chained table has half the
+    /// capacity of the first table, and each further table has twice the capacity of the previous one, so that there are few tables
+    /// (Almeida et al.: "Scalable Bloom Filters", 2007).
     pub(super) fn layout(&self, window: Window, depth: u32) -> TableLayout {
         let tags = u64::from(window.slices()) + 1;
         let first = narrowest(self.capacity, self.rate * (1.0 - CHAIN_SHARE), tags);
@@ -49,8 +49,8 @@ impl Sizing {
         narrowest(capacity, left * 0.5_f64.powi(depth.cast_signed()), tags)
     }
 
-    /// Predicts the rate and memory when the window and the open slice together have `load` times `capacity` keys. All tables are then
-    /// full except the last, which holds the remaining keys. The rate does not exceed the rate of the sizing, if that can be reached.
+    /// Predicts the rate and memory if the window and the open slice together have `load` times `capacity` keys. All tables are then full
+    /// except the last, which holds the remaining keys. The predicted rate is at most [`Sizing::rate`], unless that rate cannot be reached.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     pub fn predict(&self, window: Window, load: f64) -> Prediction {
@@ -100,12 +100,12 @@ impl kind::Sizing for Sizing {
         self.layout(window, 0).bytes()
     }
 
-    /// `load` needs no conversion: the filter's capacity includes the open slice, which has `load` times its planned keys, too.
+    /// Passes `load` on unchanged: the capacity includes the open slice, which also has `load` times its planned number of keys.
     fn predicted(&self, window: Window, _keys: u64, load: f64) -> Prediction {
         self.predict(window, load)
     }
 
-    /// Average of the rate while the open slice fills up, with all keys of the window present.
+    /// Averages the rate while the open slice fills up. All other slices have the planned number of keys.
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     fn mean_rate(&self, window: Window) -> f64 {
         let (most, slices) = (self.capacity as f64, f64::from(window.slices()));

@@ -22,7 +22,7 @@ fn filled(window: Window, sizing: Sizing, keys: u64, family: u64) -> Cuckoo {
 
 #[test]
 fn memory_matches_the_documentation() {
-    // Bits per key of the window, with four slices. The keys of the open slice are not counted.
+    // Bits per key in a window of four slices. The memory includes a fifth, open slice. Its keys are not counted.
     for (rate, least, most) in [(1e-2, 15.0, 18.5), (1e-3, 19.0, 22.0), (1e-4, 24.0, 27.0), (1e-6, 31.0, 34.5), (1e-9, 44.0, 49.0)] {
         let sizing = Sizing::new(FOUR, 10_000_000, rate);
         let bits = sizing.bytes(FOUR) as f64 * 8.0 / 1e7;
@@ -187,8 +187,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// An exact model: for each key, the slices of its copies, of which it keeps at most `most`. The filter must remember every key that a
-/// model with four copies per key remembers, and must not remember a key that a model with all copies has forgotten.
+/// An exact model: for each key, the slices of at most `most` of its copies. The filter must remember every key that a model with four
+/// copies per key remembers, and must not remember a key that a model with all copies has forgotten.
 struct Model {
     most: usize,
     slices: i64,

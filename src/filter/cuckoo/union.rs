@@ -5,9 +5,9 @@ use crate::filter::cuckoo::table::{Table, age};
 use crate::filter::{CapacityError, MergeError};
 
 impl Cuckoo {
-    /// Inserts each fingerprint of another filter into the same buckets of a table with the same layout. If the first such table already
-    /// contains the fingerprint, only extends its lifetime, if the other filter has the later expiry. If there is not enough memory, some
-    /// of the keys may already have been inserted.
+    /// Inserts each fingerprint of another filter into a table with the same layout, into the same buckets. If the table already contains
+    /// the fingerprint, adds no copy, and the copy there gets the later of the two expiries. If there is not enough memory, some of the
+    /// keys may already have been inserted.
     pub(super) fn merge(&mut self, other: &Self) -> Result<(), MergeError> {
         if self.window != other.window {
             return Err(MergeError::Window);

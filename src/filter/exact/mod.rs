@@ -1,10 +1,10 @@
 //! The exact store: the fingerprints themselves, without false positives.
 //!
-//! This module owns which fingerprints belong to which generation. Fingerprints inserted since the last checkpoint are in memory, and all
-//! others are in an [`Archive`]. A generation is forgotten as a whole, so nothing has to search for expired fingerprints. An exact store
-//! is used alone (kind `exact`), or confirms the keys that a filter reports as seen. It must never report a key as seen that was not
-//! inserted, or a key as unseen that was inserted within the window and not deleted. The only exceptions are collisions of two 128-bit
-//! hashes and, in a store with contents, of the low halves of two fingerprints.
+//! This module tracks which fingerprints belong to which generation. Fingerprints inserted since the last checkpoint are in memory, and all
+//! others are in an [`Archive`]. A generation is forgotten as a whole, so nothing has to search for expired fingerprints. An exact store is
+//! used alone (kind `exact`), or confirms the keys that a filter reports as seen. It must never report a key as seen that was not inserted,
+//! or a key as unseen that was inserted within the window and not deleted. The only exceptions are collisions of two 128-bit hashes and, in
+//! a store with contents, of the low halves of two fingerprints.
 //!
 //! A store with contents (`emit = "on_change"`) also keeps the last content of each key. The low half of a fingerprint identifies the
 //! entry of its key, and the high half is the content ([`Fingerprint::with_content`]). An insertion replaces the content. If several
@@ -229,8 +229,7 @@ impl Exact {
         }
     }
 
-    /// Moves to the slice that a changelog names for the keys that follow. Has no effect in a window by time. See
-    /// [`super::Filter::resume`].
+    /// Moves to the slice that the changelog has for the next keys. Has no effect in a window by time. See [`super::Filter::resume`].
     pub fn resume(&mut self, slice: Slice) {
         if self.window.length_ms().is_none() && slice > self.current() {
             self.rotate(slice);
@@ -275,8 +274,8 @@ impl Exact {
         self.generations.iter().map(|generation| generation.keys).sum()
     }
 
-    /// Adds the generations of another store with the same window, without fingerprints. The caller then inserts the fingerprints with
-    /// [`Exact::insert_into`].
+    /// Adds the generations of another store with the same window, but not their fingerprints. The caller then inserts the fingerprints
+    /// with [`Exact::insert_into`].
     ///
     /// # Errors
     /// Returns [`MergeError`] if the store has contents, if the window is by count, or if one of the stores has keys but no stream time.

@@ -42,8 +42,8 @@ pub struct Stable {
     cells: Option<Cells>,
 }
 
-/// Returns the numbers of a key's K cells, by a generator that starts with the low half of the fingerprint and has the high half as
-/// increment.
+/// Returns the numbers of a key's K cells. They come from a linear congruential generator. The low half of the fingerprint is its initial
+/// state, and the high half is its increment.
 fn places(fingerprint: Fingerprint, layout: CellLayout) -> impl Iterator<Item = u64> {
     let (mut hash, increment) = (fingerprint.low(), fingerprint.high() | 1);
     (0..layout.k).map(move |_| {
@@ -64,7 +64,8 @@ impl Cells {
         ((bit / 8) as usize, (bit % 8) as u32)
     }
 
-    /// Returns eight bytes, starting at `byte`. They contain at least 57 bits from the start of any cell that starts in the first byte.
+    /// Returns the eight bytes that start at `byte`. If a cell starts in the first byte, they contain at least 57 bits from the start of
+    /// the cell.
     fn word(&self, byte: usize) -> u64 {
         let bytes = &self.buffer.bytes()[byte..byte + 8];
         bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
@@ -94,7 +95,7 @@ impl Cells {
         self.decrement_run(0, self.layout.decrements - straight);
     }
 
-    /// Decrements the nonzero cells among `count` consecutive cells. Handles the cells of 57 bits at a time.
+    /// Decrements the nonzero cells among `count` consecutive cells. Processes up to 57 bits of cells at a time.
     fn decrement_run(&mut self, mut first: u64, mut count: u64) {
         let bits = self.layout.cell_bits;
         // Returns a mask with the lowest bit of each of `cells` cells.
@@ -191,8 +192,8 @@ impl Filter for Stable {
         Ok(())
     }
 
-    /// Sets the key's cells again. This is an insertion like any other, including decrements, as in the paper. Without
-    /// decrements, a stream with many duplicates would increase the false-positive rate.
+    /// Sets the key's cells again. This is an insertion like any other, including decrements, as in the paper. Without decrements, a stream
+    /// with many duplicates would increase the false-positive rate.
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
         self.insert(fingerprint).map(|()| true)
     }
@@ -244,7 +245,7 @@ impl Filter for Stable {
         None
     }
 
-    /// The number of keys is that of all insertions, but at most the number of keys that the filter remembers on average. The load is the
+    /// The number of keys is the number of insertions, capped at the number of keys that the filter remembers on average. The load is the
     /// share of nonzero cells, divided by their share at the stable point, so it rises to about 1 and stays there.
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate")]
     fn usage(&self) -> Usage {

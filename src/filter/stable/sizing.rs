@@ -119,17 +119,18 @@ impl CellProcess {
     }
 }
 
-/// Distribution of a cell's value over time, which is counted in events.
+/// Distribution of a cell's value at a point in time. Time is counted in events.
 struct Cell {
     process: CellProcess,
-    /// True to compute the probability that the cell has never been zero since it was set. If true, a cell that reaches zero stays zero.
+    /// True if a cell that reaches zero stays zero. The distribution then shows the probability that the cell was never zero since it was
+    /// set.
     mortal: bool,
     /// `values[v - 1]` is the probability that the cell has the value `v`.
     values: [f64; 15],
 }
 
 impl Cell {
-    /// A cell that was just set, followed until it is zero for the first time.
+    /// Creates the distribution for a cell that was just set, and stays zero once it reaches zero.
     fn set(process: CellProcess) -> Self {
         let mut values = [0.0; 15];
         values[process.max - 1] = 1.0;
@@ -196,9 +197,9 @@ pub struct Sizing {
 impl Sizing {
     /// Sizes a filter of `bytes`, at least 64 and at most 256 GiB, for a false-positive rate of at most `rate`, in (0, 1).
     ///
-    /// Of all combinations of bits per cell and cells per key, selects the combination that remembers a key longest on average: the
-    /// expected number of insertions until the first of the key's cells is zero is the largest. P is computed by the paper's formula, and
-    /// rounded up. If no combination meets the rate with this memory, the filter exceeds the rate; see [`Sizing::predict`].
+    /// Of all combinations of bits per cell and cells per key, selects the combination with the longest [`Sizing::lifetime`]. P is computed
+    /// by the paper's formula, and rounded up. If no combination meets the rate with this memory, the filter exceeds the rate. See
+    /// [`Sizing::predict`].
     #[must_use]
     pub fn new(bytes: u64, rate: f64) -> Self {
         let bytes = bytes.clamp(BYTES_MIN, BYTES_MAX);

@@ -29,7 +29,7 @@ pub(super) fn compile(wrapper: &RecordSchema, places: &Node) -> Result<AvroExtra
     Ok(AvroExtractor { root, records, lacking, whole: None })
 }
 
-/// The possible types at the place of a slot, except null.
+/// The types, except null, that values at the place of a slot can have: types that can be part of a key, types that cannot, or both.
 #[derive(Clone, Copy, Default)]
 struct End {
     is_usable: bool,
@@ -61,7 +61,7 @@ const RECORD: Refused = Refused { is: "is a record; use one of its fields", has:
 const ARRAY: Refused = Refused { is: "is an array; use one of its elements", has: "a requested field is an array, not a single value" };
 const MAP: Refused = Refused { is: "is a map; use one of its keys", has: "a requested field is a map, not a single value" };
 
-/// Checks the places at and below a node, and collects the slots of the places that no record has.
+/// Checks the places at and below a node, and collects the slots of the places that no record can have.
 fn check(node: &Node, pointer: &mut String, ends: &BTreeMap<usize, End>, lacking: &mut Vec<usize>) -> Result<(), SchemaError> {
     for slot in &node.slots {
         match ends.get(slot) {

@@ -1,4 +1,4 @@
-//! The position in a record.
+//! A cursor that reads an encoded record.
 //!
 //! Owns the encoding of numbers, lengths, and blocks. Must never move past the end of the record.
 

@@ -11,8 +11,8 @@
 //! - **A union** is not a step: the walk follows the branch that the record selects. If the branch does not have the place, the value
 //!   is missing. Null is a value.
 //! - **Some types cannot be part of a key:** floating-point numbers, records, arrays, maps, big-decimals, and decimals with a scale above
-//!   38. If a place can only have such types or null, the schema is rejected. If a union also allows other types, only records with such
-//!   a type at the place are rejected.
+//!   38. If a place can only have these types or null, the schema is rejected. If a union also allows other types, only records with
+//!   one of these types at the place are rejected.
 //! - **Skipped values are validated:** their lengths, counts, indexes, and booleans. There are two exceptions: skipped strings are
 //!   not checked for valid UTF-8, and a block with a declared size is skipped as a whole if it has no requested values.
 
@@ -42,7 +42,7 @@ pub struct AvroExtractor {
     records: Vec<Vec<Op>>,
     /// The slots of places that no record of the schema can have.
     lacking: Vec<usize>,
-    /// The schema for visiting whole records, if the places include everything.
+    /// The schema for visiting whole records. `None` unless [`Places::and_everything`] was called.
     whole: Option<Box<Whole>>,
 }
 
@@ -71,7 +71,7 @@ enum Op {
     Map { values: Box<Op>, wanted: Vec<Entry> },
     /// Stores a value in its slots.
     Take { kind: Kind, slots: Vec<usize> },
-    /// Runs two operations on the same value, because one pointer leads here by the name of a field, and one by an alias.
+    /// Runs two operations on the same value, because pointers lead to it by several names: the name of the field and its aliases.
     Twice(Box<[Op; 2]>),
     /// Rejects the record with an error message, because its value cannot be part of a key.
     Refuse(&'static str),
@@ -97,7 +97,7 @@ enum Kind {
     Fixed(usize),
     Uuid,
     Enum(Vec<String>),
-    /// A decimal with a fixed size in bytes, or, if `size` is `None`, after its length.
+    /// A decimal of `size` bytes. If `size` is `None`, a length comes before the decimal in the record.
     Decimal {
         size: Option<usize>,
         scale: u32,

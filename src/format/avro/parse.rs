@@ -1,6 +1,6 @@
 //! Parses a schema and its references.
 //!
-//! Owns the combination of a schema with its references, and the rules for names. Must never depend on places.
+//! Combines a schema with its references, and owns the rules for names. Must never depend on places.
 
 use crate::format::{Body, Schema, SchemaError};
 use apache_avro::error::{Details, Error};
@@ -53,8 +53,8 @@ const KINDS: [(&str, &str); 6] =
 /// A suffix for user-defined types that are named like a kind, because the parser would mistake their names for the kind.
 const MARK: char = '\'';
 
-/// Removes attributes that do not affect the encoding: defaults, because old schemas have invalid ones, the aliases of types, because the
-/// parser copies a type for each alias, and the attributes of tools. Keeps the aliases of fields, because pointers can contain them.
+/// Removes attributes that do not affect the encoding. Among them are defaults, because old schemas have invalid defaults, and the aliases
+/// of types, because the parser copies a type for each alias. Keeps the aliases of fields, because pointers can contain them.
 fn bare(json: Value) -> Result<Value, SchemaError> {
     match json {
         Value::String(name) => Ok(Value::String(marked(name))),
@@ -76,8 +76,8 @@ fn bare(json: Value) -> Result<Value, SchemaError> {
 
 const LOGICAL: [&str; 3] = ["logicalType", "precision", "scale"];
 
-/// Converts an object that only names a type, such as `{"type": "int"}`. If the object has no logical type, it becomes the plain name,
-/// so that the parser does not copy the named type. Among such objects, only those of primitive types can have a logical type.
+/// Converts an object that only names a type, such as `{"type": "int"}`. An object without a logical type becomes the plain name, so that
+/// the parser does not copy the named type. Only objects that name a primitive type can have a logical type.
 fn annotated(members: &mut Map<String, Value>, name: String) -> Value {
     if members.contains_key("logicalType") { kept(members, &LOGICAL, [("type", name.into())]) } else { name.into() }
 }

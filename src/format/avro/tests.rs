@@ -30,7 +30,7 @@ pub(super) fn finds(text: &str, places: &[&str], record: &[u8], expected: &[Opti
     assert_eq!(walk.walk(&longer, &mut vec![None; places.len()]), Err(left), "{text}");
 }
 
-/// Checks the error for a malformed record, with a requested value in it and without.
+/// Checks the error for a malformed record, both with a requested value in it and without one.
 fn malformed(text: &str, place: &str, record: &[u8], offset: usize, what: &str) {
     for places in [&[place][..], &["/not there"]] {
         let error = compile(text, places).unwrap().walk(record, &mut [None]).unwrap_err();

@@ -1,4 +1,4 @@
-//! Runs a program, which `compile` created, on a record.
+//! Runs a compiled program on a record.
 //!
 //! Must never allocate. The running time is limited by the size of the record plus [`IDLE_MAX`].
 

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Returns the end of an error message for a pointer that finds nothing in a text, unless the reason is obvious. `option` is the
+/// Returns the end of an error message for a pointer that finds nothing in a text, or `None` if the reason is obvious. `option` is the
 /// configuration option that contains the pointer, if the option can be combined with `then`.
 pub(crate) fn missing_field(side: Side, option: Option<&str>, pointer: &str, json: &[u8]) -> Option<String> {
     dead_end(side, option, pointer, str::from_utf8(json).ok()?)

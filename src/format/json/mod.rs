@@ -1,8 +1,8 @@
 //! JSON texts.
 //!
-//! There are three ways to find fields, which are tried in this order and all find the same values: with a template of an earlier text
-//! (`template`), with a scan of typical JSON (`scan`), and with a parser (`serde_json`). `visit` visits a whole text, and `hint`
-//! explains why a field is missing.
+//! Fields can be found in three ways, which all find the same values. They are tried in this order: a template of an earlier text
+//! (`template`), a scan of typical JSON (`scan`), and a parser (`serde_json`). `visit` visits a whole text, and `hint` explains why a field
+//! is missing.
 //!
 //! The syntax of the whole text is validated, so that a truncated record is not accepted. But strings that are neither requested nor
 //! visited are not checked for valid UTF-8.

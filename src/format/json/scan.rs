@@ -64,7 +64,8 @@ impl<'a> Scan<'a, '_> {
     /// Reads a value at which a pointer ends, or through which a pointer leads.
     fn walk(&self, at: usize, node: &Node, found: &mut [Option<Scalar<'a>>], depth: usize) -> Option<usize> {
         if node.slots.is_empty() {
-            // A duplicate field: the last one counts, but only the parser fully validates the first one. The root cannot be a duplicate.
+            // The field occurs again, and the last occurrence counts. But the earlier value must be valid as well, and only the parser
+            // validates it fully. The root cannot occur again.
             if depth > 0 && node.is_found(found) {
                 return None;
             }

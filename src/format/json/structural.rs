@@ -1,6 +1,6 @@
 //! Marks the bytes of a text that are special within a JSON string, with SIMD instructions.
 //!
-//! Must never mark another byte or miss a byte, because strings are skipped from mark to mark.
+//! Must mark exactly these bytes, because strings are skipped from mark to mark.
 
 #![allow(unsafe_code)]
 
@@ -84,7 +84,7 @@ impl StructuralBitmap {
     }
 }
 
-/// Pads a text that is shorter than a block with bytes that have no meaning.
+/// Pads a text that is shorter than a block with bytes that are not marked.
 fn padded(text: &[u8]) -> [u8; BLOCK] {
     let mut block = [b'x'; BLOCK];
     block[..text.len()].copy_from_slice(text);
@@ -135,7 +135,7 @@ mod tests {
         fn all_special_bytes_are_marked(text in prop::collection::vec(prop_oneof![1 => any::<u8>(), 1 => Just(b'"'), 20 => Just(b'a')], 0..300)) {
             let without_avx2 = |bitmap: &mut StructuralBitmap, text: &[u8]| bitmap.index_by(text, marks);
             for index in [StructuralBitmap::index, without_avx2] {
-                // Marks that are left over from a longer text.
+                // The bitmap still has the marks of a longer text.
                 let mut bitmap = StructuralBitmap { blocks: vec![u64::MAX; 9], used: 9, is_ascii: false };
                 index(&mut bitmap, &text);
                 prop_assert_eq!(bitmap.is_ascii, text.is_ascii());

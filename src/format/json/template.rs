@@ -1,8 +1,8 @@
 //! Recognizes texts that differ from an earlier text only in their scalars, such as the records of one producer.
 //!
-//! If an earlier text was JSON, then a text that replaces only scalars by scalars of the same type is also JSON, and its fields are in
-//! the same order. So only the scalars are read, and all other bytes are compared with the earlier text. Templates are tried before
-//! [`super::scan`]. Must never learn a template from a text unless [`Scan`] found each requested field in the text exactly once.
+//! If scalars in a JSON text are replaced by scalars of the same types, the text is still JSON, and its fields are in the same order. So
+//! this module reads only the scalars, and compares all other bytes with the earlier text. Templates are tried before [`super::scan`]. Must
+//! never learn a template from a text unless [`Scan`] found each requested field in the text exactly once.
 //!
 //! "Mison: a fast JSON parser for data analytics" (Li et al., VLDB 2017) also speculates that fields are at the same positions.
 //! Unlike Mison, this module also validates the rest of the text.
@@ -16,7 +16,7 @@ const PIECE: usize = 16;
 const PIECES_MAX: usize = 512;
 /// Maximum number of templates, one per set of requested fields. If there are more, all templates are discarded.
 const TEMPLATES_MAX: usize = 64;
-/// Number of texts that are read before a template is learned, because readers of only a few texts do not benefit.
+/// Number of texts that are read before a template is learned, because a reader of only a few texts would not benefit from a template.
 const FIRST_REST: u32 = 16;
 /// Number of texts that are read before the next attempt to learn a template, after a template is discarded or could not be learned.
 const REST: u32 = 4096;

@@ -1,6 +1,6 @@
 //! Files that schemas can import without a reference, because registry clients contain these files.
 //!
-//! The versions in this module have all fields, but no options, because these options do not affect the encoding.
+//! The versions in this module have all fields, but no options, because options do not affect how records are encoded.
 
 /// Returns the text of a file by its import path, or `None` if this module does not have the file.
 pub(super) fn text(name: &str) -> Option<String> {

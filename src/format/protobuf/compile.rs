@@ -20,8 +20,8 @@ pub(super) fn compile(message: &MessageDescriptor, places: &Node) -> Result<(Pla
     Ok((compiler.plan, compiler.lacking.into()))
 }
 
-/// Child nodes by the target of their steps: a field, an array index, or a map key. Each entry has the target, one of the steps that lead
-/// to the target, and the child nodes.
+/// Child nodes, grouped by the target to which their steps lead: a field, an array index, or a map key. Each entry has the target, one of
+/// these steps, and the child nodes.
 type Steps<'n, T> = Vec<(T, String, Vec<&'n Node>)>;
 
 #[derive(Default)]
@@ -226,8 +226,8 @@ impl Compiler {
         })
     }
 
-    /// Collects the children of nodes by the `target` of their steps. If a step has no target, no record has the places of that child, so
-    /// they are marked as lacking.
+    /// Groups the children of nodes by the `target` of their steps. If a step has no target, no record can have the places at or below that
+    /// child, so they are marked as lacking.
     fn steps<'n, T: PartialEq>(&mut self, nodes: &[&'n Node], target: impl Fn(&str) -> Option<T>) -> Steps<'n, T> {
         let mut steps: Steps<'n, T> = Vec::new();
         for (step, child) in nodes.iter().flat_map(|node| &node.children) {

@@ -1,4 +1,4 @@
-//! The tables of a walk, which reads a record once: for each message that pointers lead through, the action for each field number.
+//! The tables that drive a walk. Each message that pointers lead through has a table with the action for each field number.
 //!
 //! Must never depend on the source of a schema.
 //!
@@ -8,7 +8,7 @@ use super::wire::Wire;
 use crate::format::Scalar;
 use std::ops::Range;
 
-/// Field numbers below this limit are in the dense index, an array that reaches up to the largest of these numbers.
+/// Field numbers below this limit are looked up in the dense index, an array by field number. Larger numbers need a binary search.
 const DENSE_MAX: u32 = 64;
 /// Marks a number in the dense index that has no field.
 const NONE: u32 = u32::MAX;

@@ -2,8 +2,8 @@
 //!
 //! Must never open a file: the imports of a schema are its references, other files of a descriptor set, or well-known files.
 //!
-//! Files are reduced to their messages and enums before they are linked. Options, services, and extensions do not affect
-//! how records are read, so only syntax errors in them matter.
+//! Files are reduced to their messages and enums before they are linked. Options, services, and extensions do not affect how records are
+//! read, so only syntax errors in them matter.
 
 use super::builtin;
 use crate::format::{Body, Message, Schema, SchemaError};

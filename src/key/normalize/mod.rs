@@ -1,7 +1,7 @@
-//! Normal forms of ids: texts that are written differently, but mean the same id.
+//! Normalizes ids: texts that are written differently, but mean the same id, become equal.
 //!
-//! Owns the rules by which texts become equal. Must never make a record invalid: a step that does not apply to a value leaves the value
-//! unchanged. A normalized value must not change when it is normalized again, so that it can be used in a lookup.
+//! Must never make a record invalid: a step that does not apply to a value leaves the value unchanged. A normalized value must not change
+//! when it is normalized again, so that it can be used in a lookup.
 
 mod timestamp;
 mod url;
@@ -132,7 +132,8 @@ impl Normalizers {
                 },
                 Normalizer::Timestamp => timestamp::utc(&text),
                 Normalizer::Url { drop_query } => url::canonical(&text, drop_query).map(|mut url| {
-                    // When the URL parser percent-encodes a byte, it writes the hexadecimal digits in uppercase.
+                    // The URL parser percent-encodes bytes with uppercase hexadecimal digits, which a second normalization would convert to
+                    // lowercase.
                     if has(Normalizer::Lowercase) {
                         url.make_ascii_lowercase();
                     }

@@ -73,8 +73,8 @@ const fn days_in(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Returns the number of days from 1970-01-01 to a date. A year begins in March, so that its last day is the leap day.
-/// (Hinnant: "chrono-Compatible Low-Level Date Algorithms", 2021)
+/// Returns the number of days from 1970-01-01 to a date. A year begins in March, so that its last day is the leap day (Hinnant:
+/// "chrono-Compatible Low-Level Date Algorithms", 2021).
 const fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);

@@ -1,4 +1,4 @@
-//! Evaluation of predicates.
+//! Evaluates predicates.
 //!
 //! Must never extract more than the places that a predicate tests.
 

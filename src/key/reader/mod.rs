@@ -265,7 +265,7 @@ impl Reader {
         selected
     }
 
-    /// Adds the time to a fingerprint, and the result of the `retract` predicate.
+    /// Adds the time and the result of the `retract` predicate to a fingerprint.
     #[inline]
     fn complete(
         &mut self,

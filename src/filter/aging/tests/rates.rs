@@ -1,4 +1,4 @@
-//! False-positive rates: measured, predicted, and at any load.
+//! Measured and predicted false-positive rates, at capacity and at other loads.
 
 use super::*;
 use crate::filter::Prediction;

@@ -56,8 +56,8 @@ impl<const B: usize> TableLayout<B> {
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
-    /// Probability that an absent key's fingerprint is in one of its buckets when `keys` slots are filled. Each of 2 B slots is
-    /// filled with probability `keys / slots`, and contains one of 2^f - 1 fingerprints.
+    /// Probability that an absent key's fingerprint is in one of its buckets when `keys` slots are filled. Each of 2 B slots is filled with
+    /// probability `keys / slots`, and contains one of 2^f - 1 fingerprints.
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     pub(super) fn rate(self, keys: f64) -> f64 {
         let asked = 2.0 * B as f64 * keys / self.slots() as f64;
@@ -230,8 +230,8 @@ impl<const B: usize> Table<B> {
         })
     }
 
-    /// Inserts a key from a table with the same layout, or extends the lifetime of the existing copy. `new` is the tag of the key, and
-    /// `now` the current tag. Returns false if there is no room.
+    /// Inserts a key from a table with the same layout. If this table already has a copy of the key, gives the copy the younger of the two
+    /// tags. `new` is the tag of the key, and `now` the current tag. Returns false if there is no room.
     pub(super) fn merge(&mut self, place: Place, new: u64, now: u64) -> bool {
         let copy = self.copies(place).next();
         let Some((slot, own)) = copy else { return self.used < self.layout.capacity() && self.insert(place, new) };

@@ -1,4 +1,4 @@
-//! Schemas: waiting for them, frames, and the cache of extractors.
+//! Waiting for schemas, frames, and the cache of extractors.
 
 use super::*;
 use crate::format::{Message, SchemaError};
