@@ -1,4 +1,5 @@
-# Image of the worker. It contains only the binary, and runs as an unprivileged user. Any other user in group 0 works, too.
+# Image of the worker. It has the binary and its libraries, but no build tools, and runs as an unprivileged user. Any other
+# user in group 0 works, too.
 #
 # The image needs a configuration at /etc/unseen/unseen.toml, with `state.dir` in /var/lib/unseen. The worker writes to no other
 # directory, so everything else can be read-only.
@@ -13,7 +14,7 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends libclang-dev libssl-dev pkg-config zlib1g-dev \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
-# Without debug information, most of which belongs to RocksDB, the binary is 20 times smaller.
+# The image needs no debug information, and the binary is smaller without it.
 ENV CARGO_PROFILE_RELEASE_DEBUG=false
 # Some ARM kernels have pages of 64 KiB. The allocator supports any page size up to the size that it was built for.
 RUN if [ "$(uname -m)" = aarch64 ]; then echo 'env.JEMALLOC_SYS_WITH_LG_PAGE = "16"' >>"$CARGO_HOME/config.toml"; fi
@@ -30,7 +31,7 @@ RUN awk '/^\[/ { drop = /^\[\[(bench|example|test)\]\]/ } !drop' Cargo.toml > ke
     && rm -r src
 
 COPY src src
-# Makes the sources newer than the build of the empty sources.
+# Makes the sources newer than the build of the empty sources, so that cargo builds them.
 RUN touch src/lib.rs src/main.rs && cargo build --release --locked --lib
 # The commit that `unseen --version` prints. The layers above can be shared by other commits with the same sources.
 ARG UNSEEN_COMMIT

@@ -9,7 +9,7 @@
 # shellcheck shell=bash
 set -euo pipefail
 
-readonly RUST_MIN=88 # of 1.x: `rust-version` in Cargo.toml
+readonly RUST_MIN=88 # the minor version of `rust-version` in Cargo.toml
 readonly JAVA_MIN=17
 
 missing=()  # descriptions
@@ -30,7 +30,7 @@ compiles() {
     echo '#include <cstdlib>' | c++ -x c++ -fsyntax-only -
 }
 
-# An LLVM without Clang has llvm-config and libclang-cpp, but not libclang.
+# Looks for the library itself, because an LLVM without Clang has llvm-config and libclang-cpp, but not libclang.
 has_libclang() {
     local directory
     [[ -n ${LIBCLANG_PATH:-} ]] || xcrun --find clang && return

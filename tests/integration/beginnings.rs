@@ -69,7 +69,7 @@ fn group_keeps_its_start_position_if_its_first_worker_is_killed() {
     }
 }
 
-/// If a partition moves while it waits for its state, it must not look like an added partition to its new owner.
+/// If a partition moves while it waits for its state, its new owner must not treat it as an added partition.
 #[test]
 fn partition_that_waits_for_its_state_has_a_committed_start_position() {
     let topics = Topics::new("begin-waits", "start = \"latest\"", "", 2);
@@ -194,12 +194,12 @@ impl Gate {
     }
 }
 
-/// Two members find that the group has committed nothing. Before the slower member commits the start position, the faster member has
-/// already emitted newer records.
+/// Two members find that the group has no committed offsets. The faster member emits newer records before the slower member commits the
+/// start position.
 #[test]
 fn slow_member_does_not_reset_the_group_to_its_start_position() {
     let mut topics = Topics::new("begin-slow", "start = \"latest\"", "", 2);
-    // With a longer session, stopped members stay in the group.
+    // The long session timeout keeps stopped members in the group.
     topics.setup = topics.setup.properties("\"session.timeout.ms\" = \"45000\"");
     let setup = &topics.setup;
     let (fast, slow) = (["kafka.instance_id=a"], ["kafka.instance_id=b"]);

@@ -22,8 +22,8 @@ fn broker_kills_do_not_change_the_output() {
         broker.wait_until_back();
     }
     feed.join();
-    // A restarted broker forgets a producer if the timestamp of its last record is more than a day old, and all records of this stream are
-    // that old. Records of the feed that were in flight may then be in the input twice.
+    // A restarted broker forgets a producer whose last record has a timestamp more than a day old, which applies to all records of this
+    // stream. Records of the feed that were in flight may then be in the input twice.
     stream.expect_from_input();
     let log = stream.check(worker);
     assert!(log.contains("a Kafka client reported an error"), "the worker did not notice");
@@ -69,7 +69,7 @@ fn stays_readable(log: &str) {
     let mut told: BTreeMap<String, f64> = BTreeMap::new();
     for line in log.lines().filter(|line| line.contains(" WARN unseen::kafka::")) {
         let (time, text) = line.split_once(' ').expect("a time, and what is told");
-        // A log that spans midnight looks like a long pause, which is fine.
+        // If the log spans midnight, the pause is negative, and the check ignores it.
         let parts: Vec<f64> = time[11..].trim_end_matches('Z').split(':').map(|part| part.parse().expect("a number")).collect();
         let second = parts[0] * 3600.0 + parts[1] * 60.0 + parts[2];
         let (text, _) = text.split_once(" (after ").unwrap_or((text, ""));

@@ -88,7 +88,8 @@ fn log_end(stream: &Stream, partition: i32) -> i64 {
     reader.fetch_watermarks(&changelog(stream), partition, LIMIT).expect("the broker answers").1
 }
 
-/// Leaves a transaction open in partitions of the changelog. A worker that rebuilds one of them must wait for its end.
+/// Leaves a transaction open in partitions of the changelog. A worker that rebuilds one of these partitions must wait until the transaction
+/// ends.
 fn leave_open(stream: &Stream, partitions: &[i32]) -> BaseProducer {
     let stranger: BaseProducer = client(&stream.broker)
         .set("transactional.id", stream.setup.group().to_owned() + "-stranger")
@@ -104,7 +105,8 @@ fn leave_open(stream: &Stream, partitions: &[i32]) -> BaseProducer {
     stranger
 }
 
-/// All rebuild threads wait for partitions 0 and 1, but the other partitions are still rebuilt, read, and trimmed.
+/// An open transaction blocks two partitions, the same number as there are rebuild threads. The other partitions are still rebuilt, read,
+/// and trimmed.
 #[test]
 fn open_transactions_hold_up_only_their_own_partitions() {
     let stream = Stream::new(broker(), "log-wait", RECORDS);
@@ -170,7 +172,7 @@ impl Sliced {
     }
 }
 
-/// The new changelog has other records at the offsets where the old one had records of expired slices.
+/// At the offsets of expired slices in the old changelog, the new one has other records, which must not be deleted.
 #[test]
 fn changelog_that_is_recreated_under_a_worker_is_not_trimmed() {
     let mut sliced = Sliced::new();
@@ -189,7 +191,7 @@ fn changelog_that_is_recreated_under_a_worker_is_not_trimmed() {
     assert_eq!(first(), 0, "the new changelog was trimmed by an offset of the old one");
 }
 
-/// Offsets of the old changelog have no meaning in the new one, not even when the new one is trimmed.
+/// A worker must not use offsets of the old changelog when it trims the new one.
 #[test]
 fn recreated_changelog_keeps_the_keys_of_the_window() {
     let mut sliced = Sliced::new();
@@ -212,7 +214,7 @@ fn recreated_changelog_keeps_the_keys_of_the_window() {
     assert_eq!(read_committed(broker(), &sliced.output, 1)[0].len(), before, "keys of the window were emitted again");
 }
 
-/// A warm-up logs a bounded number of keys at a time, even while the records of an aborted transaction are repeated.
+/// A warm-up logs a bounded number of keys at a time, even while the records of an aborted transaction are processed again.
 #[test]
 fn unlogged_keys_of_a_warm_up_are_bounded_while_a_transaction_is_repeated() {
     const BOUND: usize = 500;
@@ -354,7 +356,7 @@ fn added_partitions_are_read_and_logged() {
     assert_same(&total, &read_committed(broker(), &output, 4));
 }
 
-/// The worker does not retry an error that only an operator can fix, because the group would wait for the worker.
+/// The worker stops at an error that only an operator can fix. If it retried, the whole group would wait for it.
 #[test]
 fn mismatched_partition_counts_stop_the_worker() {
     let (input, output) = (topic(broker(), "log-in", 2), topic(broker(), "log-out", 4));

@@ -10,8 +10,8 @@ use std::os::unix::fs::FileExt as _;
 
 /// The number of bytes in a batch before the part that its checksum covers.
 const HEAD: u64 = 21;
-/// The number of bytes in a fetch response before the first batch: for a single partition, and for a partition after an empty one of
-/// another topic.
+/// The number of bytes in a fetch response before the first batch: if the response has one partition, and if it starts with an empty
+/// partition of another topic.
 const RESPONSE_HEADS: [u64; 2] = [66, 121];
 
 /// A log segment on the disk of a broker. The broker sends the bytes of the segment unchanged.
@@ -49,8 +49,8 @@ fn records(numbers: Range<i32>) -> impl Iterator<Item = TestRecord> {
     })
 }
 
-/// Corrupts one of three batches while a worker starts to read them, repairs the batch, and expects all records in order. `corrupt` gets
-/// the ends of the batches, and returns the position and the bytes to write. Returns the worker's log.
+/// Corrupts one of three batches before a worker reads them, repairs the batch once the worker has reported it, and expects all records in
+/// order. `corrupt` gets the ends of the batches, and returns the position and the bytes to write. Returns the worker's log.
 fn waits_for_the_batch(shares_space: bool, corrupt: impl Fn(&Segment, [u64; 3]) -> (u64, Vec<u8>)) -> String {
     let broker = secure_broker().address();
     let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }\nspace = \"ids\"";
@@ -86,7 +86,7 @@ fn waits_for_the_batch(shares_space: bool, corrupt: impl Fn(&Segment, [u64; 3]) 
 
 /// Corrupts the first batch of a fetch response so that librdkafka delivers the records after the second one.
 ///
-/// After a wrong checksum, librdkafka continues before the end of the batch, because it takes a length for an offset in the response. At
+/// After a wrong checksum, librdkafka continues before the end of the batch, because it treats a length as a position in the response. At
 /// that position, this function writes the header of a batch that extends to `second`. librdkafka skips that batch, because its offsets are
 /// in the past.
 fn skipped(segment: &Segment, [first, second]: [u64; 2]) -> (u64, Vec<u8>) {

@@ -1,5 +1,5 @@
 //! Promise: `unseen explain` reports why a record was emitted or dropped, as an exact list would, through kills, a rebuild, and a reset of
-//! the group. It reports causes that it cannot know as unknown.
+//! the group. If it cannot know a cause, it reports the cause as unknown.
 
 use crate::harness::{
     RETRACT, Setup, TestRecord, Worker, broker, client, committed_offset, delete_records_before, produce, read_committed, reset_offset,
@@ -223,7 +223,7 @@ fn changes_are_explained() {
         Setup::new(broker(), "why-changed").topic(&input, &output, &format!("{}\nemit = \"on_change\"", lines("{ kind = \"exact\" }")));
     let report = |number, state: &str| TestRecord { value: Some(state.into()), ..record(number, number % 2) };
     let mut worker = setup.start("a");
-    // The first commit has several contents of each key.
+    // The first commit contains several contents of each key.
     produce(broker(), &input, ["on", "on", "on", "off", "off", "off"].into_iter().enumerate().map(|(number, state)| report(number, state)));
     read(&setup, &input, &mut worker, 6);
     produce(broker(), &input, [report(6, "off"), report(7, "on")]);
@@ -324,7 +324,7 @@ fn unknown_causes_are_reported_as_unknown() {
     assert_eq!((&said["verdict"], &said["seen"]), (&"pending".into(), &false.into()), "{said:#}");
     let said = explained(&setup, &[&input, "0", "61"]);
     assert!(said["sentences"][0].as_str().is_some_and(|text| text.contains("has no key") && text.contains("on_invalid")), "{said:#}");
-    // The verdict on trimmed records is unknown, and no drop is reported as wrong.
+    // Once the changelog no longer has the commit of a record, the verdict is unknown, and a drop is not reported as wrong.
     let changelog = format!("{}-ids-changelog", setup.group());
     let said = explained(&setup, &[&input, "0", "0"]);
     let end = said["changelog"]["end_offset"].as_i64().expect("the end of the changelog");

@@ -1,8 +1,8 @@
-//! Promise: a worker that is killed, frozen, or fails at a step of a real transaction or checkpoint does not change the output.
+//! Promise: the output does not change if a worker is killed or frozen, or if a step of a real transaction or checkpoint fails.
 //!
-//! tests/simulation/plans kills a simulated worker at every fault point (src/fault.rs). This file has the points at which a real broker
-//! or a real disk may matter. Each scenario arms them one after the other over one stream: the worker dies at one point, the next worker is
-//! started with another point armed, and the test compares the output with the expected one at the end.
+//! tests/simulation/plans kills a simulated worker at every fault point (src/fault.rs). This file has the points at which a real broker or
+//! a real disk may matter. Each scenario runs workers one after the other over one stream. A worker dies at its armed point, and the next
+//! worker is started with another point armed. At the end, the test compares the output with the expected one.
 
 use crate::harness::state::damage_page;
 use crate::harness::{News, Reader, Worker, broker, committed_offset, topic, wait_until};
@@ -45,7 +45,7 @@ const LARGE: &[&str] = &["checkpoint.file:1:kill", "checkpoint.file:2:kill", "ch
 /// Points that are passed if the state is corrupt.
 const DAMAGED: &[&str] = &["quarantine.moved:1:kill", "quarantine.opened:1:kill"];
 
-/// Steps that fail in the life of one worker, most of them more than once.
+/// Steps that fail in the life of one worker, half of them twice.
 const ERRORS: &[&str] = &[
     "connect.begin:1:error",
     "transaction.begin:2:error",
@@ -137,7 +137,7 @@ fn kills_at_steps_of_transactions_and_checkpoints_do_not_change_the_output() {
     lives.check();
 }
 
-/// Even if transactions are full before the commit interval ends, the worker takes checkpoints, and not only when it drains.
+/// If transactions fill up before the commit interval ends, the worker still takes checkpoints while it runs, not only when it drains.
 #[test]
 fn full_transactions_do_not_prevent_checkpoints() {
     let mut lives = Lives::new("faults-full", 60, HOUR / 3, AGING);
@@ -173,7 +173,7 @@ fn member_killed_during_a_revocation_leaves_no_partition_unowned() {
 
 #[test]
 fn kills_while_a_large_checkpoint_is_written_do_not_change_the_output() {
-    // Nearly every key has its own page, and each worker writes one checkpoint per partition at its end.
+    // Nearly every key has its own page, so checkpoints are large. Each worker writes one checkpoint per partition, when it stops.
     let mut lives = Lives::new("faults-large", 6 * LARGE.len(), 24 * HOUR, LARGE_CONFIRMED);
     lives.overrides.extend(["worker.checkpoint_interval=1h".to_owned(), "state.changelog=false".to_owned()]);
     for faults in LARGE {
@@ -226,7 +226,7 @@ fn workers_frozen_past_the_transaction_timeout_do_not_change_the_output() {
         lives.feed();
         let mut worker = lives.start(&faults);
         worker.wait_for_log(&format!("fault point reached point={:?}", point(&faults)), LIMIT);
-        // Once the broker has aborted the transaction, no output is in doubt.
+        // Waits until the broker has aborted the open transaction.
         Reader::new(&lives.stream.broker, &lives.stream.output, PARTITIONS).read_to_end(LIMIT);
         worker.sigcont();
         lives.stream.wait_until_read(lives.produced, &mut worker);

@@ -228,7 +228,7 @@ fn topic_whose_creation_is_not_confirmed_is_deleted_or_named() {
     }
 }
 
-/// librdkafka's mock cluster, for example, shows such records.
+/// librdkafka's mock cluster, for example, delivers records of aborted transactions.
 #[test]
 fn brokers_that_show_records_of_aborted_transactions_are_reported() {
     let broker = OwnBroker::start();

@@ -105,7 +105,7 @@ fn schemas_can_change_mid_stream() {
 #[test]
 fn a_registry_outage_delays_only_partitions_that_need_it() {
     let registry = registry();
-    // Partition 1 switches to a schema that the registry does not have yet.
+    // Partition 1 switches to a schema that the worker has not fetched when the registry fails.
     let records = orders(20_000, |number, partition| usize::from(partition == 1 && number >= 10_000));
     let stream = Stream::of(broker(), "formats-down", records, WINDOW).with(|setup| setup.properties(SHORT_SESSION));
     let settings = settings(&registry);
@@ -151,7 +151,7 @@ fn a_registry_outage_delays_only_partitions_that_need_it() {
     stream.check(worker);
 }
 
-/// A waiting partition continues after it moves to another member and returns, and after an abort rewinds it.
+/// A waiting partition continues after it moves to another member and returns.
 #[test]
 fn a_waiting_partition_can_move_and_return() {
     for settings_of in [&["kafka.instance_id=a"][..], &["state.changelog=false"], &[]] {
@@ -190,7 +190,7 @@ fn abort_while_a_partition_waits_loses_nothing() {
     let settings = settings(&registry);
     registry.fail_at("/schemas/ids/2", 503);
     stream.produce(..);
-    // The first commits fail, so their records are read again, up to the waiting record.
+    // Two early commits fail, so their records are read again, up to the waiting record.
     let overrides: Vec<_> = settings.iter().map(String::as_str).collect();
     let mut worker = stream.setup.start_armed("a", &overrides, "commit.flushed:1:error,commit.flushed:3:error");
     wait_until("a partition waits", LIMIT, || {
@@ -212,8 +212,8 @@ fn flapping_registry_makes_no_record_invalid() {
     let stream = Stream::of(broker(), "formats-flaps", orders(2_000, |_, _| 0), WINDOW);
     stream.produce(..);
     let worker = start(&stream, "a", &settings(&registry));
-    // The registry reports unknown schemas, goes down for longer than the ten seconds after which the worker believes that answer, reports
-    // unknown schemas again, and then has the schemas.
+    // A worker believes that a schema is unknown only if the registry reports that for ten seconds. Here, the registry is down for longer
+    // than that between two such reports, and finally has the schemas.
     let asked = || registry.requests()["GET /schemas/ids/1"].as_u64().unwrap_or_default();
     let more = |than: u64| wait_until("it is asked again", LIMIT, || (asked() > than).then(asked));
     more(0);
@@ -375,8 +375,8 @@ fn records_of_many_unknown_schemas_wait_once() {
     assert_eq!(crate::harness::logged(&log, "invalid"), 100);
 }
 
-/// A new process does not know the schema yet, and cannot tell to which entry a record belongs. One entry has all keys. The key of the
-/// other entry was changed, so that entry reads the input again.
+/// The key of one entry was changed, so that entry reads the input again. The other entry still has all its keys. The new process does not
+/// know the schema yet, and cannot tell to which entry a record belongs.
 #[test]
 fn a_warm_up_waits_for_the_schema_that_selects_the_entry() {
     let registry = registry();

@@ -6,12 +6,12 @@ use crate::harness::{
 };
 use std::time::{Duration, Instant};
 
-/// Makes a worker read one record from each of the first `records` partitions, and checks that they are committed. Before it reads, the
-/// worker commits an offset of every partition.
+/// Makes a worker read one record from each of the first `records` partitions, and checks that the offsets of these records are committed.
+/// Before it reads, the worker commits an offset of every partition.
 fn commit_all(broker: &str, partitions: u32, records: u32, delivery: &str, limit: Duration) -> String {
     // The output comes first, because a broker that creates thousands of partitions does nothing else meanwhile.
     let output = topic(broker, "many-out", 1);
-    // The controller creates at most this number of partitions per request.
+    // Creates at most 5,000 partitions at a time, because the controller limits the number per request.
     let input = topic(broker, "many-in", partitions.min(5_000));
     if partitions > 5_000 {
         add_partitions(broker, &input, partitions);

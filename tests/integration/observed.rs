@@ -139,8 +139,8 @@ fn tenant(partition: i32) -> String {
     format!("tenant {partition}")
 }
 
-/// Each partition belongs to one tenant, and has this number of keys twice: all keys once, and then all keys again. One record in 32 is
-/// counted. A tenant is named at its 16th counted record, and its own counts start after that record.
+/// Checks the counts by tenant. Each partition belongs to one tenant, and has this number of keys twice: all keys once, and then all keys
+/// again. One record in 32 is counted. A tenant is named at its 16th counted record, and its own counts start after that record.
 fn are_counted_by_tenant(values: &Value, keys: u64) {
     let sampled = |offsets: std::ops::Range<u64>| {
         u64::try_from(offsets.filter(|offset| offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59 == 0).count()).expect("few")
@@ -155,7 +155,7 @@ fn are_counted_by_tenant(values: &Value, keys: u64) {
     assert_eq!(values, named.collect::<Vec<_>>());
 }
 
-/// The metrics match the status, and all documented metrics exist.
+/// Checks that the metrics match the status, and that exactly the documented metrics are exported.
 fn is_scraped_so(address: &str, input: &str, keys: u64) {
     let (code, head, text) = ask(address, "/metrics");
     assert!(code == 200 && head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
@@ -225,7 +225,7 @@ fn observed_rate_of_an_overfull_filter_is_correct() {
         records["unseen"].as_u64().zip(records["duplicate"].as_u64()).map(|(unseen, duplicate)| unseen + duplicate) == Some(keys)
             && status["spaces"][0]["false_positives"]["observed"]["checked"].as_u64() > Some(0)
     };
-    // Positions and states come from the same report.
+    // Positions and filter states are in the same report, so the states are current once the positions are.
     let reported = |status: &Value| {
         let positions = status["partitions"].as_array().expect("a list").iter().filter_map(|partition| partition["position"].as_u64());
         counted(status) && positions.sum::<u64>() == keys

@@ -95,7 +95,7 @@ fn a_group_without_offsets_resumes_from_its_checkpoint() {
     assert!(log.contains("the group has no committed offset; resuming from the offset in the checkpoint"), "{log}");
 }
 
-/// A record from the future must not make the worker treat the log as a different one. The worker would then emit keys again.
+/// A record from the future must not make the worker treat the log as a different one, because the worker would then emit keys again.
 #[test]
 fn records_from_the_future_do_not_affect_a_group_without_offsets() {
     let mut records = News { count: RECORDS, ..News::default() }.records();
@@ -120,7 +120,7 @@ fn records_from_the_future_do_not_affect_a_group_without_offsets() {
         heir.has_read_all().then_some(())
     });
     worker.drain();
-    // Other tests cover the verdicts on such records. No key is emitted twice, and none is missing.
+    // Checks only that no key is emitted twice, and that none is missing. Other tests cover the verdicts on such records.
     let output = stream.output();
     for (before, after) in before.iter().zip(&output) {
         assert_eq!(before[..], after[..before.len()], "what was there before is not any more");

@@ -51,7 +51,7 @@ fn new_matching_topic_is_deduplicated_exactly_once() {
     let [a, b, c] = ["a", "b", "c"].map(|name| format!("{base}.{name}"));
     make(&a);
     produce(broker(), &a, records(0..100));
-    // The worker is killed after the commit with which it ends reading the old topics.
+    // The new topic makes the process drain its workers. It is killed after their last commit, before it reads the new topic.
     let mut worker = setup.start_armed("w", &[], "drain.committed:1:kill");
     wait_until_read(&setup, &mut worker, &a, 100);
     make(&b);

@@ -143,7 +143,7 @@ fn a_killed_redrive_continues() {
     }
 }
 
-/// A redrive stops before it commits, for example because its machine is suspended, and another one starts.
+/// A redrive stops before it commits, for example because its machine is suspended. Meanwhile, another redrive starts.
 #[test]
 fn a_second_redrive_fences_the_first() {
     let (dead, records) = (Dead::new("redrive-fenced"), records(1_500));
@@ -158,14 +158,15 @@ fn a_second_redrive_fences_the_first() {
     assert_eq!(dead.input(), by_partition(records, PARTITIONS));
 }
 
-/// A later redrive writes the dead letters that an earlier one did not select. A record that the worker would not emit goes to the output.
+/// A later redrive writes the dead letters that an earlier one did not select. Records that the worker would not emit if it read them
+/// again, such as late ones, go to the output.
 #[test]
 fn only_selected_dead_letters_are_redriven() {
     let (dead, records) = (Dead::new("redrive-some"), records(30));
     for (reason, range) in [("malformed", 0..10), ("oversize", 10..20), ("late", 20..30)] {
         dead.bury(&records[range], reason);
     }
-    // The last one is not a dead letter.
+    // The last of these records is not a dead letter.
     let foreign = records[0].dead_letter("other", 0, "unseen.malformed", "why");
     let newer = records[1].dead_letter(&dead.input, 0, "unseen.newer", "why");
     produce(broker(), &dead.letters, [&foreign, &newer, &records[2]]);
@@ -209,7 +210,7 @@ fn dead_letters_of_an_unknown_topic_are_redriven_when_it_is_configured() {
     }
     let setup = dead.setup.topic(&other, &dead.output, &lines(&dead.letters));
     let dead = Dead { setup, ..dead };
-    // The other input is not selected, so it need not exist.
+    // An input that is not selected need not exist.
     delete_topic(broker(), &dead.input);
     wait_until("the input is deleted", PATIENCE, || {
         let (code, out, error) = dead.redrive_with(&["--dry-run"], "");
@@ -282,7 +283,7 @@ fn a_redrive_ends_before_the_rejected_dead_letters_that_are_too_many() {
     large.enlarge(3_000, &mut random);
     let letters = [&records[..20], &vec![large; 150], &records[20..]].concat();
     dead.bury(&letters, "oversize");
-    // Of the last ten records, only those in the partition of the rejected dead letters come after these.
+    // Some of the last ten records come after the rejected dead letters in the same partition. The redrive does not reach them.
     let waiting = records[20..].iter().filter(|record| record.partition == records[0].partition).count();
     for redriven in [30 - waiting, 0] {
         let (report, error) = dead.redrive_in_part(&["--reason", "oversize"]);
@@ -293,7 +294,7 @@ fn a_redrive_ends_before_the_rejected_dead_letters_that_are_too_many() {
     assert_eq!(dead.redrive(&["--reason", "oversize"])["redriven"], 150 + waiting);
 }
 
-/// A worker may write new dead letters while the redrive repeats a rejected batch.
+/// While the redrive retries a rejected batch, a worker may write new dead letters.
 #[test]
 fn dead_letters_added_after_the_start_are_not_redriven() {
     let input = topic_with(broker(), "redrive-start-in", 4, &[("max.message.bytes", "2000")]);

@@ -177,7 +177,8 @@ fn batch_of_rejected_records_loses_nothing() {
     }
 }
 
-/// Without transactions, an abort does not undo forwarded records. If the target later rejects the records, it rejects their copies, too.
+/// Without transactions, an abort does not remove forwarded records from the repartition topic. If the worker forwarded them again, the
+/// output would reject the copies, too.
 #[test]
 fn records_are_forwarded_once_while_others_are_rejected() {
     let mut case = Case::new(Refusal::NoKey, "at_least_once", "repartition = true\non_invalid = \"drop\"");
@@ -202,7 +203,7 @@ fn records_are_forwarded_once_while_others_are_rejected() {
     assert_eq!(emitted, good);
 }
 
-/// Records without a key are not repartitioned, so the output can reject them.
+/// Records without a key bypass the repartition topic, so the output itself can reject them.
 #[test]
 fn rejected_tombstone_is_dropped_before_repartitioning() {
     let mut case = Case::new(Refusal::NoKey, "exactly_once", "repartition = true\non_invalid = \"drop\"");
@@ -273,7 +274,7 @@ fn rejected_dead_letters_stop_the_worker() {
     case.check_output(true);
 }
 
-/// The dead letter keeps the reason of the first rejection. When the dead-letter topic rejects the time, the letter is written without it.
+/// If the dead-letter topic rejects the time of a dead letter, the letter is written without the time, and keeps its original reason.
 #[test]
 fn dead_letter_with_a_rejected_time_is_written_without_it() {
     let mut case = Case::new(Refusal::Old, "exactly_once", "");

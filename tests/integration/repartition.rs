@@ -81,7 +81,7 @@ fn keys_in_two_partitions_are_reported() {
     wait_until_read(&setup, &input, &mut worker);
     let log = worker.drain();
     assert_eq!(log.matches("the same key arrived in two partitions").count(), 1, "it is logged once");
-    // For one key in 1,024, both duplicates are detected in other partitions.
+    // The worker samples one key in 1,024. Both duplicates of such a key are detected in other partitions.
     let cross_partition_keys = logged(&log, "cross_partition_keys");
     assert!(
         (u64::from(KEYS) / 1024..=u64::from(KEYS) / 256).contains(&cross_partition_keys),
@@ -186,7 +186,7 @@ fn recreated_repartition_topic_does_not_restart_the_group() {
     produce(broker(), &input, distinct(0..1_000));
     wait_for_output(&output, 1_000, &mut worker);
     worker.drain();
-    // Each worker that takes over the partition has a higher epoch.
+    // Each worker that takes over the partition has a higher epoch than the previous one.
     for keys in 1_000..1_003 {
         let mut worker = setup.start("a");
         produce(broker(), &input, distinct(keys..keys + 1));

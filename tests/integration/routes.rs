@@ -143,7 +143,7 @@ fn with_a_second_topic(hint: &str) -> (Stream, String, String) {
     (stream, second, second_out)
 }
 
-/// The latest assignment of a worker: partition numbers of a topic.
+/// The partition numbers of a topic in a worker's latest assignment.
 fn assigned(worker: &Worker, topic: &str) -> BTreeSet<String> {
     let log = worker.log();
     let last = log.lines().rfind(|line| line.contains("partitions assigned")).unwrap_or_default();

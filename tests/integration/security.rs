@@ -63,7 +63,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// Returns the message of `unseen check --connect` if this is missing.
+    /// Returns the message of `unseen check --connect` if this permission is missing.
     const fn report(self) -> &'static str {
         match self {
             Self::Input => "topics[0].input: this user lacks the permission Read on topic",
@@ -75,8 +75,8 @@ impl Need {
     }
 }
 
-/// Grants a user the permissions that a worker needs, and no others. If Read on the input or Write on the output
-/// is lacking, the user may still describe that topic.
+/// Grants a user exactly the permissions that a worker needs, except for `lacking`. A user that lacks Read on the input or Write on the
+/// output may still describe that topic.
 pub fn allow(stream: &Stream, user: &str, lacking: Option<Need>) {
     let transactions = format!("{}-", stream.setup.group());
     let mut rights = Vec::new();
@@ -143,7 +143,7 @@ fn refused(stream: &Stream, overrides: &[&str], sentence: &str) {
     assert!(problems.len() == 1 && problems[0].contains(sentence), "`check` does not report {sentence:?} alone:\n{stderr}");
 }
 
-/// The same as [`refused`], and `unseen run` ends with the same error after its timeout.
+/// The same as [`refused`]. Also checks that `unseen run` ends with the same error after its timeout.
 fn kept_out(stream: &Stream, overrides: &[&str], sentence: &str) {
     refused(stream, overrides, sentence);
     let log = stream.setup.start_with("a", &[overrides, &["kafka.connect_timeout=3s"]].concat()).fails(1);
@@ -177,7 +177,7 @@ fn an_unknown_ca_is_reported() {
 #[test]
 fn a_name_that_is_not_in_the_certificate_is_reported() {
     let (address, _) = listener(secure_broker(), SCRAM.protocol);
-    // Another notation of 127.0.0.1, which is a different name in a comparison.
+    // Another notation of 127.0.0.1. Its text does not match the name in the certificate.
     let other = format!("kafka.bootstrap_servers={}", address.replace("127.0.0.1", "127.1"));
     kept_out(
         &SCRAM.stream("name", 1),
@@ -232,7 +232,7 @@ fn missing_permission_is_reported() {
         assert!(log.contains(sentence), "`run` does not report {sentence:?}:\n{log}");
     }
 
-    // With a changelog, the user could not create the topic of the changelog.
+    // Disables the changelog, because this user cannot create the topic of the changelog.
     let stream = SCRAM.stream("topics", 1_000);
     allow(&stream, SCRAM.user(), Some(Need::Topics));
     let (code, _, stderr) = stream.setup.check_with("a", &["state.changelog=false"]);

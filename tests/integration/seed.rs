@@ -234,7 +234,7 @@ fn a_table_seeds_partitions_by_key() {
     let lines = "space = \"ids\"\nkey = { field = \"/id\" }\nwindow = \"1h\"\nrepartition = true\n".to_owned() + AGING;
     let rows = Rows::new("seed-table", 1, 4, &lines, "");
     produce(broker(), &rows.inputs[0], (0..220).map(|number| record(number, (number % 4) as i32)).collect::<Vec<_>>().iter());
-    // The other tool has processed ids up to 180, which are 45 records per partition. The repartition topic receives the later records.
+    // The other tool has processed the first 180 ids, which are 45 records per partition. The repartition topic receives the later records.
     let other = rows.setup.group().to_owned() + "-other";
     let args = ["--format", "csv", "--offsets-of", &other];
     refused(rows.seed(&table(0..190), &args), "has not committed an offset for ");

@@ -40,7 +40,7 @@ fn is_loading(reply: &Reply) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with("LOADING"))
 }
 
-/// One server has the worker's kind of filter, and another one a different kind. They are killed and restarted while the worker continues.
+/// One server has the worker's kind of filter, and another one a different kind. A server and a worker are killed and replaced.
 #[test]
 fn answers_match_the_committed_stream() {
     let stream = Stream::new(broker(), "serve", RECORDS).with(short_timeouts);
@@ -171,7 +171,7 @@ fn misbehaving_clients_do_not_delay_others() {
     let Reply::Array(answers) = &replies[4] else { panic!("no list: {replies:?}") };
     assert_eq!(answers[..2], [Reply::Integer(0), Reply::Array(vec![Reply::Integer(0), Reply::Integer(0)])]);
     assert!(matches!(&answers[2], Reply::Error(text) if text.starts_with("ERR unknown command")));
-    // A transaction with many commands is executed. Of a transaction with too many bytes, no command is executed.
+    // The server executes a transaction with many commands, but rejects a transaction with too many bytes as a whole.
     for (item, count, begin) in [("x".to_owned(), 2000, None), ("x".repeat(10_000), 200, Some("EXECABORT"))] {
         let mut pipeline = vec![vec!["MULTI".to_owned()]];
         pipeline.extend((0..count).map(|_| ["BF.EXISTS", "news:{1}", &item].map(str::to_owned).to_vec()));
@@ -184,7 +184,7 @@ fn misbehaving_clients_do_not_delay_others() {
     }
     let name = format!("news:{{{}}}", "x".repeat(2000));
     assert!(matches!(known.ask(&["BF.EXISTS", &name, "x"]), Reply::Error(text) if text.contains("at most 1024 bytes")));
-    // Garbage ends its own connection, and no other.
+    // Garbage ends the connection that it arrives on, and no other.
     let mut garbage = Asker::connect(&address);
     garbage.send(b"*1\r\n:7\r\n");
     assert!(matches!(garbage.reply(), Reply::Error(text) if text.starts_with("ERR Protocol error")));

@@ -33,7 +33,7 @@ fn write_certificate(dir: &Path) {
     std::fs::write(dir.join("tls.key"), key.private_key_to_pem_pkcs8().expect("PEM")).expect("a file");
 }
 
-/// Sends `question` over TLS. Returns the response until the server closes the connection.
+/// Sends `question` over TLS. Returns everything that the server sends until it closes the connection.
 fn ask(address: &str, dir: &Path, question: &str) -> String {
     let mut connector = SslConnector::builder(SslMethod::tls_client()).expect("OpenSSL");
     connector.set_ca_file(dir.join("tls.crt")).expect("a certificate");

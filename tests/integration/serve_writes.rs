@@ -67,7 +67,7 @@ fn keys_written_by_clients_are_emitted_once() {
     }
 
     let items: Vec<_> = (0..ITEMS).map(|number| format!("o-{number}")).collect();
-    // The number of times that each server reported an item as the first of its key.
+    // For each server, the number of times that it reported an item as the first of its key.
     let firsts = Mutex::new([HashMap::<&str, usize>::new(), HashMap::new()]);
     std::thread::scope(|scope| {
         for client in 0..6 {

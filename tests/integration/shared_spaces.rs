@@ -75,7 +75,7 @@ fn topic_waits_for_the_warm_up_of_another_topic() {
     assert_eq!(total, KEYS + 20, "keys that one topic had emitted were emitted again by the other");
 }
 
-/// The end of a warm-up may consist of transaction markers and aborted records, after which no record follows.
+/// The last offsets of a warm-up may belong to transaction markers and aborted records. No record then shows that the warm-up is complete.
 #[test]
 fn a_warm_up_can_end_without_a_record() {
     let two = Two::new("shared-gap");
@@ -110,7 +110,7 @@ fn a_warm_up_can_end_without_a_record() {
 fn aborted_transactions_keep_the_order_of_both_topics() {
     let keeps_order = |setup: Setup| setup.worker("commit_interval = \"20ms\"\nmax_transaction_records = 500");
     let two = Two::with("shared-order", "retract = { header = \"retract\" }", keeps_order);
-    // The records span two and a half windows, with few keys.
+    // The records span more than two windows, with few keys.
     let record = |number: i64| TestRecord {
         key: Some((number % 97).to_string().into_bytes()),
         timestamp: 1_700_000_000_000 + number * 10_000,

@@ -67,13 +67,14 @@ fn a_hung_thread_is_reported() {
     stream.check(stream.setup.start("b"));
 }
 
-/// The partition with the aborted records moves to another member, and no later commit shows the move.
+/// A member cannot commit records of partition 1, which then moves to another member. The first member has nothing left to commit, and must
+/// become ready again.
 #[test]
 fn member_is_ready_again_after_its_blocked_partition_has_moved() {
     let (input, output) = (topic(broker(), "moved", 2), topic(broker(), "moved-out", 2));
     let lines = "key = { record = \"key\" }\nwindow = \"1h\"\nfilter = { kind = \"exact\" }";
     let setup = Setup::new(broker(), "moved").worker("commit_interval = \"50ms\"").topic(&input, &output, lines);
-    // Static members get partitions in the order of their names.
+    // Static members get partitions in the order of their names, so the second member gets partition 1.
     let name = |name: &str| format!("kafka.instance_id={}-{name}", setup.group());
     let faults: Vec<_> = (3..500).map(|time| format!("commit.begin:{time}:error")).collect();
     let mut first = setup.start_armed("a", &[&name("a")], &faults.join(","));

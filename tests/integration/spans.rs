@@ -26,7 +26,7 @@ fn collector() -> (String, Arc<Mutex<Vec<u8>>>) {
                     if length == 0 {
                         return;
                     }
-                    // The lossily decoded text may be longer than the bytes, but never shorter.
+                    // Counts the bytes of the request, because the lossily decoded text may be longer.
                     if let (Some(_), Some(wanted)) = (body, wanted)
                         && request.windows(4).position(|end| end == b"\r\n\r\n").is_some_and(|head| request.len() >= head + 4 + wanted)
                     {

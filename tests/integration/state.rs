@@ -12,8 +12,8 @@ const RECORDS: usize = 50_000;
 /// The number of records that are read before the state is damaged.
 const BEFORE: usize = RECORDS / 2;
 
-/// A stream of which a worker named `a` has read the first half. The worker has stopped and written its state. The second half is in the
-/// input, and most of its duplicates are of the first half.
+/// A stream whose first half was read by a worker named `a`, which has stopped and written its state. The second half is in the input, and
+/// many of its duplicates repeat records of the first half.
 fn half_read(hint: &str) -> Stream {
     half_read_of(Stream::remembered(broker(), hint, RECORDS))
 }
@@ -108,7 +108,7 @@ fn flipped_bits_among_fingerprints_are_quarantined() {
     );
 }
 
-/// Damage that RocksDB does not detect, as if memory was corrupt before it was written.
+/// Damage that RocksDB does not detect, as if memory was corrupt before the page was written.
 #[test]
 fn a_damaged_page_is_quarantined() {
     is_quarantined(half_read("state-page"), |state| assert!(damage_page(state), "there is no page"), "the checksum of page ");
@@ -195,7 +195,8 @@ fn a_full_disk_fails_only_checkpoints() {
     stream.check(stream.setup.start_with("a", &["state.cold_start=fail"]));
 }
 
-/// `rm -rf` of a directory in use: the files continue to exist without names, and a checkpoint in them is lost with the process.
+/// After `rm -rf` of a directory in use, the process can still use the deleted files. When it exits, they are lost, with any checkpoint in
+/// them.
 #[test]
 fn a_deleted_directory_is_recreated() {
     for kind in ["kind = \"aging\", capacity = \"100k\", false_positive_rate = 1e-9", "kind = \"exact\""] {

@@ -57,7 +57,7 @@ fn event_times_move_the_window_and_record_times_are_kept() {
         assert_same(std::slice::from_ref(&first), &wait_for_output(broker(), &output, first.len(), 1, LIMIT, &mut worker));
         worker.kill9();
         std::fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
-        // 3 and 1 are in the window, and 2 is not.
+        // Keys 3 and 1 are still in the window, and key 2 is not.
         let later: Vec<_> = (20..).zip([(3, Some(132)), (1, Some(90)), (2, Some(132))]).map(record).collect();
         produce(broker(), &input, &later);
         let mut worker = setup.start_with("a", &["state.cold_start=fail"]);

@@ -34,7 +34,7 @@ fn wait_until_nothing_lags(group: &Group, worker: &mut Worker) {
 
 #[test]
 fn markers_and_aborted_records_leave_no_lag() {
-    // The variants: a shared space, whose workers get the ends of partitions; a changelog; and the kind of offset commits.
+    // Covers a shared space (whose consumers report the ends of partitions), a changelog, and both kinds of offset commits.
     for (shares_space, changelog, delivery) in
         [(false, false, "exactly_once"), (true, true, "exactly_once"), (false, true, "at_least_once")]
     {

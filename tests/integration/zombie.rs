@@ -86,7 +86,7 @@ fn a_worker_frozen_in_a_warm_up_cannot_write_to_the_changelog() {
                 .worker(&format!("transaction_timeout = \"2s\"\ndelivery = \"{delivery}\"\nmax_transaction_records = 2000"))
                 .properties(SHORT_SESSION)
         });
-        // The records are read without a changelog. Then the changelog is enabled, and the state is deleted.
+        // The first worker reads without a changelog. The next one has the changelog enabled and no checkpoint, so it warms up.
         stream.produce(..records / 2);
         let mut worker = stream.setup.start_with("first", &["state.changelog=false"]);
         stream.wait_until_read(records / 2, &mut worker);

@@ -103,7 +103,7 @@ config.state.changelog: must not be false with serve.enabled, because servers bu
 {{- $filter := default dict $topic.filter }}
 {{- range kindIs "slice" $topic.input | ternary $topic.input (list $topic.input) }}
 {{- $space := kindIs "map" . | ternary "NAME" (default "{input}" $topic.space | replace "{input}" (toString .)) }}
-{{- /* A pattern's spaces are not known. */}}
+{{- /* The chart cannot know the spaces of the topics that match a pattern. */}}
 {{- if not (or (hasKey $filters $space) (and (kindIs "map" .) $filters)) }}
 {{- if eq (toString (get $filter "kind")) "exact" }}
 config.topics[{{ $index }}].filter: must not have kind "exact" with serve.enabled, because servers keep all keys in memory; set config.serve.filters.{{ $space }}
@@ -116,8 +116,8 @@ config.topics[{{ $index }}].retract: must not be combined with confirm and serve
 {{- end }}
 
 {{/*
-Reports a secret at a path that is written out, in whole or in part. Only a reference keeps it out of the ConfigMap, and a reference's
-default is also written out.
+Reports a path whose value contains a secret as plain text. The value must consist of references without defaults, because the ConfigMap
+would reveal any other text.
 */}}
 {{- define "unseen.readable" -}}
 {{- if not (regexMatch "^([$][{](file:[^}]+|[A-Za-z0-9_]+(:-|:[?][^}]*)?)[}])+$" (index . 2 | toString)) }}
@@ -126,8 +126,8 @@ default is also written out.
 {{- end }}
 
 {{/*
-The same for librdkafka's properties, which may be nested: `sasl: { password: ... }` is `sasl.password`. src/config/secrets.rs lists
-the secret properties.
+The same as unseen.readable, for librdkafka's properties, which may be nested: `sasl: { password: ... }` is `sasl.password`.
+src/config/secrets.rs lists the secret properties.
 */}}
 {{- define "unseen.readableProperties" -}}
 {{- $root := index . 0 }}

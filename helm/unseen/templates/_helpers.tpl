@@ -32,8 +32,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
 {{/*
-Not empty if a topic has a pattern. Its pods are no static members, because these would not get the partitions of new topics. The id in
-the state directory, on the pod's volume, then keeps the transactional ids stable.
+Not empty if a topic has a pattern. The pods are then not static members, because static members would not get the partitions of new
+topics. Instead, the id in the state directory, on the pod's volume, keeps the transactional ids stable.
 */}}
 {{- define "unseen.hasPattern" -}}
 {{- range .topics }}{{ if kindIs "map" .input }}true{{ end }}{{ end }}
@@ -136,7 +136,7 @@ the contents of `extraEnvFrom`.
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- /* OpenShift assigns user and group ids, and refuses the ids of the image. Other ids were set by the user, and are kept. */}}
+{{- /* OpenShift assigns user and group ids, and rejects those of the image. Keeps other ids, because the user has set them. */}}
 {{- $security := .Values.podSecurityContext }}
 {{- if .Capabilities.APIVersions.Has "security.openshift.io/v1" }}
 {{- range list "runAsUser" "runAsGroup" "fsGroup" }}
@@ -191,7 +191,7 @@ tolerations:
 - name: secrets
   secret:
     secretName: {{ .Values.existingSecret }}
-    # Readable for the owner (root) and the group (fsGroup) only.
+    # Readable only for the owner (root) and the group (fsGroup).
     defaultMode: 0440
 {{- end }}
 {{- with .Values.extraVolumes }}

@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(4);
 const FIGHT: Duration = Duration::from_secs(8);
 /// The final number of partitions of an input.
 const MORE_PARTITIONS: u32 = 6;
-/// The number of records that the end of a log seems to have lost.
+/// The number of records by which a log seems to be truncated.
 const GONE: i64 = 1_000;
 /// The number of records that a worker should commit during a fault.
 const SOME: usize = 1_000;
@@ -27,7 +27,7 @@ impl Stage<'_> {
         let name = self.members[at].name;
         self.story.tell(format_args!("{:?} of {name}", step.fault));
         match &step.fault {
-            // These faults are counted when they happen, because an armed point may never be passed.
+            // These faults are counted when they happen, because the worker may have exited already, or may never pass the armed point.
             Fault::Kill | Fault::KillAt(_) | Fault::StopAt { .. } => {}
             fault => self.story.count(fault.name()),
         }
@@ -227,7 +227,7 @@ impl Stage<'_> {
             assert!(log.contains("the log was truncated"), "{name} did not log that the log was truncated");
             move_offset(&broker, &group, &self.stream.input, partition, offset);
         }
-        // The owner of the partition starts first, and commits the offset at which it continues.
+        // Starts one member alone, so that it owns the partition. The others start once it has committed the offset at which it continues.
         running.retain(|&other| other != at);
         self.start(at, "");
         self.wait("the group has the log's end", |stage| committed_offset(&broker, &group, &stage.stream.input, partition) == Some(offset));
@@ -237,7 +237,7 @@ impl Stage<'_> {
     }
 
     fn fill_disk(&mut self, at: usize, kib: u64, killed: bool) {
-        // If there is no space for the files that a start writes, the worker exits with an error.
+        // Limits files only after the start, because a worker that cannot write its first files exits with an error.
         self.wait_for_log(at, "started version=");
         let life = self.members[at].lives;
         // A fault point may have ended the worker already.

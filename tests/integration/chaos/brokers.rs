@@ -60,8 +60,8 @@ impl Stage<'_> {
         self.story.tell("all leaders have moved");
     }
 
-    /// Deletes the topics of a plan that succeeded, so that the next plan runs on a small cluster. Panics if a topic had too few replicas:
-    /// the worker creates some topics itself.
+    /// Deletes the topics of a plan that succeeded, so that the next plan runs on a small cluster. Panics if a topic has too few replicas,
+    /// which also checks the topics that the worker has created itself.
     pub fn delete_topics(&mut self) {
         let replicas = self.conditions.brokers;
         if replicas > 1 {

@@ -69,7 +69,7 @@ impl Sum {
         self.counts.add(story.counts());
         let lost = own.filter(|_| outcome.is_err()).map(|own| own.transactions_without_end(&format!("chaos-{seed}-")));
         lost.iter().flatten().for_each(|lost| story.tell(lost));
-        // A lost end is excused only if the plan has killed its only broker. With replicas, no end may be lost.
+        // A transaction may lose its end only if the plan killed its only broker. With replicas, that must not happen.
         let was_killed = plan.steps.iter().any(|step| matches!(step.fault, Fault::Broker { .. }));
         if let Some(lost) = lost.as_ref().and_then(|lost| lost.first()).filter(|_| was_killed) {
             self.void.push(seed);
@@ -159,7 +159,8 @@ fn meetings(plans: &[Plan]) -> BTreeSet<(&str, &str)> {
     plans.iter().flat_map(of_plan).collect()
 }
 
-/// Every choice has a row on the page, every row belongs to a choice, and a series of plans covers nearly all pairs of choices.
+/// Every choice has a row in docs/contributing/promises.md, every row belongs to a choice, and a series of plans covers nearly all pairs of
+/// choices.
 #[test]
 fn page_and_plans_have_the_same_rows() {
     let plans: Vec<_> = (SERIES..2 * SERIES).map(|seed| Plan::draw(seed, LARGE)).collect();

@@ -15,7 +15,7 @@ pub const SERIES: u64 = 64;
 /// The header value with which a record retracts its key.
 pub const RETRACTS: &str = "yes";
 
-/// A choice of a filter: a kind, alone or with `confirm`.
+/// A filter choice: a kind, with or without `confirm`.
 #[derive(Debug)]
 pub struct Filter {
     pub choice: &'static str,
@@ -42,7 +42,7 @@ impl Filter {
     }
 }
 
-/// All kinds of filters: those that keep a window, those that are confirmed, and the others.
+/// All filters in this order: those that keep the window, those that are confirmed, and the others.
 pub static FILTERS: LazyLock<Vec<Filter>> = LazyLock::new(|| {
     let (keep_window, others): (Vec<Kind>, Vec<Kind>) = Kind::ALL.iter().partition(|kind| kind.properties().keeps_window);
     let confirmed = keep_window.clone().into_iter().filter(|kind| !kind.is_on_disk()).map(|kind| Filter::new(kind, true));
@@ -100,20 +100,20 @@ const OTHER_DIMENSIONS: &[&[&str]] = &[
 const NORMALIZED: &str = "normalized key parts, fallbacks, and retraction by value";
 /// The event time in a field differs from Kafka's timestamp, and has any unit. Some records have no event time.
 pub const EVENT_TIMES: &str = "event times from a field, optional";
-/// The ids are in JSON in a text field, and the value is base64 of gzip.
+/// The value is base64 of gzip, and the ids are in a text field that contains JSON.
 pub const ENCODED: &str = "encoded values, with the key in JSON in a text";
 /// Some records pass through, because of a header or a field.
 pub const WHEN: &str = "when, with records that pass through";
 /// Records whose content differs from the last emitted record with their key are emitted.
 pub const ON_CHANGE: &str = "emit = \"on_change\"";
-/// Records with a header belong to another entry, with a key space, a key, a kind of filter, and a window of its own.
+/// Records with a header belong to another entry, which has its own key space, key, filter kind, and window.
 pub const RULES: &str = "two entries of one input";
 pub const RULE_SLICES: u32 = 2;
 /// The predicates that select the records to deduplicate ([`WHEN`]).
 const SELECTED: &str = "{ header = \"skip\", exists = false }, { not = { field = \"/kind\", one_of = [\"view\", 7] } }";
 pub const RULE_SPACE: &str = "marked";
-/// The number of dimensions at the end whose choices are derived from the others. Plans that were reported by their seeds therefore stay
-/// the same when such a dimension is added.
+/// The number of dimensions at the end whose choices are derived from the others. Plans are reported by their seeds, and keep all other
+/// choices when such a dimension is added.
 const DERIVED: usize = 6;
 
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -161,13 +161,13 @@ impl Options {
         (0..SERIES).map(|_| next()).collect()
     }
 
-    /// All pairs of choices in these options. A choice is the index of its dimension and its index in the dimension.
+    /// All pairs of choices in these options. Each choice is two indexes: of its dimension, and within the dimension.
     pub fn pairs(&self) -> impl Iterator<Item = [(usize, usize); 2]> {
         let all = self.numbers();
         (0..all.len()).flat_map(move |at| (0..at).map(|before| [all[before], all[at]]).collect::<Vec<_>>())
     }
 
-    /// The choices. A choice is the index of its dimension and its index in the dimension.
+    /// The choices, each as two indexes: of its dimension, and within the dimension.
     fn numbers(&self) -> Vec<(usize, usize)> {
         let number = |(at, choice): (usize, &String)| (at, DIMENSIONS[at].iter().position(|other| other == choice).unwrap_or_default());
         self.0.iter().enumerate().map(number).collect()
@@ -194,7 +194,7 @@ impl Options {
             && (!has("retract") || filter.can_retract())
             && (!has("on_invalid = \"fail\"") || !is_invalid.into_iter().any(has))
             && (!has("on_invalid = \"fail\"") || !has("tombstones") || !has("on_tombstone = \"invalid\""))
-            // With `repartition`, the output rejects an oversized record after repartitioning, or the worker stops at the record earlier.
+            // With `repartition`, the output rejects an oversized record after repartitioning, or the worker stops earlier.
             && (!has("repartition = true") || !has("records too large for the output"));
         accepted && (self.is_ordered() && filter.keeps_window() || self.is_judged_by_keys())
     }
@@ -255,14 +255,14 @@ impl Options {
         }
     }
 
-    /// The configuration lines of the first of two entries with the same input, if there are two, except for those of [`Options::lines`]
-    /// and the names of topics. The window of that entry is twice as long, and the name of its space ends with `suffix`.
+    /// The configuration lines of the first of two entries with the same input, or `None` if the input has one entry. Lacks the lines of
+    /// [`Options::lines`] and the topic names. The window of this entry is twice as long, and the name of its space ends with `suffix`.
     pub fn rule(&self, memory: &Memory, suffix: &str) -> Option<String> {
         let lines = || format!("{}space = \"{RULE_SPACE}{suffix}\"\n{}", self.key_of(true), memory.rule_lines());
         (self.has(RULES) && memory.has_rule).then(lines)
     }
 
-    /// The option for a server's filter of the entry in [`Options::rule`], because a server cannot have an exact filter.
+    /// The option that gives a server a cuckoo filter for the entry in [`Options::rule`], because a server cannot have an exact filter.
     pub fn rule_of_server(&self, memory: &Memory) -> Option<String> {
         let capacity = if self.window_keys().is_some() { "" } else { ", capacity = 4000" };
         let filter = || format!("serve.filters.{RULE_SPACE}={{ kind = \"cuckoo\"{capacity}, false_positive_rate = 1e-9 }}");
@@ -387,9 +387,9 @@ pub enum Change {
     Window,
     /// From event times to Kafka's timestamps, or back.
     Time,
-    /// From a condition to none, or back.
+    /// From a `when` condition to none, or back.
     When,
-    /// From changed records of a key to first ones, or back.
+    /// From emitting changed records to emitting first records, or back.
     Emit,
     /// From two entries of an input to one, or back.
     Rules,
@@ -419,8 +419,8 @@ impl Memory {
         }
     }
 
-    /// The false positive rate of a server with the same filter but without the part on disk. `None` if a server cannot have the filter, or
-    /// if the filter guarantees no window.
+    /// The false positive rate of a server with the same filter, without its part on disk. `None` if a server cannot have the filter, or if
+    /// the filter does not guarantee the window.
     pub fn rate_of_follower(&self, retracts: bool) -> Option<f64> {
         let filter = &FILTERS[self.filter];
         let is_possible = filter.has_capacity() && (!retracts || filter.can_retract() && !filter.confirm);

@@ -41,7 +41,7 @@ pub struct Step {
     pub at: usize,
     /// True if these records must also be committed before the fault.
     pub read: bool,
-    /// An additional delay, so that the fault hits any part of a transaction.
+    /// An additional delay, so that the fault can hit any part of a transaction.
     pub delay_ms: u64,
     /// The index of the affected member among the running ones, modulo their number.
     pub who: usize,
@@ -158,13 +158,13 @@ impl Plan {
         let (mut members, mut broker) = (1, bounds.brokers == 1);
         let part = bounds.records / (bounds.faults + 1);
         let mut had = BTreeSet::new();
-        // After a fault that weakens the promises, the checks of all other faults are weaker, too.
+        // A fault that weakens the promises also weakens the checks of all other faults, so half of the plans avoid such faults.
         let keeps_little = random.below(2) == 0;
         let step = |number| {
             let mut fault = Fault::draw(&conditions, members, broker, &mut random);
             for _ in 0..8 {
-                // Draws again if the plan already has this kind of fault, so that rare kinds are about as likely as frequent kinds. Draws
-                // again, too, if the fault weakens the promises of a plan that should keep them.
+                // Draws again if the plan already has this kind of fault, so that rare kinds are about as likely as frequent kinds. Also
+                // draws again if the fault weakens promises that the plan should keep.
                 let is_welcome = !had.contains(fault.name()) && (keeps_little || !fault.weakens(&conditions.options));
                 if is_welcome {
                     break;
@@ -221,7 +221,7 @@ impl Step {
         Self { at: random.below(bounds.records), read: false, delay_ms: 0, who: 0, fault }
     }
 
-    /// Different faults of a cluster, half the number of worker faults.
+    /// Draws distinct faults of a cluster, half the number of worker faults.
     fn of_brokers(bounds: Bounds, random: &mut SplitMix) -> Vec<Self> {
         let mut had = BTreeSet::new();
         let mut steps = Vec::new();
@@ -254,11 +254,11 @@ impl Fault {
         let killed = random.below(2) == 0;
         let has = |choice| conditions.options.has(choice);
         // True if a plan may contain faults that destroy state or offsets. Without a changelog, such a fault can cause duplicates, so the
-        // output must be checkable by keys alone. With `cold_start = "fail"`, the worker would stop.
+        // output must be checkable by keys alone. It would also stop a worker with `cold_start = "fail"`.
         let is_spared = has("state.changelog = true") || conditions.options.is_judged_by_keys() && !has("cold_start = \"fail\"");
         let may_change = |change| match change {
             Change::Size => conditions.options.filter().keeps_window(),
-            // The changelog does not contain all renewals of keys.
+            // The changelog, from which another kind is rebuilt, does not contain every refresh of a key.
             Change::Kind => {
                 has("state.changelog = true") && has("refresh = false") && conditions.options.filter().keeps_window() && !has(ON_CHANGE)
             }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The number of keys that occur in no record, to count false positives.
 const STRANGERS: usize = 3_000;
-/// Time for which a transaction may be in doubt before the test skips recording what is committed.
+/// Maximum time to wait until no transaction is in doubt. After that, the test skips recording what is committed.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Pause between two queries.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -26,7 +26,7 @@ const SHORTLY: Duration = Duration::from_millis(20);
 /// False positive rates of the server's own filters. The first is high enough to show false positives.
 const OFTEN: f64 = 1e-3;
 const RARELY: f64 = 1e-9;
-/// Maximum number of filters that are queried for a key: six partitions, for a user id that is a number and for one that is text.
+/// Maximum number of filter lookups per key: in each of six partitions, one for the user id as a number and one for it as text.
 const ASKED: i32 = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -52,14 +52,14 @@ pub struct Server {
     question: String,
     /// Consumers of committed records and of all records.
     consumers: [BaseConsumer; 2],
-    /// The output reader, if only the output shows which records were processed: with `repartition`, the input is copied to another topic
-    /// first.
+    /// The output reader, for `repartition` with exactly-once delivery. The input is then copied to another topic first, so only the output
+    /// shows which records were processed.
     output: Option<Reader>,
     sights: Vec<Sight>,
     answers: Vec<Answer>,
 }
 
-/// The progress of the group and of every changelog at one moment.
+/// The group's committed offsets and its output at one moment.
 struct Sight {
     time_ms: i64,
     offsets: Vec<i64>,
@@ -257,7 +257,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Queries the server with both protocols once it knows everything.
+    /// Queries the server with both protocols once it has caught up with all commits.
     pub fn finish_server(&mut self) {
         if self.server.is_none() {
             return;

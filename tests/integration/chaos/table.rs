@@ -61,7 +61,7 @@ pub fn promise<'a>(names: impl IntoIterator<Item = &'a str>) -> Promise {
         .fold(all, |promise, name| promise & *rows.get(name).unwrap_or_else(|| panic!("docs/contributing/promises.md has no row {name:?}")))
 }
 
-/// The promise for these rows without the kind of delivery: which records are emitted at all.
+/// The promise for these rows, regardless of the delivery option: which records are emitted at all.
 pub fn promise_without_delivery<'a>(names: impl IntoIterator<Item = &'a str>) -> Promise {
     promise(names.into_iter().filter(|name| !name.starts_with("delivery = ")))
 }

@@ -30,7 +30,7 @@ pub enum Kind {
 pub enum Op {
     Begin(Who),
     Send(Who, To, Vec<Kind>),
-    /// Writes a record again, with other headers.
+    /// Writes a copy of a record, with changed headers.
     Copy(Who, To, To),
     /// Adds an offset of the plain topic to the transaction, with metadata of this length, as the present or as a former member.
     SendOffset {
@@ -69,7 +69,7 @@ pub enum Op {
 
 pub fn draw(seed: u64) -> Vec<Op> {
     let random = &mut SplitMix(seed);
-    // Each of these takes a second on a real broker.
+    // Each of these calls takes a second on a real broker, so a plan has each only once.
     let mut heavy = vec![Op::Rejoin, Op::Recreate(random.below(3)), Op::AddPartition];
     let mut plan: Vec<_> = (0..70).map(|_| light(random)).collect();
     while let Some(op) = heavy.pop() {
@@ -79,7 +79,7 @@ pub fn draw(seed: u64) -> Vec<Op> {
 }
 
 fn light(random: &mut SplitMix) -> Op {
-    // In most calls, the current producer.
+    // Most calls use the current producer.
     let who = Who { id: random.below(2), is_fenced: random.below(8) == 0 };
     let to = pick(random, &[To(0, 0), To(0, 0), To(0, 1), To(1, 0), To(2, 0)]);
     let offset = i64::try_from(random.below(30)).unwrap_or(0);

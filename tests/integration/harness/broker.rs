@@ -34,7 +34,7 @@ pub fn broker() -> &'static str {
 enum Shared {
     /// A broker that keeps running after the tests.
     Elsewhere(String),
-    /// A broker of this process. The static value is never dropped, but the script stops when this process and therefore its stdin ends.
+    /// A broker that this process starts. The static value is never dropped, but the script stops because its stdin ends with this process.
     Script(Script),
 }
 
@@ -100,7 +100,6 @@ fn succeeds(command: &mut Command) -> bool {
 /// Brokers of a single test, which may kill them. A killed broker restarts on the same port, with the same data. Brokers are numbered from
 /// 0.
 pub struct OwnBroker {
-    // Resumes paused brokers before the script stops.
     fault: Option<(usize, BrokerFault)>,
     script: Script,
     lines: Lines,
@@ -269,7 +268,7 @@ impl OwnBroker {
         self.metadata().is_some_and(|metadata| metadata.topics().iter().flat_map(MetadataTopic::partitions).all(is_full))
     }
 
-    /// The minimum number of replicas of all partitions. `None` if the brokers do not respond.
+    /// The lowest number of replicas of any partition. `None` if the brokers do not respond.
     pub fn fewest_replicas(&self) -> Option<usize> {
         let metadata = self.metadata()?;
         metadata.topics().iter().flat_map(MetadataTopic::partitions).map(|partition| partition.replicas().len()).min()

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// The number of latest items from which recent duplicates are drawn.
 const NEAR: u64 = 1_000;
 
-/// The maximum jitter by which a record's time is early.
+/// The maximum time by which a record's timestamp is too early.
 const JITTER_MS: u64 = 5_000;
 
 const WORDS: [&str; 16] = [

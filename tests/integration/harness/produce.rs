@@ -106,7 +106,7 @@ impl Idempotent {
             .set("linger.ms", "20")
             .set("batch.num.messages", "10000")
             .set("queue.buffering.max.messages", "200000")
-            // Oversized records must reach the broker, so that they can be tested on the worker.
+            // Some tests write records that are larger than librdkafka accepts by default.
             .set("message.max.bytes", "10000000");
         Self(config.create_with_context(Failures::default()).expect("a producer"))
     }

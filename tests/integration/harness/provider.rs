@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The only scope that clients may request.
 pub const SCOPE: &str = "kafka.dedup";
 
-/// The claim `sub` of all tokens, which the broker takes for the name of the user.
+/// The `sub` claim of all tokens, which the broker uses as the user name.
 pub const SUBJECT: &str = "unseen";
 
 /// A running token endpoint. It stops when this process ends.

@@ -82,7 +82,7 @@ impl SchemaRegistry {
 impl Drop for SchemaRegistry {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // Reaps the process, which no longer answers requests.
+        // Waits until the process has exited, so that it no longer answers requests.
         let _ = self.child.wait();
     }
 }

@@ -56,7 +56,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// The first of these batches. `None` at the end of a segment or of its written part.
+    /// The first batch in `bytes`. `None` at the end of a segment or of its written part.
     fn first(bytes: &[u8]) -> Option<Self> {
         let header: &[u8; HEADER] = bytes.first_chunk()?;
         let long = |at: usize| i64::from_be_bytes(*header[at..].first_chunk().expect("within the header"));

@@ -172,7 +172,7 @@ impl Setup {
 }
 
 impl Drop for Setup {
-    /// The files of a failed test are kept for investigation. `UNSEEN_TEST_KEEP` keeps those of every test.
+    /// Keeps the files of a failed test for investigation. `UNSEEN_TEST_KEEP` keeps the files of every test.
     fn drop(&mut self) {
         if std::thread::panicking() || std::env::var_os("UNSEEN_TEST_KEEP").is_some() {
             self.dir.disable_cleanup(true);

@@ -43,7 +43,7 @@ fn create(broker: &str, name: &str, partitions: u32, properties: &[(&str, &str)]
 }
 
 fn create_with(broker: &str, name: &str, partitions: u32, replication: TopicReplication<'_>, properties: &[(&str, &str)]) {
-    // By the broker's default retention, all test records would be due for deletion, because their times are long past.
+    // With the broker's default retention, all test records would be deleted, because their timestamps are too old.
     let mut topic = NewTopic::new(name, partitions.cast_signed(), replication).set("retention.ms", "-1");
     for (key, value) in properties {
         topic = topic.set(key, value);
@@ -168,7 +168,7 @@ pub struct Group {
 
 impl Group {
     pub fn new(broker: &str, group: &str, topic: &str, partitions: usize) -> Self {
-        // With `read_uncommitted`, the consumer does not wait for open transactions on the offsets.
+        // With `read_uncommitted`, the consumer does not wait for open transactions that contain offsets of the group.
         let consumer = client(broker).set("group.id", group).set("isolation.level", "read_uncommitted").create().expect("a consumer");
         let mut all = TopicPartitionList::new();
         for partition in (0..).take(partitions) {

@@ -22,7 +22,7 @@ struct Shared {
     /// Both ends of all forwarded connections.
     ends: Vec<TcpStream>,
     holds_end: bool,
-    /// The held request with its length.
+    /// The held request with its length prefix.
     held_end: Option<Vec<u8>>,
 }
 
@@ -122,7 +122,7 @@ fn lead(client: TcpStream, way: &Arc<Mutex<Shared>>) {
     shared.ends.extend([client, server]);
 }
 
-/// Forwards requests, until one is to be held back.
+/// Forwards requests until one must be held back.
 fn copy_requests(from: &mut TcpStream, to: &mut TcpStream, way: &Mutex<Shared>) -> std::io::Result<()> {
     loop {
         let mut length = [0; 4];

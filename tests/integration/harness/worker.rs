@@ -48,7 +48,7 @@ impl Worker {
     pub fn start_armed(config: &Path, overrides: &[&str], faults: &str, log: &Path) -> Self {
         let mut command = Command::new("sh");
         command.args(["-c", r#"trap '' XFSZ; exec "$0" "$@""#, env!("CARGO_BIN_EXE_unseen")]);
-        // Another process writes the log, so that a worker with a full disk still has one.
+        // Another process writes the log, because a worker with a full disk could not.
         let mut pump = Command::new("cat").stdin(Stdio::piped()).stdout(append_to(log)).spawn().expect("cat starts");
         command.stderr(pump.stdin.take().expect("its stdin is a pipe"));
         let mut worker = Self::spawn(command, "run", config, overrides, faults, log);
@@ -59,7 +59,7 @@ impl Worker {
     /// The same as `start`, but files cannot grow beyond `bytes`, which looks like a full disk. [`Worker::lift_file_limit`] ends this.
     pub fn start_on_full_disk(config: &Path, overrides: &[&str], bytes: u64, log: &Path) -> Self {
         let mut command = Command::new("sh");
-        // If the signal is ignored, the write fails with an error, as on a full disk.
+        // If SIGXFSZ is ignored, the write fails with an error, as on a full disk.
         command.args(["-c", r#"trap '' XFSZ; exec prlimit --fsize="$0": "$@""#, &bytes.to_string(), env!("CARGO_BIN_EXE_unseen")]);
         command.stderr(append_to(log));
         Self::spawn(command, "run", config, overrides, "", log)
@@ -134,7 +134,7 @@ impl Worker {
         }
     }
 
-    /// Sends a signal. The process has not been reaped, so its ID cannot belong to another process.
+    /// Sends a signal. The process must not have been reaped, because its ID may then belong to another process.
     fn signal(&mut self, name: &str) {
         let status = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status();
         assert!(status.is_ok_and(|status| status.success()), "SIG{name} could not be sent");
@@ -183,7 +183,8 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Kills the guard first, because the guard knows the process only by its ID.
+        // Kills the guard first. The guard knows the process only by its ID, which may belong to another process after the process is
+        // reaped.
         for child in [&mut self.guard, &mut self.child] {
             // Fails only if the child has already exited.
             let _ = child.kill();

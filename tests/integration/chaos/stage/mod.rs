@@ -52,7 +52,7 @@ pub struct Stage<'a> {
     pub server: Option<Server>,
     pub promise: Promise,
     promise_without_delivery: Promise,
-    /// The seeds: keys that occur later in the stream, each once and with the same time.
+    /// The seeds: some of the keys in the stream, each once, all with the time of its first record.
     pub seeds: Vec<TestRecord>,
     group: Group,
     feed: Option<Feed>,
@@ -66,7 +66,7 @@ pub struct Stage<'a> {
 
 impl<'a> Stage<'a> {
     /// Sets up a stream and the state of all members. Each member has the empty checkpoint of the group's start, as if it had been a member
-    /// then. Without that checkpoint, a member would not know what was seen before its window.
+    /// then. Without that checkpoint, a member would rebuild its state from the window, and would not know which keys were seen earlier.
     pub fn new(plan: &'a Plan, address: &str, mut broker: Option<&'a mut OwnBroker>, story: &'a mut Story, dir: &'a Path) -> Self {
         // A failed plan may have left a broker down.
         if let Some(broker) = &mut broker {
@@ -121,7 +121,7 @@ impl<'a> Stage<'a> {
         }
         stage.start(0, "");
         if let Some(other) = &stage.other {
-            // Both topics are read at the same time, so their keys are in no certain order.
+            // Both topics are read at the same time, so the order of their keys is not determined.
             produce(address, other, stage.stream.records.iter().step_by(3));
         }
         let rest = stage.stream.records[BEFORE..].to_vec();
@@ -189,7 +189,8 @@ impl<'a> Stage<'a> {
         self.wait("all of it is committed", |stage| stage.committed() >= all);
     }
 
-    /// Writes some records of time 0, which the feed cannot write, with keys that have occurred and keys that will occur.
+    /// Writes records of time 0 with keys that have occurred and keys that will occur. The feed cannot write them, because librdkafka takes
+    /// time 0 for "now".
     pub fn bring_of_time_0(&mut self, near: usize) {
         let some = self.stream.records[near.saturating_sub(1_000)..].iter().step_by(71).take(40);
         let some: Vec<_> = some.map(|record| TestRecord { timestamp: 0, ..record.clone() }).collect();
@@ -221,7 +222,7 @@ impl<'a> Stage<'a> {
         }
         let inputs = self.inputs();
         if self.conditions.options.has("repartition = true") {
-            // The repartition topic does not show when everything is read, because its transaction markers are not read.
+            // The committed offsets of the input do not show that the repartition topic is read, too, so this waits for the expected keys.
             let keys = truth::keys(&self.conditions.options, &self.seeds, &inputs);
             // Each check reads the whole output, so it needs no pause.
             self.wait_for(LIMIT, |stage| truth::lacks_nothing(&keys, &stage.stream.output()));

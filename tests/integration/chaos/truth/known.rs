@@ -16,7 +16,7 @@ pub struct Known {
     pub maybe: BTreeSet<Vec<u8>>,
 }
 
-/// Returns these keys for an answer that is based on at least the first `from` records of each partition of the input, and on at most the
+/// Returns the keys for an answer that is based on at least the first `from` records of each partition of the input, and on at most the
 /// first `until` records.
 pub fn known(
     options: &Options,
@@ -41,7 +41,7 @@ pub fn known(
             for record in late.iter().filter(|record| is_judged(record)) {
                 let was_seen = model.remembers_when(record);
                 model.judge(record);
-                // The key was forgotten before, or is forgotten now.
+                // The key was not remembered before this record, or is not remembered after it.
                 if !was_seen || !model.remembers(&id(record)) {
                     known.maybe.insert(id(record));
                 }
@@ -54,7 +54,7 @@ pub fn known(
             known.maybe.extend(ids(late));
         }
     }
-    // It is unknown when the other topic of a space is read.
+    // The group may have read any part of the other topic of a space.
     known.maybe.extend(inputs[1..].iter().flatten().flat_map(|records| ids(records)));
     known
 }

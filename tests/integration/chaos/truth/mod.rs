@@ -46,7 +46,8 @@ pub fn unmarked(output: &[Vec<TestRecord>]) -> Vec<Vec<TestRecord>> {
     output
 }
 
-/// The keys that must be emitted, if each is unseen exactly once. Leaves out keys that the output rejects once, which may count as seen.
+/// The keys that must be emitted if each key is unseen exactly once. Excludes seeded keys, and keys of records that the output rejects,
+/// because such keys may already count as seen.
 pub fn keys(options: &Options, seeds: &[TestRecord], inputs: &[Vec<Vec<TestRecord>>]) -> BTreeSet<Vec<u8>> {
     let judged = || inputs.iter().flatten().flatten().filter(|record| is_judged(record));
     let apart: BTreeSet<_> = judged().filter(|record| is_refused(options, record)).chain(seeds).map(id).collect();
@@ -82,7 +83,7 @@ pub fn check(
     }
     assert!(options.is_judged_by_keys(), "the output of {options:?} cannot be predicted");
     if undisturbed.exact && options.is_in_order() && options.filter().keeps_window() {
-        // A record may be emitted again, and after others, but only a record that is unseen.
+        // With at-least-once delivery, records may be emitted repeatedly and out of order, so the comparison ignores both.
         assert_same(&by_trace(expected(options, seeds, &inputs[0], Destination::Output)), &by_trace(output.clone()));
     }
     check_content(options, inputs, before, &output);
@@ -118,7 +119,7 @@ fn check_content(options: &Options, inputs: &[Vec<Vec<TestRecord>>], before: &[T
     for record in inputs.iter().flatten().flatten().chain(before) {
         read.entry(trace(record)).or_default().push(as_written(record.clone()));
     }
-    // If partitions were added to the input, the output has no partition with the same number for some records.
+    // If partitions were added to the input, some of its partitions do not exist in the output.
     let moves = options.has("repartition = true") || inputs[0].len() > output.len();
     for record in output.iter().flatten() {
         let candidates = read.get(&trace(record)).map_or(&[][..], Vec::as_slice);

@@ -85,8 +85,8 @@ pub fn set_event_time(record: &mut TestRecord, time: i64, form: usize) {
 /// The header of an encoded record without a key.
 const BROKEN: &str = "broken";
 
-/// Moves the ids of records into JSON in a text field, and encodes the values, if the options require it. Values that cannot be read stay
-/// unreadable, at one of the two levels.
+/// Moves the ids of records into JSON in a text field, and encodes the values, if the options require it. A value that cannot be read stays
+/// unreadable, either in its encoding or in its JSON.
 pub fn encode(options: &Options, records: &mut [TestRecord]) {
     for (number, record) in records.iter_mut().enumerate().filter(|_| options.has(ENCODED)) {
         let Some(value) = record.value.as_deref().map(text) else { continue };
@@ -166,12 +166,12 @@ pub(super) fn state(record: &TestRecord) -> Option<Vec<u8>> {
 const SKIP: &str = "skip";
 /// The header of a record that passes through because of its value, for this model. Workers read the value.
 const PASSES: &str = "passes";
-/// A header that only this model adds. It marks a record that was read without a condition.
+/// A header that the simulation adds to a record that was read without a condition.
 pub const WITHOUT_CONDITION: &str = "without-condition";
-/// A header that only this model adds. It marks a record that was read without the first of two entries.
+/// A header that the simulation adds to a record that was read without the first of two entries.
 pub const WITHOUT_RULE: &str = "without-rule";
 
-/// A header that only this model adds. It marks a record that was read while only the first record of each key was emitted.
+/// A header that the simulation adds to a record that was read while only the first record of each key was emitted.
 pub const FIRST_ONLY: &str = "first-only";
 
 pub(super) fn has_header(record: &TestRecord, name: &str) -> bool {
@@ -228,7 +228,7 @@ pub fn is_judged(record: &TestRecord) -> bool {
     record.value.is_some() && !is_broken(record) && !passes(record)
 }
 
-/// The record with the time of its output. Times before 0 become "no time", and librdkafka cannot write 0.
+/// The record as a worker writes it. A time before 0 becomes "no time" (-1). Time 0 becomes 1, because librdkafka cannot write 0.
 pub(super) fn as_written(mut record: TestRecord) -> TestRecord {
     record.headers.retain(|(name, _)| ![WITHOUT_CONDITION, WITHOUT_RULE, FIRST_ONLY].contains(&&**name));
     record.timestamp = match record.timestamp {

@@ -92,7 +92,7 @@ impl<S: Side> Player<'_, S> {
                     _ => OutgoingTime::At(time),
                 },
                 headers: None,
-                // Tag 0 requests offsets.
+                // Delivery reports include offsets only for tag 0.
                 tag: number % 2 * (1 + at),
             };
             producer.send(&record).map_err(|error| format!("{at} sent, then {}", failure(&error)))?;
