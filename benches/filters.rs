@@ -1,9 +1,9 @@
 //! The cost of a check-and-insert: our filter, a pair of plain Bloom filters, and plain memory accesses.
 //!
-//! Run with `cargo bench --no-default-features --bench filters`. After `--`, `--quick` skips filters that exceed every cache, and
-//! `--curve` measures windows from a million keys to a billion instead. Our filter requests huge pages itself. Set
-//! `GLIBC_TUNABLES=glibc.malloc.hugetlb=1` in the environment to make the allocator request them for `fastbloom`. All contestants must
-//! have the keys, windows, and error rates that the output states.
+//! Run with `cargo bench --no-default-features --bench filters`. After `--`, `--quick` skips filters that are larger than every cache, and
+//! `--curve` measures windows from a million keys to a billion instead. Our filter requests huge pages itself. To make the allocator
+//! request them for `fastbloom`, too, set `GLIBC_TUNABLES=glibc.malloc.hugetlb=1` in the environment. For a fair comparison, every
+//! contestant must use the keys, windows, and error rates that the output states.
 
 use memmap2::{Advice, MmapMut};
 use rustix::time::{ClockId, clock_gettime};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use unseen::filter::{Aging, AgingSizing, Filter, Window};
 use unseen::key::Fingerprint;
 
-/// The false-positive rate that each contestant is sized for, when all of its generations are full.
+/// False-positive rate of each contestant when all of its generations are full.
 const RATE: f64 = 1e-3;
 const BATCH: usize = 64;
 /// Number of keys generated before each timed section, so that generating them is not timed.
@@ -23,7 +23,7 @@ const SMALL: u64 = 1_000_000;
 /// Number of keys in a window whose filter is far larger than the cache.
 const LARGE: u64 = 100_000_000;
 
-/// Scatters a number over all 64-bit numbers (the finalizer of `SplitMix64`).
+/// Maps a number to a pseudorandom 64-bit number, with the finalizer of `SplitMix64`.
 fn scatter(number: u64) -> u64 {
     let mixed = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -286,8 +286,8 @@ impl Course {
         Self { contestant, put, rate: wrong as f64 / absent_keys as f64, insert: f64::MAX, hit: f64::MAX }
     }
 
-    /// Runs a round. The fastest round counts, because any disturbance makes a round slower. The first key of the first round opens a
-    /// slice, so that round includes a rotation. A small filter rotates several times per round.
+    /// Runs a round. Only the fastest round counts, because any disturbance makes a round slower. The first round includes a rotation,
+    /// because its first key opens a slice. A small filter rotates several times per round.
     fn round(&mut self, keys: u64) {
         let put = self.put;
         let time = timed(ROUND, |at| put + at, |chunk| _ = black_box(self.contestant.check_and_insert(chunk)));
@@ -301,7 +301,7 @@ impl Course {
     }
 }
 
-/// Reads a field of a kernel file, which is in kB, as a number of bytes. Returns 0 if the field is missing.
+/// Reads a field in kB from a kernel file, and returns it in bytes. Returns 0 if the field is missing.
 fn kernel_bytes(file: &str, field: &str) -> u64 {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with(field)).unwrap_or_default();

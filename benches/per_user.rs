@@ -34,10 +34,10 @@ const RATE: f64 = 1e-3;
 const USERS: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
 /// Numbers of ids that each user sees in a window.
 const LOADS: [u64; 7] = [10, 100, 400, 1_000, 2_000, 4_000, SKEWED];
-/// Stands for a load in which the number of ids differs by user, by Zipf's law with exponent 1, from 10 to 4,000: half of the users see 10
-/// ids, and one in a hundred sees 500 or more.
+/// Stands for a load in which users see different numbers of ids, from 10 to 4,000. The numbers follow Zipf's law with exponent 1: half of
+/// the users see 10 ids, and one in a hundred sees 500 or more.
 const SKEWED: u64 = 0;
-/// If a load has more ids in a window than this, memory is extrapolated from a tenth or a hundredth of the users.
+/// Maximum number of ids in a window that are measured. For larger loads, memory is extrapolated from a tenth or a hundredth of the users.
 const IDS_MEASURED: u64 = 100_000_000;
 /// Number of ids that a user's filter is sized for.
 const CAPACITY: u64 = 4_000;
@@ -54,7 +54,7 @@ const CANDIDATES: u64 = 100;
 const FRESH: u64 = 1 << 31;
 /// Number of rounds in which a time is measured. The lowest time counts.
 const ROUNDS: u64 = 40;
-/// A rate below this is shown as an upper bound, because it comes from fewer than twelve fresh ids that were reported as seen.
+/// Lowest rate that is shown as a number. A lower rate comes from fewer than twelve false positives, so only this upper bound is shown.
 const RATE_LEAST: f64 = 3e-6;
 
 fn ids_of(load: u64, user: u64, users: u64) -> u64 {
@@ -78,8 +78,8 @@ enum Kind {
 impl Kind {
     const ALL: [Self; 4] = [Self::EachHalf, Self::EachFull, Self::Aging, Self::Cuckoo];
 
-    /// Builds a store for a number of ids in a window, over all users. Shared stores have room for an additional eighth, like a
-    /// filter that adapts.
+    /// Builds a store for the number of ids that all users see in a window. Shared stores have room for an additional eighth, like a filter
+    /// with `adapt`.
     fn build(self, ids: u64, rate: f64) -> Box<dyn Store> {
         let (window, roomy) = (window(), ids * 9 / 8);
         let each = |rebuild_at| Box::new(Each { users: HashMap::new(), rate, rebuild_at });
@@ -192,8 +192,9 @@ fn key(user: u64, id: u64) -> Fingerprint {
     Fingerprint(u128::from(scatter(low)) << 64 | u128::from(low))
 }
 
-/// Measurements of one kind under one load: bytes per user; nanoseconds per id to insert it, to look it up alone, and to look it up
-/// with other candidates of the user; the false-positive rate; and the share of the window's ids that were forgotten.
+/// Measurements of one kind under one load: bytes per user, three times per id, the false-positive rate, and the share of the window's ids
+/// that were forgotten. The times are in nanoseconds, for an insertion, for a lookup alone, and for a lookup together with other candidates
+/// of the user.
 type Cell = [f64; 6];
 
 /// Measures in a separate process, because memory that earlier measurements have freed is not completely returned to the system.
@@ -210,12 +211,13 @@ fn measured(kind: Kind, users: u64, load: u64, rate: f64) -> Cell {
 fn measure(kind: Kind, users: u64, load: u64, rate: f64) -> Cell {
     let before = resident();
     let mut store = kind.build(total(load, users), rate);
-    // Start at a random point between two rebuilds. Only a filter per user remembers ids from before the window.
+    // Each user starts at a random point between two rebuilds of a filter per user. Shared filters do not get the ids before that point,
+    // because they are older than the window.
     let first = |user| LATEST + scatter(user) % (CAPACITY - LATEST);
     if matches!(kind, Kind::EachHalf | Kind::EachFull) {
         (0..users).for_each(|user| store.see(user, 0..first(user)));
     }
-    // The slices of different users start at different fractions of an id, so that all slices have about the same number of ids.
+    // A user's ids may not divide evenly among the slices. Rounding differs by user, so that all slices have about the same number of ids.
     let start = |user, slice| first(user) + (ids_of(load, user, users) * slice + scatter(user) % SLICES) / SLICES;
     let nth_user = |turn: u64| turn * 7_919 % users;
     let mut insert = f64::MAX;

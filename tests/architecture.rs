@@ -120,8 +120,8 @@ fn the_core_is_pure() {
     ];
     for (file, code) in sources() {
         if PURE.contains(&part(&file)) && !is_test(&file) {
-            // The harmless names: atomics only let several readers share a filter, `Arc` and `Once` share schemas and link them once, and
-            // `Read` decodes from memory.
+            // These names are harmless: atomics only let several readers share a filter, `Arc` and `Once` share schemas and link them once,
+            // and `Read` decodes from memory.
             let harmless = ["std::sync::atomic", "std::sync::Arc", "std::sync::Once", "std::io::Read as _"];
             let code = harmless.iter().fold(code, |code, word| code.replace(word, ""));
             for word in impure {
@@ -258,7 +258,7 @@ fn paths(tree: &str) -> Vec<String> {
 fn used(code: &str) -> (Vec<String>, Vec<String>) {
     let code = code.split("#[cfg(test)]\nmod ").next().unwrap_or(code);
     let (mut exported, mut used) = (Vec::new(), Vec::new());
-    // `cargo fmt` puts each declaration on lines of its own.
+    // `cargo fmt` puts each declaration on its own lines.
     for item in code.split(";\n") {
         let begin = item.lines().position(|line| line.starts_with("use ") || line.starts_with("pub") && line.contains(" use "));
         if let Some(begin) = begin {
@@ -331,7 +331,7 @@ fn functions(code: &str) -> (BTreeSet<Function>, Vec<Call>) {
     let is_name = |letter: char| letter.is_alphanumeric() || letter == '_';
     for block in code.split("\n}\n") {
         let header = block.lines().find_map(|line| line.strip_prefix("impl")).unwrap_or("");
-        // ` Worker` of `<B: Broker> Worker<B> {`, and of `<B: Broker> Default for Worker<B> {`.
+        // Finds ` Worker` in `<B: Broker> Worker<B> {` and in `<B: Broker> Default for Worker<B> {`.
         let subject = header.rsplit_once(" for").map_or(header, |(_, subject)| subject);
         let own = subject.split('>').find_map(|text| text.split('<').next().filter(|name| name.starts_with(' ')));
         let own = own.unwrap_or("").trim_matches([' ', '{']).to_owned();
@@ -357,8 +357,8 @@ fn functions(code: &str) -> (BTreeSet<Function>, Vec<Call>) {
     (defined, calls)
 }
 
-/// The modules of a part that each of its modules calls. Resolves calls of free functions, of functions qualified with their type, and of
-/// methods on `self`. Other method calls count if only one file of the crate defines a method with that name.
+/// The modules that each module of a part calls within the part. Resolves calls of free functions, of functions qualified with their type,
+/// and of methods on `self`. Other method calls count if only one file of the crate defines a method with that name.
 fn calls(part_name: &str) -> BTreeMap<Module, BTreeSet<Module>> {
     let files: Vec<_> = sources().into_iter().filter(|(file, _)| !is_test(file)).map(|(file, code)| (file, functions(&code))).collect();
     let mut named: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -414,7 +414,7 @@ fn files_depend_on_each_other_in_one_direction() {
     assert_eq!(circles(&uses), BTreeSet::new(), "open the circle");
 }
 
-/// Unlike the test above, this test also covers parents and children: a parent calls its children, and a child must not call its parent.
+/// Unlike the test above, this test also covers parents and children: a parent may call its children, but a child must not call its parent.
 #[test]
 fn files_of_untangled_parts_call_each_other_in_one_direction() {
     let mut found = 0;

@@ -1,6 +1,6 @@
-//! Promise: writing a checkpoint takes only a few MB of memory, regardless of the size of the filter.
+//! Promise: writing a checkpoint takes at most 64 MiB of additional memory, regardless of the size of the filter.
 //!
-//! The test is in a process of its own, because it measures the memory of the whole process.
+//! The test has its own process, because it measures the memory of the whole process.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -118,14 +118,14 @@ impl Schemas for Versions {
 
 #[test]
 fn repeated_avro_changes_are_dropped() {
-    // In this encoding, numbers below 64 take one byte.
+    // Avro encodes numbers below 64 in one byte.
     let change = |row: u8, lsn: u8, seen: u8, version: u8| {
         let key = [0, 0, 0, 0, if version == 3 { 4 } else { 1 }, 2 * row];
         let snapshot: &[u8] = if version == 3 { &[0] } else { &[] };
         let value = [&[0, 0, 0, 0, version, 0, 2, 2 * row][..], snapshot, &[2, 2 * lsn, 2, 14, 2, b'u', 2, 2 * seen]].concat();
         (Some(key.to_vec()), Some(value), None)
     };
-    // New versions of both schemas do not change the key of a change.
+    // A change has the same key under new versions of both schemas.
     let events =
         [change(1, 10, 1, 2), change(2, 10, 1, 2), change(1, 11, 2, 2), change(1, 10, 9, 2), change(1, 10, 9, 3), change(1, 12, 9, 3)];
     assert_eq!(emitted("debezium-avro.toml", Versions, &events), [0, 1, 2, 5]);

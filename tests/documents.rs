@@ -90,7 +90,7 @@ fn paths_that_code_and_settings_mention_exist() {
         for rest in text.split("docs/").skip(1) {
             let path = rest.split(|letter: char| !letter.is_alphanumeric() && !"-./_".contains(letter)).next().unwrap_or_default();
             let path = Path::new("docs").join(path.trim_end_matches('.'));
-            // The path may be from a pattern that escapes the dot of the extension.
+            // In a regular expression, the dot of the extension is escaped, so the path found here ends before the extension.
             assert!(path.exists() || path.with_extension("md").exists(), "{}: {} does not exist", file.display(), path.display());
         }
     }
@@ -127,7 +127,7 @@ fn commands_parse() {
 #[test]
 fn configurations_are_valid() {
     let file = tempfile::NamedTempFile::with_suffix(".toml").expect("a file");
-    // True for a block with properties of librdkafka, with tests of a configuration, or with a part of another table.
+    // True for a block that sets properties of librdkafka, contains tests of a configuration, or is a part of another table.
     let is_other = |block: &str| !block.contains("[[topics]]") && (block.starts_with(['"', '[']) || block.contains("\n["));
     let options =
         "input = 'in'\noutput = 'out'\nkey = { record = 'key' }\nwindow = '1d'\non_invalid = { topic = 'dead' }\nfilter = { capacity = 1 }";

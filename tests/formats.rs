@@ -243,8 +243,8 @@ fn frames_of_all_serializers_are_parsed() {
     }
 }
 
-/// Invalid values that are accepted, because no key reads the part with the error: a text, or a block that states its size. Also a number
-/// with an overlong encoding, which Go's parser accepts, too.
+/// Invalid values that are accepted. Most are accepted because no key reads the part with the error, which is skipped by its length. The
+/// tag of six bytes is a number with an overlong encoding, which Go's parser accepts, too.
 const PASSED_OVER: [&str; 5] = [
     "Protobuf: a tag of six bytes",
     "Avro: a text on the way that is not UTF-8",
@@ -269,7 +269,7 @@ fn value_that_does_not_match_its_schema_is_invalid() {
             // Without protection, decoding hostile records would take years.
             assert!(began.elapsed().as_secs() < 60, "{}", entry["name"]);
             let is_invalid = answers.iter().any(|answer| matches!(answer, Err((Reason::Malformed, _))));
-            // As in JSON, fields that no key reads are skipped by their length if it is known.
+            // As in JSON, a field that no key reads is not checked if it can be skipped by its length.
             let is_passed_over = PASSED_OVER.iter().any(|name| text(&entry["name"]) == *name);
             assert!(is_invalid || is_passed_over || kind == "disputed", "{}: {answers:?}", entry["name"]);
         }

@@ -87,7 +87,7 @@ struct Input {
     is_retraction: bool,
 }
 
-/// The keys that a window with these rules remembers by definition, to compare with a worker's state.
+/// The keys that a window with these rules must remember, to compare with a worker's state.
 #[derive(Clone)]
 struct Truth {
     window: Window,
@@ -170,7 +170,7 @@ fn kinds(window: Window, refresh: bool, late: Late) -> Vec<Rules> {
     alone.chain([rules(spec(Kind::default(), 0.3), true)]).collect()
 }
 
-/// Draws a kind of filter: one that can retract if `retracts` is true, and one that keeps a window if `keeps_window` is true.
+/// Draws a kind of filter. If `retracts` is true, the kind can retract. If `keeps_window` is true, the kind keeps a window.
 fn drawn_kind(draw: &mut Draw, kinds: &[Rules], retracts: bool, keeps_window: bool) -> usize {
     let is_possible = |rules: &Rules| (rules.is_sliced() || !keeps_window) && (rules.exact || rules.retracts_by_filter() || !retracts);
     let possible: Vec<_> = (0..kinds.len()).filter(|&kind| is_possible(&kinds[kind])).collect();
@@ -446,7 +446,8 @@ impl Life {
                     let kept_window = self.rules().is_sliced();
                     live = self.next().map_err(|what| format!("after kill {killed}: {what}"))?;
                     if !kept_window && self.rules().is_sliced() {
-                        // The changelog has slices that the previous filter did not have, so more keys may be remembered.
+                        // The changelog has slices that the previous filter did not have, so the new filter may remember more keys than the
+                        // model.
                         return Ok(());
                     }
                 }

@@ -1,5 +1,5 @@
-//! The effect of each topic option on topics that share a key space, and on stored state. Either all topics of a space must agree on an
-//! option, or a reason explains why not. Either stored state is useless under another value, or a reason explains why not.
+//! The effect of each topic option on topics that share a key space, and on stored state. If topics of a space may have different values of
+//! an option, the table gives a reason. If stored state stays valid after an option changes, the table gives a reason, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use unseen::checkpoint::Settings;
@@ -19,7 +19,7 @@ struct Row {
     with: &'static [(&'static str, &'static str)],
     /// `Yes` if topics of one space must have the same value.
     agree: Depends,
-    /// `Yes` if stored bits have another meaning under another value.
+    /// `Yes` if a new value changes the meaning of the stored state, so that it must be discarded.
     stored: Depends,
 }
 

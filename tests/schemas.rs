@@ -1,6 +1,7 @@
-//! The stored schemas: of the configuration, for editors; of the Helm chart's values; and of the served and printed JSON.
+//! The schemas in the repository: of the configuration (for editors), of the Helm chart's values, and of the JSON that unseen serves or
+//! prints.
 //!
-//! `WRITE_SCHEMAS=1` writes them instead of comparing them.
+//! `WRITE_SCHEMAS=1` writes the schemas instead of comparing them.
 
 use config::{Config, File, FileFormat};
 use schemars::schema_for;
@@ -98,7 +99,7 @@ fn chart_schema_is_up_to_date() {
         {
             config.pointer_mut(table).and_then(Value::as_object_mut).expect("a table of the schema").remove(name);
         }
-        // References start at the root of a document.
+        // References are resolved from the root of the document, so the definitions must be there.
         values["definitions"] = config["definitions"].take();
         config.as_object_mut().expect("a table").remove("definitions");
         values["properties"]["config"] = config;

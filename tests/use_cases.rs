@@ -116,7 +116,7 @@ fn mutants(document: &Value) -> Vec<Mutant> {
         for (factor, word) in [(2.0, "twice"), (0.5, "half")].into_iter().filter(|_| !is_stable) {
             let window = topic["window"].as_str().expect("a window of time");
             let length = humantime::parse_duration(window).expect("a duration").mul_f64(factor);
-            // All topics of a space have the same window.
+            // All topics of a space must have the same window, so all of them change.
             change(format!("{word} the window of {input}"), false, &|topics| {
                 for (other, topic) in topics.iter_mut().enumerate() {
                     if other == number || is_of_space(topic) {

@@ -9,7 +9,7 @@ pub trait Generation: Kind {
     fn clear(&mut self);
 }
 
-/// Generations for kinds that cannot forget, newest first. The oldest is cleared as a whole.
+/// Generations of a kind that cannot forget single keys, newest first. The oldest generation is cleared as a whole.
 pub struct Ring<G>(VecDeque<G>);
 
 impl<G: Generation> Ring<G> {
@@ -170,10 +170,10 @@ impl Kind for Counting {
 /// Number of different slice numbers that an [`Approximator`] stores in its cells.
 const NUMBERS: u64 = 7;
 
-/// The compact approximator: each cell has a value, the largest of the values of its keys. The smallest value among a key's k cells is an
-/// upper bound of the key's value. Here, the value is the number of the slice in which a key was last inserted, so a key was seen within
-/// the window if all of its k cells have a number of the window. Numbers cycle from 1 to 7, and 0 means never. Cells whose number has left
-/// the window are cleared before that number is reused, two numbers at a time.
+/// The compact approximator: each cell stores the largest of the values of its keys, so the smallest value among a key's k cells is an
+/// upper bound of the key's value. Here, the value is the number of the slice in which a key was last inserted. A key was seen within the
+/// window if each of its k cells has the number of a slice of the window. Numbers cycle from 1 to 7, and 0 means never. Before a number is
+/// reused, the cells that still have it are cleared, two numbers at a time.
 pub struct Approximator {
     cells: Cells,
     k: usize,
@@ -253,9 +253,9 @@ impl Kind for AgePartitioned {
         self.parts.iter_mut().take(self.k).for_each(|(number, bits)| bits.set(place(key.low(), *number, bits.len), 1));
     }
 
-    /// Looks for k consecutive parts that have the key's bit, starting with the oldest k parts. No such run can contain a part without the
-    /// bit, so after a miss, the next possible run consists of the k parts before that part. The parts at its end have already been
-    /// checked.
+    /// Looks for k consecutive parts that have the key's bit, starting with the oldest k parts. If a part lacks the bit, no such run
+    /// contains it, so the search jumps to the k parts just before it. The last of these parts were already found to have the bit, and are
+    /// not checked again.
     fn contains(&self, key: Fingerprint) -> bool {
         let (mut part, mut found, mut behind) = (self.parts.len() - self.k, 0, 0);
         loop {

@@ -1,5 +1,5 @@
-//! The Bloomier filter: maps a key to a value, here the number of its slice. Most other keys have no value. Chazelle, Kilian,
-//! Rubinfeld, Tal: "The Bloomier Filter", 2004; built by peeling three-part hypergraphs as in Graf, Lemire: "Xor Filters", 2020.
+//! The Bloomier filter: maps a key to a value, here the number of its slice. Most other keys have no value. Chazelle, Kilian, Rubinfeld,
+//! Tal: "The Bloomier Filter", 2004. It is built by peeling three-part hypergraphs, as in Graf, Lemire: "Xor Filters", 2020.
 //!
 //! Keys cannot be added to an existing filter. When a slice closes, the filter is rebuilt from the keys of the window, so 64 bits of each
 //! key must be kept for that. Keys must be distinct.
@@ -25,14 +25,14 @@ pub struct Bloomier {
 
 impl Bloomier {
     pub fn new(keys: usize, rate: f64) -> Self {
-        // Half of the eight slice numbers belong to closed slices. An absent key is a false positive only if its random value has one of
-        // these numbers, so one check bit fewer is needed.
+        // An absent key has a random value. It is a false positive only if the value is the number of a closed slice, and only half of the
+        // eight numbers are. This replaces one check bit.
         let check_bits = (-rate.log2() - 1.0).ceil() as usize;
         let (slice_keys, cells) = (keys / SLICES, Cells::new(3, VALUE_BITS + check_bits));
         Self { cells, seed: 0, check_bits, slice: 0, closed: VecDeque::new(), open: Buffer::default(), slice_keys }
     }
 
-    /// Returns the three cells of a key, one in each third, and a mask. For an absent key, the XOR of the mask and the values of the cells is
+    /// Returns the three cells of a key, one in each third, and a mask. For an absent key, the XOR of the mask and the cells' values is
     /// random.
     fn places(&self, hash: u64) -> ([usize; 3], u64) {
         let mixed = (hash ^ self.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -67,7 +67,8 @@ impl Bloomier {
         }
     }
 
-    /// Repeatedly removes a key that is alone in one of its cells. Returns the indices of these keys in order, each with that cell.
+    /// Repeatedly removes a key that is the only key in one of its cells. Returns the indices of the removed keys in order, each with that
+    /// cell.
     fn peel(&self, keys: &[(u64, u64)]) -> Vec<(usize, usize)> {
         // For each cell, the number of its keys, and the XOR of their indices.
         let mut cells = vec![(0_u32, 0_u32); self.cells.len];

@@ -53,7 +53,7 @@ impl Cells {
 }
 
 /// Returns the `index`-th position of a key in the range `0..len`. Each position has a separate hash. Double hashing would be faster, but
-/// two keys that share two positions would then share all positions too often. In small filters, that is visible at rates below 1e-5.
+/// two keys that share two positions would then share all positions too often. In small filters, this increases rates below 1e-5 visibly.
 pub fn place(hash: u64, index: usize, len: usize) -> usize {
     let mixed = hash.wrapping_add((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     scale((mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93), len)
@@ -63,7 +63,7 @@ pub fn scale(hash: u64, len: usize) -> usize {
     ((u128::from(hash) * len as u128) >> 64) as usize
 }
 
-/// Number of cells, and of cells per key, of a Bloom filter that holds `keys` at `rate`.
+/// Returns the number of cells, and the number of cells per key, of a Bloom filter for `keys` keys at `rate`.
 pub fn bloom_size(keys: usize, rate: f64) -> (usize, usize) {
     let k = (-rate.log2()).round().max(1.0);
     let cells = -k * keys as f64 / (-rate.powf(1.0 / k)).ln_1p();

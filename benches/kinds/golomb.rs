@@ -1,8 +1,8 @@
 //! The Golomb-compressed set: n hashes below n/p, where p is the rate, are sorted, and the differences between neighbors are stored in
 //! Golomb-Rice code. Putze, Sanders, Singler: "Cache-, Hash- and Space-Efficient Bloom Filters", 2007.
 //!
-//! Hashes are divided into ranges of about 32 keys. An index has the position at which the code of each range starts. On average, a lookup
-//! decodes half of a range.
+//! Hashes are divided into ranges of about 32 keys. An index stores where the code of each range starts, so a lookup decodes only half of a
+//! range on average.
 
 use crate::cells::scale;
 use crate::{Buffer, Kind, SLICES, buffer_bytes};

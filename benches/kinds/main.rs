@@ -6,10 +6,10 @@
 //! ```
 //!
 //! All kinds that keep a window do the same work: they remember the keys of a window, and forget older keys at most a quarter of a window
-//! later. Each kind is sized so that it meets the rate even when it is as full as it gets. Kinds that cannot forget are used in a ring of
-//! five generations, and forgets the oldest one at once. The kinds that unseen does not offer are reference implementations, written
-//! for readability. Their times show orders of magnitude, not limits. Every run fails if a kind exceeds its rate, or if a kind that keeps a
-//! window forgets a key. Without `--bench`, the program only makes these checks, with fewer keys.
+//! later. Each kind is sized so that it meets the rate even when it is as full as it gets. Kinds that cannot forget single keys are used in
+//! a ring of five generations, which forgets the oldest generation at once. The kinds that unseen does not offer are reference
+//! implementations, written for readability, so their times show orders of magnitude, not limits. Every run fails if a kind exceeds its
+//! rate, or if a kind that keeps a window forgets a key. Without `--bench`, the program only makes these checks, with fewer keys.
 #![expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -35,9 +35,10 @@ use xxhash_rust::xxh3::xxh3_128;
 const SLICES: usize = 4;
 const RATES: [f64; 4] = [1e-2, 1e-3, 1e-4, 1e-6];
 const RATE_KEYS: usize = 200_000;
-/// Numbers of keys in a window when measuring times. With the first, a filter fits into the cache. With the second, it does not.
+/// Numbers of keys in a window when measuring times. A filter for the first number fits into the cache. A filter for the second number does
+/// not.
 const TIME_KEYS: [usize; 2] = [80_000, 16_000_000];
-/// The number of lookups for a rate is chosen so that about this number of false positives is expected, but is at most `LOOKUPS_MAX`.
+/// Expected number of false positives when a rate is measured. It determines the number of lookups, which is at most `LOOKUPS_MAX`.
 const WRONG: f64 = 400.0;
 const LOOKUPS_MAX: f64 = 2e7;
 
@@ -148,7 +149,8 @@ fn measure(row: &Row, keys: usize, rate: f64) -> (f64, f64) {
     (sliced.kind.bytes() as f64 * 8.0 / keys as f64, forgotten)
 }
 
-/// Nanoseconds per insertion, over whole slices to include forgetting, and per lookup of an absent key.
+/// Returns the nanoseconds per insertion and per lookup of an absent key. Insertions are measured over whole slices, so that their time
+/// includes forgetting.
 fn time(row: &Row, keys: usize) -> [f64; 2] {
     let mut sliced = (row.make)(keys, 1e-4);
     let slice = keys / SLICES;
@@ -188,8 +190,8 @@ impl Hasher for Identity {
     }
 }
 
-/// Memory of a buffer with this number of hashes: a hash table filled to four fifths. (The hash table of the standard library doubles when
-/// it is full, so it takes up to twice as much.)
+/// Memory in bytes of a hash table that holds this number of hashes and is four fifths full. The hash table of the standard library doubles
+/// when it is full, so it takes up to twice as much.
 fn buffer_bytes(keys: usize) -> usize {
     keys * 10
 }

@@ -87,7 +87,7 @@ impl Broker {
         topic
     }
 
-    /// Deletes all topics with this prefix, because disk space is limited.
+    /// Deletes all topics with this prefix to free disk space.
     pub fn delete(&self, prefix: &str) {
         let all = self.uncommitted.fetch_metadata(None, PATIENCE).expect("the topics");
         let names: Vec<_> =
@@ -96,7 +96,7 @@ impl Broker {
         self.runtime.block_on(self.admin.delete_topics(&names, &options)).expect("an answer");
     }
 
-    /// Returns the sums of the end offsets of a topic's partitions, for written and for committed records. They include transaction
+    /// Returns the sum of a topic's end offsets for all written records, and the sum for committed records. Both include transaction
     /// markers.
     pub fn ends(&self, topic: &str, partitions: i32) -> (u64, u64) {
         let ask = |client: &BaseConsumer| {

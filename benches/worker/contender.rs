@@ -59,7 +59,7 @@ pub struct Unseen {
     pub http: String,
     /// File prefix for callgrind's counts, one file per thread. The worker then runs under callgrind.
     pub callgrind: Option<PathBuf>,
-    /// Additional configuration lines of the topic, with INPUT and OUTPUT for the names of topics.
+    /// Additional configuration lines of the topic, with INPUT and OUTPUT as placeholders for topic names.
     pub lines: &'static str,
     pub kind: &'static str,
     /// Capacity of the topic's filter. `None` makes room for all ids of the stream.
@@ -203,7 +203,7 @@ impl Contender {
         match self {
             Self::Consume { .. } => 0..=0,
             Self::PassOn { every, .. } => stream.records.div_ceil(*every)..=stream.records.div_ceil(*every),
-            // Up to 1 in 5,000 ids may be missing, plus ten: twice the configured false-positive rate.
+            // Up to 1 in 5,000 ids, plus ten, may be missing. This is twice the configured false-positive rate.
             Self::Unseen(Unseen { confirm: false, .. }) => ids.saturating_sub(ids / 5000 + 10)..=ids,
             _ => ids..=ids,
         }

@@ -38,7 +38,7 @@ key = { field = "/id" }
 window = "1h"
 filter = { capacity = 1000 }"#;
 
-/// Every condition selects all records, and all contents stay the same, so that all workers emit the same records.
+/// Options to measure. Every condition selects all records, and all contents stay the same, so all workers emit the same records.
 const OPTIONS: &[Cost] = &[
     Cost { name: "when", lines: r#"when = { field = "/seen", equals = true }"#, ..USUAL },
     Cost { name: "a second entry for the input", lines: SECOND_ENTRY, ..USUAL },
@@ -96,7 +96,8 @@ fn counted(broker: &Broker, topic: &Topic, unseen: Unseen) -> (Vec<(&'static str
     (rows, *worker)
 }
 
-/// Instructions of the worker's thread, by parts that have no function in common. Inlined functions count as part of the rest.
+/// Splits the instructions of the worker's thread into parts that share no function. The last part is the rest. It includes functions that
+/// the compiler has inlined.
 fn parts(worker: u64, inclusive: &HashMap<String, u64>) -> Vec<(&'static str, u64)> {
     let of = |name: &str| inclusive.get(name).copied().unwrap_or(0);
     let filter = |call| of(&format!("<unseen::filter::aging::Aging as unseen::filter::Filter>::{call}"));
@@ -131,7 +132,7 @@ fn inclusive(counts: &Path) -> HashMap<String, u64> {
         let Some((_, function)) = place.split_once(')').and_then(|(_, place)| place.split_once(':')) else { continue };
         let Ok(count) = count.replace(',', "").parse::<u64>() else { continue };
         let function = function.split(" [").next().unwrap_or(function).to_owned();
-        // Code that was inlined from other files has lines of its own. The largest line of a function is its total.
+        // A function has additional lines for code that was inlined from other files. Its largest line is its total.
         all.entry(function).and_modify(|most: &mut u64| *most = count.max(*most)).or_insert(count);
     }
     all

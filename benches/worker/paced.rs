@@ -1,4 +1,4 @@
-//! A stream that is written while it is read, at a constant rate or as fast as possible, and the latency of each output record.
+//! Writes a stream while a worker reads it, at a constant rate or as fast as possible, and measures the latency of each output record.
 
 use crate::broker::Broker;
 use crate::input::{self, Input};
@@ -142,8 +142,8 @@ impl<'a> Feeder<'a> {
         self.next += 1;
     }
 
-    /// Writes records at a constant rate. The timestamp of a record is the time at which it was due, so a record that is written late has
-    /// a longer latency. Measures only records that are due in the last `seconds`, after `settle`.
+    /// Writes records at a constant rate. The timestamp of a record is the time at which it was due, so a record that is written late has a
+    /// longer latency. Only the records that are due in the `seconds` after `settle` are measured.
     pub fn at_rate(&mut self, rate: f64, settle: Duration, seconds: Duration, reader: &Reader) {
         let began_at = now();
         let times = (began_at + milliseconds(settle), began_at + milliseconds(settle + seconds));

@@ -26,7 +26,7 @@ impl Process {
         Self::spawn(command.stdout(file()).stderr(file()), log)
     }
 
-    /// Starts the process. Also returns a counter, which has the last number that the process has printed to stdout.
+    /// Starts the process. Also returns a counter, which is set to each number that the process prints to stdout.
     pub fn start_counting(command: &mut Command, log: &Path) -> (Self, Arc<AtomicU64>) {
         let mut process = Self::spawn(command.stdout(Stdio::piped()).stderr(File::create(log).expect("a log")), log);
         let stdout = BufReader::new(process.child.stdout.take().expect("a pipe"));

@@ -60,12 +60,12 @@ pub enum Form {
 #[derive(Clone, Copy)]
 pub struct Stream {
     pub records: usize,
-    /// Number of records at the start of the stream without duplicates.
+    /// Number of records at the start of the stream that contain no duplicates.
     pub lead: usize,
     /// Percentage of duplicates among the records after the lead.
     pub repeats: usize,
     pub ids: Ids,
-    /// Size of a record's JSON in bytes. 0 is an empty value.
+    /// Size of a record's JSON in bytes, or 0 for an empty value.
     pub bytes: usize,
     pub form: Form,
     pub partitions: i32,
@@ -115,7 +115,7 @@ impl Stream {
         if self.ids == Ids::Random { mix(id as u64) } else { id as u64 }
     }
 
-    /// Returns the number of the id in a key, or `None` if the key has none.
+    /// Returns the number of the id in a key, or `None` if the key contains no id.
     pub fn id_of(&self, key: &[u8]) -> Option<usize> {
         let text = u64::from_str_radix(std::str::from_utf8(key).ok()?, 16).ok()?;
         usize::try_from(if self.ids == Ids::Random { unmix(text) } else { text }).ok()

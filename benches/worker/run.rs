@@ -102,7 +102,7 @@ impl<'a> Run<'a> {
     /// Stops the contender, and counts its output like `finish`. Also returns the number of bytes written to disk.
     pub fn count(&mut self) -> (u64, usize) {
         let stream = self.job.topic.stream;
-        // Kill a peer that does not stop when asked, as Flink sometimes does not. How long it takes to stop is not measured.
+        // Flink sometimes ignores the request to stop, so a peer is killed if it does not stop in time. The time to stop is not measured.
         let written = if self.contender.is_peer() { self.process.stop_or_kill() } else { self.process.stop() };
         let outputs = if self.read.is_some() {
             0

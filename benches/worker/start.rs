@@ -1,4 +1,4 @@
-//! The time from the start of a worker with existing state to its first output, with records waiting in its input.
+//! Measures the time from the start of a worker with existing state to its first output, while records wait in its input.
 
 use crate::Options;
 use crate::broker::{Broker, Topic};

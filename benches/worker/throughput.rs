@@ -12,8 +12,8 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 
-/// Default number of records. They are several seconds of work, so that the records that librdkafka has already read when the measurement
-/// starts, at the first quarter of the output, are few in comparison.
+/// Default number of records: several seconds of work. librdkafka has already read ahead when the measurement starts, at the first quarter
+/// of the output, and these records must be few in comparison.
 pub const RECORDS: usize = 6_000_000;
 const SHORT: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(1);
@@ -127,8 +127,8 @@ pub fn measure(options: &Options) {
     let broker = Broker::start();
     let records = options.records.unwrap_or(RECORDS);
     let topics = fill(&broker, &rows, options.load, records);
-    // Warm up the broker, because a cold broker is two to three times slower. JVM contenders do not run here, because each of their runs
-    // is a new process, which only its own records warm up.
+    // Warm up the broker, because a cold broker is two to three times slower. JVM contenders do not run here, because each run starts a new
+    // process, which a previous run cannot warm up.
     for row in rows.iter().filter(|row| row.pictured && !row.contender.is_peer()) {
         run(&broker, topic(&topics, row), &row.contender);
     }

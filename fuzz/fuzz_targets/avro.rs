@@ -1,4 +1,5 @@
-//! Any bytes are a valid record or are rejected. If `apache-avro` decodes them, our extractor finds the same values.
+//! Checks that the Avro extractor accepts or rejects any bytes without a panic. If `apache-avro` decodes the bytes, the extractor must find
+//! the same values.
 #![no_main]
 
 use apache_avro::reader::datum::GenericDatumReader;
@@ -103,7 +104,7 @@ fuzz_target!(|input: &[u8]| {
         Ok(()) if number < WITHOUT_BLOCKS => compare(places, &value, &found),
         Ok(()) => {}
     }
-    // For the output of an encoder, our extractor is not stricter, except for its limits.
+    // The extractor must accept everything that the encoder writes, except beyond its limits.
     let Ok(record) = GenericDatumWriter::builder(schema).build().unwrap().write_value_to_vec(value.clone()) else { return };
     let mut found = vec![None; places.len()];
     match find(walk, &record, &mut found) {

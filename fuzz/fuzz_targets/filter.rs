@@ -1,5 +1,5 @@
-//! A filter that is restored from a damaged state is rejected, or works like any other filter: its own state can be stored and restored
-//! without a change.
+//! Checks that restoring a filter from a damaged state fails, or results in a filter that works like any other: its own state can be stored
+//! and restored without a change.
 #![no_main]
 
 use arbitrary::Arbitrary;

@@ -1,5 +1,5 @@
-//! Any bytes have a fingerprint or are invalid, and the result is always the same. Reading a field without building a DOM gives the same
-//! value as reading the field from a DOM.
+//! Checks that any bytes have a fingerprint or are rejected, and that the result is always the same. Reading a field without building a DOM
+//! must give the same value as reading the field from a DOM.
 #![no_main]
 
 use arbitrary::Arbitrary;

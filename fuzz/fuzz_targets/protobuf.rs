@@ -1,4 +1,5 @@
-//! The extractor terminates for any bytes. If prost-reflect decodes them as a message, the extractor finds the same values.
+//! Checks that the Protobuf extractor terminates for any bytes. If prost-reflect decodes them as a message, the extractor must find the
+//! same values.
 //!
 //! There is one exception, in `found`: prost-reflect accepts more nested groups than the extractor.
 #![no_main]

@@ -90,7 +90,7 @@ pub struct Faults {
     /// The time that brokers need to write each record of a transaction before they answer.
     pub record_time: Duration,
     /// The approximate mean time between the starts of outages. In an outage, one broker or all brokers are unavailable, a broker is slow,
-    /// a partition has no leader or gets another one, or followers lag.
+    /// a partition has no leader or changes its leader, or followers lag.
     pub outage_every: Option<Duration>,
     pub outage_for: Duration,
 }

@@ -143,8 +143,8 @@ impl Simulation {
                 batches.entry(to).or_default().push(record.store(now));
             }
             for (to, mut batch) in batches {
-                // Called only because validation sets the timestamps if the topic has `log_append_time`. Records that the topic would
-                // reject are appended, too.
+                // Sets the timestamps if the topic has `log_append_time`. The result is ignored, so records that the topic would reject are
+                // appended, too.
                 let _ = world.cluster.topics.get(&to.topic).map(|topic| topic.validate(to.partition, &mut batch, now));
                 let producer = Producer { pid, epoch: 0, sequence: 0, is_transactional: true };
                 if let Ok(partition) = world.cluster.partition_mut(&to) {
@@ -217,8 +217,8 @@ impl Simulation {
         });
     }
 
-    /// Makes a former leader answer requests for the start and the end of a partition. The former leader answers for `time`, beginning
-    /// after `from`, and always with the present start and end.
+    /// Makes a former leader answer requests for the start and the end of a partition for `time`, beginning after `from`. It answers with
+    /// the start and end that the partition has now.
     pub fn answer_from_former_leader(&self, of: &TopicPartition, from: Duration, time: Duration) {
         self.change(|world| {
             let from = world.now + micros(from);
@@ -240,8 +240,8 @@ impl Simulation {
         });
     }
 
-    /// Makes a former coordinator answer requests for the group's committed offsets. The former coordinator answers for `time`, beginning
-    /// after `from`, and always with the present offsets.
+    /// Makes a former coordinator answer requests for the group's committed offsets for `time`, beginning after `from`. It answers with the
+    /// offsets that the group has committed now.
     pub fn answer_from_former_coordinator(&self, group: &str, from: Duration, time: Duration) {
         self.change(|world| {
             let from = world.now + micros(from);

@@ -165,7 +165,7 @@ pub struct SimBroker(Simulation);
 /// Virtual microseconds since the start of the simulation.
 type Micros = u64;
 type ClientId = usize;
-/// An index into `World::signals`. A signal is a counter that grows when threads waiting for the signal should check their condition again.
+/// An index into `World::signals`. A signal is a counter. When it grows, the threads that wait for the signal check their condition again.
 /// Every process has two signals, and every client has one.
 type Signal = usize;
 

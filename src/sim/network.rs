@@ -65,7 +65,7 @@ impl Code {
     }
 }
 
-/// The outcome of a request. Times are delays from now, except `answer` of `Answered`: a delay from `served`.
+/// The outcome of a request. All times are delays from now, except that `answer` of `Answered` is a delay from `served`.
 enum Outcome {
     Broken { broken: Micros, served: Option<Micros> },
     Answered { served: Micros, answer: Micros },
@@ -240,7 +240,7 @@ impl Simulation {
             match answer {
                 None => return Err(last),
                 Some(Err(code)) if code.is_retriable() => {
-                    // The first copy of the request may still arrive. `kafka::ffi::producer` detects such retries, too.
+                    // A broker may still serve the first copy of the request. `kafka::ffi::producer` detects such retries, too.
                     if api == Api::TxnOffsetCommit
                         && matches!(code, Code::Transport | Code::TimedOut)
                         && let Some(producer) = world.producer(client)

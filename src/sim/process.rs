@@ -22,7 +22,7 @@ pub(super) struct ProcessState {
     pub(super) signal: Signal,
     /// The signal that changes when all threads have ended.
     pub(super) ended_signal: Signal,
-    /// The brokers that the process cannot reach, each with the time until which the process cannot reach that broker.
+    /// The brokers that the process cannot reach, each with the time at which it becomes reachable again.
     pub(super) cut_off: BTreeMap<NodeId, Micros>,
     /// The lead of the process's wall clock over the brokers' clock, in milliseconds.
     clock_ahead: i64,
@@ -104,7 +104,8 @@ impl World {
         }
     }
 
-    /// Counts a client call of a thread's process, and kills the process if a test has allowed no further call.
+    /// Counts a client call of a thread's process. Kills the process if a test has set a number of calls, and this call is the last of
+    /// them.
     pub(super) fn count_call(&mut self, thread: usize) {
         let process = self.threads[thread].process;
         if let Some(left) = &mut self.processes[process].kill_after {

@@ -58,7 +58,7 @@ impl Turn {
         self.changed.notify_one();
     }
 
-    /// Waits until this thread may run. Calls `idle` after each real minute of waiting.
+    /// Waits until this thread may run. Calls `idle` every real minute.
     fn take(&self, idle: &dyn Fn()) {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         while !*given {
@@ -179,7 +179,7 @@ impl Simulation {
     }
 
     /// Starts a client call: virtual time advances a little, and another thread may run. Returns `None` if the calling thread is already
-    /// unwinding. The call must then do nothing.
+    /// unwinding. The caller must then do nothing.
     pub(super) fn enter(&self) -> Option<Guard<'_>> {
         if std::thread::panicking() {
             return None;
@@ -285,7 +285,7 @@ impl Simulation {
         world
     }
 
-    /// Chooses the next thread. Returns `None` if the caller's process was killed and other threads of it are still unwinding.
+    /// Chooses the next thread. Returns `None` if the caller's process was killed and its other threads are still unwinding.
     fn pick<'s>(&'s self, mut world: Guard<'s>, me: usize) -> (Guard<'s>, Option<usize>) {
         loop {
             world = self.settle(world, me);

@@ -76,7 +76,7 @@ pub struct Totals {
     pub retracted: Option<u64>,
     /// Records without a value, although the key needs the value.
     pub tombstone: Option<u64>,
-    /// Records that the `when` of no entry selects.
+    /// Records that no entry's `when` selects.
     pub passed: Option<u64>,
     /// Records that were reported as duplicates although an exact window did not contain their key: the filter's errors.
     pub false_positive: Option<u64>,
@@ -90,7 +90,7 @@ pub struct TestRecord {
     #[serde(default)]
     pub partition: i32,
     /// Time of the record: RFC 3339, milliseconds since the epoch, a time relative to the previous record such as `+5m`, or `none`. By
-    /// default, the time of the previous record. Records without a time do not count as previous.
+    /// default, the time of the previous record. A record without a time does not count as the previous record.
     pub at: Option<Value>,
     /// Key of the record: a text, or any other value as JSON. Null by default.
     pub key: Option<Value>,
@@ -121,7 +121,7 @@ pub struct Outcome {
     pub reason: Option<String>,
     /// Topic to which the record is written, `none` if it is not written, or `fails` if the worker stops at it.
     pub output: Option<String>,
-    /// Headers of the written record. It may have other headers, too. Null means that the header must not exist.
+    /// Headers of the written record, which may also have others. Null means that the header must not exist.
     #[serde(default)]
     pub headers: BTreeMap<String, Option<String>>,
 }

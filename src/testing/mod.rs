@@ -90,7 +90,7 @@ pub fn run(config: &Config, test: &Test, schemas: &Arc<dyn Schemas>, open: Open<
     report
 }
 
-/// Adds the topics that a test names and that match a pattern.
+/// Adds a topic to the configuration for each topic name in the test that matches a pattern.
 fn expand(config: &Config, test: &Test) -> Result<Config, String> {
     let of_records = test.records.iter().filter_map(|record| record.topic.as_deref());
     let (config, left_out) = config.expand(test.topic.as_deref().into_iter().chain(of_records))?;

@@ -60,7 +60,7 @@ fn an_entry_of_an_input_is_chosen_by_its_space() {
     assert_eq!((keys(&["--topic", "orders-in"]), keys(&["--topic", "in"])), (Ok(2), Ok(1)));
     assert!(keys(&["--topic", "views-in"]).unwrap_err().contains("expected one of a topic that matches \"i.*\", a topic"));
 
-    // A topic with the name of the space may also exist.
+    // The pattern would also match a topic with the name of the space.
     fs::write(setup.path("unseen.toml"), text.replace("input = \"in\"", "input = { pattern = \".*in\" }")).unwrap();
     let error = keys(&["--topic", "orders-in"]).unwrap_err();
     assert!(error.contains("`orders-in` is an entry of several topics that can match a pattern: in, orders-in; choose one"), "{error}");

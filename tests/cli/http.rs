@@ -48,7 +48,7 @@ impl Drop for Waiting {
     }
 }
 
-/// With more incomplete requests than file descriptors, the oldest connections are closed, and probes are answered.
+/// If there are more incomplete requests than file descriptors, the worker closes the oldest connections, and still answers probes.
 #[test]
 fn idle_connections_do_not_exhaust_descriptors() {
     let setup = Setup::new("connect_timeout = \"10m\"", ID);

@@ -114,7 +114,7 @@ fn replay_describes_all_entries_of_an_input() {
     };
     let summary = replayed(&(text.clone() + second));
     assert!(summary.contains("late        1, dropped\n") && summary.contains("duplicates  1\n"), "{summary}");
-    // The two entries send such records to different places, so the summary shows no place.
+    // The two entries now handle late records and duplicates differently, so the summary does not show where these records go.
     let summary = replayed(&(text.clone() + &second.replace("late = \"drop\"", "on_duplicate = { topic = \"again\" }")));
     assert!(!summary.contains(", dropped") && summary.contains("duplicates  1\n"), "{summary}");
 

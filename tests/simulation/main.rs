@@ -2,8 +2,8 @@
 //!
 //! The real worker runs against the simulated cluster of `unseen::sim`. A plan is drawn from a seed (`plan`), carried out in virtual time
 //! (`stage`), and judged by the same model as on a real broker (`truth`). A failing plan is shrunk and printed. `UNSEEN_SIM_PLAN=FILE` runs
-//! it again, and `UNSEEN_SIM_SEED=N` runs one seed. Plans also fail if the worker has one of the defects in `defects`. The module `plans`
-//! contains plans that are not random.
+//! it again, and `UNSEEN_SIM_SEED=N` runs one seed. The module `defects` checks that plans fail if the worker has a defect. The module
+//! `plans` contains plans that are not random.
 
 mod defects;
 mod harness;
@@ -73,7 +73,8 @@ fn shrink(plan: &Plan, defect: Option<&'static str>) -> Plan {
     smallest
 }
 
-/// The number of concurrent plans per core. A plan hands its turn from thread to thread, and the core would be idle during each handover.
+/// The number of concurrent plans per core. A plan hands its turn from thread to thread. With a single plan, the core would be idle during
+/// each handover.
 const PLANS_PER_CORE: usize = 4;
 
 /// Pins the calling thread and its future child threads to one core. Waking a thread on another core takes longer than most turns.
@@ -153,7 +154,7 @@ fn plan_depends_only_on_its_seed() {
 
 /// Runs `UNSEEN_SIM_PLANS` plans with `UNSEEN_SIM_FAULTS` faults and `UNSEEN_SIM_KILLS` additional kills each, starting at seed
 /// `UNSEEN_SIM_SEED`, or the plan in the file `UNSEEN_SIM_PLAN`. `UNSEEN_SIM_LOG=1` prints the logs of the processes.
-/// `UNSEEN_SIM_DEFECT=NAME` injects a defect. `UNSEEN_SIM_OPTION=CHOICE` passes over the seeds whose options do not have this choice.
+/// `UNSEEN_SIM_DEFECT=NAME` injects a defect. `UNSEEN_SIM_OPTION=CHOICE` skips the seeds whose options do not have this choice.
 #[test]
 #[ignore = "runs for as long as it is asked to"]
 fn at_length() {

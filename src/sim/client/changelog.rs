@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Looks up the log start offset and the end of a partition. The two requests may be answered at different moments, so the smaller answer
-/// counts as the start (`rd_kafka_query_watermark_offsets`).
+/// Looks up the log start offset and the end of a partition with two requests. The log may change between the two answers, so the smaller
+/// answer counts as the start (`rd_kafka_query_watermark_offsets`).
 pub(super) fn list_offsets(
     simulation: &Simulation,
     client: ClientId,
@@ -30,7 +30,7 @@ pub(super) fn list_offsets(
         let left = Duration::from_micros(deadline.saturating_sub(simulation.now_micros()));
         simulation.call(client, Api::ListOffsets, left, |world| world.cluster.leader(of), serve)
     };
-    // Either request may have to be repeated, so the brokers may answer them in either order.
+    // The brokers may answer the two requests in either order, because the client may have to repeat one of them.
     let start_first = simulation.with(|world| world.random.chance(8000)).unwrap_or(true);
     let (one, other) = (ask(start_first)?, ask(!start_first)?);
     Ok((one.min(other), one.max(other)))

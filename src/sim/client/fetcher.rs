@@ -32,9 +32,9 @@ struct Position {
     /// The leader epoch of the last fetched record (KIP-320). `None` after an assign or a seek.
     epoch: Option<i32>,
     is_paused: bool,
-    /// True if the offset is outside the log. The partition is not fetched until it is assigned again, and seeks fail.
+    /// True if the fetch offset was outside the log. The partition is not fetched until it is assigned again, and seeks fail.
     is_stopped: bool,
-    /// True if the partition was assigned, sought, or resumed since the last request.
+    /// True if the application has assigned, sought, or resumed the partition since the last request.
     is_new: bool,
     /// The high watermark in the last response (`rktp_hi_offset`).
     end: Option<Offset>,
@@ -219,8 +219,7 @@ impl Fetcher {
         self.find(of)?.end
     }
 
-    /// Takes the next event that the application sees. Skips the events of partitions that were unassigned, sought, or paused after the
-    /// fetch.
+    /// Takes the next event that the application sees. Skips an event if its partition was unassigned, sought, or paused after the fetch.
     pub(super) fn next(&mut self) -> Option<(&Arc<str>, i32, Event)> {
         loop {
             let Item { slot, version, event } = self.queue.pop_front()?;
@@ -255,7 +254,7 @@ impl Fetcher {
     fn take_answer(&mut self, now: Micros, (slot, version, from, answer): Fetched) -> bool {
         let reports_ends = self.reports_ends;
         let position = &mut self.positions[slot];
-        // Ignores a stale answer, such as one of a former leader that arrives after the new leader's
+        // Ignores a stale answer, such as a former leader's answer that arrives after the new leader's answer
         // (`rd_kafka_fetch_reply_handle_partition`).
         if !position.is_assigned || position.version != version || position.fetch != from {
             return true;
@@ -315,7 +314,7 @@ impl Fetcher {
 }
 
 impl World {
-    /// Sends a fetch to each broker that leads partitions to fetch, unless a fetch to the broker is unanswered.
+    /// Sends a fetch to each broker that leads a partition to fetch, unless the broker has not answered the previous fetch.
     pub(in crate::sim) fn fetch(&mut self, client: ClientId) {
         let now = self.now;
         let Some(fetcher) = self.clients.get_mut(&client).and_then(Client::fetcher_mut) else { return };
@@ -381,8 +380,8 @@ impl World {
         self.set_fetch_timer(client);
     }
 
-    /// Schedules the next fetch: at the earliest retry of a failed fetch, or when the brokers answer a fetch that they hold, if that is
-    /// earlier.
+    /// Schedules the next fetch for the earlier of two times: the first retry of a failed fetch, or the time at which the brokers answer
+    /// the fetches that they hold.
     fn set_fetch_timer(&mut self, client: ClientId) {
         let now = self.now;
         let Some(fetcher) = self.fetcher(client).filter(|fetcher| !fetcher.has_timer) else {

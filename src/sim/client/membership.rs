@@ -98,7 +98,7 @@ impl ConsumerState {
         MemberRef { id: self.member_id.clone(), instance: self.instance.clone(), generation: self.generation }
     }
 
-    /// The member's identity, or `None` if the member id or the generation is unknown, because brokers may then not check who commits.
+    /// The member's identity, or `None` if its id or generation is unknown. With neither of them, a broker would not check who commits.
     pub(super) fn membership(&self) -> Option<MemberRef> {
         (self.generation >= 0 && !self.member_id.is_empty()).then(|| self.member())
     }
@@ -309,8 +309,8 @@ impl World {
         self.notify(signal);
     }
 
-    /// Handles an assign call of the application. If a revocation awaits an answer, an assign call does not answer it, but the partitions
-    /// no longer count as lost (`rd_kafka_cgrp_incremental_assign`, `rd_kafka_cgrp_assign`).
+    /// Handles an assign call of the application. The call does not answer a pending revocation, but the partitions no longer count as lost
+    /// (`rd_kafka_cgrp_incremental_assign`, `rd_kafka_cgrp_assign`).
     pub(super) fn answered_assign(&mut self, client: ClientId) {
         let Some(consumer) = self.consumer(client) else { return };
         consumer.is_lost = false;
@@ -347,8 +347,9 @@ impl World {
         }
     }
 
-    /// Handles a restart of partitions while a rebalance awaits an answer. In the cooperative protocol, any unassign or assign call counts
-    /// as the answer (`rd_kafka_cgrp_incremental_unassign`, `rd_kafka_cgrp_incremental_assign`). The rebalance itself stays queued.
+    /// Handles the calls with which the application restarts partitions while a rebalance awaits an answer. In the cooperative protocol,
+    /// any unassign or assign call counts as the answer (`rd_kafka_cgrp_incremental_unassign`, `rd_kafka_cgrp_incremental_assign`),
+    /// although the application has not taken the rebalance from the queue yet.
     pub(super) fn answered_by_restart(&mut self, client: ClientId) {
         for _ in 0..=self.random.below(2) {
             match self.consumer(client).map(|consumer| consumer.state) {

@@ -82,8 +82,8 @@ pub(in crate::sim) struct ProducerState {
     /// The time until which records do not linger, because the application flushes.
     pub(super) flushes_until: Micros,
     pub(super) failed_records: usize,
-    /// True if the producer epoch must be bumped after the abort, because a batch may be missing in the sequence, or because the
-    /// coordinator has expired the transactional id (KIP-360).
+    /// True if the producer epoch must be bumped after the abort, because the sequence numbers may have a gap, or because the coordinator
+    /// has expired the transactional id (KIP-360).
     pub(super) needs_bump: bool,
     pub(in crate::sim) has_late_request: bool,
     pub(super) failures: Vec<DeliveryFailure>,
@@ -160,8 +160,8 @@ impl ProducerState {
         }
     }
 
-    /// Reports a record that was not written. If the record failed only because of another record, the failure is kept only if it is the
-    /// first, to leave room for the causes.
+    /// Reports a record that was not written. A record that failed only because of another record is kept only if it is the first failure,
+    /// to leave room for the records that caused failures.
     pub(super) fn report(&mut self, topic: &str, message: &Message, code: ErrorCode, reason: &str) {
         self.failed_records += 1;
         let is_bystander = matches!(code, ErrorCode::PurgedQueue | ErrorCode::PurgedInFlight | ErrorCode::OtherRecord);

@@ -76,7 +76,7 @@ impl World {
                 return Err(Code::NotLeader);
             }
             // Without transactions, a retry may write a batch twice. The real producer is idempotent, so the worker faces more duplicates
-            // here.
+            // here than in production.
             world.append(&target, as_producer.is_transactional.then_some(as_producer), records)
         };
         self.request(client, (Api::Produce, node), serve, move |world, answer| world.take_appended(client, to, as_producer, answer));

@@ -66,7 +66,7 @@ impl SimProducer {
                 return Err(producer.state_error());
             }
             producer.has_requests = true;
-            // The call may not take longer than the remaining time of the transaction.
+            // The call must end before the transaction times out.
             let left = producer.timeout.saturating_sub(now.saturating_sub(producer.began));
             Ok((producer.transactional_id.clone().unwrap_or_default(), producer.pid.unwrap_or_default(), left))
         });

@@ -18,7 +18,7 @@ pub(in crate::sim) enum GroupState {
 #[derive(Clone, Debug)]
 pub(in crate::sim) struct JoinRequest {
     pub(in crate::sim) client: ClientId,
-    /// The number of the client's attempt. Answers to earlier attempts are ignored.
+    /// The number of the client's join attempt. Answers to earlier attempts are ignored.
     pub(in crate::sim) attempt: u64,
     pub(in crate::sim) member_id: String,
     pub(in crate::sim) instance: Option<String>,
@@ -223,8 +223,8 @@ impl World {
             let now = world.now;
             let is_down = world.cluster.is_down(world.cluster.coordinator(&name), now);
             let Some(member) = world.group(&name).members.get_mut(&id) else { return };
-            // A member whose request is waiting is alive (`hasHeartbeat` and `isAwaitingJoin`). If the coordinator is down, the next one
-            // starts all sessions over when it loads the group (`GroupMetadataManager.onLoaded`).
+            // A member with a waiting request is alive (`hasHeartbeat` and `isAwaitingJoin`). While the coordinator is down, no session
+            // expires, because the next coordinator restarts all sessions when it loads the group (`GroupMetadataManager.onLoaded`).
             if member.is_joining || member.syncing.is_some() || is_down {
                 member.expires = now + member.request.session;
             }

@@ -101,7 +101,7 @@ impl Log {
         open.chain(self.unreplicated.iter().map(|&(first, _)| first)).fold(self.high_watermark, Offset::min).max(self.start)
     }
 
-    /// The offset before which a reader with this isolation level stops.
+    /// The end of the log for a reader with this isolation level.
     pub(in crate::sim) fn end_for(&self, isolation: Isolation) -> Offset {
         match isolation {
             Isolation::ReadUncommitted => self.high_watermark,
@@ -191,8 +191,7 @@ impl Log {
         self.batches.push_back(Batch { base: offset, last: offset, leader_epoch, producer, is_aborted: false, kind: Kind::Control(now) });
     }
 
-    /// Reads records from an offset on, batch by batch, until there are at least `most` records or the end for the isolation level is
-    /// reached.
+    /// Reads whole batches from an offset on, until they have at least `most` records, or until the end for the isolation level.
     pub(in crate::sim) fn read(&self, from: Offset, isolation: Isolation, most: usize) -> Read {
         let end = self.end_for(isolation);
         let mut read = Read { records: Vec::new(), next: from };
@@ -225,8 +224,8 @@ impl Log {
         self.batches.iter().find_map(first).filter(|&offset| offset < end)
     }
 
-    /// Raises the log start offset to an offset, but not past the high watermark, and deletes the batches below the log start offset
-    /// (retention or `DeleteRecords`; `UnifiedLog.maybeIncrementLogStartOffset`).
+    /// Moves the log start offset up to `offset`, but not past the high watermark, and deletes the batches before it (retention or
+    /// `DeleteRecords`, `UnifiedLog.maybeIncrementLogStartOffset`).
     pub(in crate::sim) fn delete_before(&mut self, offset: Offset) {
         self.start = self.start.max(offset.min(self.high_watermark));
         while self.batches.front().is_some_and(|batch| batch.last < self.start) {
@@ -274,7 +273,7 @@ impl Log {
                 }
             }
         }
-        // A transaction whose marker was removed is open again.
+        // A transaction whose marker was removed is open again, so its batches no longer count as aborted.
         let open: BTreeMap<_, _> = self.producers.iter().filter_map(|(&pid, state)| Some((pid, state.first?))).collect();
         for batch in &mut self.batches {
             if let Some(producer) = batch.producer

@@ -41,8 +41,9 @@ impl World {
         Ok(())
     }
 
-    /// Adds offsets to a transaction (`OffsetMetadataManager.commitTransactionalOffset`). The coordinator checks the generation and the
-    /// member (KIP-447), but not who owns the partitions. A request without a generation, member id, and instance id skips this check.
+    /// Adds offsets to a transaction (`OffsetMetadataManager.commitTransactionalOffset`). The coordinator checks the member and its
+    /// generation (KIP-447), but not whether the member owns the partitions. A request without a generation, member id, and instance id
+    /// skips this check.
     pub(in crate::sim) fn commit_transactional(
         &mut self,
         name: &str,

@@ -50,7 +50,8 @@ impl World {
         }
     }
 
-    /// Reads from a partition (`ReplicaManager.readFromLog`). `epoch`, the leader epoch of the reader's last record, reveals truncation.
+    /// Reads from a partition (`ReplicaManager.readFromLog`). `epoch` is the leader epoch of the reader's last record. It shows whether
+    /// that record was truncated.
     pub(in crate::sim) fn read_log(
         &self,
         of: &TopicPartition,

@@ -52,9 +52,9 @@ impl NewRecord {
 pub(in crate::sim) struct Partition {
     pub(in crate::sim) log: Log,
     pub(in crate::sim) leader: NodeId,
-    /// The time before which the high watermark does not move.
+    /// The time until which the high watermark does not move.
     pub(in crate::sim) lags_until: Micros,
-    /// The time before which a new leader does not know the high watermark (KIP-207).
+    /// The time until which a new leader does not know the high watermark (KIP-207).
     pub(in crate::sim) unsure_until: Micros,
     pub(in crate::sim) no_leader_until: Micros,
     pub(in crate::sim) former: Option<FormerLeader>,

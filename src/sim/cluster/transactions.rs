@@ -44,8 +44,8 @@ impl Transactions {
         self.next_pid
     }
 
-    /// Returns the transaction of a producer. Fails with `InvalidProducerIdMapping` if the id has no transaction of this producer id, and
-    /// with `ProducerFenced` if the epoch is not the current one.
+    /// Returns the transaction of a producer. Fails with `InvalidProducerIdMapping` if the transactional id does not belong to this
+    /// producer id, and with `ProducerFenced` if the epoch is not the current one.
     fn of(&mut self, id: &str, (pid, epoch): (Pid, i16)) -> Result<&mut Transaction, Code> {
         let transaction = self.by_id.get_mut(id).filter(|transaction| transaction.pid == pid).ok_or(Code::InvalidProducerIdMapping)?;
         if transaction.epoch == epoch { Ok(transaction) } else { Err(Code::ProducerFenced) }

@@ -202,7 +202,8 @@ fn members_of_different_protocols_do_not_share_a_group() {
     });
 }
 
-/// `max.poll.interval.ms`: the clients' background threads continue while the application does not poll.
+/// The client's background threads continue while the application does not poll, so the client leaves the group after
+/// `max.poll.interval.ms`.
 #[test]
 fn member_that_does_not_poll_leaves_and_joins_again_at_its_next_poll() {
     run(|simulation| {
@@ -233,7 +234,8 @@ fn another_coordinator_knows_the_stored_members_but_no_rebalance() {
         let end = simulation.elapsed() + 15 * SECOND;
         drive(simulation, &mut [&mut first, &mut second], |_| simulation.elapsed() > end);
         assert_eq!((simulation.group("group"), (first.revocations.len(), second.revocations.len())), (stored, before));
-        // The new coordinator does not know the rebalance for the third member, so the rebalance starts over.
+        // The third member starts a rebalance. When the coordinators move again, the new one does not know about that rebalance, so it
+        // starts over.
         let mut third = Member::join(simulation, None, true, &["in"]);
         assert!(drive(simulation, &mut [&mut third], |_| simulation.group("group").1 == 3));
         simulation.move_all(0);

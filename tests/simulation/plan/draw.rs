@@ -5,12 +5,12 @@ use crate::harness::SplitMix;
 use crate::options::{Change, EVENT_TIMES, Memory, ON_CHANGE, Options, RULES, WHEN};
 use crate::table;
 
-/// The numbers of the faults that a plan draws most often. Half of the plans have none. Some defects need a few kinds of faults in the right
-/// order, which is rare among all kinds.
+/// The numbers of the faults that a plan draws most often. Half of the plans have no favorites. Some defects need a few kinds of faults in
+/// the right order, which rarely happens if all kinds are drawn.
 struct Favorites(Vec<usize>);
 
 impl Favorites {
-    /// The number of fault numbers. The more numbers a fault has, the more often it is drawn.
+    /// The number of fault numbers. A kind of fault with more numbers is drawn more often.
     const NUMBERS: usize = 62;
     /// The numbers of `Kill`, `Join`, and `Leave`, which move partitions between processes.
     const MOVES: [usize; 3] = [0, 20, 22];
@@ -72,22 +72,24 @@ impl Plan {
         let steps = (0..faults).map(step).collect();
         plan.steps = steps;
         if plan.has(&Fault::AddPartitions) {
-            // The new repartition topic would have more partitions, so keys would move away from their state.
+            // A recreated repartition topic would have more partitions than before, so keys would move away from their state.
             plan.steps.retain(|step| step.fault != Fault::DeleteRepartitionTopic);
         }
         if plan.steps.iter().any(|step| step.fault.changes_conditions()) && !table::promise(plan.rows()).exact {
-            // If the output need not be exact, records may be read again and judged by the new condition.
+            // If the output need not be exact, the worker may read records again and judge them by the new condition, so the test does not
+            // know the expected verdicts.
             plan.steps.retain(|step| !step.fault.changes_conditions());
         }
         if plan.steps.iter().any(|step| matches!(step.fault, Fault::LoseOffsets | Fault::ResetOffset { .. })) {
-            // Drops changes that need the metadata of the group's offsets: it shows which entries have read the records, and where a group
-            // with `start = "latest"` began.
+            // Drops changes that need the metadata of the group's offsets. The metadata shows which entries have read the records and, with
+            // `start = "latest"`, where the group began.
             let is_latest = plan.options.has("start = \"latest\"");
             let needs_it = |fault: &Fault| *fault == Fault::Change(Change::Rules) || is_latest && *fault == Fault::Change(Change::Emit);
             plan.steps.retain(|step| !needs_it(&step.fault));
         }
         if plan.has(&Fault::Change(Change::When)) {
-            // A change of `emit` makes all records be evaluated again, and the present condition would select among them.
+            // After a change of `emit`, the worker evaluates all records again, and would apply the present condition to those that an
+            // earlier condition has selected.
             plan.steps.retain(|step| step.fault != Fault::Change(Change::Emit));
         }
         plan.begin_kills = (plan.options.has("state.changelog = true") && random.below(3) == 0)
@@ -97,11 +99,13 @@ impl Plan {
         if random.below(4) == 0 {
             plan.clocks_ms = std::array::from_fn(|_| pick(&mut random, &[0, -10_000_000, -60_000, 500, 60_000, 10_000_000]));
         }
-        // Brokers are slow only if there is a changelog. Without one, some decided records must be written in one transaction.
+        // Brokers are slow only if there is a changelog. Without a changelog, the worker must write some decided records in a single
+        // transaction, which slow brokers may not complete in time.
         let is_atomic = plan.options.has("delivery = \"exactly_once\"") && plan.options.has("state.changelog = true");
         if is_atomic && plan.transaction_records > 300 && random.below(8) == 0 {
-            // Each entry of an input writes its own first changelog records, and each rejected record restarts the transaction. Slow brokers
-            // still write what killed processes have sent, and plans with favorites may have many kills.
+            // With more records to write, brokers must not be too slow. Each entry of an input writes its own first changelog records, and
+            // each rejected record restarts the transaction. Plans with favorites may have many kills, and brokers still write what killed
+            // processes have sent.
             let writes_more = plan.options.has(RULES) && plan.options.has("records that the output refuses") || !favorites.0.is_empty();
             plan.record_ms = pick(&mut random, &[20, 50]).min(if writes_more { 20 } else { 50 });
             // Several workers write their first changelog records at the same time. If brokers need longer than the timeout for these
@@ -118,7 +122,7 @@ impl Plan {
         // which keys it has lost.
         let may_serve = plan.options.has("state.changelog = true") && plan.partitions == Self::few() && !plan.has(&Fault::DeleteChangelog);
         plan.server = server.filter(|_| may_serve && !plan.options.has(ON_CHANGE));
-        // A process whose clock is behind considers the brokers' timestamps to be in the future.
+        // With `append_time`, a process whose clock is behind would consider the brokers' timestamps to be in the future.
         let has_brokers_clock =
             plan.clocks_ms == [0; MEMBERS] && !plan.steps.iter().any(|step| matches!(step.fault, Fault::StepClock { .. }));
         // The brokers' timestamps are far from the event times, so keys would expire when `time` changes.
@@ -129,7 +133,6 @@ impl Plan {
         if plan.may_have_pattern() && random.below(8) == 0 { plan.with_pattern(&mut random) } else { plan }
     }
 
-    /// True if the options allow a pattern.
     fn may_have_pattern(&self) -> bool {
         ["start = \"latest\"", "instance_id", "a space that topics share"].iter().all(|option| !self.options.has(option))
     }
@@ -137,8 +140,8 @@ impl Plan {
     /// Adds a pattern to the plan, and steps at which topics appear.
     fn with_pattern(mut self, random: &mut SplitMix) -> Self {
         self.pattern = true;
-        // A filter that is configured for the server belongs to one space, and each new topic has its own space. For that space, the server
-        // needs the worker's filter.
+        // A filter that is configured for the server belongs to one space. Each new topic has its own space, so the server needs the
+        // worker's filter for it.
         self.server = self.server.filter(|_| self.servers_can_have_the_workers_filter() && !self.options.has(RULES));
         let step = |_| {
             let delay_ms = pick(random, &[0, 5, 50, 400]);
@@ -163,7 +166,7 @@ impl Plan {
 
     /// Adds steps that kill a process at any time.
     pub fn with_kills(mut self, kills: usize) -> Self {
-        // Slow brokers would continue to write the records of killed processes.
+        // Brokers must not be slow, because they would continue to write the records of all killed processes.
         self.record_ms = if kills > 0 { 0 } else { self.record_ms };
         let mut random = SplitMix(self.seed ^ 0xdead);
         let kill = |_| {
@@ -189,8 +192,8 @@ impl Fault {
             Change::Kind => has_changelog && has("refresh = false") && plan.options.filter().keeps_window() && !has(ON_CHANGE),
             Change::Stable => has_changelog && by_keys,
             Change::Slices | Change::Window | Change::Time => has_changelog && !plan.options.rotates(),
-            // The entries and their `when`, as configured when the worker first reads a record, decide the record's verdict. So the test
-            // must know which records were read before the change.
+            // The verdict on a record depends on the entries, and on their `when`, at the time when the worker first reads the record. So
+            // the test must know which records were read before the change.
             Change::When | Change::Rules => has_changelog && plan.options.is_ordered(),
             // All records that were read are evaluated again, with the new `emit`.
             Change::Emit => has_changelog && has(ON_CHANGE) && has("cold_start = \"rebuild\"") && !plan.options.rotates(),
@@ -234,7 +237,8 @@ impl Fault {
                 36 if has_changelog && by_keys => Self::RecreateInputAndDisks,
                 37 if has_changelog => Self::Server { killed, ms },
                 40 if has("on_truncation = \"continue\"") => Self::ShortLog { partition: pick(random, &[0, 1, 2, 3]) },
-                // The worker cannot know that there was nothing between its checkpoint and the remaining records, so `cold_start` applies.
+                // The worker cannot know whether records are missing between its checkpoint and the remaining records, so `cold_start`
+                // applies.
                 41 if has_changelog && by_keys && has("cold_start = \"rebuild\"") => Self::ExpireInput,
                 42 => Self::FormerLeader,
                 43 if has_changelog && by_keys && has("start = \"earliest\"") && !has("cold_start = \"fail\"") => Self::DeleteChangelog,

@@ -115,8 +115,8 @@ pub enum Fault {
         partition: i32,
         ms: u64,
     },
-    /// Another producer writes some records of the input in a transaction, and other producers write more records after them. The
-    /// transaction ends later.
+    /// Two other producers each write some records of the input in a transaction, with records of the stream in between. Both transactions
+    /// end later. If `committed` is true, the first is committed and the second is aborted, otherwise the reverse.
     MixedTransaction {
         partition: i32,
         ms: u64,
@@ -157,8 +157,8 @@ pub const FAILING: [&str; 9] = [
 ];
 
 impl Fault {
-    /// True if the committed offsets do not show which records the group has read so far, or the present configuration does not show how
-    /// they were judged.
+    /// True if the committed offsets do not show which records the group has read so far, or if the present configuration does not show how
+    /// these records were judged.
     pub const fn changes_the_input(&self) -> bool {
         matches!(
             self,

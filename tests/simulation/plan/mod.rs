@@ -30,8 +30,8 @@ pub struct Plan {
     pub transaction_ms: u64,
     /// Maximum number of records per transaction.
     pub transaction_records: usize,
-    /// The numbers of client calls after which the first two members are killed. `None` if the group starts with one member that is not
-    /// killed.
+    /// For each of the first two members, the number of client calls after which it is killed. `None` if the group starts with one member
+    /// that is not killed.
     #[serde(default)]
     pub begin_kills: Option<[u64; 2]>,
     /// True if the changelog has an aborted transaction before the group starts, as left by a killed `unseen seed`.
@@ -40,7 +40,7 @@ pub struct Plan {
     /// The filter of the server that follows the changelog, or `None` for a plan without a server.
     #[serde(default)]
     pub server: Option<ServerFilter>,
-    /// True if requests and answers are lost, late, or rejected.
+    /// True if random faults of the network and the brokers occur, such as lost requests, late answers, and outages.
     pub network: bool,
     /// The time that brokers need for each record of a transaction.
     #[serde(default)]
@@ -64,7 +64,6 @@ pub struct Plan {
     pub steps: Vec<Step>,
 }
 
-/// The filter of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ServerFilter {
     /// The worker's filter if a server can use it, otherwise a cuckoo filter.
@@ -95,12 +94,10 @@ impl Plan {
         4
     }
 
-    /// The key space of the input.
     pub const fn space(&self) -> &'static str {
         if self.pattern { "news_in" } else { "news" }
     }
 
-    /// Parses a plan.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         let mut lines = text.lines().filter(|line| !line.trim().is_empty());
         let mut plan: Self = serde_json::from_str(lines.next().unwrap_or_default())?;
@@ -108,7 +105,6 @@ impl Plan {
         Ok(plan)
     }
 
-    /// True if a step has this fault.
     pub fn has(&self, fault: &Fault) -> bool {
         self.steps.iter().any(|step| step.fault == *fault)
     }
@@ -132,7 +128,7 @@ impl Plan {
                 Fault::LoseDisk { .. } | Fault::DamageDisk { .. } | Fault::OldDisk | Fault::DeleteDisk if lacks_changelog => {
                     "the state directory is lost or harmed, without a changelog"
                 }
-                // A joining member has no checkpoint of partitions that it never owned, and may not rebuild them.
+                // With `cold_start = "empty"`, a joining member does not rebuild partitions for which it has no checkpoint.
                 Fault::DeleteChangelog if has("cold_start = \"empty\"") => "the state directory is lost or harmed, without a changelog",
                 // A repartition topic is trimmed, so another process cannot read its records again.
                 Fault::DeleteChangelog if has("repartition = true") && self.starts_others() => {

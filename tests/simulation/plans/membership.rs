@@ -34,8 +34,8 @@ fn output_is_exact_if_static_members_restart_one_by_one() {
     check(&plan(&[STATIC], steps));
 }
 
-/// A member is frozen while it is assigned partitions. When it wakes up, another member owns them and has written to their changelog.
-/// Without proof of its own membership, the frozen member would claim a later epoch, and servers would skip the new owner's records.
+/// A member is frozen while it is assigned partitions. When it wakes up, another member owns them and has written to their changelog. If
+/// the frozen member did not have to prove its membership, it would claim a later epoch, and servers would skip the new owner's records.
 #[test]
 fn replaced_member_does_not_outrank_its_successor() {
     let stop = Fault::StopAt { point: "assign.committed".to_owned(), count: 1, ms: 3_500 };
@@ -81,8 +81,8 @@ fn member_that_asks_during_the_first_commit_starts_with_the_group() {
     check_kept("stale_beginning_used", include_str!("../seeds/begun_meanwhile.txt"));
 }
 
-/// A worker of a process exceeds `max.poll.interval.ms` while it restores a partition, and continues after another worker of the process
-/// has written a checkpoint.
+/// A worker exceeds `max.poll.interval.ms` while it restores a partition. It continues after another worker of the process has taken the
+/// partition over and has written a checkpoint.
 #[test]
 fn a_former_owner_does_not_replace_a_checkpoint() {
     check_kept("claims_ignored", include_str!("../seeds/superseded_checkpoint.txt"));
@@ -94,8 +94,8 @@ fn nothing_is_committed_before_a_rebalance_is_handled() {
     check_kept("unhandled_rebalance_ignored", include_str!("../seeds/unhandled_rebalance.txt"));
 }
 
-/// A worker restarts fetching while a revocation is queued. librdkafka takes these calls as the answer to the revocation. The worker's own
-/// answer then arrives while the next rebalance awaits its answer.
+/// A worker restarts fetching while a revocation is queued. librdkafka takes the calls that restart fetching as the answer to the
+/// revocation. The worker's own answer then arrives while the next rebalance awaits its answer.
 #[test]
 fn late_answers_to_rebalances_leave_no_partition_unread() {
     check(&Plan::parse(include_str!("../seeds/late_answers.txt")).expect("a plan"));

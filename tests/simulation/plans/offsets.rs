@@ -47,7 +47,8 @@ fn an_early_end_of_a_partition_does_not_end_its_warm_up() {
 }
 
 /// Another member takes over a truncated partition, and has to warm it up from an old checkpoint. Until the warm-up ends, the member's
-/// state is behind the group's stream time. The member must not commit its older time, because the next warm-up would stop there too early.
+/// stream time is behind the group's. The member must not commit its own stream time, because the next warm-up would not move the window
+/// past that time.
 #[test]
 fn a_truncated_partition_keeps_the_stream_time_of_the_group() {
     let options =
@@ -65,7 +66,7 @@ fn a_truncated_partition_keeps_the_stream_time_of_the_group() {
     assert!((0..4).map(with_defect).fold(false, |any, noticed| any | noticed), "the simulation does not notice the defect");
 }
 
-/// The second reset leads into a commit that the group wrote after the first reset.
+/// The second reset sets the offset to the middle of a commit that the group made after the first reset.
 #[test]
 fn offsets_that_are_reset_twice_lose_no_key() {
     for partition in 0..4 {
@@ -83,14 +84,15 @@ fn lost_offsets_are_found_in_a_changelog_that_starts_after_the_checkpoint() {
     check(&Plan::parse(include_str!("../seeds/lost_offsets_after_a_trim.txt")).expect("a plan"));
 }
 
-/// Records expire while the group is stopped. A process that is killed before its next checkpoint has logged where to continue reading.
+/// Records expire while the group is stopped. The next changelog record must start where the state ends. Otherwise, if the process is
+/// killed before its next checkpoint, the rebuild finds a gap.
 #[test]
 fn a_kill_after_records_expired_forgets_no_key() {
     check_kept("expired_records_not_logged", include_str!("../seeds/killed_after_expiry.txt"));
 }
 
-/// A suspended member still has the committed offset from before another member took its partition over. The other one has committed more,
-/// and has deleted records of the repartition topic that no checkpoint lacks.
+/// A member is suspended after it has read a committed offset. Meanwhile, another member takes its partition over, commits more, and
+/// deletes the records of the repartition topic that all checkpoints contain.
 #[test]
 fn an_outdated_committed_offset_is_not_taken_for_expired_records() {
     check_kept("outdated_offset_believed", include_str!("../seeds/outdated_offset.txt"));

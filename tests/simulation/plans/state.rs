@@ -35,11 +35,11 @@ fn cold_start_ignores_records_from_before_the_group() {
 }
 
 /// The changelog is deleted. The first records of the new changelog are from a member that warmed up from an old checkpoint. A member with
-/// a newer checkpoint must keep it, because it has keys from before the new changelog.
+/// a newer checkpoint must keep that checkpoint, because it contains keys from before the new changelog.
 #[test]
 fn a_warm_up_in_a_recreated_changelog_is_not_a_reset() {
     check_kept("warm_up_taken_for_reset", include_str!("../seeds/recreated_changelog.txt"));
-    // The last part of the warm-up also contains new records, and comes after records that the checkpoint lacks.
+    // Here, the last changelog record of the warm-up also covers new records, and follows records that the checkpoint lacks.
     check_kept("warm_up_taken_for_reset", include_str!("../seeds/warm_up_with_new_records.txt"));
 }
 

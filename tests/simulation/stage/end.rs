@@ -55,7 +55,7 @@ impl Stage<'_> {
         for number in self.running() {
             self.terminate(number);
         }
-        // An armed election may happen in the last rebalance, and the new leaders may not show everything at first.
+        // An election that is still armed may happen in the last rebalance, and the new leaders may not show all records at first.
         assert!(self.wait_for(self.limit, is_visible), "a part of what was written stays above its last stable offset");
         self.compare(&inputs);
         self.check_emitted_again();

@@ -62,8 +62,8 @@ impl Stage<'_> {
         }
         let add = |stage: &mut Self| {
             if stage.plan.options.has("instance_id") {
-                // Static members that return within their session keep the previous assignment, without the new partitions. A late
-                // heartbeat may prolong a session.
+                // Static members that return within their session keep the previous assignment, without the new partitions. So all sessions
+                // must end first, which a late heartbeat may delay.
                 let is_empty = || stage.simulation.group(GROUP).1 == 0;
                 assert!(stage.simulation.wait_for(STEP, stage.limit, is_empty), "the sessions of processes that have ended do not end");
             }
@@ -96,7 +96,8 @@ impl Stage<'_> {
         self.start(number);
     }
 
-    /// Reads a whole partition of the input. Waits first, because a leader may show less than the group has read until its followers fetch.
+    /// Reads a whole partition of the input. Waits first, because a new leader may show less than the group has read until its followers
+    /// have fetched.
     fn read_whole(&self, partition: i32) -> Vec<TestRecord> {
         let is_visible = || self.simulation.offsets(&at("in", partition)).is_none_or(|[_, last_stable, _, end]| last_stable == end);
         assert!(self.simulation.wait_for(STEP, self.limit, is_visible), "a part of the input stays above its last stable offset");
@@ -189,8 +190,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Waits without writes until no client repeats a request, and then expires the transactional ids. If an id expired earlier, it would
-    /// be unknown whether its last transaction was committed.
+    /// Waits without writes until no client repeats a request, and then expires the transactional ids. If an id expired earlier, its
+    /// producer could not find out whether its last transaction was committed.
     pub(super) fn expire_transactional_ids(&mut self) {
         self.wait_until_read();
         self.simulation.sleep(Duration::from_secs(20));
@@ -213,8 +214,8 @@ impl Stage<'_> {
         self.while_all_are_down(|stage| topics.iter().for_each(|topic| stage.simulation.delete_topic(topic)));
     }
 
-    /// Waits until everything is read, and resets the group's offset. Keys without an earlier record must be emitted again, unless the
-    /// output rejects a record of the key, because then the key counts as seen.
+    /// Waits until everything is read, and resets the group's offset. A key must then be emitted again, unless an earlier record has the
+    /// key, or the output rejects a record of the key, which makes the key count as seen.
     pub(super) fn reset_offset(&mut self, of: &TopicPartition, back: Offset) {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before its offset is set back");
         self.while_all_are_down(|stage| {
@@ -237,7 +238,8 @@ impl Stage<'_> {
             }
         });
         if self.plan.has(&Fault::LoseOffsets) {
-            // A group that loses its offsets before it has committed anything would resume at its checkpoints, which undoes the reset.
+            // If the group lost its offsets before its first commit after the reset, it would resume at its checkpoints, which undoes the
+            // reset.
             self.wait_until_read();
         }
     }

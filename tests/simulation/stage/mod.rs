@@ -32,8 +32,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// The limit for a worker with a defect, which may never commit everything.
 const LIMIT_WITH_DEFECT: Duration = Duration::from_secs(120);
 const STEP: Duration = Duration::from_millis(100);
-/// Maximum number of client calls in a plan. This is many times the number that any plan needs, so that a worker that loops without
-/// progress fails.
+/// Maximum number of client calls in a plan. Only a worker that loops without progress makes so many calls.
 const STEPS_MAX: u64 = 5_000_000;
 
 type Configs = BTreeMap<(String, Vec<String>), Arc<Config>>;
@@ -57,7 +56,7 @@ struct Stage<'p> {
     /// The number of records per partition of the input that other producers write in transactions.
     mixed: Vec<usize>,
     has_more_partitions: bool,
-    /// For each change of the condition: the number of records of each partition of the input that the group had read before it.
+    /// For each change of the condition: the number of records of each partition of the input that the group had read before the change.
     condition_changes: Vec<Vec<usize>>,
     /// Like `condition_changes`, for changes of `emit`.
     emit_changes: Vec<Vec<usize>>,
@@ -67,10 +66,10 @@ struct Stage<'p> {
     other: bool,
     fed: usize,
     server: Option<server::Server>,
-    /// Keys of records that the group reads again because its offset was reset, and the number of times that each must be emitted by the
-    /// end.
+    /// The keys of records that the group reads again because its offset was reset. For each key, the number of times that it must have
+    /// been emitted by the end.
     again: BTreeMap<Vec<u8>, usize>,
-    /// The configurations so far, by text and options. Sizing a filter takes longer than many plans.
+    /// The configurations so far, by text and options. They are kept because sizing a filter can take longer than a whole plan.
     configs: RefCell<Configs>,
 }
 
@@ -85,7 +84,7 @@ pub fn digest(plan: &Plan) -> (u64, u64) {
 }
 
 fn simulate(plan: &Plan, defect: Option<&'static str>) -> (u64, (u64, u64)) {
-    // The brokers' clock starts after the times of the records, but before the latest time that moves a window.
+    // The brokers' clock starts after the times of the records, but before `MAX_TIMESTAMP`, the latest time that moves the model's window.
     let options = unseen::sim::Options { epoch_ms: 1_790_000_000_000, step_limit: STEPS_MAX, defect, ..unseen::sim::Options::default() };
     Simulation::run(plan.seed, options, |simulation| {
         let limit = if defect.is_some() { LIMIT_WITH_DEFECT } else { LIMIT };
@@ -169,7 +168,7 @@ impl<'p> Stage<'p> {
         }
         stage.begin();
         stage.start(0);
-        // Every member has the empty checkpoint of the group's start, as if it had been a member then.
+        // Every member gets a copy of the first member's checkpoints, as if it had been a member when the group started.
         let states = if options.has(RULES) { 2 } else { 1 };
         let is_stored = |stage: &Self| {
             Store::open_in_memory(&stage.members[0].disk.copy())
@@ -204,7 +203,7 @@ impl<'p> Stage<'p> {
         Duration::from_millis(self.plan.record_ms)
     }
 
-    /// Writes what a killed `unseen seed` leaves behind: records of an aborted transaction in every partition of the changelog.
+    /// Writes what a killed `unseen seed` leaves behind: a record of an aborted transaction in every partition of the changelog.
     fn abort_a_seed(&self) {
         let changelog = self.changelog();
         let endless = TopicOptions { after_max_ms: i64::MAX, ..TopicOptions::default() };
@@ -321,7 +320,8 @@ impl<'p> Stage<'p> {
             Fault::Change(change @ (Change::When | Change::Emit | Change::Rules)) => self.change_after_reading(*change),
             Fault::Change(change) => self.while_all_are_down(|stage| stage.memory.change(*change, &stage.plan.options)),
             Fault::AddPartitions => self.add_partitions(),
-            // If nothing was ever logged, only the offsets show that the group has started, so they must remain.
+            // If a partition of the changelog is empty, only the group's offsets show where the group has started in that partition, so
+            // they must remain.
             Fault::LoseOffsets if self.plan.options.has("start = \"latest\"") && !self.has_logged() => {}
             Fault::LoseOffsets => self.while_all_are_down(|stage| stage.simulation.delete_group(GROUP)),
             Fault::Outage { ms } => {

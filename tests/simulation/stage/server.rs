@@ -24,7 +24,7 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// False positive rates of the server's own filters. The first is high enough to show false positives.
 const OFTEN: f64 = 1e-3;
 const RARELY: f64 = 1e-9;
-/// Maximum number of filters in which a key is looked up: six partitions, for a user id that is a number and for one that is text.
+/// Maximum number of lookups of a key: in six partitions, for the user id as a number and as text.
 const LOOKUPS: i32 = 12;
 /// The reason for the exit of a server with a different configuration than the workers.
 const OUTDATED: &str = "the workers have another configuration";
@@ -48,7 +48,7 @@ struct Given {
     rate: f64,
 }
 
-/// The progress of the group at a time when no transaction was open in a changelog.
+/// The progress of the group at a time when the changelog had no open transaction.
 struct Sight {
     time: i64,
     read: Vec<usize>,
@@ -109,7 +109,8 @@ impl Stage<'_> {
         if self.server.is_none() {
             return;
         }
-        // The records are counted as they were fed, because a new leader may hide records for a moment that a process has already read.
+        // Counts the records that were fed, not those that are visible, because a new leader may briefly hide records that a process has
+        // already read.
         let skipped = if self.plan.options.has("start = \"latest\"") { BEFORE } else { 0 };
         let fed = &self.records[skipped..self.fed.max(skipped)];
         let count = |partition: i32| {
@@ -150,7 +151,8 @@ impl Stage<'_> {
         self.server.iter_mut().for_each(|server| server.sights.clear());
     }
 
-    /// The number of records per partition of the input whose offset matches, with the records of a deleted input, as in [`Stage::inputs`].
+    /// For each partition of the input, the number of records whose offset matches. Includes the records of deleted inputs, and excludes
+    /// the records that a group with `start = "latest"` does not read, as in [`Stage::inputs`].
     pub(super) fn input_counts(&self, is_such: impl Fn(i32, i64) -> bool) -> Vec<usize> {
         let count = |partition: i32| {
             let place = usize::try_from(partition).expect("a partition");
@@ -222,7 +224,7 @@ impl Stage<'_> {
     }
 }
 
-/// The option for the server's own filter, if it has one, and its false positive rate.
+/// The option for the server's own filter, or `None` if it uses the worker's filter, and the filter's false-positive rate.
 fn filter(plan: &Plan, memory: &Memory) -> (Option<String>, f64) {
     let retracts = plan.options.has("retract");
     let own = |kind: &str, rate: f64| {
