@@ -1,8 +1,8 @@
 //! The changelog of a dedup state: records of its changes, from which the state can be rebuilt.
 //!
 //! Owns the format of these records, the changes that wait for a commit, and the replay of the records. Records contain fingerprints, not
-//! filter bits, so that a filter of a different kind or size can be rebuilt from them, too. Does no I/O. Must never contain a change that
-//! was not committed together with its outputs.
+//! filter bits, so that a filter of a different kind or size can be rebuilt from them, too. Does no I/O. Must never contain a change whose
+//! outputs were not committed or, without transactions, not written.
 
 mod pending;
 mod progress;
@@ -53,9 +53,9 @@ pub enum Outcome {
     /// The record was skipped, because it ends past the bound of a topic (in a rebuild, the group's committed offset).
     PastBounds,
     /// The record starts below the applied offset, because the group's offsets were reset. Earlier changelog records are void if they
-    /// contain effects of input records from that start on.
+    /// contain effects of input records from that offset on.
     SetBack,
-    /// The changelog does not continue from the checkpoint: the first record that the checkpoint lacks starts after the checkpoint's
+    /// The changelog does not continue from the checkpoint. Either the first record that the checkpoint lacks starts after the checkpoint's
     /// offset, or a record of a warm-up starts before the applied offset and ends after it.
     Gap,
     /// The record was written by another group, or for another key space.
@@ -158,10 +158,10 @@ impl Applier {
             return Outcome::PastBounds;
         }
         let same = self.continues(record);
-        // A worker logs a commit again if it does not know whether the first attempt was written. This happens without transactions, and
-        // during a warm-up, because the group's offset does not move and so cannot show the outcome. The second attempt has the same parts.
-        // A part must not be applied twice: a cuckoo filter would store two copies of a key, and a window by count would count its keys
-        // twice.
+        // A worker logs a commit again if it does not know whether the first attempt was written. This happens without transactions. It
+        // also happens during a warm-up, where the group's offset does not move and cannot show the outcome. The second attempt has the
+        // same parts. A part must not be applied twice: a cuckoo filter would store two copies of a key, and a window by count would count
+        // its keys twice.
         if same && record.part.is_some_and(|part| part < self.last_parts) {
             return Outcome::Passed;
         }
@@ -171,8 +171,8 @@ impl Applier {
                 // If the applier starts from a checkpoint, the changelog may also contain records from before the checkpoint.
                 let old = record.spans.iter().all(|span| self.offsets.get(span.topic).is_some_and(|&applied| span.end <= applied));
                 // A warm-up logs the effects of records that the group has read before, so a warm-up record below the applied offset does
-                // not show a reset. It shows that the changelog was recreated while its owner had an older state. Keys from before the
-                // warm-up are then only in checkpoints.
+                // not show a reset. It shows that the changelog was recreated, and that its owner warmed up from an older state. Keys from
+                // before the warm-up are then only in checkpoints.
                 return match (old, self.last.is_empty()) {
                     (true, is_first) if is_first || record.warms_up => Outcome::Passed,
                     (false, _) if record.warms_up && self.has_checkpoint => Outcome::Gap,
@@ -254,11 +254,11 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// The maximum number of offset resets in `cuts`. If a changelog has more, it is not replayed.
+    /// The maximum number of offset resets in a changelog. A changelog with more resets is not replayed.
     pub const MAX: usize = 100;
 
-    /// Adds this reset to `cuts`, for another read of the changelog from its beginning. Removes each earlier reset whose record this reset
-    /// makes void, because the worker that logged this reset had restored its state without that record.
+    /// Adds this reset to `cuts`, for another read of the changelog from its beginning. Removes each earlier reset if this reset voids the
+    /// record that showed it, because the worker that logged this reset had restored its state without that record.
     ///
     /// Each read adds a reset, and removes only resets from earlier records, so the number of reads is finite.
     pub fn add_to(self, cuts: &mut Vec<Self>) {

@@ -147,7 +147,7 @@ impl PendingChanges {
         for group in &self.groups {
             let entries: Vec<_> = group.entries.iter().filter(|entry| entry.is_in(ends)).collect();
             let mut replay_info = group.replay_info;
-            // If only some of the entries are logged, the stream time after the last of them is unknown.
+            // If only some of the entries are logged, the stream time after the last logged entry is unknown.
             let time = if entries.len() < group.entries.len() { group.first_time } else { group.time };
             if group.entries.is_empty() && !is_left {
                 parts.push((group.slice, group.time, None, Vec::new()));
@@ -160,8 +160,8 @@ impl PendingChanges {
         }
         let last = parts.len() - 1;
         let records = parts.into_iter().enumerate().map(|(number, (slice, time, replay_info, entries))| {
-            // Stream time may have advanced after the last key, through records that inserted nothing. Only the last changelog record has
-            // this time.
+            // Records that inserted nothing may have advanced stream time after the last key. Only the last changelog record contains this
+            // later time.
             let end_time = end_time.filter(|_| number == last);
             let part = u32::try_from(number).ok();
             let mut bytes = Vec::with_capacity(record::HEAD_BYTES + entries.len() * (record::FINGERPRINT_BYTES + 1));

@@ -15,8 +15,8 @@ const FINGERPRINTS_MAX: u64 = 1 << 20;
 
 /// Merges the states of `sources` into a new directory. Returns the number of partitions.
 ///
-/// For each input topic, the result has the largest offset of the sources. All sources have read the same partitions, so the source
-/// with the largest offset contains the effects of all records below this offset, and so does the result.
+/// For each input topic, the result has the largest offset of the sources. All sources have read the same partitions. So the source with
+/// the largest offset contains the effects of all records below this offset, and so does the result.
 ///
 /// # Errors
 /// Returns an error if a directory cannot be read or written, `target` already contains state, or two states do not match.

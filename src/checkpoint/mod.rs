@@ -1,7 +1,7 @@
 //! Checkpoints: the state of each partition with its offsets, stored in RocksDB.
 //!
 //! Owns the state directory. A checkpoint is one atomic write: the changed pages of the filter, the changed fingerprints of the exact
-//! store, the deletion of expired generations (each has the keys of one slice of the window), and metadata with the offsets. A large
+//! store, the deletion of expired generations, and metadata with the offsets. A generation has the keys of one slice of the window. A large
 //! checkpoint is assembled in files that RocksDB ingests in one step. So the stored state always contains the effects of exactly the
 //! records below its offsets. Checkpoints are not synced to disk. Correctness does not depend on them, because Kafka is the source of
 //! truth, and an older checkpoint is enough after a power failure.
@@ -86,7 +86,7 @@ pub struct CheckpointMetadata {
     pub state: DedupMetadata,
 }
 
-/// The configuration that the stored bits depend on. Capacity and error rate are not included, because changes of them apply to new
+/// The configuration that the stored bits depend on. Capacity and error rate are not included, because changes to them apply only to new
 /// slices. The exception is `stable`: its memory and error rate are part of `filter`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -83,7 +83,7 @@ impl CompareContent {
         if !is_object {
             return Content([(hash(WHOLE.as_bytes()), value.text.map_or(0, hash))].into());
         }
-        // For duplicate names, the last counts.
+        // If a name occurs several times, its last value counts.
         fields.reverse();
         fields.sort_by_key(|&(name, _)| name);
         fields.dedup_by_key(|&mut (name, _)| name);
@@ -99,7 +99,7 @@ impl CompareContent {
     }
 }
 
-/// Counts of duplicates that were compared with the record that they duplicate, and of those that differ from it.
+/// Counts of duplicates that were compared with their original record, and of conflicts, in which the two differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conflicts {
     pub compared: u64,
@@ -301,7 +301,7 @@ impl ContentSample {
         self.halvings += 1;
         self.examined = 0;
         let halvings = self.halvings;
-        // Drop the other keys, because their content is not updated anymore.
+        // Drop the other keys, because their content would no longer be updated.
         self.retain(|key| is_of(key.fingerprint, halvings));
     }
 
@@ -339,7 +339,8 @@ impl ContentSample {
             } else if self.named.len() < NAMES_MAX {
                 self.named.push(Named { field: field.clone(), count: 1, before: 0 });
             } else if let Some(least) = self.named.iter_mut().min_by_key(|named| named.count) {
-                // "Space saving" (Metwally, Agrawal and El Abbadi, 2005): a field with over 1/`NAMES_MAX` of all counts is in the list.
+                // "Space saving" (Metwally, Agrawal and El Abbadi, 2005): a field with more than 1/`NAMES_MAX` of all counts stays in the
+                // list.
                 *least = Named { field: field.clone(), count: least.count + 1, before: least.count };
             }
         }

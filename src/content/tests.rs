@@ -181,7 +181,7 @@ fn the_sampling_rate_adapts_to_the_record_rate() {
     assert_eq!(sample.halvings, MAX_HALVINGS_FOR_CPU);
     assert!(counted.compared < 1_000_000, "{}", counted.compared);
     assert!((0.49..0.51).contains(&counted.share()), "{}", counted.share());
-    // Emits all keys again. Most of them are not in the sample at this time, so the sample must not have old content of them.
+    // Emit all keys again. Most of them are not in the sample now, so the sample must not keep their old content.
     (0..1_000).for_each(|number| drop(take(&mut sample, number, Verdict::Unseen, "c")));
     sample.pass_minutes(1);
     // One hundred records per second.

@@ -8,7 +8,7 @@ pub enum Emit {
     /// The first record within the window.
     #[default]
     First,
-    /// The first record within the window, and each record whose content differs from that of the last emitted record of its key.
+    /// The first record within the window, and each record whose content differs from the content of the last emitted record of its key.
     /// Fingerprints then contain the content.
     OnChange,
 }

@@ -17,8 +17,8 @@ use crate::filter::{ArchiveError, Exact, ExactError, Filter, Slice, Usage};
 use crate::key::Fingerprint;
 use crate::record::{Timestamp, Verdict};
 
-/// Number of key lifetimes that the changelog of a stable filter reaches back. Of the cells of older keys, one in several thousand is still
-/// nonzero. In a filter that is rebuilt from the changelog, such a cell is zero.
+/// The number of key lifetimes that the changelog of a stable filter covers. Of the cells of older keys, only one in several thousand is
+/// still nonzero. After a rebuild from the changelog, such a cell is zero.
 const LIFETIMES: u32 = 8;
 
 /// The change that a record made to a state. Applying the same changes in the same order to the same state produces the same
@@ -35,8 +35,8 @@ pub enum Mutation {
 
 /// The dedup state of one partition.
 ///
-/// Times are in milliseconds since the Unix epoch. A state must get only records of its partition number, from the topics of its key space,
-/// and those of each topic in order, because its window moves with the latest record time.
+/// Times are in milliseconds since the Unix epoch. A state must get only the records of its partition number, from the topics of its key
+/// space. The records of each topic must be in order, because the window moves with the latest record time.
 ///
 /// ```
 /// use unseen::dedup::{Dedup, Emit, Late, Rules};
@@ -50,7 +50,7 @@ pub enum Mutation {
 /// let mut dedup = Dedup::new(rules);
 /// let mut judge = |key, time| dedup.judge(key, Some(time), Timestamp::MAX);
 ///
-/// // Filters rely on the fact that fingerprints are hashes.
+/// // Fingerprints must be hashes, because filters rely on evenly distributed bits.
 /// let a = Fingerprint(0x243f_6a88_85a3_08d3_1319_8a2e_0370_7344);
 /// let b = Fingerprint(0xa409_3822_299f_31d0_082e_fa98_ec4e_6c89);
 /// assert_eq!(judge(a, 1_000_000)?, Verdict::Unseen);
@@ -64,8 +64,8 @@ pub struct Dedup {
     rules: Rules,
     filter: Option<Box<dyn Filter>>,
     exact: Option<Exact>,
-    /// An exact sample of keys, which measures the filter's errors. `None` if there is an exact store, because there are no errors to
-    /// measure then.
+    /// An exact sample of keys, which measures the filter's errors. `None` if there is an exact store, because a filter's errors then
+    /// change no verdict.
     watched: Option<WatchedKeys>,
     stream_time: Option<Timestamp>,
     corrected: u64,
@@ -151,8 +151,9 @@ impl Dedup {
     }
 
     /// Returns the latest record time for which [`Dedup::judge_batch`] may be called: the end of the open slice. Until then, no slice
-    /// expires, and each key needs only one call to the filter. `None` if records must be judged one by one: with an exact store, with
-    /// `refresh`, if late records are not emitted, for `stable`, in a window by count, and until the first time is known.
+    /// expires, and each key needs only one call to the filter. Returns `None` if records must be judged one by one. This is the case with
+    /// an exact store, with `refresh`, for `stable`, in a window by count, if late records are not emitted, and until the first time is
+    /// known.
     #[must_use]
     pub fn batch_horizon(&self) -> Option<Timestamp> {
         let Rules { window, refresh, late, exact, .. } = self.rules;
@@ -210,8 +211,9 @@ impl Dedup {
         Ok(())
     }
 
-    /// True if the exact store also counts the keys of a slice for the filter: in a window by count with both. If each counted its own
-    /// keys, the counts would differ by the filter's false positives, and the filter would forget keys that the exact store still has.
+    /// True if the exact store also counts the keys of a slice for the filter: in a window by count with both an exact store and a filter.
+    /// If each counted its own keys, the counts would differ by the filter's false positives, and the filter would forget keys that the
+    /// exact store still has.
     const fn is_led(&self) -> bool {
         self.exact.is_some() && self.filter.is_some() && self.rules.window.length_ms().is_none()
     }
@@ -266,7 +268,7 @@ impl Dedup {
     }
 
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
-        // If the exact store has the key in its open slice, so does the filter, and neither has to change.
+        // If the exact store has the key in its open slice, the filter has it there as well, and neither has to change.
         let mut changed = self.exact.as_mut().map_or(Ok(true), |exact| exact.refresh(fingerprint))?;
         self.follow_slices();
         if let Some(filter) = self.filter.as_mut().filter(|_| changed) {
@@ -332,8 +334,8 @@ impl Dedup {
         }
     }
 
-    /// Returns stream time: the largest record time so far that was not too far ahead of the clock, in milliseconds. `None` until there is
-    /// one.
+    /// Returns stream time: the largest record time so far that was not too far ahead of the clock, in milliseconds. `None` before the
+    /// first such time.
     #[must_use]
     pub const fn stream_time(&self) -> Option<Timestamp> {
         self.stream_time
@@ -424,7 +426,7 @@ impl Dedup {
         self.clock().map(|clock| clock.before(lifetime))
     }
 
-    /// Returns the information that the changelog must store in addition to the keys; see [`Filter::replay_info`].
+    /// Returns the information that the changelog must store in addition to the keys. See [`Filter::replay_info`].
     #[must_use]
     pub fn replay_info(&self) -> Option<u64> {
         self.filter.as_ref().and_then(|filter| filter.replay_info())

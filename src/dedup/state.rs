@@ -90,8 +90,8 @@ impl Dedup {
         Ok(Self { rules, filter, exact, watched, stream_time: metadata.stream_time, corrected: 0, mutation: None })
     }
 
-    /// Merges another state with the same rules: its filter, its watched keys, and its stream time. Adds the generations of its exact store
-    /// without fingerprints, which the caller then inserts with [`Exact::insert_into`].
+    /// Merges another state with the same rules: its filter, its watched keys, and its stream time. Also adds the generations of its exact
+    /// store, but not their fingerprints. The caller then inserts the fingerprints with [`Exact::insert_into`].
     ///
     /// # Errors
     /// Returns [`MergeError`] if the states do not match. The filters may then already be merged.

@@ -116,7 +116,7 @@ fn hours(slices: u32) -> Dedup {
     Dedup::new(rules(Window::time(1_000, slices), 100))
 }
 
-/// An exact window over emitted keys. `position` is where the window ends: stream time, or the number of the last key inserted.
+/// An exact window over emitted keys. `position` is the end of the window: stream time, or the number of the last inserted key.
 struct Model {
     rules: Rules,
     position: Option<i64>,
@@ -205,7 +205,7 @@ struct Step {
     retract: bool,
 }
 
-/// Maximum time of a record ahead of the clock, in milliseconds.
+/// The time in milliseconds by which a record may be ahead of the clock.
 const MAX_FUTURE: i64 = 50;
 
 fn step() -> impl Strategy<Value = Step> {

@@ -17,7 +17,7 @@ const MESSAGE: &CStr = c"__connect.errors.exception.message";
 /// The headers of every dead letter, in order.
 const NAMES: [&CStr; 6] = [TOPIC, PARTITION, OFFSET, STAGE, CLASS, MESSAGE];
 /// The time of the record, in milliseconds since the epoch. Dead letters with [`Reason::Refused`] have this header, after the others, if
-/// the record has a time. They are written without a time of their own, because the time may be the reason for the refusal.
+/// the record has a time. They are written without a Kafka timestamp, because the timestamp may be the reason for the refusal.
 const TIMESTAMP: &CStr = c"unseen-timestamp";
 
 const DEDUP: &str = "DEDUP";
@@ -118,7 +118,7 @@ mod tests {
 
     const ORIGIN: Origin<'_> = Origin { topic: "news", partition: 3, offset: 17, time: Some(5) };
 
-    /// Returns the headers of a dead letter, after those of `record`.
+    /// Returns the headers of `record`, followed by the headers of a dead letter.
     fn written(record: &[(&'static str, Option<&str>)], verdict: Verdict) -> Vec<(String, Option<String>)> {
         let mut added = AddedHeaders::default();
         write(verdict, None, &ORIGIN, &mut added);

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// The number of records without any part of their content after which a topic gets a warning.
+/// The number of records after which a topic gets a warning if none of them has any part of the compared content.
 const EMPTY_MAX: u64 = 1000;
 
-/// Counts of the contents that were read for `emit = "on_change"`, except for those of null values.
+/// Counts of the contents that were read for `emit = "on_change"`. If the content is in the value, tombstones are not counted.
 #[derive(Debug, Default)]
 pub struct ComparedContents {
     read: AtomicU64,

@@ -38,11 +38,11 @@ pub struct Stats {
     pub checkpoint_failures: AtomicU64,
     /// Bytes written by the last checkpoint.
     pub checkpoint_bytes: AtomicU64,
-    /// Time of the last checkpoint, in milliseconds since the epoch; 0 before the first.
+    /// Time of the last checkpoint, in milliseconds since the epoch, or 0 before the first checkpoint.
     pub checkpoint_at: AtomicI64,
     pub rebuilds: AtomicU64,
     pub rebuilt_keys: AtomicU64,
-    /// States that are being rebuilt; their partitions wait.
+    /// States that are being rebuilt. Their partitions wait.
     pub rebuilding: AtomicU64,
     /// Time from the record timestamp to the commit, for a sample of the written records.
     pub latency: Histogram,
@@ -70,7 +70,7 @@ pub struct TopicCounts {
     /// Late records, unless `late = "emit"`.
     pub late: AtomicU64,
     pub retracted: AtomicU64,
-    /// Tombstones whose key cannot be read; `on_tombstone` determines whether they are emitted.
+    /// Tombstones whose key cannot be read. The option `on_tombstone` determines whether they are emitted.
     pub tombstone: AtomicU64,
     /// Records that `when` does not select. They are emitted without deduplication.
     pub passed: AtomicU64,
@@ -153,7 +153,7 @@ pub struct StateReport {
     pub observed: Option<Observed>,
     /// Stream time: the latest record time that was not too far ahead of the clock.
     pub stream_time: Option<Timestamp>,
-    /// Number of keys that the filter is sized for; 0 without a filter.
+    /// Number of keys that the filter is sized for, or 0 without a filter.
     pub capacity: u64,
 }
 
@@ -164,7 +164,7 @@ pub struct RegistryReport {
     pub known: usize,
     /// Number of requested schemas that have not arrived yet.
     pub awaited: usize,
-    /// Error of a request for a schema that is still missing; `None` if no such request has failed.
+    /// Error of a request for a schema that is still missing, or `None` if no such request has failed.
     pub trouble: Option<String>,
 }
 
@@ -392,7 +392,7 @@ impl Tally {
     }
 
     pub fn count_each(&mut self, verdicts: &[Verdict]) {
-        // Most verdicts are one of these two, and are counted many at a time.
+        // Most verdicts are one of these two, so they are counted in bulk.
         let unseen = verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Unseen)).count();
         let duplicate = verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Duplicate)).count();
         self.unseen += unseen as u64;

@@ -1,6 +1,6 @@
 //! Detection of record times that keep a window from moving.
 //!
-//! Owns the criteria and the warnings. Must never read a clock itself, or change a verdict.
+//! Owns the criteria and the warnings. Must never read the wall clock itself, or change a verdict.
 
 use super::{Stats, TopicCounts, get, topics};
 use crate::config::Config;
@@ -15,14 +15,15 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Minimum number of new records per check, so that a few stray records do not cause a warning.
 const RECORDS_MIN: u64 = 5;
 
-/// Plausible times in milliseconds: the years 2000 to 2100. A time that is plausible only after scaling by 1000 is in another unit.
+/// Plausible times in milliseconds: the years 2000 to 2100. A time that is plausible only after scaling by a power of 1000 is in another
+/// unit.
 const PLAUSIBLE: std::ops::Range<Timestamp> = 946_684_800_000..4_102_444_800_000;
 
 const UNIT_ADVICE: &str = "make the producers write milliseconds since 1970, or, if the topic has `time`, correct its unit";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecentTimes {
-    /// Records with a verdict other than passed, or all records of a replay.
+    /// The number of records with a verdict other than passed. For `unseen replay`, the number of all records.
     pub records: u64,
     /// Records with a time beyond `max_future`.
     pub future: u64,
@@ -110,8 +111,9 @@ pub struct TimesChange {
 }
 
 impl TimeWatch {
-    /// Compares the total counts with those of the last check. Returns true if the topic became suspect or stopped being suspect. A suspect
-    /// topic stays suspect while more than a quarter of its recent records are beyond `max_future`, or while its times look like seconds.
+    /// Compares the total counts with the counts of the last check. Returns true if the topic became suspect or stopped being suspect. A
+    /// suspect topic stays suspect while more than a quarter of its recent records are beyond `max_future`, or while its times look like
+    /// seconds.
     fn check(&mut self, total: RecentTimes, max_future: Duration, now: Timestamp) -> bool {
         let recent = RecentTimes { records: total.records - self.records, future: total.future.saturating_sub(self.future), ..total };
         if recent.records < RECORDS_MIN {
@@ -138,7 +140,7 @@ impl TopicCounts {
 }
 
 impl Stats {
-    /// Checks the record times of all topics, if a check is due. Returns the topics whose state has changed.
+    /// Checks the record times of all topics, if a check is due. Returns the topics that became suspect or plausible.
     pub fn check_times(&self, config: &Config, now: Timestamp) -> Vec<TimesChange> {
         if self.times_checked.age().is_some_and(|age| age < CHECK_INTERVAL) {
             return Vec::new();

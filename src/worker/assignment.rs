@@ -19,27 +19,27 @@ use std::time::{Duration, Instant};
 pub(super) struct Assignment {
     pub(super) inputs: BTreeMap<InputId, Input>,
     pub(super) states: BTreeMap<StateId, PartitionState>,
-    /// The claims on the checkpoints of the states. Within the process, only the newest claim on a checkpoint can save it.
+    /// The claim of each state on its checkpoint. Within the process, only the newest claim on a checkpoint can save it.
     pub(super) claims: BTreeMap<StateId, Claim>,
-    /// States whose checkpoint another worker of this process has claimed, although a later commit has shown that this worker is the owner.
+    /// States whose checkpoint another worker of this process has claimed. A later commit has shown that this worker is still the owner.
     pub(super) superseded: BTreeSet<StateId>,
     pub(super) pending_restores: BTreeMap<UnitId, PendingRestore>,
     pub(super) rebuilt: (Sender<Rebuilt>, Receiver<Rebuilt>),
     /// Partitions of topics that the group has not started to read.
     pub(super) unbegun: Vec<AssignedPartition>,
-    /// The time of the next check whether the group has started to read these topics.
+    /// The time at which to check again if the group has started to read the topics in `unbegun`.
     pub(super) unbegun_due: Instant,
     /// The end offsets of all partitions at the time of the assignment, for topics in `unbegun` whose partition 0 this worker owns.
     pub(super) ends: BTreeMap<TopicPartition, Offset>,
-    /// The group's starting offsets for partitions of all members, while this worker commits them.
+    /// The starting offsets that this worker is committing, including those for partitions of other members. Empty otherwise.
     pub(super) beginnings: BTreeMap<TopicPartition, Offset>,
-    /// If this is false, no unit with several inputs is warming up, and no input has to wait for the warm-up of another one.
+    /// True if a unit with several inputs may be warming up. If false, no input has to wait for the warm-up of another input.
     pub(super) any_warm_up: bool,
     pub(super) any_blocked_on_schema: bool,
-    /// True if records without a verdict wait for the next commit, because a replay must be completed first, or because the worker passed
-    /// over the rest of a batch.
+    /// True if new records, which have no verdict yet, wait for the next commit. They wait while a replay is incomplete, or after the
+    /// worker has passed over the rest of a batch.
     pub(super) holds_new_records: bool,
-    /// The epoch of the checkpoint store when the worker last looked. Another epoch shows that the store was quarantined since then.
+    /// The last epoch of the checkpoint store that the worker has seen. A different epoch shows that the store was quarantined since then.
     pub(super) store_epoch: u64,
 }
 
@@ -84,8 +84,8 @@ impl Assignment {
         self.inputs.values().filter(|input| are(input)).map(|input| input.partition.clone()).collect()
     }
 
-    /// Returns these partitions, and all others that must be restored with them because they share a state, directly or through other
-    /// inputs.
+    /// Returns the given partitions, and all partitions that share a state with them, directly or through other inputs. All of them must be
+    /// restored together.
     pub(super) fn with_shared_state(&self, topics: &Topics, partitions: &[TopicPartition]) -> Vec<TopicPartition> {
         let units: BTreeSet<_> =
             self.inputs.iter().filter(|(_, input)| partitions.contains(&input.partition)).map(|(&id, _)| topics.unit_of(id)).collect();
@@ -93,14 +93,14 @@ impl Assignment {
         of_units.map(|(_, input)| input.partition.clone()).collect()
     }
 
-    /// True if the open transaction still lacks records of the aborted one. All of these records must be committed in one transaction, so
-    /// that the changelog has them in the order in which they were judged, and the committed stream time matches them. Ignores inputs that
-    /// stopped before a record that ends the worker.
+    /// True if the open transaction still lacks records of the aborted transaction. A single transaction must commit all of these records.
+    /// Otherwise, the changelog would lose the order in which they were judged, and the committed stream time could be ahead of the
+    /// committed records. Ignores inputs that stopped before a record that ends the worker.
     pub(super) fn is_replaying(&self) -> bool {
         self.inputs.values().any(|input| !input.ends_worker && !input.replay_complete())
     }
 
-    /// True if the state lacks effects of an input, which a warm-up restores.
+    /// True if the state is incomplete until the warm-up of one of its inputs has finished.
     pub(super) fn warms_up(&self, topics: &Topics, state: StateId) -> bool {
         inputs_of(topics, &self.inputs, state).any(|input| input.warms_up(state))
     }
@@ -111,8 +111,8 @@ impl Assignment {
         warming.map(|(&id, _)| topics.unit_of(id)).collect()
     }
 
-    /// True if a changelog needs a record that no other commit has written: its new owner has logged nothing for `timeout`, or the end of a
-    /// warm-up is not logged.
+    /// True if a changelog needs an announcement that no other commit has written. Either its new owner has logged nothing for `timeout`,
+    /// or the changelog does not show yet that a warm-up has ended.
     pub(super) fn must_announce(&self, topics: &Topics, timeout: Duration) -> bool {
         self.states.iter().any(|(&id, state)| match state.announced {
             Announced::Nothing { since } => runtime::since(since) >= timeout,
@@ -147,9 +147,9 @@ impl Assignment {
     }
 
     /// Returns the offsets to commit, with their metadata. Partitions that advanced come first, because [`Assignment::committed`] relies on
-    /// that order. A partition that has not advanced, but whose changelog gets a record, commits its current offset again, because the
-    /// broker checks the group membership of the worker only when offsets are committed. A partition without a committed offset commits its
-    /// starting offset.
+    /// that order. If a partition has not advanced but its changelog gets a record, its current offset is committed again. Brokers check
+    /// the worker's group membership only when it commits offsets. For a partition without a committed offset, the starting offset is
+    /// committed.
     pub(super) fn offsets(&self, topics: &Topics) -> Vec<(TopicPartition, Offset, String)> {
         let ahead = self.inputs.values().filter(|input| input.is_ahead()).map(|input| self.reached(topics, input));
         let announces = |input: &Input| self.states_of(input).any(|(_, state)| state.announced != Announced::Complete);
@@ -159,21 +159,21 @@ impl Assignment {
             (input.partition.clone(), input.group().offset.unwrap_or_else(|| input.beginning()), input.group().metadata.clone())
         });
         let begun_at = |offset| Note { first: Some(offset), ..Note::default() }.to_string();
-        // Partition 0 of a topic is committed last: its offset tells other members that all partitions are committed. Without transactions,
-        // the requests of one commit take effect in order.
+        // Partition 0 of a topic comes last, because its offset tells other members that all partitions are committed. The order matters
+        // without transactions, where the requests of a commit take effect one after the other.
         let beginnings = self.beginnings.iter().rev().map(|(partition, &offset)| (partition.clone(), offset, begun_at(offset)));
         ahead.chain(unmoved).chain(beginnings).collect()
     }
 
-    /// Returns those states of an input that are already restored.
+    /// Returns the states of an input that are already restored.
     fn states_of(&self, input: &Input) -> impl Iterator<Item = (StateId, &PartitionState)> {
         input.states().filter_map(|id| Some((id, self.states.get(&id)?)))
     }
 
     /// Returns the position of an input as an offset to commit, with its metadata.
     fn reached(&self, topics: &Topics, input: &Input) -> (TopicPartition, Offset, String) {
-        // If some judged records are not in this transaction yet, stream time may come from them. Stream time is then left out, because the
-        // next owner must not start with a stream time that no committed record has reached.
+        // While a replay is incomplete, stream time may come from a record that is not in this transaction yet. The metadata then leaves
+        // stream time out, because the next owner must not start with a stream time that no committed record has reached.
         let is_whole = |state: StateId| inputs_of(topics, &self.inputs, state).all(Input::replay_complete);
         let times = self.states_of(input).map(|(id, state)| (id, state.dedup.stream_time().filter(|_| is_whole(id))));
         let id = log_id(&input.topic_incarnation).map(str::to_owned);

@@ -37,7 +37,7 @@ impl Schedule {
         let due = late.as_nanos() / step.as_nanos().max(1) + 1;
         let taken = if together { count } else { u32::try_from(due).unwrap_or(u32::MAX).min(count) };
         self.next += step * taken;
-        // Missed checkpoints are skipped.
+        // After a long pause, each state is due once, not once for every interval that has passed.
         self.put_off(now);
         let after = states.range((Excluded(self.last), Unbounded)).chain(states);
         let ids: Vec<_> = after.map(|(&id, _)| id).take(taken as usize).collect();
@@ -52,14 +52,15 @@ impl Schedule {
 }
 
 impl<B: Broker> Worker<B> {
-    /// Writes the changed states that are due, or all changed states if `all` is set. Does nothing while a transaction is open.
+    /// Writes checkpoints of the changed states that are due, or of all changed states if `all` is set. Does nothing while a transaction is
+    /// open.
     pub(super) fn checkpoint(&mut self, all: bool) {
         if self.writer.is_open() {
             return;
         }
         let due = if all { self.assignment.states.keys().copied().collect() } else { self.due() };
         let bytes: u64 = due.into_iter().map(|id| self.save(id)).sum();
-        // Scheduled checkpoints are written less often if they are large, so that their average rate stays below the limit.
+        // Large checkpoints postpone the next scheduled one, which keeps the average write rate below the limit.
         let config = &self.shared.config;
         let rate = (config.state.max_write_rate / u64::from(config.worker.workers)).max(1);
         self.schedule.put_off(runtime::now() + Duration::from_millis(bytes.saturating_mul(1000) / rate));
@@ -70,15 +71,15 @@ impl<B: Broker> Worker<B> {
         let mut due: Vec<_> = states.iter().filter(|(_, state)| state.is_urgent()).map(|(&id, _)| id).collect();
         let now = runtime::now();
         if self.schedule.is_due(now) {
-            // During a warm-up, the worker logs all pending changes before a scheduled checkpoint (`log_warm_up`), so all states can be
-            // written.
+            // During a warm-up, `log_warm_up` logs all pending changes as soon as a checkpoint is due. All states can then be written at
+            // once.
             let warms_up = inputs.values().any(|input| input.is_warm_up(input.position()));
             due.extend(self.schedule.take(states, now, self.shared.config.worker.checkpoint_interval, warms_up));
         }
         due
     }
 
-    /// Writes a state if its checkpoint is due and all its changes are committed. Returns the number of bytes written.
+    /// Writes the checkpoint of a state if it is due and all changes of the state are committed. Returns the number of bytes written.
     fn save(&mut self, id: StateId) -> u64 {
         self.check_stop();
         let Assignment { inputs, states, claims, .. } = &mut self.assignment;
@@ -110,8 +111,8 @@ impl<B: Broker> Worker<B> {
             input.note_checkpoint(id);
             let before = if fault::defect("trimmed_before_checkpoint") { input.position() } else { input.checkpointed() };
             self.shared.rebuilder.trim(input.partition.clone(), log_id(&input.topic_incarnation).map(str::to_owned), before);
-            // A state that gets no records must not prevent the trimming of records of other states. Its next checkpoint contains the new
-            // offset.
+            // The checkpoint of a state that gets no records keeps an old offset, which would prevent trimming. Marked as changed, the
+            // state is written again, with the new offset.
             for other in input.states().filter(|&other| other != id && before < input.position()) {
                 if let Some(state) = states.get_mut(&other) {
                     state.changed = true;

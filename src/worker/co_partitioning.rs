@@ -27,12 +27,12 @@ struct Seen {
 }
 
 impl CrossPartitionKeys {
-    /// Records the partition in which a key was unseen, if the key is sampled. Returns the previous partition in which the key was unseen,
-    /// if it is a different one.
+    /// Records the partition in which a key was unseen, if the key is sampled. If the key was last unseen in a different partition, returns
+    /// that partition.
     #[inline]
     pub(super) fn seen(&self, space: SpaceId, fingerprint: Fingerprint, emit: Emit, partition: i32) -> Option<i32> {
-        // The low bits of a fingerprint belong to the key, even if its high half is a content hash. So a key is sampled regardless of its
-        // content.
+        // The low bits of a fingerprint come from the key, even if the high half is a hash of the content. So the choice of the sample does
+        // not depend on the content.
         if !fingerprint.0.is_multiple_of(SAMPLE) {
             return None;
         }

@@ -19,7 +19,7 @@ use crate::stats::add;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// After this number of consecutive aborts, and after every multiple of it, the worker looks for the cause.
+/// The number of consecutive aborts after which the worker looks for the cause. It looks again after every multiple of this number.
 const ABORTS_SUSPECT: u32 = 4;
 
 /// The factor by which batches shrink after a broker rejects a batch without naming the record.
@@ -60,7 +60,7 @@ impl<B: Broker> Worker<B> {
         self.commit_at_once(source)
     }
 
-    /// Begins a transaction, and commits it immediately, so that it has no outputs.
+    /// Begins a transaction and commits it immediately, without any outputs.
     pub(super) fn commit_at_once(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         match self.writer.begin() {
             Ok(()) => self.commit(source),
@@ -101,8 +101,8 @@ impl<B: Broker> Worker<B> {
         let logged = flushed.and_then(|()| self.write_changelogs()).inspect(|()| fault::point("commit.logged"));
         let logged = logged.and_then(|()| self.writer.sink.flush_in_order());
         if logged.is_ok() && !self.writer.sink.transactional() {
-            // Without transactions, an abort does not undo the changelog records. They count as logged even if the offsets cannot be
-            // committed, because they must not be logged again.
+            // Without transactions, an abort does not undo the changelog records. They count as logged even if the commit of the offsets
+            // fails, because they must not be logged again.
             let written = self.writer.sink.take_logged();
             self.logged(source, written);
         }
@@ -134,9 +134,9 @@ impl<B: Broker> Worker<B> {
             return Err(error);
         }
         if self.writer.sink.batch_bytes() < self.shared.cluster.batch_bytes {
-            // The batches were smaller to isolate a rejected record, and now get the size that the topics accept. Topic limits may have
-            // changed, so they are read again. If that fails, the worker keeps the known limits. A missing topic is reported when a record
-            // is written to it.
+            // The worker had shrunk the batches to isolate a rejected record, and now lets them grow to the size that the topics accept. It
+            // reads the limits of the topics again, because they may have changed. If it cannot read them, for example because a topic is
+            // missing, it keeps the known limits. A missing topic is reported when a record is written to it.
             if let Err(error) = self.refresh_cluster() {
                 tracing::warn!(error = %error, "cannot read the settings of the topics; keeping the known settings");
             }
@@ -159,9 +159,9 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Without transactions, proves that this worker is still a member of the group before it announces itself as the owner of a partition.
-    /// The proof is a commit of the group's current offsets, which the brokers reject from other clients. An announcement has a higher
-    /// epoch than any earlier record in the changelog. So a member that was suspended and replaced, and then reads the announcement of its
-    /// successor, would outrank the successor. Nothing would undo its changelog records.
+    /// To prove it, the worker commits the group's current offsets, which the brokers reject if the worker is no longer a member. An
+    /// announcement has a higher epoch than any earlier record in the changelog. Without the proof, a member that was suspended and
+    /// replaced could read the announcement of its successor, and then outrank the successor. Nothing would undo its changelog records.
     fn prove_membership(&mut self, source: &B::Consumer) -> Result<(), SinkError> {
         if self.writer.sink.transactional() || fault::defect("membership_not_proved") {
             return Ok(());
@@ -178,8 +178,8 @@ impl<B: Broker> Worker<B> {
             state.logging.clear();
             let Some(changelog) = &topic.changelog else { continue };
             let inputs = || inputs_of(&self.topics, inputs, id);
-            // Also true in the last commit of a warm-up, because the state is complete only after all records of that commit. The next
-            // commit announces that the state is complete.
+            // This is also true for the last commit of a warm-up, because the state becomes complete only with the last record of that
+            // commit. The next commit announces that the state is complete.
             let warms_up = inputs().any(|input| input.logs_warm_up(id));
             let announces = state.announced.is_behind(warms_up);
             let mut spans: Vec<_> = inputs().map(|input| input.unlogged(id)).filter(|span| announces || span.start < span.end).collect();
@@ -215,8 +215,9 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Ends the open transaction after a failure. Afterwards, every partition that this worker still owns is at its committed offset. No
-    /// transaction is open, with one exception: with at-least-once delivery, the replay after a rejected record begins one.
+    /// Ends the open transaction after a failure. Afterwards, every partition that this worker still owns is at its committed offset, and
+    /// no transaction is open. The exception is a rejected record with at-least-once delivery: the transaction for its replay is then
+    /// already open.
     pub(super) fn abort(&mut self, source: &B::Consumer, failure: SinkError) -> Result<(), Error> {
         add(&self.shared.stats.aborts, 1);
         if !matches!(failure, SinkError::Refused(_) | SinkError::Exit(_)) {
@@ -253,9 +254,9 @@ impl<B: Broker> Worker<B> {
         }
         self.rewind(source)?;
         if batch_bytes.is_some() && !self.writer.sink.transactional() && !fault::defect("new_records_join_rejected_ones") {
-            // Without transactions, the abort has left copies of forwarded records in the repartition topic. These copies, like all new
-            // records, wait until the replayed records are committed. Otherwise, a rejected copy would abort the replay, too, and the next
-            // attempt would add another copy.
+            // Without transactions, the abort has left copies of forwarded records in the repartition topic. All new records, including
+            // these copies, wait until the replayed records are committed. Otherwise, a rejected copy would also abort the replay, and the
+            // next attempt would add another copy.
             self.assignment.holds_new_records = self.assignment.is_replaying() && self.writer.begin().is_ok();
         }
         self.back_off();
@@ -263,8 +264,8 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Commits the offsets of forwarded records after other records were rejected. Without transactions, an abort does not undo writes, so
-    /// each attempt would add copies to the repartition topic. If copies are rejected, too, the attempts might never end. Adds the records
-    /// that this commit rejects to `refused`. Commits nothing if the repartition topic itself has rejected records.
+    /// each retry would add copies of these records to the repartition topic. If copies are rejected as well, the retries might never end.
+    /// Adds the records that this commit rejects to `refused`. Commits nothing if the repartition topic itself has rejected records.
     fn keep_forwarded(&mut self, source: &B::Consumer, refused: &mut Vec<Refused>) {
         if self.writer.sink.transactional() || fault::defect("forwarded_again") {
             return;
@@ -294,7 +295,7 @@ impl<B: Broker> Worker<B> {
         }
         for Refused { origin, topic: to, invalid, .. } in refused.into_iter().filter(|refused| refused.is_certain) {
             let Some((of, offset)) = self.writer.in_flight.origin(origin) else { continue };
-            // `of` names the rule that the record belongs to.
+            // `of.topic` is the rule of the record, which may not be the first rule of its input.
             let topic = &self.topics[of.topic];
             let Some(input) = self.assignment.inputs.get_mut(&self.topics.input_of(of)) else { continue };
             let stop = |advice: &str| Err(Error::Exit(format!("{} offset {offset}: {}; {advice}", input.partition, invalid.message)));
@@ -329,7 +330,7 @@ impl<B: Broker> Worker<B> {
         Ok(true)
     }
 
-    /// After several consecutive aborts, looks for a cause that a person must fix. The worker keeps trying, because a topic may be
+    /// Looks for a cause that a person must fix, after several consecutive aborts. The worker keeps trying, because a missing topic may be
     /// recreated.
     fn diagnose_aborts(&mut self, reason: &str) {
         let aborts = self.writer.aborts;

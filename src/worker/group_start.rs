@@ -1,4 +1,5 @@
-//! Starts a group with `start = "latest"`: commits the ends of the topics, then lets the workers read their partitions.
+//! Starts a group with `start = "latest"`: commits the end offsets of its topics as starting offsets, and then lets the workers read their
+//! partitions.
 //!
 //! Owns the wait for the first commit of a topic. `restore/first.rs` decides which partitions wait.
 

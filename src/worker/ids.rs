@@ -1,10 +1,11 @@
 //! Ids of inputs, states, and counters.
 //!
-//! An id is only a key: the worker may not own an input or a state with this id.
+//! An id is only a key. It does not show that the worker owns an input or a state with this id.
 
 use crate::record::{SpaceId, TopicId};
 
-/// The id of an input partition, with the first rule of the input as `topic`. The id of a run of records has their rule as `topic`.
+/// The id of an input partition, with the first rule of the input as `topic`. If it is the id of a run of records, `topic` is the rule of
+/// these records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct InputId {
     pub(super) topic: TopicId,

@@ -37,7 +37,7 @@ pub(super) struct Input {
     group: Committed,
     /// The end of the warm-up. Records below this offset were processed before the restore, and only update the state.
     warm_until: Offset,
-    /// True from the start of a warm-up until a record after it is processed.
+    /// True from the start of a warm-up until the first record after it is processed.
     warming_up: bool,
     /// Records below this offset are counted in the statistics.
     counted: Offset,
@@ -54,9 +54,9 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// Creates an input that reads from `start`. Records from `start` up to `warm_until` are a warm-up, at least for one of the states. If
-    /// `warm_until` is less than `start`, the records in between have expired. `first` is the offset at which the group started, and
-    /// `group` its committed offset.
+    /// Creates an input that reads from `start`. Records from `start` up to `warm_until` are a warm-up of at least one state. If
+    /// `warm_until` is less than `start`, the records in between are skipped, because they have expired or belong to no state. `first` is
+    /// the offset at which the group started. `group` is the group's committed offset.
     pub(super) fn new(
         assigned: AssignedPartition,
         states: Vec<StateProgress>,
@@ -100,13 +100,13 @@ impl Input {
         self.position.max(start)
     }
 
-    /// True if the record at this offset belongs to the warm-up, but the restored state contains its effect already.
+    /// True if the record at this offset belongs to the warm-up, but the restored state already contains its effect.
     pub(super) fn is_in(&self, state: StateId, offset: Offset) -> bool {
         let has = |progress: &StateProgress| offset < progress.start && !fault::defect("warm_up_applied_again");
         self.is_warm_up(offset) && self.progress(state).is_some_and(has)
     }
 
-    /// True if the state lacks effects of the input, which the warm-up restores.
+    /// True if the state is incomplete until the warm-up of this input has finished.
     pub(super) fn warms_up(&self, state: StateId) -> bool {
         self.is_warm_up(self.position) && self.progress(state).is_some_and(|progress| progress.start < self.warm_until)
     }
@@ -134,13 +134,13 @@ impl Input {
         &self.verdicts
     }
 
-    /// True if the open transaction contains every record that has a verdict. Only after an abort can records be missing.
+    /// True if the open transaction contains every record that has a verdict. Records can be missing only after an abort.
     #[inline]
     pub(super) const fn replay_complete(&self) -> bool {
         self.verdicts.replay_complete()
     }
 
-    /// False if no record below the committed offset was judged, because the group started there.
+    /// True if records below the committed offset may have been judged. False if the group started at this offset.
     pub(super) fn has_history(&self) -> bool {
         self.first != Some(self.committed)
     }
@@ -176,7 +176,7 @@ impl Input {
         self.progress(state).and_then(|progress| progress.warm_up_max_timestamp).unwrap_or(now)
     }
 
-    /// Advances past a record of the warm-up. There is nothing to commit or to abort.
+    /// Advances past a record of the warm-up. The record was committed earlier, so an abort does not return to it.
     #[inline]
     pub(super) const fn warmed_up(&mut self, offset: Offset) {
         self.position = offset + 1;
@@ -274,8 +274,7 @@ impl Input {
         Span { topic: &self.topic_incarnation, start: logged.min(end), end }
     }
 
-    /// Notes that a record was passed over, because it must wait. The input processes nothing more until it has been sought back to that
-    /// record.
+    /// Notes that a record must wait and was passed over. The input processes no later record until the consumer has been sought back.
     pub(super) fn pass_over(&mut self) {
         if self.wait == Wait::No {
             self.wait = Wait::PassedOver;
@@ -353,8 +352,8 @@ impl Input {
         true
     }
 
-    /// Starts a stall, or keeps the one at this position, if all fetched records are processed although the position is below `end`, the
-    /// end of the log. Otherwise, clears the stall.
+    /// Starts a stall if all fetched records are processed, but the position is below `end`, the end of the log. A stall that has already
+    /// started at this position continues. In all other cases, the stall is cleared.
     pub(super) fn note_stall(&mut self, end: Option<Offset>, now: Instant) {
         let is_behind = end.is_some_and(|end| end > self.position) && self.is_up_to_date();
         let is_known = self.stall.as_ref().is_some_and(|stall| stall.position == self.position);
@@ -449,7 +448,7 @@ mod tests {
         assert_eq!(input.verdicts().recall(6), Recall::Decided(Verdict::Duplicate), "not committed yet");
     }
 
-    /// If a state was restored to a later offset than another state of the input, it gets no record twice.
+    /// A state that was restored to a later offset than the other states of its input gets no record twice.
     #[test]
     fn each_state_warms_up_from_its_own_offset() {
         let state = |space| StateId { space: SpaceId(space), partition: 0 };

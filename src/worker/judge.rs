@@ -1,14 +1,13 @@
-//! Maps a record to its verdict. A verdict is decided when the record is read for the first time, and recalled when the record is read
-//! again.
+//! Decides the verdict of a record when the record is read for the first time, and recalls the verdict when the record is read again.
 //!
 //! Owns the only calls that query the filter. [`crate::dedup`] decides whether a key is unseen, a duplicate, or late.
 //! [`Topic::verdict_without_key`] decides about invalid records. A verdict changes later only if a topic rejects the written record
 //! (`commit.rs`). Must never query the filter for a record that already has a verdict.
 //!
-//! Records that only need the filter are judged in batches. All other records are judged one by one, such as records that are read again,
-//! pass through, have no key or no timestamp, retract their key, or are the first of a slice of the window. The same applies to all records
-//! of a topic that writes its duplicates, has no changelog, or has a filter that needs more than one call per key. [`RecordLoop::emit`]
-//! writes and counts the records in both cases.
+//! Records that only need the filter are judged in batches. All other records are judged one by one. Examples are records that are read
+//! again, pass through, have no key or no timestamp, retract their key, or are the first of a slice of the window. If a topic writes its
+//! duplicates, has no changelog, or has a filter that needs several calls per key, all of its records are judged one by one. In both cases,
+//! [`RecordLoop::emit`] writes and counts the records.
 
 use super::ids::StateId;
 use super::input::Input;
@@ -64,7 +63,7 @@ impl<B: Broker> RecordLoop<'_, B> {
         let Some(horizon) = self.batch_horizon(messages) else { return (0, None) };
         let room = self.writer.room();
         if self.bytes > room.bytes {
-            // A transaction ends with the record that fills it, so near its limit records are processed one by one.
+            // A transaction ends with the record that fills it. So near the limit, records are processed one by one.
             return (0, None);
         }
         self.columns.take(&messages[..room.records.min(messages.len())], keys, horizon);

@@ -11,8 +11,8 @@ use crate::content::PartitionKey;
 use crate::key::{Fingerprint, ValueReader};
 use crate::record::{TopicPartition, Verdict};
 
-/// Stores the content of a record, or compares it if the record is a duplicate and content of its key is stored. Ignores keys that are not
-/// in the sample.
+/// Stores the content of a record. If the record is a duplicate and the content of its key is already stored, compares the two instead.
+/// Ignores keys that are not in the sample.
 #[inline]
 pub(super) fn watch<B: Broker>(
     shared: &Shared<B>,
@@ -24,8 +24,8 @@ pub(super) fn watch<B: Broker>(
 ) {
     let key = PartitionKey { partition: message.partition(), fingerprint };
     if matches!(verdict, Verdict::Unseen | Verdict::Retracted) {
-        // A later duplicate in another topic of the space must not be compared with an earlier record of that topic, because this record is
-        // newer. So that topic forgets the content of its own record.
+        // This record is now the latest one with its key. The other topics of the space forget the content of their earlier records,
+        // because a later duplicate must not be compared with outdated content.
         for others in topic.compared_with.iter().filter_map(|others| shared.stats.topics[others.0].contents.as_ref()) {
             others.forget(key);
         }
@@ -34,7 +34,7 @@ pub(super) fn watch<B: Broker>(
     let format = topic.config.formats.value();
     let differs = contents.take(key, verdict, || values.open(format, message.value(), message.headers(), &*shared.schemas));
     let Some((fields, number)) = differs else { return };
-    // Logs an example whenever the count has doubled.
+    // Log an example only when the count has doubled, so that conflicts do not fill the log.
     if number.is_power_of_two() {
         tracing::warn!(
             topic = message.topic(),

@@ -29,8 +29,8 @@ impl Keys {
         self.rules.clear();
     }
 
-    /// Splits the records `numbers` of an input into runs of consecutive records that belong to the same rule. The id of a run has that
-    /// rule as its topic.
+    /// Splits a range of an input's records into runs of consecutive records that belong to the same rule. The id of a run has that rule as
+    /// its topic.
     pub(super) fn by_rule(&self, of: Option<InputId>, numbers: Range<usize>) -> impl Iterator<Item = (Option<InputId>, Range<usize>)> {
         let mut start = numbers.start;
         std::iter::from_fn(move || {
@@ -49,7 +49,7 @@ impl Keys {
     }
 }
 
-/// The number of decoded bytes after which the extraction of keys stops. Decoding so much takes about a second, and the worker must
+/// The number of decoded bytes after which the extraction of keys stops. Decoding this many bytes takes about a second, and the worker must
 /// commit and poll in between.
 const DECODED_MAX: u64 = 32 << 20;
 
@@ -139,7 +139,7 @@ impl KeyReader {
         }
     }
 
-    /// Takes the number of record contents that were extracted since the last call, by topic.
+    /// Takes the content counts of each topic since the last call.
     pub(super) fn take_content_counts(&mut self) -> impl Iterator<Item = (TopicId, ContentCounts)> {
         self.readers.iter_mut().enumerate().map(|(number, reader)| (TopicId(number), reader.take_content_counts()))
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time between two log lines about open transactions.
+/// The minimum time between two log lines about open transactions.
 const LOG_INTERVAL: Duration = Duration::from_secs(600);
 
 pub(super) struct LogEnds {
@@ -55,7 +55,7 @@ impl<B: Broker> Worker<B> {
         self.step_over(source, ends)
     }
 
-    /// Skips the control records and aborted records before the given ends, up to which the partitions were read.
+    /// Skips the control records and aborted records below the given offsets, up to which the consumer has read the partitions.
     pub(super) fn step_over_to(&mut self, source: &B::Consumer, ends: &[(TopicPartition, Offset)]) -> Result<Flow, Error> {
         let id = |of: &TopicPartition| Some(InputId { topic: self.topics.find(&of.topic)?, partition: of.partition });
         let mut ends: Vec<_> = ends.iter().filter_map(|(of, end)| Some((id(of)?, *end))).collect();
@@ -96,9 +96,9 @@ impl<B: Broker> Worker<B> {
         let mut inputs = self.assignment.inputs.values_mut();
         let due = inputs.find_map(|input| Some((&input.partition, input.stall.as_mut().filter(|stall| stall.must_ask(now))?)));
         let Some((partition, stall)) = due else { return };
-        // With `read_committed`, a consumer gets no record past the first open transaction.
+        // With `read_committed`, a consumer reads only up to the last stable offset, at which the first open transaction starts.
         let Ok(stable) = source.last_stable_offset(partition) else {
-            // This request blocks the worker, so it must not be repeated every second.
+            // A failing request blocks the worker for up to a second, so it must not be repeated every second.
             self.log_ends.ask_next = now + STALLED;
             return;
         };

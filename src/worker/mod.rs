@@ -85,7 +85,7 @@ pub struct Worker<B: Broker> {
     rejoins: Vec<Instant>,
 }
 
-/// The next step for records that are read and not processed yet.
+/// The next step for records that are read but not processed yet.
 #[derive(Clone, Copy)]
 enum Flow {
     Continue,
@@ -172,8 +172,8 @@ impl<B: Broker> Worker<B> {
             self.seek_errored(source)?;
             // After a rewind, the partitions are no longer at these ends.
             let ends = if let Flow::Continue = processed { std::mem::take(&mut ahead.batch.ends) } else { Vec::new() };
-            // This must happen before pauses are updated. A partition that is resumed there must first read the records that it passed
-            // over, so it must not step over them to the end of its log.
+            // This step must come before the update of the pauses, which may resume a partition that has passed over records. The partition
+            // must read these records again, and must not step over them to the end of its log.
             self.step_over_to(source, &ends)?;
             self.update_pauses(source)?;
             if ahead.batch.out_of_range {

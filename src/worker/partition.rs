@@ -1,6 +1,6 @@
 //! The dedup state of one partition number of a key space, with its checkpoint and changelog.
 //!
-//! Owns the record of how much of the state is in the checkpoint and in the changelog. Must never talk to a broker.
+//! Owns the bookkeeping of how much of the state is in the checkpoint and in the changelog. Must never talk to a broker.
 
 use crate::changelog::{PendingChanges, Progress};
 use crate::checkpoint::{self, CheckpointMetadata, Claim, Loaded, PartitionId, Saved, Store, StoredFingerprints};
@@ -18,7 +18,7 @@ use std::time::Instant;
 /// The fill level ([`Usage::load`](crate::filter::Usage::load)) above which the worker warns that a filter is filling up.
 const FILLING: f64 = 0.7;
 
-/// The number of unsaved fingerprints, about 50 MB, that triggers an early checkpoint.
+/// The number of unsaved fingerprints that triggers an early checkpoint. They take about 50 MB of memory.
 const UNSAVED_URGENT: u64 = 1 << 20;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,7 +30,7 @@ struct Reported {
 }
 
 /// The last announcement of this owner in the changelog. An announcement is a record that shows the owner's settings, and whether the state
-/// is complete. Servers need announcements because an earlier owner may have had another configuration, and because the changelog lacks
+/// is complete. Followers need announcements because an earlier owner may have had another configuration, and because the changelog lacks
 /// keys during a warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Announced {
@@ -57,8 +57,8 @@ pub(super) struct PartitionState {
     pub(super) dedup: Dedup,
     /// The base of the next incremental checkpoint.
     saved: Option<Saved>,
-    /// The input offsets up to which the state contains records, by topic incarnation: the topic's name and id. Only updated by a restore
-    /// and before a checkpoint.
+    /// The input offsets below which the state contains the effects of all records, by topic incarnation (the topic's name and id). Updated
+    /// only by a restore and before a checkpoint.
     pub(super) offsets: BTreeMap<String, Offset>,
     /// The input offsets that the group has reached according to the changelog. Set only if the changelog does not continue from the state.
     pub(super) group_offsets: BTreeMap<String, Offset>,
@@ -228,8 +228,8 @@ impl PartitionState {
         if fault::defect("needed_changelog_trimmed") { self.changelog.end } else { needed }
     }
 
-    /// True if the state may have changed since its last checkpoint or that checkpoint was lost, and no other worker of this process has
-    /// claimed the checkpoint.
+    /// True if the state may have changed since its last checkpoint, or if that checkpoint was lost. False if another worker of this
+    /// process has claimed the checkpoint.
     pub(super) fn is_due(&self, store: &Store) -> bool {
         !self.superseded && (self.changed || self.saved.is_some_and(|saved| !store.holds(saved)))
     }
@@ -241,7 +241,7 @@ impl PartitionState {
 
     /// True if a checkpoint is due immediately, because an input started at a new offset, or because there are many unsaved fingerprints.
     pub(super) fn is_urgent(&self) -> bool {
-        // While checkpoints fail, they are tried less often, because assembling one takes time.
+        // A failing checkpoint is retried less often, because assembling a checkpoint takes time.
         self.is_new || self.dedup.exact().is_some_and(|exact| exact.unsaved() > UNSAVED_URGENT << self.failures.min(4))
     }
 

@@ -1,9 +1,8 @@
-//! Pauses partitions that must not be read for a while. Topics that share a state wait for each other's warm-up. A record waits for its
-//! schema. New records wait until the records of a full or rejected transaction are replayed and committed.
+//! Pauses partitions that must not be read for a while. A partition waits for the warm-up of another topic that shares its state, or for
+//! the schema of its next record. While the worker holds back new records, a partition that has only new records waits for the next commit.
 //!
-//! Owns the decision which partitions are paused. A record must not be judged by a state that lacks keys of another topic of the space, or
-//! be skipped because its schema is unknown. Must never wait for a record that may not exist: a warm-up also ends at the end of its
-//! partition.
+//! Owns the choice of the paused partitions. A record must not be judged by a state that lacks keys of another topic of the space, or be
+//! skipped because its schema is unknown. Must never wait for a record that may not exist: a warm-up also ends at the end of its partition.
 
 use super::ids::InputId;
 use super::stall::Wait;
@@ -48,7 +47,7 @@ impl<B: Broker> Worker<B> {
             source.pause(&names(&waiting))?;
         }
         if !going_on.is_empty() {
-            // Records that arrived during the pause were passed over, so the partition is sought back and reads them again.
+            // Records that arrived during the pause were passed over. The consumer must seek back to the position to read them again.
             let is_elsewhere = |(partition, position): &&(TopicPartition, _)| {
                 !fault::defect("passed_over_records_not_read_again") && source.seek(partition, *position).is_err()
             };

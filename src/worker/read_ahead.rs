@@ -70,8 +70,8 @@ impl<B: Broker> Default for ReadAhead<'_, B> {
 }
 
 impl<'s, B: Broker> ReadAhead<'s, B> {
-    /// Reads until the commit `is_done`, or until a bound is reached. Also stops if the consumer fails, has a rebalance, or reports a
-    /// position outside the log.
+    /// Reads until `is_done` shows that the commit has ended, or until a bound is reached. Also stops if the consumer fails, has a
+    /// rebalance, or reports a position outside the log.
     pub(super) fn read(&mut self, source: &'s B::Consumer, topics: &Topics, reader: &mut KeyReader, is_done: &dyn Fn() -> bool) {
         let mut bytes = 0;
         while !is_done() && bytes < BYTES_MAX && self.batch.messages.len() <= RECORDS_MAX - BATCH_RECORDS {
@@ -117,8 +117,8 @@ impl<'s, B: Broker> ReadAhead<'s, B> {
     }
 }
 
-/// Extracts the keys of the records before index `end`, unless they are already extracted. Returns false if it has stopped earlier, because
-/// the limit for decoded bytes was reached. In that case, it has extracted at least one more key.
+/// Extracts the missing keys of the records before index `end`. Returns false if it stopped earlier at the limit for decoded bytes. It has
+/// then extracted at least one more key.
 pub(super) fn take_keys(
     topics: &Topics,
     reader: &mut KeyReader,
@@ -136,7 +136,7 @@ pub(super) fn take_keys(
             None => keys.keyed.extend(numbers.map(|_| Ok(KeyedRecord { fingerprint: Fingerprint(0), retracts: false, time: None }))),
         }
         if topics.have_rules {
-            // Records of inputs with a single rule have no entry yet.
+            // `KeyReader::take` adds entries only for inputs with several rules.
             keys.rules.resize(keys.keyed.len(), of.unwrap_or_default().topic);
         }
         if keys.keyed.len() < end {

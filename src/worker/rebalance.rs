@@ -51,8 +51,8 @@ impl<B: Broker> Worker<B> {
                     self.assignment.forget(&partitions);
                     fault::point("revoke.forgotten");
                 }
-                // Without partitions, the status shows this member as not joined. Its next assignment has to wait until every other member
-                // has rejoined.
+                // If no partition is left, the status shows this member as not joined, because its next assignment must wait until every
+                // other member has rejoined.
                 self.reporter.joined &= !self.assignment.positions().is_empty();
                 source.unassign(&partitions)?;
                 fault::point("revoke.unassigned");

@@ -115,7 +115,7 @@ impl Rebuilder {
         self.tasks.add(runtime::now(), Task::Rebuild(Box::new(job)));
     }
 
-    /// Deletes the records of a topic-partition below an offset, unless the topic has a different id by then.
+    /// Deletes the records of a topic-partition below an offset, unless the topic was recreated with a different id.
     pub(super) fn trim(&self, partition: TopicPartition, topic_id: Option<String>, before: Offset) {
         if self.tasks.lock().trims.insert(partition, Trim { topic_id, before }).is_none() {
             self.tasks.add(runtime::now(), Task::Trim);
@@ -167,7 +167,7 @@ fn serve<B: Broker>(context: &Context<B>, tasks: &Tasks) {
                     Ok(Some(state)) => Ok(state),
                     Err(error) => Err(error),
                 };
-                // Sending fails if the worker has ended, which then does not need the state.
+                // Sending fails only if the worker has ended and does not need the state anymore.
                 let _ = job.done.send(Rebuilt { id: job.id, cancellation: job.cancellation, state });
             }
             (Task::Rebuild(job), None) => {
@@ -241,7 +241,7 @@ fn read_all<B: Broker>(
     let mut cuts: Vec<Cut> = Vec::new();
     let mut from = match (kept, job.state.offsets.is_empty(), job.state.changelog.end) {
         (Some(log_end), false, _) => log_end,
-        // The checkpoint is older than this changelog: it has no offset in the changelog, or one past its end.
+        // The checkpoint is older than this changelog, because it has no changelog offset, or an offset past the end.
         (None, false, log_end) if log_end.is_none_or(|log_end| log_end > end) => {
             job.state.changelog.forget();
             // The whole changelog is read, so the highest epoch comes from its records, not from the checkpoint.
@@ -274,7 +274,8 @@ fn read_all<B: Broker>(
             return Ok(None);
         }
         let (cut, gap, group_offsets) = (follow.cut.take(), follow.gap, std::mem::take(&mut follow.group_offsets));
-        // The committed offset may be older than these records, if the partition was taken over meanwhile. A later rebuild then needs them.
+        // If another member took over the partition meanwhile, this job's committed offset is outdated, and the records that were skipped
+        // past it may be committed by now. A later rebuild must read them.
         let read_to = follow.past_bounds.filter(|_| !fault::defect("outdated_offset_believed")).unwrap_or(end);
         if gap {
             tracing::warn!(partition = %job.partition, "the changelog does not continue from the checkpoint; reading the missing records from the input");
@@ -351,7 +352,7 @@ struct Follow<'a, B: Broker> {
     gap: bool,
     /// The changelog offset of the first record that was skipped because it ends past the committed offset.
     past_bounds: Option<Offset>,
-    /// After a gap, the input offsets that the group had reached, from the remaining records.
+    /// The input offsets that the group had reached, according to the changelog records after a gap.
     group_offsets: BTreeMap<String, Offset>,
     /// True if the store was quarantined while it held keys of the state.
     is_lost: bool,

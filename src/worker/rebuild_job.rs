@@ -48,7 +48,7 @@ pub(super) struct Job {
     pub(super) rules: Rules,
     pub(super) settings: checkpoint::Settings,
     pub(super) origin: Origin,
-    /// The group's committed offset for each input topic.
+    /// The group's committed offset for each input, by topic incarnation.
     pub(super) bounds: BTreeMap<String, Offset>,
     /// The oldest slice whose keys had not expired at the group's last commit, if known.
     pub(super) oldest_slice: Option<Slice>,
@@ -81,8 +81,8 @@ impl Cancellation {
         *self.stage.lock().unwrap_or_else(PoisonError::into_inner) == Stage::Cancelled
     }
 
-    /// Cancels the job. If the job is writing a checkpoint, waits until the checkpoint is written, because the partition may be assigned to
-    /// this process again, and only one thread may write its checkpoints.
+    /// Cancels the job. If the job is writing a checkpoint, waits until the checkpoint is written. The partition may be assigned to this
+    /// process again, and only one thread at a time may write its checkpoints.
     pub(super) fn cancel(&self) {
         runtime::wait(&self.stage, &self.changed, |stage| {
             // A thread that panics must not wait.

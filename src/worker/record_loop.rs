@@ -22,8 +22,8 @@ use crate::values::CountBy;
 use std::sync::PoisonError;
 
 /// True if the record at this offset is in the sample for `count_by`, which takes one record in 32. Extracting the value from every record
-/// would cost as much as extracting its key. A hash of the offset chooses the sample. With every 32nd offset, one of several alternating
-/// producers might never be sampled.
+/// would cost as much as extracting its key. A hash of the offset chooses the sample, because a sample of every 32nd offset might always
+/// miss one of several alternating producers.
 const fn is_counted_by_value(offset: Offset) -> bool {
     offset.cast_unsigned().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59 == 0
 }
@@ -143,7 +143,8 @@ impl<B: Broker> RecordLoop<'_, B> {
         let time = message.timestamp();
         let origin = || Origin { topic: message.topic(), partition: message.partition(), offset, time };
         route::headers(&topic.config, destination, verdict, invalid, detail, origin, self.headers);
-        // The dead-letter topic might also reject the timestamp. The timestamp is then only in a header.
+        // The timestamp may be the reason for the rejection, and the dead-letter topic might reject it, too. So the timestamp is only in a
+        // header.
         self.write(target, message, time.filter(|_| verdict != Verdict::Invalid(Reason::Refused)))?;
         self.tally.dead_letters += u64::from(destination == Destination::DeadLetters && !self.input.is_counted(offset));
         Ok(())

@@ -51,7 +51,7 @@ impl<B: Broker> Worker<B> {
                 (flow, _) => Ok(flow),
             });
             if is_slow && matches!(judged, Ok(Flow::Continue)) {
-                // Decoding takes long here. Without a poll, the group would consider this member dead.
+                // Decoding these records takes so long that, without a poll in between, the group might consider this member dead.
                 let mut polled = Batch::default();
                 judged = source.poll(&mut polled, 0, Duration::ZERO).map(|()| Flow::Continue).map_err(Error::from);
                 ahead.batch.out_of_range |= polled.out_of_range;
@@ -175,19 +175,20 @@ impl<B: Broker> Worker<B> {
     ) -> Result<Flow, Error> {
         let (partition, offset) = (TopicPartition { topic: message.topic().to_owned(), partition: message.partition() }, message.offset());
         match stop {
-            // Records that the transaction must replay may come after new records, so new records wait.
+            // The transaction is full, but cannot be committed before all records of the replay are in it. New records wait, because they
+            // would make it even larger.
             Stop::Full if self.assignment.is_replaying() && !fault::defect("full_transaction_not_held") => {
                 self.assignment.holds_new_records = true;
                 Ok(Flow::Continue)
             }
             Stop::Full => {
                 let flow = self.commit(source)?;
-                // Under full load, there is rarely another moment without an open transaction.
+                // Write due checkpoints here, because under full load there is rarely another moment without an open transaction.
                 self.checkpoint(false);
                 Ok(flow)
             }
-            // Logging must wait for the replay. The warm-up must wait, too, or its unlogged changes would grow without limit. The worker
-            // begins a transaction here, because a replay is given up when the open transaction is too old.
+            // Logging must wait for the replay, and so must the warm-up, because its unlogged changes would otherwise grow without limit.
+            // The worker begins a transaction so that the replay can time out: a replay is given up when the open transaction is too old.
             Stop::Unlogged if self.assignment.is_replaying() => {
                 self.assignment.holds_new_records = true;
                 self.writer.begin().map_or_else(|failure| self.abort(source, failure).map(|()| Flow::Rewound), |()| Ok(Flow::Continue))
@@ -227,7 +228,7 @@ impl<B: Broker> Worker<B> {
 }
 
 impl<B: Broker> RecordLoop<'_, B> {
-    /// Processes records from index `at` until one stops the loop. Returns the index of that record.
+    /// Processes records from index `at` on, until a record stops the loop. Returns the index of that record.
     fn run(&mut self, messages: &[RecordOf<'_, B>], keys: &[Keyed], mut at: usize) -> Option<(usize, Stop)> {
         while at < messages.len() {
             match self.process_next(&messages[at..], &keys[at..]) {
@@ -279,7 +280,7 @@ impl<B: Broker> RecordLoop<'_, B> {
         }
         if let Err(NoKey::Awaits(schema)) = keyed
             && self.topic.has_rules()
-            // A record that an entry judged while the schema was unknown keeps that verdict.
+            // If the record was judged invalid before an abort, for example because its schema did not exist, it keeps that verdict.
             && !matches!(self.input.verdicts().recall(offset), Recall::Decided(Verdict::Invalid(_)))
         {
             // Until the schema is known, another rule may select the record. So this rule's state must not decide about the record.

@@ -33,16 +33,16 @@ impl<B: Broker> Worker<B> {
         if lost.is_empty() { Ok(()) } else { self.restart(source, &lost) }
     }
 
-    /// Restores states whose checkpoint a former owner in this process has claimed, because this worker can no longer save that checkpoint.
-    /// A commit has shown that this worker is the owner.
+    /// Restores states whose checkpoint another worker of this process has claimed, although a commit has shown that this worker is still
+    /// the owner. Only the new claim of the restore lets this worker save the checkpoint again.
     pub(super) fn restart_superseded(&mut self, source: &B::Consumer) -> Result<(), Error> {
         let superseded = std::mem::take(&mut self.assignment.superseded);
         let partitions = self.assignment.partitions(|input| input.states().any(|id| superseded.contains(&id)));
         if partitions.is_empty() { Ok(()) } else { self.restart(source, &partitions) }
     }
 
-    /// Restores the partitions whose position is outside their log. librdkafka stops reading such a partition without reporting which one
-    /// it is.
+    /// Restores the partitions whose position is outside their log. librdkafka stops reading such a partition, and does not report which
+    /// partition it is.
     pub(super) fn restart_out_of_range(&mut self, source: &B::Consumer) -> Result<(), Error> {
         // The records read so far are valid, and so are their states.
         self.commit(source)?;
@@ -56,7 +56,7 @@ impl<B: Broker> Worker<B> {
         if !outside.is_empty() {
             self.restart(source, &outside)?;
         }
-        // The stopped partition may be among these, because its position may be inside the log again by now.
+        // The stopped partition may be one of these partitions, because its position may be inside the log again by now.
         if inside.is_empty() { Ok(()) } else { self.restart_fetching(source, &inside) }
     }
 
@@ -86,10 +86,10 @@ impl<B: Broker> Worker<B> {
         self.restart(source, &missing)
     }
 
-    /// Shrinks transactions after the brokers did not accept the last ones before their timeout. Records that already have verdicts would
-    /// all have to be in one transaction again. So the worker restores their partitions, and judges the records again. A state that exists
-    /// only in this process cannot be restored, so its records are replayed unchanged. Forwarded records have no verdicts, so any
-    /// transaction can contain them.
+    /// Shrinks transactions after the brokers did not accept the last ones before their timeout. All records that already have verdicts
+    /// must be in the same transaction. So the worker restores their partitions and judges these records again, which lets it use smaller
+    /// transactions. A state that exists only in this process cannot be restored, so its records are replayed unchanged. Forwarded records
+    /// have no verdicts, so any transaction can contain them.
     pub(super) fn shrink_transactions(&mut self, source: &B::Consumer) -> Result<(), Error> {
         if !std::mem::take(&mut self.writer.shrinks) {
             return Ok(());

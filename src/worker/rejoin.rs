@@ -1,21 +1,21 @@
 //! Rejoins the group after the group fenced this member.
 //!
-//! Owns the decision whether another process uses the same name. Must never continue with records that were read before, because the other
-//! process may have committed past them.
+//! Owns the decision about whether another process uses the same name. Must never continue with records that were read before, because the
+//! other process may have committed past them.
 //!
 //! When another process joins with a member's static name (`group.instance.id`), the group fences that member, and its consumer becomes
 //! unusable. But the group may also fence a member if there is no such process, for two reasons.
 //!
 //! First, librdkafka forgets its member id when its session ends. Until the worker has answered the rebalance that follows, librdkafka
 //! sends heartbeats without an id. The answer may take long, because it may wait for a commit to the same broker. When the broker is back,
-//! it knows a different id for the name, and fences the member (librdkafka issue 3437). Second, the broker may process a join request that
-//! the client has given up after the client's next join request (KAFKA-20985). librdkafka and Kafka's Java client both leave the recovery
-//! to the application.
+//! it knows a different id for the name, and fences the member (librdkafka issue 3437). Second, if the client has given up a join request
+//! and sent another one, the broker may process the two in the wrong order (KAFKA-20985). librdkafka and Kafka's Java client both leave the
+//! recovery to the application.
 //!
-//! So the member rejoins: a new consumer takes the name back. If there is another process, it also takes the name back. A commit in between
-//! proves nothing, because both processes may get that far. Only repeated fencing shows that there is another process. All writes of either
-//! process are safe, because the group accepts offsets only from the member that joined last, and producers with the same transactional id
-//! fence each other.
+//! So the member rejoins: a new consumer takes the name back. If there is another process, it takes the name back as well. A successful
+//! commit in between proves nothing, because both processes may get that far. Only repeated fencing shows that there is another process.
+//! All writes of either process are safe, because the group accepts offsets only from the member that joined last, and producers with the
+//! same transactional id fence each other.
 
 use super::{Error, POLL_INTERVAL, Worker};
 use crate::broker::{self, Broker};

@@ -63,7 +63,7 @@ impl Reporter {
         self.next = runtime::now();
     }
 
-    /// Adds the counts to those of all workers.
+    /// Adds the counts to the totals of all workers, and resets them to 0.
     pub(super) fn count(&mut self, stats: &Stats) {
         self.tallies.0.iter_mut().zip(&stats.topics).for_each(|(tally, counts)| tally.report(counts));
     }

@@ -11,7 +11,7 @@ use crate::runtime;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time between two requests for the end of a log that seems to be truncated.
+/// The time between two requests for the end of a log that seems to be truncated.
 const TRUNCATION_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The time for which the worker keeps asking before it accepts that a log is truncated.
@@ -39,7 +39,7 @@ impl<B: Broker> Worker<B> {
                         self.shared.stats.block(self.number, format!("waiting for the brokers: {error}"));
                     }
                     // Brokers do not return offsets while an open transaction contains them. If the coordinator has lost such a
-                    // transaction, the transaction stays open.
+                    // transaction, it stays open, and the request never succeeds.
                     let advice = if waited > self.shared.config.worker.transaction_timeout * 2 {
                         "; if the brokers are healthy and the request is for committed offsets, find a hanging transaction with kafka-transactions.sh find-hanging --topic __consumer_offsets"
                     } else {
@@ -54,8 +54,8 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Returns the log start offset and the last stable offset of a partition. `read` is an offset up to which the group has read the
-    /// partition. If the last stable offset is below `read`, asks again until five seconds have passed since the time `since`, because a
-    /// leader that was suspended during a failover briefly answers with outdated offsets.
+    /// partition. If the last stable offset is below `read`, asks again until five seconds have passed since the time `since`. A leader
+    /// that was suspended during a failover briefly answers with outdated offsets.
     pub(super) fn watermarks(
         &self,
         source: &B::Consumer,

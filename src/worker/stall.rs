@@ -5,8 +5,8 @@
 use crate::record::{Offset, Timestamp};
 use std::time::{Duration, Instant};
 
-/// The time without progress after which the worker asks a broker for an open transaction that holds the partition back. The answer is
-/// valid for the same time. Ordinary transactions are shorter.
+/// The time without progress after which the worker asks a broker whether an open transaction holds the partition back. The answer is valid
+/// for the same time. Ordinary transactions are shorter than this.
 pub(super) const STALLED: Duration = Duration::from_secs(30);
 
 /// The wait state of an input. See the module `pausing`.

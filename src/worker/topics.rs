@@ -14,7 +14,7 @@ use crate::record::{SpaceId, Timestamp, TopicId};
 use crate::stats;
 use std::ops::Index;
 
-/// An input topic, or one rule of it if it has several.
+/// An input topic, or a single rule of an input with several rules.
 pub(super) struct InputTopic {
     /// The configuration, with the name of the topic that is actually read: the input, or its repartition topic.
     pub(super) config: Topic,
@@ -78,7 +78,8 @@ impl Topics {
             let space = config.space_of(topic).id;
             let repartitioned = config.repartitioned(topic);
             let is_internal = repartitioned.is_some();
-            // Only records that `when` selects are forwarded, so their conditions are not tested again, except to find the rule.
+            // Only records that `when` selects are forwarded. Their conditions are tested again only if the input has several rules, to
+            // find the rule of each record.
             let is_selected = is_internal && config.rules(&topic.input).nth(1).is_none();
             let when = if is_selected { Vec::new() } else { topic.when.clone() };
             let topic = Topic { input: repartitioned.unwrap_or_else(|| topic.input.clone()), when, ..topic.clone() };

@@ -1,7 +1,7 @@
 //! The load of the open transaction, and its limit.
 //!
-//! Owns the limit: the configured limit, or a smaller one if a transaction timed out before the brokers accepted all of its records. The
-//! limit must never be smaller than one record, or stay small if the brokers accept more.
+//! Owns the limit: the configured limit, or a smaller one after transactions that timed out or were replayed too slowly. The limit must
+//! never be smaller than one record, or stay small if the brokers accept more.
 
 use crate::fault;
 use std::time::{Duration, Instant};
@@ -56,9 +56,10 @@ impl Limit {
         load.records >= self.current.records || load.bytes >= self.current.bytes
     }
 
-    /// Records that a transaction with this load was committed at this age. If the transaction was full, the limit rises: it doubles if the
-    /// age was less than a quarter of `timeout`, and rises by an eighth if the age was less than half of it. Otherwise, it rises by 1/64,
-    /// up to three quarters of the last load that was too large. It rises even after a slow commit, because the load may not be the cause.
+    /// Records that a transaction with this load was committed at this age. If the transaction was full, the limit rises. It doubles if the
+    /// age was less than a quarter of `timeout`, and rises by an eighth if the age was less than half of `timeout`. Otherwise, it rises by
+    /// 1/64, up to three quarters of the last load that was too large. It rises even after a slow commit, because the load may not be the
+    /// cause.
     pub(super) fn committed(&mut self, load: Load, age: Duration, timeout: Duration) {
         self.timed_out = 0;
         if !self.is_full(load) {
@@ -76,14 +77,14 @@ impl Limit {
         };
     }
 
-    /// Records that a transaction with this load timed out. Returns true if it was too large, so that the next ones are smaller. A single
-    /// timeout may be an outage.
+    /// Records that a transaction with this load timed out. Returns true if the next transactions are smaller. A single timeout does not
+    /// shrink them, because it may be an outage.
     pub(super) fn timed_out(&mut self, load: Load) -> bool {
         self.timed_out = self.timed_out.saturating_add(1);
         self.timed_out > 1 && self.shrink(load, SHRINK_DIVISOR.saturating_pow(self.timed_out - 1))
     }
 
-    /// Records that a replay was too slow, after it had reached this load. Returns true if the next transactions are smaller.
+    /// Records that a replay was too slow when it had reached this load. Returns true if the next transactions are smaller.
     pub(super) fn repeated_too_slowly(&mut self, load: Load) -> bool {
         self.shrink(load, SHRINK_DIVISOR)
     }
@@ -170,8 +171,8 @@ mod tests {
         assert_eq!(limit.current(), load(1000, 64 << 20), "the limit stays at the configured value");
     }
 
-    /// Returns the bytes that brokers accept in an hour if they process `speed` bytes per second and need `each` per commit, and the number
-    /// of transactions that were too large. Records have 100 bytes.
+    /// Returns the number of bytes that brokers accept in an hour, and the number of transactions that were too large. The brokers process
+    /// `speed` bytes per second, and need `each` per commit. Records have 100 bytes.
     fn an_hour(limit: &mut Limit, speed: u32, each: Duration) -> (u128, u32) {
         let (mut taken, mut passed, mut too_large) = (0, Duration::ZERO, 0);
         while passed < Duration::from_secs(3600) {

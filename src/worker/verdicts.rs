@@ -35,7 +35,8 @@ pub(super) enum Recall {
     New,
     /// The verdict from before an abort.
     Decided(Verdict),
-    /// Earlier records with a verdict were not read again, the first of them at this offset. They must not be skipped silently.
+    /// Earlier records with a verdict were not read again. Holds the offset of the first such record. These records must not be skipped
+    /// silently.
     Gap(Offset),
 }
 

@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 /// The maximum number of times that the producer is replaced without a commit in between.
 const REPLACEMENTS_MAX: u32 = 10;
 
-/// The maximum number of times that another producer may fence this one before the worker ends, and the time for which each fencing counts.
+/// The maximum number of times that another producer may fence this producer before the worker ends, and the time for which each fencing
+/// counts.
 const FENCINGS_MAX: usize = 4;
 const FENCINGS_WINDOW: Duration = Duration::from_secs(600);
 
@@ -119,8 +120,8 @@ impl<B: Broker> TransactionWriter<B> {
         self.limit.room(self.transaction.as_ref().map_or_else(Load::default, |transaction| transaction.load))
     }
 
-    /// Notes that the open transaction failed, and not because of a rejected record. If it was older than the delivery timeout, the next
-    /// transactions may have to be smaller.
+    /// Notes that the open transaction failed for another reason than a rejected record. If the transaction was older than the delivery
+    /// timeout, the next transactions may have to be smaller.
     pub(super) fn failed(&mut self) {
         if let Some(transaction) =
             self.transaction.as_ref().filter(|transaction| runtime::since(transaction.begun) >= self.delivery_timeout)

@@ -154,7 +154,7 @@ fn state(dedup: &mut Dedup) -> State {
         generation.id = number;
     }
     metadata.exact.iter_mut().for_each(|metadata| metadata.next_id = 0);
-    // The watched keys have no effect on verdicts, and also count records that are in no changelog.
+    // The watched keys do not affect verdicts, and their counts include records that are in no changelog.
     metadata.watched = None;
     let page = |id| {
         let mut bytes = Vec::new();

@@ -7,8 +7,8 @@ fn follow(rules: Rules, log: &[Vec<u8>]) -> (Applier, Dedup) {
     follow_as(ORIGIN, rules, log)
 }
 
-/// Rebuilds a state from a changelog whose records have one key per offset. Returns the offset after the last applied record. Panics
-/// unless the state has exactly the keys of all offsets before that.
+/// Rebuilds a state from a changelog whose records have one key per offset. Returns the offset after the last applied record. Panics unless
+/// the state has exactly the keys of all offsets below the returned one.
 fn rebuild(log: &[Vec<u8>], bound: Option<Offset>) -> Offset {
     let mut cuts = Vec::new();
     'again: loop {

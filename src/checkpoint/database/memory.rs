@@ -80,7 +80,7 @@ impl MemoryDisk {
         damaged.is_some()
     }
 
-    /// Turns the disk into that of another process, which will get a new instance id.
+    /// Turns the disk into the disk of another process, which will get a new instance id.
     pub fn forget_instance(&self, disk: u64) {
         let mut directory = self.lock();
         (directory.disk, directory.instance) = (disk, None);

@@ -27,7 +27,7 @@ impl Store {
         let io = |error| Error::Io { dir: self.dir.clone(), error };
         match fs::read(&path) {
             Ok(id) if id.len() == 16 && id.iter().all(u8::is_ascii_hexdigit) => return Ok(String::from_utf8_lossy(&id).into_owned()),
-            // A new id is safe, as on a new disk: when the open transaction of the previous id times out, brokers abort it.
+            // A new id is as safe as a new disk: the brokers abort the open transaction of the previous id when it times out.
             Ok(_) => tracing::error!(file = %path.display(), "the instance id of this state directory is damaged; creating a new one"),
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
             Err(_) => {}

@@ -1,7 +1,7 @@
 //! The RocksDB store of a state directory.
 //!
-//! Owns the open database, and moves it aside if it is corrupt. The empty database that replaces a corrupt one must never answer lookups
-//! for states that the corrupt one contained.
+//! Owns the open database, and moves it aside if it is corrupt. The empty database that replaces it must never answer lookups for states
+//! that were in the corrupt database.
 
 mod claim;
 mod instance;
@@ -287,7 +287,8 @@ impl Store {
     }
 
     /// Looks up a fingerprint in a stored generation. Returns its content, or `None` if the checkpoint of `saved` and later checkpoints
-    /// have not stored it. If stored fingerprints are corrupt, quarantines the store, because loading a checkpoint does not detect that.
+    /// have not stored it. If stored fingerprints are corrupt, quarantines the store, because loading a checkpoint does not detect this
+    /// corruption.
     ///
     /// # Errors
     /// Returns an error if the fingerprint cannot be read, or if the store was quarantined since `saved`.
@@ -315,7 +316,7 @@ impl Store {
         Err(failed)
     }
 
-    /// Calls `take` for each stored page of a partition, in order, with its checksum.
+    /// Calls `take` with the bytes of each stored page of a partition, in order. The bytes include the checksum.
     ///
     /// # Errors
     /// Returns an error if a page cannot be read.

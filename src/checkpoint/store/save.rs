@@ -24,7 +24,7 @@ impl Store {
     ///
     /// # Errors
     /// Returns [`Error::Superseded`] if there is a newer claim, and other errors if the checkpoint cannot be written. After any error, the
-    /// store contains the previous checkpoint or the new one, complete.
+    /// store contains either the complete previous checkpoint or the complete new one.
     pub fn save(
         &self,
         claim: &Claim,

@@ -77,8 +77,8 @@ pub struct WatchedKeys {
     halvings: u32,
     /// The minimum to which `halvings` may return after a burst.
     least: u32,
-    /// While the share is being doubled: the clock since which twice the share is watched. The additional keys count only after all keys
-    /// that were emitted before that clock have expired, because the sample lacks some of those.
+    /// Set while the share is being doubled: the clock since which the sample watches twice the share. The additional keys count only after
+    /// all keys that were emitted before that clock have expired, because the sample lacks some of the earlier keys.
     doubled: Option<Slice>,
     keys_max: u64,
     /// A key is forgotten when more than this number of ticks of the expiry clock have passed.
@@ -89,8 +89,8 @@ pub struct WatchedKeys {
 }
 
 impl WatchedKeys {
-    /// Creates an empty sample for a filter that remembers `keys` keys at a time, and forgets a key when more than `lifetime` ticks of the
-    /// expiry clock have passed since its insertion.
+    /// Creates an empty sample for a filter that remembers `keys` keys at a time. The filter forgets a key when more than `lifetime` ticks
+    /// of the expiry clock have passed since its insertion.
     pub(super) fn new(keys: u64, lifetime: u32) -> Self {
         let keys_max = (keys / SHARE).clamp(KEYS_MIN, KEYS_MAX);
         let halvings = (0..63).find(|&halvings| keys >> halvings <= keys_max).unwrap_or(63);
@@ -132,7 +132,7 @@ impl WatchedKeys {
         }
     }
 
-    // The methods below get the clock as a function, because few keys are watched, and only they need the clock.
+    // The methods below take the clock as a function, because only watched keys need the clock, and few keys are watched.
 
     pub(super) fn dropped(&mut self, fingerprint: Fingerprint, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
@@ -146,7 +146,7 @@ impl WatchedKeys {
     pub(super) fn emitted(&mut self, fingerprint: Fingerprint, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.advance(clock());
-        // If the sample has the key as emitted, the filter forgot the key early, so this was not a lookup of an unseen key.
+        // If the sample contains the key as emitted, the key was not unseen: the filter forgot it too early.
         if self.counts(name) && self.keys.get(&name).is_none_or(|watched| watched.wrong) {
             self.count(0);
         }

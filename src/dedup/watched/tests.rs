@@ -110,7 +110,7 @@ fn the_sample_is_bounded_for_any_number_of_keys() {
 #[test]
 fn intervals_match_the_wilson_formula() {
     let close = |got: (f64, f64), want: (f64, f64)| (got.0 - want.0).abs() < 5e-4 && (got.1 - want.1).abs() < 5e-4;
-    // Computed by hand from the formula; also in Newcombe, "Two-sided confidence intervals for the single proportion", 1998.
+    // Computed by hand from the formula. The values are also in Newcombe, "Two-sided confidence intervals for the single proportion", 1998.
     assert!(close(Observed { checked: 263, wrong: 81 }.interval(), (0.2553, 0.3662)));
     assert!(close(Observed { checked: 148, wrong: 15 }.interval(), (0.0624, 0.1605)));
     assert!(close(Observed { checked: 20, wrong: 0 }.interval(), (0.0, 0.1611)));
@@ -149,8 +149,8 @@ fn a_retracted_key_is_not_expected() {
     }
 }
 
-/// A burst reduces the share. When the burst's keys have expired, the share grows back, and no key that was emitted before is
-/// mistaken for a wrongly dropped one.
+/// A burst reduces the share. When the burst's keys have expired, the share grows back. No key from before the burst is mistaken for a
+/// wrongly dropped key.
 #[test]
 fn after_a_burst_the_share_grows_back() {
     let window = Window::time(1_000, 1);

@@ -1,13 +1,11 @@
 //! The starting offsets of a group that has committed nothing, with `kafka.start = "latest"`.
 //!
-//! Owns the decision whether the group is new or has lost its offsets. Must never skip records that the group was about to read, or let two
-//! members commit for one partition.
+//! Owns the decision about whether the group is new or has lost its offsets. Must never skip records that the group was about to read, or
+//! let two members commit for one partition.
 //!
-//! A new group starts with all partitions of a topic at once. Otherwise, a member that finds only some of them committed cannot distinguish
-//! a partition that another member has not started yet from a partition that was added later, which must be read from its beginning. A
-//! member must not commit for partitions of other members that are already reading, because this could reset their offsets: brokers do not
-//! order the commits of two members of the same generation. So the owner of partition 0 commits for all partitions, and until then no
-//! member reads the topic or commits for it. Members of earlier generations can no longer commit.
+//! A new group starts with all partitions of a topic at once. If each member committed only its own partitions, a member could not
+//! interpret a partition without an offset. Another member may not have started to read the partition yet. Or the partition was added
+//! later, and must be read from its beginning.
 
 use super::super::BLOCKED_AFTER;
 use super::super::pending_restore::AssignedPartition;
@@ -23,7 +21,7 @@ use std::time::Duration;
 const INTERVAL: Duration = Duration::from_millis(200);
 
 impl<B: Broker> Worker<B> {
-    /// Moves the partitions that wait until the group starts to read their topic from `all` to `Assignment::unbegun`.
+    /// Moves partitions from `all` to `Assignment::unbegun` if they must wait until the group starts to read their topic.
     ///
     /// If a checkpoint, a changelog, or a repartition topic shows that the group has started before, its offsets were lost. In that case,
     /// no partition of the topic waits, and no record is skipped.
@@ -44,8 +42,8 @@ impl<B: Broker> Worker<B> {
                 }
                 continue;
             }
-            // If other partitions have an offset, but partition 0 has none, the commit of its owner is not complete yet, or its owner has
-            // left. This member then waits for the owner of partition 0.
+            // If partition 0 has no offset although other partitions have one, its owner has not completed the commit, or has left. This
+            // member then waits for the current owner of partition 0.
             if !is_any && self.has_begun(source, topic, all)? {
                 tracing::warn!(
                     topic = self.topics[topic].config.input,
@@ -94,8 +92,8 @@ impl<B: Broker> Worker<B> {
         if states.filter_map(|id| self.assignment.states.get(&id)).any(|state| !state.offsets.is_empty()) {
             return Ok(true);
         }
-        // The records in the changelog may all belong to other topics of the space. They still count as evidence, because they may be all
-        // that is left of this topic.
+        // Changelog records count as evidence, although all of them may come from other topics of the space. They may also be the only
+        // trace that the group has read this topic.
         let own = self.topics.iter().filter(|(_, rule)| self.topics.configured(rule.of_input[0]) == topic).map(|(_, rule)| rule);
         let names: BTreeSet<_> = own.flat_map(|topic| topic.forward.iter().map(|forward| &forward.topic).chain(&topic.changelog)).collect();
         for name in names {
@@ -111,7 +109,7 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Returns true if an internal topic contains a committed record, or contained one that was deleted. An aborted transaction, such as
-    /// that of a killed seed, leaves offsets but no record.
+    /// the transaction of a killed seed, leaves offsets but no record.
     fn has_committed_record(&self, of: &TopicPartition) -> Result<bool, Error> {
         let reader = self.retry_until_answered(|| self.shared.broker.changelog_reader(&self.shared.config))?;
         let asked = runtime::now();

@@ -138,7 +138,7 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// If partitions were added, reads the cluster metadata again, which also adds partitions to the changelog.
+    /// Reads the cluster metadata again if partitions were added. This also adds partitions to the changelog.
     fn refresh_if_partitions_added(&mut self, partitions: &[TopicPartition]) -> Result<(), Error> {
         let known = |partition: &TopicPartition| self.shared.cluster.partitions.get(&partition.topic).copied().unwrap_or(0);
         let Some(added) = partitions.iter().find(|partition| partition.partition.unsigned_abs() >= known(partition)) else { return Ok(()) };
@@ -157,7 +157,7 @@ impl<B: Broker> Worker<B> {
         // that.
         !assigned.iter().all(|assigned| {
             let offset = state.offset(&assigned.topic_incarnation);
-            // A seed commits an offset that a checkpoint from before the seed may also have.
+            // A checkpoint from before a seed may have the same offset that the seed commits, but it lacks the seeded keys.
             offset.is_some() && offset == assigned.committed.offset && !assigned.note().is_seed
         })
     }
@@ -166,8 +166,8 @@ impl<B: Broker> Worker<B> {
         inputs_of(&self.topics, &self.assignment.inputs, id).next().is_some()
     }
 
-    /// Starts to rebuild the states of a unit that are not at the group's committed offsets, or all of them if `starts_over` is set. The
-    /// partitions in `assigned` wait until all states of the unit are restored.
+    /// Starts to rebuild the states of a unit that are not at the group's committed offsets, or all states of the unit if `starts_over` is
+    /// set. The partitions in `assigned` wait until all states of the unit are restored.
     fn rebuild_unit(&mut self, unit: UnitId, assigned: Vec<AssignedPartition>, starts_over: bool) {
         let of_inputs = assigned.iter().filter(|assigned| self.topics[assigned.topic].forward.is_none());
         let ids: BTreeSet<_> = of_inputs.flat_map(|assigned| self.topics.states_of(assigned.input())).collect();
@@ -206,7 +206,8 @@ impl<B: Broker> Worker<B> {
         // Keys that had expired at the last commit are not needed. The topics of a space share their stream time.
         let time = |assigned: &AssignedPartition| {
             let note = assigned.note();
-            // This stream time was written when the input had a single rule, which may have been a different rule.
+            // The commit with this stream time was made while the input had a single rule. If the input has several rules now, that rule
+            // may have been another one.
             let of_input = note.stream_time.filter(|_| !self.topics[assigned.topic].has_rules());
             note.stream_times.get(&topic.config.space).copied().flatten().or(of_input)
         };
@@ -326,13 +327,13 @@ impl<B: Broker> Worker<B> {
             }
             if is_elsewhere || state.offset(&assigned.topic_incarnation).is_none() {
                 // No checkpoint has this offset, because the topic is new to the state, or because the log was truncated. So a checkpoint
-                // is taken before the first record. Even if this process is killed, the next owner can then read the input from this
-                // offset, and has an exact state.
+                // is written before the first record. Even if this process is killed, the next owner then finds the offset from which it
+                // must read the input to restore an exact state.
                 state.changed = true;
                 state.is_new = true;
                 if state.offsets.is_empty() && topic.changelog.is_some() {
-                    // This state is from before the whole changelog. The end offset 0 marks that, so that a checkpoint of this state is not
-                    // used after the changelog was trimmed.
+                    // This state does not contain any record of the changelog. The end offset 0 records this, so that a checkpoint of this
+                    // state is not used once the changelog has been trimmed.
                     state.changelog.end.get_or_insert(0);
                 }
             }
@@ -349,7 +350,8 @@ impl<B: Broker> Worker<B> {
         if group.offset.is_none() || is_elsewhere {
             let has_offset = |state: &PartitionState| state.offset(&assigned.topic_incarnation).is_some();
             let times = of_rules().map(|(id, resumption, state)| {
-                // A state that still has to warm up may not have reached the group's stream time. The committed stream time is then used.
+                // A state that still has to warm up may not have reached the group's stream time. In that case, the committed stream time
+                // is used.
                 let warms_up = resumption.warms_up() && !fault::defect("truncation_forgets_stream_time");
                 let of_state = Some(state).filter(|state| has_offset(state)).and_then(|state| state.dedup.stream_time());
                 let of_group = || note.stream_time_in(&self.topics.first_of(id.space).config.space);
@@ -362,8 +364,8 @@ impl<B: Broker> Worker<B> {
             let metadata = Note { first, id, ..self.topics.note_of_times(assigned.topic, times) }.to_string();
             group = Committed { offset: None, metadata };
         } else if assigned.committed.offset.is_some_and(|committed| committed < start) {
-            // The records between the committed offset and `start` have expired. A new commit removes the lag, and prevents the error from
-            // being reported again at every start.
+            // The records between the committed offset and `start` have expired. Committing `start` removes the lag. Otherwise, every
+            // restart would report the same records as deleted.
             group.offset = None;
         }
         // An announcement commits this metadata even if the offset does not change.

@@ -17,7 +17,7 @@ use std::time::Instant;
 pub(super) struct Resumption {
     pub(super) start: Offset,
     /// The end of the warm-up. If there is no warm-up, this is the offset of the state: `start`, or less if the records in between have
-    /// expired.
+    /// expired or do not belong to the state.
     pub(super) warm_until: Offset,
     /// True if the log ends below the offset that the group had reached, so that the partition resumes at the end of the log.
     pub(super) is_elsewhere: bool,
@@ -64,11 +64,11 @@ impl<B: Broker> Worker<B> {
         self.state_of(rule, assigned).and_then(|state| state.offset(&assigned.topic_incarnation))
     }
 
-    /// Returns true if a checkpoint belongs to an earlier topic with the same name. Only needed if the brokers report no topic ids, and if
-    /// there is no committed offset, because Kafka deletes a topic's committed offsets with the topic. If the new topic is longer than the
-    /// old one, only its records show the difference: below the checkpoint's offset, no record can be later than the checkpoint's stream
-    /// time, except one that was ahead of the clock. Such a record makes this function return true by mistake. The topic is then read from
-    /// its start, which loses nothing.
+    /// Returns true if a checkpoint belongs to an earlier topic with the same name. The check is needed only if the brokers report no topic
+    /// ids and the group has no committed offset: Kafka deletes a topic's committed offsets together with the topic. If the new topic is
+    /// longer than the old one, only its records show the difference. In the old topic, no record below the checkpoint's offset was later
+    /// than the checkpoint's stream time, except for records that were ahead of the clock. Because of such a record, this function may
+    /// return true by mistake. The topic is then read from its start, which loses nothing.
     fn is_of_another_log(&self, source: &B::Consumer, rule: TopicId, assigned: &AssignedPartition, stored: Offset) -> Result<bool, Error> {
         let stream_time = self.state_of(rule, assigned).and_then(|state| state.dedup.stream_time());
         // Brokers find offsets by Kafka's timestamps only, so this check is not possible with event times.
@@ -77,21 +77,21 @@ impl<B: Broker> Worker<B> {
         Ok(later.is_some_and(|later| later < stored))
     }
 
-    /// Returns false if the group did not use a rule's space when it committed the offset: the rule is new, or was removed and added again.
-    /// The records that the rule's state lacks belonged to other rules, so their keys must not count as seen.
+    /// Returns true if the group used a rule's key space when it committed the offset. If not, the rule is new, or was removed and added
+    /// again. The records that its state lacks then belonged to other rules, so their keys must not count as seen.
     fn was_used(&self, rule: TopicId, assigned: &AssignedPartition) -> bool {
         let (times, topic) = (assigned.note().stream_times, &self.topics[rule]);
         if !times.is_empty() {
             return times.contains_key(&topic.config.space) || fault::defect("new_rule_warms_up");
         }
-        // The input had a single rule at the commit. If that rule has a changelog, its state is now at the committed offset. So a rule
-        // whose state is elsewhere was not used if another rule's state is at that offset.
+        // At the time of the commit, the input had a single rule. If that rule has a changelog, its state is now at the committed offset.
+        // So if another rule's state is at that offset and this rule's state is not, this rule was not used.
         let is_current = |rule| self.stored(rule, assigned) == assigned.committed.offset;
         is_current(rule) || !topic.of_input.iter().any(|&other| is_current(other)) || fault::defect("new_rule_warms_up")
     }
 
     /// Returns the input offset that the group had reached according to a rule's changelog, if the changelog does not continue from the
-    /// rule's state. Returns `None` without exactly-once delivery.
+    /// rule's state. Returns `None` without exactly-once delivery, because changelog and offsets are then not committed together.
     fn reached(&self, rule: TopicId, assigned: &AssignedPartition) -> Option<Offset> {
         let is_atomic = self.shared.config.worker.delivery == Delivery::ExactlyOnce;
         let state = self.state_of(rule, assigned).filter(|_| is_atomic)?;
@@ -136,7 +136,8 @@ impl<B: Broker> Worker<B> {
                 _ => return each(&|rule| Ok(Resumption { warm_until: self.stored(rule, assigned).unwrap_or(low), ..Resumption::at(low) })),
             };
             return each(&|rule| match self.stored(rule, assigned) {
-                // The process was killed between the first checkpoints of the states. This state has none, but lacks no record either.
+                // The process was killed after it had written the first checkpoint of another state. This state has no checkpoint yet, but
+                // it lacks no record either.
                 None if resume == low => Ok(Resumption::at(resume)),
                 _ => self.warm_up(source, rule, assigned, resume),
             });
@@ -168,7 +169,7 @@ impl<B: Broker> Worker<B> {
         })
     }
 
-    /// Handles a log that ends before the position up to which the group has read it. If the brokers report no topic ids, assumes that the
+    /// Handles a log that ends before the offset up to which the group has read it. If the brokers report no topic ids, assumes that the
     /// topic was recreated.
     fn truncated(&self, source: &B::Consumer, rule: TopicId, assigned: &AssignedPartition, read: Offset) -> Result<Resumption, Error> {
         let (partition, end) = (&assigned.partition, assigned.high);
@@ -191,7 +192,7 @@ impl<B: Broker> Worker<B> {
         match self.stored(rule, assigned) {
             _ if self.topics[rule].forward.is_some() => Ok(Resumption::at(resume)),
             Some(stored) if stored >= resume => Ok(Resumption::at(resume)),
-            // The group has read nothing, so no state is missing.
+            // The group has read nothing, so the state lacks nothing.
             None if resume == 0 => Ok(Resumption::at(0)),
             Some(stored) if fault::defect("resumed_from_checkpoint") && stored >= low => Ok(Resumption::at(stored)),
             Some(stored) if stored >= low => Ok(Resumption { start: stored, warm_until: resume, is_elsewhere: false }),
@@ -226,8 +227,8 @@ impl<B: Broker> Worker<B> {
                 let window = window.length_ms().filter(|_| time.is_none());
                 let oldest = match assigned.note().first {
                     Some(first) => first.clamp(assigned.low, resume),
-                    // With `start = "latest"`, the group may never have read these records. They may not have been emitted, so they must
-                    // not count as seen.
+                    // With `start = "latest"`, the group may have skipped these records. It has never emitted a skipped record, so their
+                    // keys must not count as seen.
                     None if self.shared.config.kafka.start == Start::Latest && !self.topics[rule].is_internal => resume,
                     None => assigned.low,
                 };
