@@ -61,6 +61,13 @@ pub(super) struct Keys<'k> {
     schemas: &'k dyn Schemas,
 }
 
+/// The committed offset of a partition, if there is one, with its metadata and the present id of the topic.
+pub(super) struct CommittedOffset {
+    pub(super) offset: Option<Offset>,
+    note: Note,
+    topic_id: Option<String>,
+}
+
 impl<'k> Keys<'k> {
     pub(super) fn new(config: &'k Config, topic: &'k Topic, schemas: &'k dyn Schemas) -> Self {
         let earlier = config.earlier_rules(topic).collect();
@@ -115,10 +122,19 @@ impl<'a> Client<'a> {
         }
     }
 
-    pub(super) fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<(Option<Offset>, Note)>, Error> {
+    /// Returns the committed offsets, in the order of `partitions`. An offset of a topic that was deleted since then counts as missing.
+    pub(super) fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<CommittedOffset>, Error> {
+        let names: Vec<_> = partitions.iter().map(|partition| partition.topic.as_str()).collect();
+        let ids = self.view.topic_ids(&names)?;
         let committed =
             self.retry_until_answered(|| self.view.committed(partitions).map(Some), "the group's offsets are part of an open transaction")?;
-        Ok(committed.into_iter().map(|Committed { offset, metadata }| (offset, Note::read(&metadata))).collect())
+        let of = |(partition, Committed { offset, metadata }): (&TopicPartition, Committed)| {
+            let (note, id) = (Note::read(&metadata), ids.get(&partition.topic).cloned());
+            let is_of_former = note.id.is_some() && id.is_some() && note.id != id;
+            let (offset, note) = if is_of_former { (None, Note::default()) } else { (offset, note) };
+            CommittedOffset { offset, note, topic_id: id }
+        };
+        Ok(partitions.iter().zip(committed).map(of).collect())
     }
 
     /// Returns the inputs with their committed offsets, and the rules, of the state with this partition number in the key space of `topic`.
@@ -127,15 +143,10 @@ impl<'a> Client<'a> {
         let topics = config.space_of(topic).topics;
         let names: Vec<_> = topics.iter().map(|topic| config.repartitioned(topic).unwrap_or_else(|| topic.input.clone())).collect();
         let partitions = self.partitions(&names[0])?;
-        let ids = self.view.topic_ids(&names.iter().map(String::as_str).collect::<Vec<_>>())?;
         let places: Vec<_> = names.iter().map(|name| TopicPartition { topic: name.clone(), partition }).collect();
         let committed = self.committed(&places)?;
-        let inputs = topics.iter().zip(places).zip(committed).map(|((&topic, read), (committed, note))| {
-            let id = ids.get(&read.topic).map(String::as_str);
-            // If the topic was recreated, the offset belongs to the previous topic.
-            let is_of_this = note.id.is_none() || id.is_none() || note.id.as_deref() == id;
-            let (committed, note) = if is_of_this { (committed, note) } else { (None, Note::default()) };
-            InputView { topic, log: log_name(&read.topic, id), read, committed, note }
+        let inputs = topics.iter().zip(places).zip(committed).map(|((&topic, read), CommittedOffset { offset, note, topic_id })| {
+            InputView { topic, log: log_name(&read.topic, topic_id.as_deref()), read, committed: offset, note }
         });
         let rules = topics[0].rules(partitions);
         let origin = Settings::of(config, topics[0]).origin(config, topics[0], &rules);

@@ -35,7 +35,7 @@ pub fn record(
     let client = Client::connect(config, schemas, waiting)?;
     let place = TopicPartition { topic: input.to_owned(), partition };
     in_range(partition, client.partitions(input)?, input)?;
-    let committed = client.committed(std::slice::from_ref(&place))?.into_iter().next().and_then(|(committed, _)| committed);
+    let committed = client.committed(std::slice::from_ref(&place))?.into_iter().next().and_then(|committed| committed.offset);
     let mut rules = config.rules(input).map(|(_, topic)| topic);
     let mut topic = rules.next().ok_or_else(|| Error::Question(format!("{input:?} is not configured")))?;
     let mut found = client.record(topic, &place, offset)?;

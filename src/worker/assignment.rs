@@ -8,7 +8,7 @@ use super::partition::{Announced, PartitionState};
 use super::pending_restore::{AssignedPartition, PendingRestore};
 use super::rebuild_job::Rebuilt;
 use super::topics::Topics;
-use crate::broker::Note;
+use crate::broker::{Committed, Note};
 use crate::checkpoint::Claim;
 use crate::record::{Offset, TopicPartition, log_id};
 use crate::runtime;
@@ -154,10 +154,7 @@ impl Assignment {
         let ahead = self.inputs.values().filter(|input| input.is_ahead()).map(|input| self.reached(topics, input));
         let announces = |input: &Input| self.states_of(input).any(|(_, state)| state.announced != Announced::Complete);
         let is_noted = |input: &&Input| !input.is_ahead() && (input.has_unlogged() || input.group().offset.is_none() || announces(input));
-        let unmoved = self.inputs.values().filter(is_noted);
-        let unmoved = unmoved.map(|input| {
-            (input.partition.clone(), input.group().offset.unwrap_or_else(|| input.beginning()), input.group().metadata.clone())
-        });
+        let unmoved = self.inputs.values().filter(is_noted).map(Self::unmoved);
         let begun_at = |offset| Note { first: Some(offset), ..Note::default() }.to_string();
         // Partition 0 of a topic comes last, because its offset tells other members that all partitions are committed. The order matters
         // without transactions, where the requests of a commit take effect one after the other.
@@ -195,12 +192,16 @@ impl Assignment {
         }
     }
 
-    /// Returns the committed offsets of the partitions for which this worker has not announced itself in the changelog yet.
+    /// Returns the offsets at which the partitions stand for which this worker has not announced itself in the changelog yet.
     pub(super) fn unannounced(&self) -> Vec<(TopicPartition, Offset, String)> {
         let is_new = |input: &&Input| self.states_of(input).any(|(_, state)| matches!(state.announced, Announced::Nothing { .. }));
-        let committed =
-            |input: &Input| input.group().offset.map(|offset| (input.partition.clone(), offset, input.group().metadata.clone()));
-        self.inputs.values().filter(is_new).filter_map(committed).collect()
+        self.inputs.values().filter(is_new).map(Self::unmoved).collect()
+    }
+
+    /// Returns the committed offset of an input, or, if it has none, its starting offset, with the metadata to commit.
+    fn unmoved(input: &Input) -> (TopicPartition, Offset, String) {
+        let Committed { offset, metadata } = input.group();
+        (input.partition.clone(), offset.unwrap_or_else(|| input.beginning()), metadata.clone())
     }
 
     pub(super) fn committed(&mut self, offsets: Vec<(TopicPartition, Offset, String)>) {

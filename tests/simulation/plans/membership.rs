@@ -38,14 +38,17 @@ fn output_is_exact_if_static_members_restart_one_by_one() {
 /// the frozen member did not have to prove its membership, it would claim a later epoch, and servers would skip the new owner's records.
 #[test]
 fn replaced_member_does_not_outrank_its_successor() {
-    let stop = Fault::StopAt { point: "assign.committed".to_owned(), count: 1, ms: 3_500 };
+    let stop = |point: &str| Fault::StopAt { point: point.to_owned(), count: 1, ms: 3_500 };
     // The other records arrive after the frozen member has woken up.
     let pause = Step { delay_ms: 3_200, ..step(120, Fault::StepClock { ms: 0 }) };
-    let steps = [step(60, Fault::Kill), at_once(60, stop), step(62, Fault::Join), pause];
-    let mut plan = plan(&[STATIC, COVERS_ALL, "delivery = \"at_least_once\"", "kind = \"exact\""], steps);
-    plan.server = Some(ServerFilter::Cuckoo);
-    check(&plan);
-    assert!(matches!(run(&plan, Some("membership_not_proved")), Outcome::Failed(_)), "the simulation does not notice the defect");
+    // After the offsets are lost, no partition has a committed offset that the member could commit again.
+    for (begin, point) in [(Fault::Kill, "assign.committed"), (Fault::LoseOffsets, "restore.offsets")] {
+        let steps = [step(60, begin), at_once(60, stop(point)), step(62, Fault::Join), pause.clone()];
+        let mut plan = plan(&[STATIC, COVERS_ALL, "delivery = \"at_least_once\"", "kind = \"exact\""], steps);
+        plan.server = Some(ServerFilter::Cuckoo);
+        check(&plan);
+        assert!(matches!(run(&plan, Some("membership_not_proved")), Outcome::Failed(_)), "the simulation does not notice the defect");
+    }
 }
 
 /// A worker's commit takes longer than `max.poll.interval.ms`. Its consumer leaves the group, and another member gets its partitions while
