@@ -17,8 +17,11 @@ pub trait Scheduler: Send + Sync {
     fn wall_clock(&self) -> Timestamp;
     /// Lets other threads run until this much virtual time has passed.
     fn sleep(&self, time: Duration);
-    /// Lets other threads run until `ready` returns true or the deadline has passed. Returns the last answer of `ready`.
-    fn wait(&self, deadline: Option<Instant>, ready: &mut dyn FnMut() -> bool) -> bool;
+    /// Lets other threads run until `ready` returns true or the deadline has passed. Returns the last answer of `ready`. Calls `ready` again
+    /// after each notification of `signal`, or, if there is no signal, after each client call of the process.
+    fn wait(&self, deadline: Option<Instant>, signal: Option<usize>, ready: &mut dyn FnMut() -> bool) -> bool;
+    fn new_signal(&self) -> usize;
+    fn notify(&self, signal: usize);
     /// Registers a thread that the calling thread is about to start. The new thread belongs to the same simulated process.
     fn register(&self, name: &str) -> Box<dyn Registered>;
     /// Runs the action that the simulation plans for a fault point, if any. Returns true if the step at the point must fail.
@@ -73,7 +76,7 @@ mod none {
             match *self {}
         }
 
-        pub(super) fn wait(&self, _: Option<Instant>, _: &mut dyn FnMut() -> bool) -> bool {
+        pub(super) fn wait(&self, _: Option<Instant>, _: Option<usize>, _: &mut dyn FnMut() -> bool) -> bool {
             match *self {}
         }
     }
@@ -121,16 +124,52 @@ pub fn sleep(time: Duration) {
 pub fn receive<T>(receiver: &Receiver<T>) -> Result<T, RecvError> {
     let Some(scheduler) = scheduler() else { return receiver.recv() };
     let mut message = Err(TryRecvError::Empty);
-    scheduler.wait(None, &mut || {
+    scheduler.wait(None, None, &mut || {
         message = receiver.try_recv();
         !matches!(message, Err(TryRecvError::Empty))
     });
     message.map_err(|_| RecvError)
 }
 
+/// A condition variable whose notifications a simulation sees.
+#[derive(Debug)]
+pub struct Changed {
+    condvar: Condvar,
+    /// The scheduler's number of this variable. `None` outside a simulation.
+    #[cfg(feature = "faults")]
+    signal: Option<usize>,
+}
+
+impl Default for Changed {
+    fn default() -> Self {
+        Self {
+            condvar: Condvar::new(),
+            #[cfg(feature = "faults")]
+            signal: scheduler().map(|scheduler| scheduler.new_signal()),
+        }
+    }
+}
+
+impl Changed {
+    pub fn notify_all(&self) {
+        self.condvar.notify_all();
+        #[cfg(feature = "faults")]
+        if let (Some(scheduler), Some(signal)) = (scheduler(), self.signal) {
+            scheduler.notify(signal);
+        }
+    }
+
+    const fn signal(&self) -> Option<usize> {
+        #[cfg(feature = "faults")]
+        return self.signal;
+        #[cfg(not(feature = "faults"))]
+        None
+    }
+}
+
 /// Calls `look` until it returns `Ok`, and returns the value. Between two calls, waits until `changed` is notified, or until the time in
-/// `Err`, if there is one. In a simulation, the scheduler waits instead and ignores `changed`.
-pub fn wait<S, T>(state: &Mutex<S>, changed: &Condvar, mut look: impl FnMut(&mut S) -> Result<T, Option<Instant>>) -> T {
+/// `Err`, if there is one.
+pub fn wait<S, T>(state: &Mutex<S>, changed: &Changed, mut look: impl FnMut(&mut S) -> Result<T, Option<Instant>>) -> T {
     let locked = || state.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(scheduler) = scheduler() {
         loop {
@@ -139,7 +178,7 @@ pub fn wait<S, T>(state: &Mutex<S>, changed: &Condvar, mut look: impl FnMut(&mut
                 Err(due) => due,
             };
             let mut answer = None;
-            scheduler.wait(due, &mut || {
+            scheduler.wait(due, changed.signal(), &mut || {
                 answer = look(&mut locked()).ok();
                 answer.is_some()
             });
@@ -152,10 +191,10 @@ pub fn wait<S, T>(state: &Mutex<S>, changed: &Condvar, mut look: impl FnMut(&mut
         loop {
             state = match look(&mut state) {
                 Ok(answer) => return answer,
-                Err(None) => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Err(None) => changed.condvar.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Err(Some(due)) => {
                     let wait = due.saturating_duration_since(Instant::now());
-                    changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0
+                    changed.condvar.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0
                 }
             };
         }
@@ -169,7 +208,7 @@ pub fn yield_until(mut is_free: impl FnMut() -> bool) {
     if let Some(scheduler) = scheduler()
         && !is_free()
     {
-        scheduler.wait(None, &mut is_free);
+        scheduler.wait(None, None, &mut is_free);
     }
 }
 

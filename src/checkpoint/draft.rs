@@ -10,11 +10,23 @@ use crate::fault;
 use rocksdb::{BlockBasedOptions, DB, DBCompressionType, Error, IngestExternalFileOptions, Options, SstFileWriter, WriteBatch};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+/// The options of files. A writer needs no block cache.
+static OPTIONS: LazyLock<Options> = LazyLock::new(|| {
+    let mut options = Options::default();
+    let mut tables = tables();
+    tables.disable_cache();
+    options.set_block_based_table_factory(&tables);
+    options.set_compression_type(DBCompressionType::Lz4);
+    options.set_bytes_per_sync(1 << 20);
+    options
+});
 
 /// The entries of one checkpoint before they are written. Keys must be added in order.
-pub(super) enum Draft<'o> {
+pub(super) enum Draft {
     Batch(WriteBatch),
-    Files(Files<'o>),
+    Files(Files),
     /// For an in-memory database.
     #[cfg(feature = "faults")]
     Memory(Vec<Change>),
@@ -22,23 +34,22 @@ pub(super) enum Draft<'o> {
 
 /// The files of a checkpoint. Each file has keys of only one kind (their first byte), so that its key range contains no other kind. Files
 /// that RocksDB has not ingested are deleted when this value is dropped.
-pub(super) struct Files<'o> {
+pub(super) struct Files {
     dir: PathBuf,
-    options: &'o Options,
     finished: Vec<PathBuf>,
     /// The file that is being written, and the kind of its keys.
-    open: Option<(u8, SstFileWriter<'o>)>,
+    open: Option<(u8, SstFileWriter<'static>)>,
     bytes: u64,
 }
 
-impl<'o> Draft<'o> {
+impl Draft {
     pub(super) fn in_memory() -> Self {
         Self::Batch(WriteBatch::default())
     }
 
     /// Creates a draft in files. `dir` is an empty directory, which is deleted with the draft.
-    pub(super) fn in_files(dir: PathBuf, options: &'o Options) -> Self {
-        Self::Files(Files { dir, options, finished: Vec::new(), open: None, bytes: 0 })
+    pub(super) fn in_files(dir: PathBuf) -> Self {
+        Self::Files(Files { dir, finished: Vec::new(), open: None, bytes: 0 })
     }
 
     pub(super) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
@@ -99,13 +110,13 @@ impl<'o> Draft<'o> {
     }
 }
 
-impl<'o> Files<'o> {
+impl Files {
     /// Returns the open file if it is for keys of the same kind as `key`. Otherwise, finishes the open file and opens the next one.
-    fn of_kind_of(&mut self, key: &[u8]) -> Result<&mut SstFileWriter<'o>, Error> {
+    fn of_kind_of(&mut self, key: &[u8]) -> Result<&mut SstFileWriter<'static>, Error> {
         let kind = key.first().copied().unwrap_or_default();
         if self.open.as_ref().is_none_or(|(open, _)| *open != kind) {
             self.finish()?;
-            let writer = SstFileWriter::create(self.options);
+            let writer = SstFileWriter::create(&OPTIONS);
             writer.open(self.dir.join(format!("{}.sst", self.finished.len())))?;
             self.open = Some((kind, writer));
         }
@@ -123,7 +134,7 @@ impl<'o> Files<'o> {
     }
 }
 
-impl Drop for Files<'_> {
+impl Drop for Files {
     fn drop(&mut self) {
         self.open = None;
         if let Err(error) = fs::remove_dir_all(&self.dir) {
@@ -146,12 +157,4 @@ pub(super) fn tables() -> BlockBasedOptions {
     // Most looked-up fingerprints are in at most one generation. The Bloom filter avoids reading the other generations.
     tables.set_bloom_filter(10.0, false);
     tables
-}
-
-pub(super) fn options() -> Options {
-    let mut options = Options::default();
-    options.set_block_based_table_factory(&tables());
-    options.set_compression_type(DBCompressionType::Lz4);
-    options.set_bytes_per_sync(1 << 20);
-    options
 }

@@ -414,11 +414,11 @@ impl runtime::Scheduler for Simulation {
         drop(self.block(world, Some(deadline), None));
     }
 
-    fn wait(&self, deadline: Option<Instant>, ready: &mut dyn FnMut() -> bool) -> bool {
+    fn wait(&self, deadline: Option<Instant>, signal: Option<Signal>, ready: &mut dyn FnMut() -> bool) -> bool {
         let deadline = deadline.map(|deadline| self.micros_at(deadline));
         let Some(mut world) = self.enter() else { return false };
         let me = current();
-        let signal = world.processes[world.threads[me].process].signal;
+        let signal = signal.unwrap_or(world.processes[world.threads[me].process].signal);
         loop {
             drop(world);
             let is_ready = ready();
@@ -432,6 +432,14 @@ impl runtime::Scheduler for Simulation {
             world = self.hand_over(world, me);
             self.publish(&world);
         }
+    }
+
+    fn new_signal(&self) -> Signal {
+        self.lock().new_signal()
+    }
+
+    fn notify(&self, signal: Signal) {
+        self.lock().notify(signal);
     }
 
     fn register(&self, name: &str) -> Box<dyn runtime::Registered> {

@@ -13,11 +13,11 @@ use crate::config::Config;
 use crate::fault;
 use crate::filter::ExactError;
 use crate::record::{Offset, TopicPartition, log_topic};
-use crate::runtime::{self, Done};
+use crate::runtime::{self, Changed, Done};
 use crate::stats::{Stats, add};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,7 @@ struct Queue {
 #[derive(Default)]
 struct Tasks {
     queue: Mutex<Queue>,
-    changed: Condvar,
+    changed: Changed,
 }
 
 impl Tasks {
@@ -69,7 +69,7 @@ impl Tasks {
             queue.tasks.insert((due, number), task);
         }
         drop(queue);
-        self.changed.notify_one();
+        self.changed.notify_all();
     }
 
     /// Waits for the first due task. Returns `None` after the queue is closed.

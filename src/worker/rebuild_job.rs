@@ -12,12 +12,12 @@ use crate::config::Config;
 use crate::dedup::Rules;
 use crate::filter::Slice;
 use crate::record::{Offset, TopicPartition};
-use crate::runtime;
+use crate::runtime::{self, Changed};
 use crate::stats::Stats;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The shortest and the longest pause of a job that waits for a transaction to end or for the brokers to answer.
@@ -65,7 +65,7 @@ pub(super) struct Job {
 #[derive(Debug, Default)]
 pub(super) struct Cancellation {
     stage: Mutex<Stage>,
-    changed: Condvar,
+    changed: Changed,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -87,7 +87,7 @@ impl Database {
     }
 
     /// Writes a draft atomically. Returns the number of bytes written.
-    pub(super) fn write(&self, draft: Draft<'_>) -> Result<u64, DatabaseError> {
+    pub(super) fn write(&self, draft: Draft) -> Result<u64, DatabaseError> {
         match (self, draft) {
             (Self::RocksDb(db), draft) => Ok(draft.write(db)?),
             #[cfg(feature = "faults")]

@@ -7,7 +7,7 @@ use crate::checkpoint::codec::{
     all_fingerprints, all_pages, append_checksum, fingerprint_key, fingerprints_of, metadata_key, page_key, pages_of,
 };
 use crate::checkpoint::database::Database;
-use crate::checkpoint::draft::{self, Draft};
+use crate::checkpoint::draft::Draft;
 use crate::checkpoint::{CheckpointMetadata, Error, PartitionId};
 use crate::dedup::{Dedup, DedupMetadata};
 use crate::fault;
@@ -50,9 +50,8 @@ impl Store {
         let pages = state.filter().map(Filter::dirty_pages).unwrap_or_default();
         let changes = state.exact().map_or(0, Exact::unsaved);
 
-        let options = draft::options();
-        let mut draft = self.draft((pages.len() * PAGE_BYTES) as u64 + changes * CHANGE_BYTES, &options)?;
-        let put = |draft: &mut Draft<'_>| {
+        let mut draft = self.draft((pages.len() * PAGE_BYTES) as u64 + changes * CHANGE_BYTES)?;
+        let put = |draft: &mut Draft| {
             draft.put(&key, &value)?;
             gone_pages.iter().try_for_each(|range| draft.delete_range(range))?;
             state.filter().map_or(Ok(()), |filter| put_pages(draft, id, filter, &pages))?;
@@ -104,7 +103,7 @@ impl Store {
     }
 
     /// Creates a draft for a checkpoint of about this size in bytes.
-    fn draft<'a>(&self, bytes: u64, options: &'a rocksdb::Options) -> Result<Draft<'a>, Error> {
+    fn draft(&self, bytes: u64) -> Result<Draft, Error> {
         #[cfg(feature = "faults")]
         if self.memory.is_some() {
             return Ok(Draft::Memory(Vec::new()));
@@ -114,7 +113,7 @@ impl Store {
         }
         let dir = self.drafts().join(self.drafts.fetch_add(1, Ordering::Relaxed).to_string());
         fs::create_dir_all(&dir).map_err(|error| Error::Io { dir: dir.clone(), error })?;
-        Ok(Draft::in_files(dir, options))
+        Ok(Draft::in_files(dir))
     }
 }
 
@@ -136,7 +135,7 @@ fn expired(id: &PartitionId, stored: &DedupMetadata, now: &DedupMetadata) -> (Ra
     (gone.map(|part| pages_of(id, part)).collect(), expired.map(|(generation, _)| fingerprints_of(id, generation)).collect())
 }
 
-fn put_pages(draft: &mut Draft<'_>, id: &PartitionId, filter: &dyn Filter, pages: &[PageId]) -> Result<(), rocksdb::Error> {
+fn put_pages(draft: &mut Draft, id: &PartitionId, filter: &dyn Filter, pages: &[PageId]) -> Result<(), rocksdb::Error> {
     let mut value = Vec::new();
     for &page in pages {
         let key = page_key(id, page);
@@ -148,7 +147,7 @@ fn put_pages(draft: &mut Draft<'_>, id: &PartitionId, filter: &dyn Filter, pages
     Ok(())
 }
 
-fn put_fingerprints(draft: &mut Draft<'_>, id: &PartitionId, exact: &Exact) -> Result<(), rocksdb::Error> {
+fn put_fingerprints(draft: &mut Draft, id: &PartitionId, exact: &Exact) -> Result<(), rocksdb::Error> {
     for (generation, changes) in exact.changes_by_generation() {
         let mut changes: Vec<_> = changes.collect();
         changes.sort_unstable_by_key(|&(fingerprint, _)| fingerprint.0);

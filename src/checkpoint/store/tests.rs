@@ -153,10 +153,9 @@ fn an_interrupted_checkpoint_leaves_the_previous_one() {
     kept.save(rules, 7);
     let before = contents(&kept.store);
     // The leftovers of a killed process: complete files, and a truncated one.
-    let options = draft::options();
     let dir = kept.store.drafts().join("left");
     fs::create_dir_all(&dir).unwrap();
-    let mut draft = Draft::in_files(dir.clone(), &options);
+    let mut draft = Draft::in_files(dir.clone());
     draft.put(&metadata_key(&id()), b"another").unwrap();
     draft.delete_range(&all_pages(&id())).unwrap();
     draft.finish().unwrap();
