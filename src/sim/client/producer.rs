@@ -50,6 +50,8 @@ pub(super) struct Queue {
     pub(super) in_flight: Vec<Message>,
     /// The sequence number of the batch in flight, or of the next batch if none is in flight.
     pub(super) sequence: i32,
+    /// The number of batches so far. A late answer to a batch that was purged must not count for the batch after it.
+    pub(super) batches: u64,
     /// The time at which the first record was added to the empty queue. If only a part of the queue is sent, the time stays the same.
     pub(super) since: Micros,
 }

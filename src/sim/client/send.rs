@@ -57,18 +57,20 @@ impl World {
                 }
                 queue.in_flight.extend(queue.pending.pop_front());
             }
+            queue.batches += 1;
             let producer = Producer { pid, epoch, sequence: queue.sequence, is_transactional };
-            batches.push((to.clone(), producer));
+            batches.push((to.clone(), producer, queue.batches));
         }
-        for (to, producer) in batches {
-            self.send_batch(client, to, producer);
+        for (to, producer, batch) in batches {
+            self.send_batch(client, to, producer, batch);
         }
     }
 
     /// Sends the batch in flight of a partition, for the first time or as a retry.
-    fn send_batch(&mut self, client: ClientId, to: TopicPartition, as_producer: Producer) {
+    fn send_batch(&mut self, client: ClientId, to: TopicPartition, as_producer: Producer, batch: u64) {
         let node = self.cluster.leader(&to);
-        let Some(queue) = self.producer(client).and_then(|producer| producer.queues.get(&to)) else { return };
+        let queue = self.producer(client).and_then(|producer| producer.queues.get(&to));
+        let Some(queue) = queue.filter(|queue| queue.batches == batch && !queue.in_flight.is_empty()) else { return };
         let records = queue.in_flight.iter().map(|message| message.record.clone()).collect();
         let target = to.clone();
         let serve = move |world: &mut Self| {
@@ -79,17 +81,16 @@ impl World {
             // here than in production.
             world.append(&target, as_producer.is_transactional.then_some(as_producer), records)
         };
-        self.request(client, (Api::Produce, node), serve, move |world, answer| world.take_appended(client, to, as_producer, answer));
+        self.request(client, (Api::Produce, node), serve, move |world, answer| {
+            world.take_appended(client, to, (as_producer, batch), answer);
+        });
     }
 
-    fn take_appended(&mut self, client: ClientId, to: TopicPartition, as_producer: Producer, answer: Result<Offset, Code>) {
+    fn take_appended(&mut self, client: ClientId, to: TopicPartition, (as_producer, batch): (Producer, u64), answer: Result<Offset, Code>) {
         let (now, backoff) = (self.now, millis(self.random.between(50, 200)));
         let Some(producer) = self.producer(client) else { return };
         let Some(queue) = producer.queues.get_mut(&to) else { return };
-        if queue.in_flight.is_empty()
-            || producer.pid != Some((as_producer.pid, as_producer.epoch))
-            || queue.sequence != as_producer.sequence
-        {
+        if queue.in_flight.is_empty() || producer.pid != Some((as_producer.pid, as_producer.epoch)) || queue.batches != batch {
             // The batch was purged or answered in the meantime.
             return;
         }
@@ -104,7 +105,7 @@ impl World {
                 }
             }
             Err(code) if code.is_retriable() && queue.in_flight.iter().all(|message| message.deadline > now) => {
-                self.inside_after(backoff, client, move |world| world.send_batch(client, to, as_producer));
+                self.inside_after(backoff, client, move |world| world.send_batch(client, to, as_producer, batch));
                 return;
             }
             Err(code) => fail_batch(producer, &to, &code),

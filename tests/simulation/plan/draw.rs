@@ -83,9 +83,14 @@ impl Plan {
         if plan.steps.iter().any(|step| matches!(step.fault, Fault::LoseOffsets | Fault::ResetOffset { .. })) {
             // Drops changes that need the metadata of the group's offsets. The metadata shows which entries have read the records and, with
             // `start = "latest"`, where the group began.
-            let is_latest = plan.options.has("start = \"latest\"");
-            let needs_it = |fault: &Fault| *fault == Fault::Change(Change::Rules) || is_latest && *fault == Fault::Change(Change::Emit);
-            plan.steps.retain(|step| !needs_it(&step.fault));
+            let (is_latest, has_entries) = (plan.options.has("start = \"latest\""), plan.options.has(RULES));
+            let needs_it = |change: Change| match change {
+                Change::Rules => true,
+                Change::When => has_entries,
+                Change::Emit => is_latest,
+                _ => false,
+            };
+            plan.steps.retain(|step| !matches!(step.fault, Fault::Change(change) if needs_it(change)));
         }
         if plan.has(&Fault::Change(Change::When)) {
             // After a change of `emit`, the worker evaluates all records again, and would apply the present condition to those that an

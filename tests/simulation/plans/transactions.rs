@@ -70,3 +70,9 @@ fn output_is_exact_if_coordinators_move_and_forget_transactional_ids() {
     ];
     check(&plan(&[COVERS_ALL], steps));
 }
+
+/// A producer sends a batch, purges it, and sends other records. The answer to the purged batch must not count for them.
+#[test]
+fn late_answer_to_a_purged_batch_acknowledges_no_other_record() {
+    check(&Plan::parse(include_str!("../seeds/late_answer_after_purge.txt")).expect("a plan"));
+}
