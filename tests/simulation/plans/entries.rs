@@ -53,7 +53,7 @@ fn output_is_exact_if_entries_of_an_input_warm_up_from_different_offsets() {
         check(&plan(&options, steps()));
     }
     let options = [STATIC, WITHOUT_CHANGELOG, NO_COLD_START, RULES, "kind = \"cuckoo\"", "retract"];
-    let plan = Plan { commit_ms: 20, checkpoint_ms: 300, ..plan(&options, steps()) };
+    let plan = Plan { seed: 8, commit_ms: 20, checkpoint_ms: 300, ..plan(&options, steps()) };
     check(&plan);
     assert!(matches!(run(&plan, Some("warm_up_applied_again")), Outcome::Failed(_)), "the simulation does not notice the defect");
 }
