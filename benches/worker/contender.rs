@@ -4,7 +4,7 @@ use crate::broker::Topic;
 use crate::process::Process;
 use crate::records::{Ids, Stream};
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -34,6 +34,8 @@ pub enum Contender {
         allocator: Allocator,
         every: usize,
         commit: Duration,
+        /// See [`Unseen::callgrind`].
+        callgrind: Option<PathBuf>,
     },
     Unseen(Unseen),
     KafkaStreams {
@@ -168,25 +170,17 @@ impl Contender {
     fn command(&self, job: &Job) -> Command {
         match self {
             Self::Consume { allocator } => raw(*allocator, job),
-            Self::PassOn { allocator, every, commit } => {
+            Self::PassOn { allocator, every, commit, callgrind } => {
                 let mut command = raw(*allocator, job);
                 command.args(["--output", &job.output(), "--every", &every.to_string(), "--commit-ms", &commit.as_millis().to_string()]);
-                command
+                under(callgrind.as_deref(), command)
             }
             Self::Unseen(unseen) => {
                 let file = job.dir.join("unseen.toml");
                 std::fs::write(&file, unseen.configuration(job)).expect("a configuration");
-                let mut command = match &unseen.callgrind {
-                    None => Command::new(&unseen.binary),
-                    Some(counts) => {
-                        let mut command = Command::new("valgrind");
-                        command.args(["--tool=callgrind", "--separate-threads=yes", &format!("--callgrind-out-file={}", counts.display())]);
-                        command.arg(&unseen.binary);
-                        command
-                    }
-                };
+                let mut command = Command::new(&unseen.binary);
                 command.args(["run", "-c"]).arg(file);
-                command
+                under(unseen.callgrind.as_deref(), command)
             }
             Self::KafkaStreams { commit } => peer("kafka-streams", job, *commit),
             Self::Flink { commit } => peer("flink", job, *commit),
@@ -208,6 +202,15 @@ impl Contender {
             _ => ids..=ids,
         }
     }
+}
+
+/// Wraps a command in callgrind, if its counts are wanted.
+fn under(callgrind: Option<&Path>, command: Command) -> Command {
+    let Some(counts) = callgrind else { return command };
+    let mut wrapped = Command::new("valgrind");
+    wrapped.args(["--tool=callgrind", "--separate-threads=yes", &format!("--callgrind-out-file={}", counts.display())]);
+    wrapped.arg(command.get_program()).args(command.get_args());
+    wrapped
 }
 
 fn raw(allocator: Allocator, job: &Job) -> Command {

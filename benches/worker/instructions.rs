@@ -3,7 +3,7 @@
 
 use crate::Options;
 use crate::broker::{Broker, Topic};
-use crate::contender::{Contender, Unseen};
+use crate::contender::{Allocator, Contender, Unseen};
 use crate::records::{Form, Stream};
 use crate::report::publish;
 use crate::run::Run;
@@ -63,7 +63,7 @@ pub fn measure(options: &Options) {
     let unseen = Unseen::new(options.binary.clone(), COMMIT);
     let (rows, usual) = counted(&broker, &topic, unseen.clone());
     let mut table = Table::new(&["", "instructions per record"]);
-    for &(name, count) in &rows {
+    for &(name, count) in rows.iter().chain(&[("the ceiling: all threads of raw librdkafka calls", ceiling(&broker, &topic))]) {
         table.row(vec![name.to_owned(), thousands(a_record(count))]);
         raw.insert(name.to_owned(), a_record(count).into());
     }
@@ -84,16 +84,32 @@ pub fn measure(options: &Options) {
 /// Runs a worker under callgrind. Returns the instructions of each part, and the total of the worker's thread.
 fn counted(broker: &Broker, topic: &Topic, unseen: Unseen) -> (Vec<(&'static str, u64)>, u64) {
     let dir = TempDir::new().expect("a directory");
-    let contender = Contender::Unseen(Unseen { callgrind: Some(dir.path().join("counts")), ..unseen });
-    let mut run = Run::start(broker, topic, &contender);
-    run.watch();
-    run.count();
-    let threads = threads(dir.path());
+    let threads = by_thread(broker, topic, &dir, |counts| Contender::Unseen(Unseen { callgrind: Some(counts), ..unseen }));
     let (worker, counts) = threads.first().expect("callgrind writes its counts");
-    let all: u64 = threads.iter().map(|(total, _)| total).sum();
+    let all = total(&threads);
     let mut rows = parts(*worker, &inclusive(counts));
     rows.extend([("the worker's thread, total", *worker), ("all threads, including librdkafka's", all)]);
     (rows, *worker)
+}
+
+/// Counts the instructions of a process that only makes librdkafka's calls, and forwards every second record.
+fn ceiling(broker: &Broker, topic: &Topic) -> u64 {
+    let dir = TempDir::new().expect("a directory");
+    let pass_on = |counts| Contender::PassOn { allocator: Allocator::Jemalloc, every: 2, commit: COMMIT, callgrind: Some(counts) };
+    total(&by_thread(broker, topic, &dir, pass_on))
+}
+
+/// Runs a contender under callgrind. Returns the instructions of its threads, and the files in `dir` that contain them, largest first.
+fn by_thread(broker: &Broker, topic: &Topic, dir: &TempDir, contender: impl FnOnce(PathBuf) -> Contender) -> Vec<(u64, PathBuf)> {
+    let contender = contender(dir.path().join("counts"));
+    let mut run = Run::start(broker, topic, &contender);
+    run.watch();
+    run.count();
+    threads(dir.path())
+}
+
+fn total(threads: &[(u64, PathBuf)]) -> u64 {
+    threads.iter().map(|(total, _)| total).sum()
 }
 
 /// Splits the instructions of the worker's thread into parts that share no function. The last part is the rest. It includes functions that

@@ -41,7 +41,7 @@ pub fn rows(binary: &Path) -> Vec<Row> {
     let row = |name, contender, repeats, ceilings| Row { name, contender, repeats, ceilings, pictured: false };
     let pictured = |name, contender, ceilings| Row { pictured: true, ..row(name, contender, 50, ceilings) };
     let (jemalloc, glibc) = (Allocator::Jemalloc, Allocator::Glibc);
-    let pass_on = |allocator, every, commit| Contender::PassOn { allocator, every, commit };
+    let pass_on = |allocator, every, commit| Contender::PassOn { allocator, every, commit, callgrind: None };
     let usual = |commit| Unseen::new(binary.to_owned(), commit);
     let unseen = |commit, change: fn(&mut Unseen)| {
         let mut unseen = usual(commit);
