@@ -32,8 +32,6 @@ mod draft;
 #[cfg(feature = "worker")]
 pub mod inspect;
 #[cfg(feature = "worker")]
-pub mod merge;
-#[cfg(feature = "worker")]
 mod options;
 #[cfg(feature = "worker")]
 mod store;
@@ -199,8 +197,6 @@ pub enum Error {
     },
     #[error("another worker thread of this process now owns {0}, so its checkpoint was not overwritten")]
     Superseded(PartitionId),
-    #[error("{0}")]
-    Merge(String),
     /// Any other problem, such as a full disk.
     #[error("state directory {}: {message}", .dir.display())]
     Store {

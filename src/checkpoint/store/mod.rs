@@ -333,12 +333,12 @@ impl Store {
     /// Calls `take` for each fingerprint of a generation. The content of the key, if stored, is part of the fingerprint.
     ///
     /// # Errors
-    /// Returns an error if a fingerprint cannot be read, or `take` fails.
+    /// Returns an error if a fingerprint cannot be read.
     pub(super) fn each_fingerprint(
         &self,
         id: &PartitionId,
         generation: GenerationId,
-        take: &mut dyn FnMut(Fingerprint) -> Result<(), Error>,
+        take: &mut dyn FnMut(Fingerprint),
     ) -> Result<(), Error> {
         let open = self.opened();
         let Some(db) = &open.db else { return Ok(()) };
@@ -347,7 +347,7 @@ impl Store {
             let (key, value) = entry.map_err(|error| self.error(&error))?;
             let invalid = || self.corrupt(id, "a fingerprint has an invalid key or content");
             let entry = key.last_chunk::<16>().map(|entry| u128::from_be_bytes(*entry)).ok_or_else(invalid)?;
-            take(Fingerprint(entry | u128::from(decode::content(&value).ok_or_else(invalid)?) << 64))?;
+            take(Fingerprint(entry | u128::from(decode::content(&value).ok_or_else(invalid)?) << 64));
         }
         Ok(())
     }
