@@ -179,7 +179,7 @@ pub enum Error {
     #[error("state directory {}: expected format {expected}, got {got}; run the version of unseen that wrote it, or move the directory away, so that the worker rebuilds the state", .dir.display())]
     Format {
         dir: PathBuf,
-        /// The version that this build reads and writes. It can also read the previous version.
+        /// The version that this build reads and writes.
         expected: String,
         got: String,
     },
