@@ -77,7 +77,6 @@ fn json_has_the_documented_fields() {
             "reads",
             "mean_rate",
             "loads",
-            "curve",
             "remembers",
             "forgets",
             "can_retract",
@@ -89,7 +88,6 @@ fn json_has_the_documented_fields() {
         assert_eq!(fields(row), BTreeSet::from(known));
         let loads = row["loads"].as_array().expect("an array");
         assert_eq!(loads.iter().map(|point| point["load"].as_f64().expect("a number")).collect::<Vec<_>>(), [1.0, 1.5, 2.0, 4.0]);
-        assert_eq!(row["curve"].as_array().map(Vec::len), Some(81));
         assert_eq!(fields(&loads[0]), BTreeSet::from(["load", "rate", "memory_bytes"]));
         assert!(loads.iter().all(|point| point["rate"].as_f64().is_some_and(|rate| (0.0..=1.0).contains(&rate))), "{row}");
     }

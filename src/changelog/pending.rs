@@ -163,7 +163,7 @@ impl PendingChanges {
             // Records that inserted nothing may have advanced stream time after the last key. Only the last changelog record contains this
             // later time.
             let end_time = end_time.filter(|_| number == last);
-            let part = u32::try_from(number).ok();
+            let part = u32::try_from(number).unwrap_or(u32::MAX);
             let mut bytes = Vec::with_capacity(record::HEAD_BYTES + entries.len() * (record::FINGERPRINT_BYTES + 1));
             record::push_head(
                 &mut bytes,

@@ -4,7 +4,7 @@
 //! filter of any kind and size computes its positions from all bits, and because the changelog must not merge two keys into one.
 //!
 //! ```text
-//! u8   version                                             3, or 2, which has no part
+//! u8   version                                             3
 //! u64  owner, u64 keys, u64 clock, u64 kind                see Origin
 //! i64  epoch                                               see ChangelogRecord::epoch
 //! u32  part                                                see ChangelogRecord::part
@@ -24,9 +24,8 @@ use crate::filter::Slice;
 use crate::key::Fingerprint;
 use crate::record::{Offset, Timestamp};
 
-/// The format version, and the older version that is still supported.
+/// The format version. A record with another version is an error.
 pub(super) const VERSION: u8 = 3;
-const VERSION_WITHOUT_PART: u8 = 2;
 /// Stands for `None` in an `i64` field. No slice and no stream time has this value.
 const NONE: i64 = i64::MIN;
 pub(super) const FINGERPRINT_BYTES: usize = 16;
@@ -82,9 +81,8 @@ pub struct ChangelogRecord<'a> {
     /// The epoch of the owner, which increases each time another worker takes the partition over. Records that the previous owner writes
     /// after that are void.
     pub epoch: i64,
-    /// The number of the record within its commit, from 0. If a commit is logged again, its parts have the same numbers. `None` for records
-    /// of format version 2.
-    pub part: Option<u32>,
+    /// The number of the record within its commit, from 0. If a commit is logged again, its parts have the same numbers.
+    pub part: u32,
     /// The slice into which the keys were inserted, as counted by [`Origin::clock`]. `None` before the first timestamp.
     pub slice: Option<Slice>,
     /// Stream time when the keys were inserted: after the last key, or after the first key if the commit contains only some of the slice's
@@ -102,18 +100,18 @@ pub struct ChangelogRecord<'a> {
 }
 
 impl<'a> ChangelogRecord<'a> {
-    /// Decodes a record of this format version or of the previous one.
+    /// Decodes a record of this format version.
     ///
     /// # Errors
     ///
     /// Returns [`DecodeError`] if the bytes have another format version, or are not a valid record.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader(bytes);
-        let [version @ (VERSION | VERSION_WITHOUT_PART)] = reader.take()? else { return Err(DecodeError("unknown format version")) };
+        let [VERSION] = reader.take()? else { return Err(DecodeError("unknown format version")) };
         let mut number = || Ok(u64::from_le_bytes(reader.take()?));
         let origin = Origin { owner: number()?, keys: number()?, clock: number()?, kind: number()? };
         let epoch = i64::from_le_bytes(reader.take()?);
-        let part = if version == VERSION { Some(u32::from_le_bytes(reader.take()?)) } else { None };
+        let part = u32::from_le_bytes(reader.take()?);
         let mut number = || Ok(Some(i64::from_le_bytes(reader.take()?)).filter(|&number| number != NONE));
         let (slice, time, end_time) = (number()?, number()?, number()?);
         let replay_info = Some(u64::from_le_bytes(reader.take()?)).filter(|&replay_info| replay_info != u64::MAX);
@@ -164,7 +162,7 @@ pub(super) fn push_head(out: &mut Vec<u8>, record: &ChangelogRecord<'_>) {
         out.extend_from_slice(&number.to_le_bytes());
     }
     out.extend_from_slice(&epoch.to_le_bytes());
-    out.extend_from_slice(&part.unwrap_or_default().to_le_bytes());
+    out.extend_from_slice(&part.to_le_bytes());
     for number in [slice.map(|slice| slice.0), *time, *end_time] {
         out.extend_from_slice(&number.unwrap_or(NONE).to_le_bytes());
     }
@@ -199,7 +197,7 @@ pub fn insertions(
     keys: &[Fingerprint],
 ) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEAD_BYTES + keys.len() * FINGERPRINT_BYTES);
-    let (epoch, part, end_time, spans, warms_up, runs) = (0, Some(0), time, Vec::new(), false, Vec::new());
+    let (epoch, part, end_time, spans, warms_up, runs) = (0, 0, time, Vec::new(), false, Vec::new());
     push_head(&mut bytes, &ChangelogRecord { origin, epoch, part, slice, time, end_time, replay_info, spans, warms_up, runs });
     push_run(&mut bytes, Mutation::Insert, keys.iter().copied());
     bytes

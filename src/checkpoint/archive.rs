@@ -69,12 +69,7 @@ mod tests {
             state.attach(Box::new(StoredFingerprints::new(Arc::clone(&store), id.clone(), saved.unwrap())));
         }
         let mut stored = Vec::new();
-        store
-            .each_fingerprint(&id, 0, &mut |fingerprint| {
-                stored.push(fingerprint);
-                Ok(())
-            })
-            .unwrap();
+        store.each_fingerprint(&id, 0, &mut |fingerprint| stored.push(fingerprint)).unwrap();
         assert_eq!(stored, [Fingerprint(1).with_content(Fingerprint(1))]);
     }
 

@@ -17,15 +17,13 @@ pub fn digest(store: &Store, id: &PartitionId, metadata: &CheckpointMetadata) ->
         exact.generations.iter_mut().for_each(|generation| generation.id = 0);
     }
     let mut hash = Xxh3::new();
-    let metadata = serde_json::to_vec(&state).map_err(|error| Error::Merge(format!("cannot serialize the metadata of {id}: {error}")))?;
+    let error = |error: serde_json::Error| Error::Store { dir: store.dir().to_owned(), message: format!("the metadata of {id}: {error}") };
+    let metadata = serde_json::to_vec(&state).map_err(error)?;
     hash.update(&metadata);
     store.each_page(id, &mut |bytes| hash.update(bytes))?;
     for (generation, slice) in generations {
         hash.update(&slice.0.to_le_bytes());
-        store.each_fingerprint(id, generation, &mut |fingerprint| {
-            hash.update(&fingerprint.0.to_le_bytes());
-            Ok(())
-        })?;
+        store.each_fingerprint(id, generation, &mut |fingerprint| hash.update(&fingerprint.0.to_le_bytes()))?;
     }
     Ok(hash.digest128())
 }

@@ -32,8 +32,6 @@ mod draft;
 #[cfg(feature = "worker")]
 pub mod inspect;
 #[cfg(feature = "worker")]
-pub mod merge;
-#[cfg(feature = "worker")]
 mod options;
 #[cfg(feature = "worker")]
 mod store;
@@ -181,7 +179,7 @@ pub enum Error {
     #[error("state directory {}: expected format {expected}, got {got}; run the version of unseen that wrote it, or move the directory away, so that the worker rebuilds the state", .dir.display())]
     Format {
         dir: PathBuf,
-        /// The version that this build reads and writes. It can also read the previous version.
+        /// The version that this build reads and writes.
         expected: String,
         got: String,
     },
@@ -199,8 +197,6 @@ pub enum Error {
     },
     #[error("another worker thread of this process now owns {0}, so its checkpoint was not overwritten")]
     Superseded(PartitionId),
-    #[error("{0}")]
-    Merge(String),
     /// Any other problem, such as a full disk.
     #[error("state directory {}: {message}", .dir.display())]
     Store {

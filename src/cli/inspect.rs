@@ -1,9 +1,9 @@
-//! `unseen inspect`: shows the contents of state directories, looks up a key, or merges directories.
+//! `unseen inspect`: shows the contents of state directories, or looks up a key.
 
 use super::table::{size, table};
 use super::topic;
+use crate::checkpoint::Settings;
 use crate::checkpoint::inspect::{Asked, Inspection, Question, StoredPartition, inspect};
-use crate::checkpoint::{Settings, merge};
 use crate::config::Config;
 use crate::dedup::Emit;
 use crate::key::Scratch;
@@ -15,8 +15,7 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   unseen inspect /var/lib/unseen
-  unseen inspect /var/lib/unseen -c unseen.toml --key 4711   # is this key a duplicate?
-  unseen inspect DIR1 DIR2 --merge NEW_DIR";
+  unseen inspect /var/lib/unseen -c unseen.toml --key 4711   # is this key a duplicate?";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -24,11 +23,6 @@ pub struct Args {
     /// State directories (`state.dir`). For a directory in use by a worker, the last checkpoint is shown
     #[arg(required = true, value_name = "DIR")]
     dirs: Vec<PathBuf>,
-    /// Merge the directories into a new directory, in which each partition has seen the keys from all directories
-    ///
-    /// All directories must come from the same configuration.
-    #[arg(long, value_name = "NEW_DIR")]
-    merge: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -51,16 +45,10 @@ pub struct Args {
 /// Prints the contents of the directories.
 ///
 /// # Errors
-/// Fails if a directory cannot be read, or the directories cannot be merged.
+/// Fails if a directory cannot be read.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let mut dirs = args.dirs.clone();
-    if let Some(target) = &args.merge {
-        let partitions = merge::merge(&args.dirs, target)?;
-        eprintln!("merged {partitions} partitions into {}", target.display());
-        dirs = vec![target.clone()];
-    }
     let key = if args.key.is_empty() { None } else { Some(key(args)?) };
-    let directories: Vec<_> = dirs.iter().map(|dir| inspect(dir, key.as_ref())).collect::<Result<_, _>>()?;
+    let directories: Vec<_> = args.dirs.iter().map(|dir| inspect(dir, key.as_ref())).collect::<Result<_, _>>()?;
     if let Some(Question { space, .. }) = &key {
         let found = directories.iter().flat_map(|directory| &directory.partitions).any(|partition| partition.space == *space);
         ensure!(found, "no directory has a partition of space {space:?}; use the directories and the configuration of the same group");

@@ -75,7 +75,7 @@ enum Command {
     Replay(replay::Args),
     /// Show the verdict on a record, and the reason for it
     Explain(explain::Args),
-    /// Show the contents of state directories, or merge the directories
+    /// Show the contents of state directories, or look up a key in them
     Inspect(inspect::Args),
     /// Redrive dead letters
     Dlq(dlq::Args),

@@ -39,9 +39,9 @@ JSON output (--json): one object. Sizes are in bytes and for the whole topic unl
   kinds[]   kind, memory_bytes, partition_bytes, steady_partition_bytes (after slices have
             adapted), pod_bytes (for one pod with all partitions), disk_bytes, bits_per_key, k,
             reads, mean_rate (over a window; null for kinds that are only for comparison),
-            loads[] and curve[] (load, rate, memory_bytes), remembers, forgets (share of
-            duplicates that are one window old and are emitted), can_retract, overfull, fits and
-            rate_within_memory (null without --memory), configuration";
+            loads[] (load, rate, memory_bytes), remembers, forgets (share of duplicates that are
+            one window old and are emitted), can_retract, overfull, fits and rate_within_memory
+            (null without --memory), configuration";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{JSON_HELP}"), group(ArgGroup::new("size").required(true).args(["keys", "rate", "sample"])))]

@@ -3,9 +3,7 @@
 //! This module owns the validation of a stored state. It must never accept a state that does not match its rules.
 
 use super::{Dedup, Rules, WatchedKeys};
-use crate::filter::{
-    Archive, Exact, ExactMetadata, Filter, FilterMetadata, GenerationId, MergeError, MetadataError, PageId, Part, Slice, Usage,
-};
+use crate::filter::{Archive, Exact, ExactMetadata, Filter, FilterMetadata, GenerationId, MetadataError, PageId, Part, Slice, Usage};
 use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -88,34 +86,6 @@ impl Dedup {
         let fresh = Self::new_watched(&rules);
         let watched = fresh.map(|fresh| metadata.watched.clone().filter(|stored| stored.lifetime() == fresh.lifetime()).unwrap_or(fresh));
         Ok(Self { rules, filter, exact, watched, stream_time: metadata.stream_time, corrected: 0, mutation: None })
-    }
-
-    /// Merges another state with the same rules: its filter, its watched keys, and its stream time. Also adds the generations of its exact
-    /// store, but not their fingerprints. The caller then inserts the fingerprints with [`Exact::insert_into`].
-    ///
-    /// # Errors
-    /// Returns [`MergeError`] if the states do not match. The filters may then already be merged.
-    pub fn union(&mut self, other: &Self) -> Result<(), MergeError> {
-        match (&mut self.filter, &other.filter) {
-            (Some(own), Some(other)) => own.union(&**other)?,
-            (None, None) => {}
-            _ => return Err(MergeError::Kind),
-        }
-        match (&mut self.exact, &other.exact) {
-            (Some(own), Some(other)) => own.union(&other.metadata())?,
-            (None, None) => {}
-            _ => return Err(MergeError::Kind),
-        }
-        if let (Some(own), Some(other)) = (&mut self.watched, &other.watched) {
-            own.union(other);
-        }
-        self.stream_time = self.stream_time.max(other.stream_time);
-        Ok(())
-    }
-
-    /// Returns the exact store, if there is one, so that a merge can insert fingerprints.
-    pub const fn exact_mut(&mut self) -> Option<&mut Exact> {
-        self.exact.as_mut()
     }
 
     /// Reads the bytes of a page into the filter.

@@ -106,8 +106,8 @@ pub(super) trait Row: Sizing + Sized {
 
     fn demanded(window: Window, demand: &Demand) -> Self;
 
-    /// Returns a sizing for a filter that is known only by its metadata. The filter can be restored and merged, but must not get new keys,
-    /// because its configured capacity and rate are unknown.
+    /// Returns a sizing for a filter that is known only by its metadata. The filter can be restored, but must not get new keys, because its
+    /// configured capacity and rate are unknown.
     fn stored(window: Window, metadata: &Self::Metadata) -> Self;
 
     fn restore(self, window: Window, metadata: &Self::Metadata) -> Result<Box<dyn Filter>, MetadataError>;
@@ -215,8 +215,8 @@ macro_rules! kinds {
         }
 
         impl FilterMetadata {
-            /// Returns a spec for a filter that is known only by its metadata. The filter can be restored and merged, but must not get new
-            /// keys, because its configured capacity and rate are unknown.
+            /// Returns a spec for a filter that is known only by its metadata. The filter can be restored, but must not get new keys,
+            /// because its configured capacity and rate are unknown.
             #[must_use]
             pub fn spec(&self, window: Window) -> Spec {
                 match self {

@@ -37,7 +37,6 @@ use crate::record::Timestamp;
 use kind::{Metadata, Row, kinds};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::any::Any;
 use std::fmt;
 
 /// A filter for one partition: remembers keys and forgets them over time.
@@ -63,7 +62,7 @@ use std::fmt;
 /// assert!(restored.contains(Fingerprint(42)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub trait Filter: Any + fmt::Debug + Send + Sync {
+pub trait Filter: fmt::Debug + Send + Sync {
     /// Prepares the next lookups of these keys, so that their cache misses overlap. Does not change the answers. Call this method with 16
     /// to 64 keys just before you look them up. The default implementation does nothing.
     fn prefetch(&mut self, _fingerprints: &[Fingerprint]) {}
@@ -119,16 +118,6 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     fn remove(&mut self, _fingerprint: Fingerprint) -> bool {
         false
     }
-
-    /// Merges another filter with the same kind, window, and layout into this filter. The merged filter has the later stream time of the
-    /// two, and remembers the keys of both that are still within the window at that time. The merged filter is fuller, so its
-    /// false-positive rate is higher.
-    ///
-    /// # Errors
-    /// Returns [`MergeError`] if the filters do not match, or if there is not enough memory. The state is then unchanged, with one
-    /// exception: after [`MergeError::Memory`], a cuckoo filter may have advanced to the other filter's slice, and may contain some of its
-    /// keys.
-    fn union(&mut self, other: &dyn Filter) -> Result<(), MergeError>;
 
     /// Advances stream time to `time`, and forgets keys that have left the window. Has no effect in a window by count, for a kind without
     /// slices, and if `time` is not in a later slice than the current one.
@@ -310,37 +299,6 @@ pub enum CapacityError {
     Unsaved,
 }
 
-/// Reason why two filters cannot be merged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum MergeError {
-    /// The filters are of different kinds, or only one of two states has a filter or an exact store.
-    #[error("the filters are of different kinds, or only one of the states has a filter or an exact store")]
-    Kind,
-    /// The windows of the filters differ.
-    #[error("the windows differ in kind, length, or number of slices")]
-    Window,
-    /// Layers, tables, or cells of the filters differ in size.
-    #[error(
-        "the filters differ in size; only filters with the same capacity or memory, rate, and slices can be merged, and aging filters only if their slices have not adapted to different numbers of keys"
-    )]
-    Size,
-    /// The windows count keys. Each filter has counted its own keys, so their slices do not match.
-    #[error("windows by count cannot be merged, because each counts its own keys")]
-    Counted,
-    /// One filter has keys, but has never seen a time, so the slice of its keys is unknown.
-    #[error(
-        "the filters cannot be merged, because one of them has keys but no stream time yet, so the age of its keys is unknown; merge after the worker has read a record with a timestamp"
-    )]
-    Untimed,
-    /// Both states store the last content of each key. If the contents of a key differ, it is unknown which one is newer.
-    #[error("states of `emit = \"on_change\"` cannot be merged, because it is unknown which content of a key is newer")]
-    Contents,
-    /// There is not enough memory for the merged filter.
-    #[error("this machine does not have enough memory for the merged filter; merge on a machine with more memory")]
-    Memory,
-}
-
 /// Id of a page within a filter. The order of ids is the order in which pages are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PageId {
@@ -376,5 +334,3 @@ pub enum MetadataError {
 
 #[cfg(test)]
 mod mean_tests;
-#[cfg(test)]
-mod union_tests;

@@ -56,17 +56,6 @@ impl PagedBuffer {
         self.pages[offset / PAGE_BYTES] = Page::Dirty;
     }
 
-    /// Sets every bit that is set in another buffer of the same length.
-    pub(super) fn add(&mut self, other: &Self) {
-        let pages = self.bytes.chunks_mut(PAGE_BYTES).zip(other.bytes.chunks(PAGE_BYTES));
-        for ((own, theirs), (page, known)) in pages.zip(self.pages.iter_mut().zip(&other.pages)) {
-            if *known != Page::Clear {
-                own.iter_mut().zip(theirs).for_each(|(own, theirs)| *own |= theirs);
-                *page = Page::Dirty;
-            }
-        }
-    }
-
     pub(super) fn dirty_pages(&self) -> impl Iterator<Item = usize> {
         self.pages.iter().enumerate().filter_map(|(number, &page)| (page == Page::Dirty).then_some(number))
     }

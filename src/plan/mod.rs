@@ -14,15 +14,12 @@ pub use sample::{Sample, SampleError, SampleOptions};
 
 use crate::filter::Kind;
 use kinds::{Make, UNCHAINED, kinds, whole};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// The loads for which tables have columns, as multiples of the planned number of keys.
 const LOADS: [f64; 4] = [1.0, 1.5, 2.0, 4.0];
-/// Number of steps of a curve, and load per step: loads from 0 to 4 in steps of a twentieth.
-const CURVE_STEPS: u32 = 80;
-const CURVE_STEP: f64 = 0.05;
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ask {
     /// Number of distinct keys of the whole topic in a window, at least 1.
     pub keys: u64,
@@ -38,7 +35,7 @@ pub struct Ask {
 }
 
 /// A comparison of the kinds of filters. Its JSON is for scripts, so field names are stable.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     pub ask: Ask,
     pub sample: Option<Sample>,
@@ -48,7 +45,7 @@ pub struct Comparison {
 }
 
 /// Costs and guarantees of one kind. Sizes are for the whole topic unless stated otherwise. Rates are rounded to four digits.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     pub kind: String,
     /// Memory when a window has the planned keys, in bytes, without caches.
@@ -85,10 +82,9 @@ pub struct Row {
     pub rate_within_memory: Option<f64>,
     /// The configuration line for the kind, or `None` if a topic cannot use the kind.
     pub configuration: Option<String>,
-    pub curve: Vec<Point>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Point {
     /// Number of keys in a window, relative to the planned number.
     pub load: f64,
@@ -181,8 +177,6 @@ fn row(name: &str, make: &Make, ask: &Ask) -> Row {
         fits,
         rate_within_memory,
         configuration: kind.configuration.clone(),
-        // Rounded to two digits, so that accumulated rounding errors are not visible.
-        curve: (0..=CURVE_STEPS).map(|step| point((f64::from(step) * CURVE_STEP * 100.0).round() / 100.0)).collect(),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::format::{Formats, Schemas};
 use crate::key::{EventTime, Field, Fingerprint, KeySpec, NoKey, Predicate, Reader, RecordSpec, Scratch};
 use crate::record::{Record, Timestamp};
 use crate::replay::{Error as ReplayError, Format, LineError, Lines, Recorded};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::io::BufRead;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub struct SampleOptions {
     pub window: Option<Window>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Sample {
     pub records: u64,
     pub distinct: u64,

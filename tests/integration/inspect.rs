@@ -1,8 +1,7 @@
-//! Promise: a state directory can be inspected while its worker runs, and merged with another one. The merged state has seen the keys of
-//! both states.
+//! Promise: a state directory can be inspected while its worker runs, and be asked for a key.
 
-use crate::harness::{News, Setup, Worker, broker, committed_offset, read_committed, topic, unseen, wait_until};
-use crate::stream::{LIMIT, PARTITIONS, Stream};
+use crate::harness::{News, Setup, broker, topic, unseen};
+use crate::stream::Stream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,62 +12,23 @@ fn inspect(args: &[&Path]) -> (Option<i32>, String, String) {
     unseen([Path::new("inspect")].iter().chain(args))
 }
 
-/// Waits until a group has read `count` records of the stream's input, over all partitions.
-fn wait_until_read(stream: &Stream, group: &str, count: usize, worker: &mut Worker) {
-    wait_until("the records are read", LIMIT, || {
-        assert!(worker.runs(), "the worker ended");
-        let offsets = (0..).take(PARTITIONS).filter_map(|partition| committed_offset(&stream.broker, group, &stream.input, partition));
-        (offsets.sum::<i64>() >= i64::try_from(count).expect("few enough")).then_some(())
-    });
-}
-
-fn joined(hint: &str, filter: &str) {
-    let records = News { count: 2 * COUNT, ..News::default() }.records();
+fn shown_while_running(hint: &str, filter: &str) {
+    let records = News { count: COUNT, ..News::default() }.records();
     let output = topic(broker(), &format!("{hint}-out"), 4);
     let stream = Stream::remembered_by(broker(), hint, output, records, DAY, filter);
-    // One group reads the first half, and another one the second half.
-    stream.begin(COUNT);
-    let other_output = topic(broker(), &format!("{hint}-other"), 4);
-    let other = Setup::new(broker(), hint).kafka("start = \"latest\"").topic(&stream.input, &other_output, &Stream::lines(DAY, filter));
-    let mut worker = other.start("b");
-    worker.wait_for_log("partitions assigned", LIMIT);
-    stream.produce(COUNT..);
-    wait_until_read(&stream, other.group(), 2 * COUNT, &mut worker);
-
-    let dirs = [stream.setup.state_dir("a"), other.state_dir("b")];
-    let (code, shown, error) = inspect(&[&dirs[1]]);
+    stream.produce(..);
+    let mut worker = stream.setup.start("a");
+    stream.wait_until_read(COUNT, &mut worker);
+    let (code, shown, error) = inspect(&[&stream.setup.state_dir("a")]);
     assert_eq!(code, Some(0), "beside a running worker: {error}");
     assert!(shown.contains("news[0]") && shown.contains("4 slices of 6h"), "{shown}");
     worker.drain();
-
-    let target = other.state_dir("c");
-    let (code, shown, error) = inspect(&[&dirs[0], &dirs[1], Path::new("--merge"), &target, Path::new("--json")]);
-    assert_eq!(code, Some(0), "{error}");
-    let inspection: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
-    let partitions = inspection["directories"][0]["partitions"].as_array().expect("a list");
-    let offsets = partitions.iter().filter_map(|partition| partition["offsets"][&stream.input].as_i64());
-    assert_eq!(offsets.sum::<i64>(), i64::try_from(2 * COUNT).expect("few enough"), "{shown}");
-    let (code, _, error) = inspect(&[&dirs[0], Path::new("--merge"), &target]);
-    assert!(code == Some(1) && error.contains("already contains state"), "{error}");
-
-    // Produces all records again. The merged state has seen all of them.
-    let before = read_committed(broker(), &other_output, PARTITIONS);
-    assert!(before.iter().map(Vec::len).sum::<usize>() > 1_000);
-    let mut worker = other.start("c");
-    stream.produce(..);
-    wait_until_read(&stream, other.group(), 4 * COUNT, &mut worker);
-    worker.drain();
-    assert!(read_committed(broker(), &other_output, PARTITIONS) == before, "a key was emitted that one of the two states had seen");
 }
 
 #[test]
-fn aging_filters_are_merged() {
-    joined("join-aging", "filter = { kind = \"aging\", capacity = \"100k\", false_positive_rate = 1e-9, adapt = false }");
-}
-
-#[test]
-fn exact_filters_are_merged() {
-    joined("join-exact", "filter = { kind = \"exact\" }");
+fn the_state_of_a_running_worker_is_shown() {
+    shown_while_running("inspect-aging", "filter = { kind = \"aging\", capacity = \"100k\", false_positive_rate = 1e-9, adapt = false }");
+    shown_while_running("inspect-exact", "filter = { kind = \"exact\" }");
 }
 
 #[test]

@@ -190,7 +190,7 @@ fn put_part(origin: Origin, epoch: i64, part: u32, from: u64, count: i64, start:
         &ChangelogRecord {
             origin,
             epoch,
-            part: Some(part),
+            part,
             slice: Some(Slice::FIRST),
             time,
             end_time,

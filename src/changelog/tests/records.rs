@@ -21,7 +21,7 @@ fn a_record_is_decoded_as_it_was_encoded() {
     let record = ChangelogRecord::decode(&bytes).unwrap();
     assert_eq!(
         (record.origin, record.epoch, record.part, record.slice, record.time, record.replay_info),
-        (ORIGIN, 0, Some(0), Some(Slice::FIRST), Some(5), None)
+        (ORIGIN, 0, 0, Some(Slice::FIRST), Some(5), None)
     );
     assert_eq!(record.spans, [Span { topic: "a", start: 10, end: 13 }]);
     assert_eq!(record.runs[0].fingerprints().collect::<Vec<_>>(), [key(7), key(8), key(9)]);
@@ -45,7 +45,7 @@ fn a_record_of_a_warm_up_differs_only_by_its_mark() {
 
 #[test]
 fn a_record_of_another_version_is_an_error_with_a_message() {
-    for version in [0, 1, record::VERSION + 1] {
+    for version in [0, 1, 2, record::VERSION + 1] {
         let mut bytes = put(0, 3, 0);
         bytes[0] = version;
         assert_eq!(
@@ -53,16 +53,4 @@ fn a_record_of_another_version_is_an_error_with_a_message() {
             "this version of unseen cannot read the changelog record: unknown format version"
         );
     }
-}
-
-/// In format version 2, no part number follows the epoch, and all records with the same spans are parts of one commit.
-#[test]
-fn a_record_without_a_part_number_is_decoded() {
-    let bytes = put(7, 3, 10);
-    let part = 1 + 4 * 8 + 8..1 + 4 * 8 + 8 + 4;
-    let older = [&[2], &bytes[1..part.start], &bytes[part.end..]].concat();
-    let (record, older) = (ChangelogRecord::decode(&bytes).unwrap(), ChangelogRecord::decode(&older).unwrap());
-    assert_eq!(older, ChangelogRecord { part: None, ..record });
-    let (mut applier, mut dedup) = (applier_of(ORIGIN), Dedup::new(window()));
-    assert_eq!([(); 2].map(|()| applier.follow(&mut dedup, &older).unwrap()), [Outcome::Taken, Outcome::Taken]);
 }

@@ -31,9 +31,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use std::{fs, io};
 
-/// The format version, and the older version that is still supported. Checkpoints of the older version lack the topic id of the changelog.
+/// The format version. A directory with another version is rejected.
 const FORMAT: &str = "7";
-const FORMAT_WITHOUT_TOPIC_ID: &str = "6";
 const FORMAT_KEY: &[u8] = b"format";
 
 /// The maximum size, in bytes, of a checkpoint that is assembled in memory. Larger checkpoints are assembled in files.
@@ -184,7 +183,7 @@ impl Store {
         self.with_format(db)
     }
 
-    /// Checks the format of a database. If the database is new or has the older format, writes the current format version.
+    /// Checks the format of a database. If the database is new, writes the format version.
     fn with_format(&self, db: Database) -> Result<Database, Error> {
         if !self.check_format(&db)? {
             db.put(FORMAT_KEY, FORMAT.as_bytes()).map_err(|error| self.error(&error))?;
@@ -192,12 +191,12 @@ impl Store {
         Ok(db)
     }
 
-    /// Checks that the format can be read. Returns false if the current format version must be written before anything else.
+    /// Checks that the format can be read. Returns false if the database is new, so that the format version must be written before anything
+    /// else.
     fn check_format(&self, db: &Database) -> Result<bool, Error> {
         match db.get(FORMAT_KEY).map_err(|error| self.error(&error))? {
             None => Ok(false),
             Some(found) if found == FORMAT.as_bytes() => Ok(true),
-            Some(found) if found == FORMAT_WITHOUT_TOPIC_ID.as_bytes() => Ok(false),
             Some(found) => {
                 let got = String::from_utf8_lossy(&found).into_owned();
                 Err(Error::Format { dir: self.dir.clone(), expected: FORMAT.to_owned(), got })
@@ -333,12 +332,12 @@ impl Store {
     /// Calls `take` for each fingerprint of a generation. The content of the key, if stored, is part of the fingerprint.
     ///
     /// # Errors
-    /// Returns an error if a fingerprint cannot be read, or `take` fails.
+    /// Returns an error if a fingerprint cannot be read.
     pub(super) fn each_fingerprint(
         &self,
         id: &PartitionId,
         generation: GenerationId,
-        take: &mut dyn FnMut(Fingerprint) -> Result<(), Error>,
+        take: &mut dyn FnMut(Fingerprint),
     ) -> Result<(), Error> {
         let open = self.opened();
         let Some(db) = &open.db else { return Ok(()) };
@@ -347,7 +346,7 @@ impl Store {
             let (key, value) = entry.map_err(|error| self.error(&error))?;
             let invalid = || self.corrupt(id, "a fingerprint has an invalid key or content");
             let entry = key.last_chunk::<16>().map(|entry| u128::from_be_bytes(*entry)).ok_or_else(invalid)?;
-            take(Fingerprint(entry | u128::from(decode::content(&value).ok_or_else(invalid)?) << 64))?;
+            take(Fingerprint(entry | u128::from(decode::content(&value).ok_or_else(invalid)?) << 64));
         }
         Ok(())
     }

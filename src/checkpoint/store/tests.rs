@@ -210,18 +210,18 @@ fn a_power_failure_after_a_slice_has_expired_leaves_a_complete_checkpoint() {
 }
 
 #[test]
-fn a_directory_of_the_older_format_is_read_and_upgraded() {
+fn a_directory_of_an_older_format_is_rejected_and_unchanged() {
     let rules = rules(4, true, false);
     let mut kept = Kept::new(rules, BATCH_BYTES);
     kept.save(rules, 7);
     let dir = kept.store.dir().to_owned();
-    kept.store.open.read().unwrap().db.as_ref().unwrap().put(FORMAT_KEY, FORMAT_WITHOUT_TOPIC_ID.as_bytes()).unwrap();
+    kept.store.open.read().unwrap().db.as_ref().unwrap().put(FORMAT_KEY, b"6").unwrap();
     let Kept { _dir, store, .. } = kept;
     drop(store);
-    assert_eq!(Store::open_to_read(&dir).unwrap().all_metadata().unwrap().len(), 1);
-    let store = Store::open(&dir).unwrap();
-    assert!(matches!(store.load(&id(), &settings(rules), rules).unwrap(), Loaded::Usable { .. }));
-    assert_eq!(store.open.read().unwrap().db.as_ref().unwrap().get(FORMAT_KEY).unwrap().as_deref(), Some(FORMAT.as_bytes()));
+    for opened in [Store::open_to_read(&dir), Store::open(&dir), Store::open_to_read(&dir)] {
+        let error = opened.unwrap_err().to_string();
+        assert!(error.contains("expected format 7, got 6; run the version of unseen that wrote it, or move the directory away"), "{error}");
+    }
 }
 
 #[test]

@@ -178,17 +178,14 @@ impl WatchedKeys {
         }
     }
 
+    /// Watches a key. If there are then too many keys, halves the sampled share, and forgets the keys that no longer belong to the sample.
     fn watch(&mut self, name: u64, watched: WatchedKey) {
         self.keys.insert(name, watched);
         if self.keys.len() as u64 > self.keys_max {
-            self.halve_to(self.halvings + u32::from(self.doubled.is_none()));
+            let halvings = self.halvings + u32::from(self.doubled.is_none());
+            (self.halvings, self.doubled) = (halvings, None);
+            self.keys.retain(|name, _| name.leading_zeros() >= halvings);
         }
-    }
-
-    /// Reduces the share to one key in 2^`halvings`, and forgets the other keys.
-    fn halve_to(&mut self, halvings: u32) {
-        (self.halvings, self.doubled) = (halvings, None);
-        self.keys.retain(|name, _| name.leading_zeros() >= halvings);
     }
 
     fn count(&mut self, wrong: u64) {
@@ -206,20 +203,6 @@ impl WatchedKeys {
 
     pub(super) const fn lifetime(&self) -> u32 {
         self.lifetime
-    }
-
-    pub(super) fn union(&mut self, other: &Self) {
-        self.halve_to(self.halvings.max(other.halvings));
-        self.advance(self.clock.max(other.clock));
-        let oldest = self.clock.map(|clock| clock.before(self.lifetime));
-        for (&name, &theirs) in other.keys.iter().filter(|(_, theirs)| theirs.clock >= oldest) {
-            let own = self.keys.get(&name).copied().unwrap_or(theirs);
-            self.watch(name, WatchedKey { clock: own.clock.max(theirs.clock), wrong: own.wrong && theirs.wrong });
-        }
-        self.halve_to(self.halvings);
-        for (&clock, &observed) in other.observed.iter().filter(|(clock, _)| oldest.is_none_or(|oldest| **clock >= oldest)) {
-            self.observed.entry(clock).or_default().add(observed);
-        }
     }
 }
 

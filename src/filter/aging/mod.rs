@@ -9,17 +9,15 @@ mod batch;
 mod metadata;
 mod simd;
 mod sizing;
-mod union;
 
 pub use metadata::{GenerationMetadata, LayerMetadata, Metadata};
 pub use sizing::Sizing;
 
 use super::bloom::{Bloom, BloomLayout, Mask};
-use super::{AtMaxMemory, CapacityError, Filter, MergeError, MetadataError, PageId, Slice, Usage, Window, check_and_insert_one_by_one};
+use super::{AtMaxMemory, CapacityError, Filter, MetadataError, PageId, Slice, Usage, Window, check_and_insert_one_by_one};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 use batch::{BATCH_MAX, Batch, Entry};
-use std::any::Any;
 
 /// Maximum number of keys in a lookup that uses the smaller of two stack buffers.
 const FEW: usize = 16;
@@ -384,12 +382,6 @@ impl Filter for Aging {
             self.insert(fingerprint)?;
         }
         Ok(!there)
-    }
-
-    fn union(&mut self, other: &dyn Filter) -> Result<(), MergeError> {
-        let other: &dyn Any = other;
-        self.layers_change();
-        self.merge(other.downcast_ref().ok_or(MergeError::Kind)?)
     }
 
     fn advance(&mut self, time: Timestamp) {

@@ -12,16 +12,14 @@
 
 mod sizing;
 mod table;
-mod union;
 
 pub use sizing::Sizing;
 
 use super::kind;
-use super::{CapacityError, Filter, MergeError, MetadataError, PageId, Part, Slice, Usage, Window};
+use super::{CapacityError, Filter, MetadataError, PageId, Part, Slice, Usage, Window};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
-use std::any::Any;
 use table::{SLOT_BITS_MAX, Table, age};
 
 /// Slots per bucket.
@@ -41,7 +39,7 @@ struct Layer {
     name: u64,
     /// Position in the chain, starting at 0. It determines the layout; see [`Sizing::layout`].
     depth: u32,
-    /// True if the layer was created for a different sizing. It then accepts no more keys, except in a merge.
+    /// True if the layer was created for a different sizing. It then accepts no more keys.
     retired: bool,
     /// Number of filled slots at which the layer accepts no more keys: its capacity, or less if an insertion has failed.
     limit: u64,
@@ -289,11 +287,6 @@ impl Filter for Cuckoo {
             self.layers[copy.layer].table.clear(copy.slot);
         }
         copy.is_some()
-    }
-
-    fn union(&mut self, other: &dyn Filter) -> Result<(), MergeError> {
-        let other: &dyn Any = other;
-        self.merge(other.downcast_ref().ok_or(MergeError::Kind)?)
     }
 
     fn advance(&mut self, time: Timestamp) {

@@ -10,7 +10,7 @@
 //! entry of its key, and the high half is the content ([`Fingerprint::with_content`]). An insertion replaces the content. If several
 //! generations have an entry, only the newest of them counts, so old entries need not be deleted.
 
-use super::{CapacityError, MergeError, MetadataError, Slice, Window};
+use super::{CapacityError, MetadataError, Slice, Window};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -272,50 +272,6 @@ impl Exact {
     #[must_use]
     pub fn keys(&self) -> u64 {
         self.generations.iter().map(|generation| generation.keys).sum()
-    }
-
-    /// Adds the generations of another store with the same window, but not their fingerprints. The caller then inserts the fingerprints
-    /// with [`Exact::insert_into`].
-    ///
-    /// # Errors
-    /// Returns [`MergeError`] if the store has contents, if the window is by count, or if one of the stores has keys but no stream time.
-    /// The state is then unchanged.
-    pub fn union(&mut self, other: &ExactMetadata) -> Result<(), MergeError> {
-        if self.has_contents() {
-            return Err(MergeError::Contents);
-        }
-        if self.window.length_ms().is_none() {
-            return Err(MergeError::Counted);
-        }
-        if (self.slice.is_none() && !self.generations.is_empty()) || (other.slice.is_none() && !other.generations.is_empty()) {
-            return Err(MergeError::Untimed);
-        }
-        if let Some(slice) = other.slice.filter(|&slice| self.slice.is_none_or(|own| slice > own)) {
-            self.rotate(slice);
-        }
-        let oldest = self.current().before(self.window.slices());
-        for theirs in other.generations.iter().filter(|theirs| theirs.slice >= oldest) {
-            if let Some(own) = self.generations.iter_mut().find(|own| own.slice == theirs.slice) {
-                own.keys = own.keys.saturating_add(theirs.keys);
-            } else {
-                let generation = Generation { id: 0, slice: theirs.slice, keys: theirs.keys, stored: false, changes: HashMap::new() };
-                self.generations.push_back(generation);
-            }
-        }
-        // Ids must rise with the slices, so all generations get new ids. Nothing is stored under the old ids, because the result of a
-        // merge is written to a new directory.
-        self.generations.make_contiguous().sort_by_key(|generation| generation.slice);
-        self.next_id = self.generations.len() as u64;
-        self.generations.iter_mut().zip(0..).for_each(|(generation, id)| generation.id = id);
-        Ok(())
-    }
-
-    /// Inserts a fingerprint into the generation of a slice, without counting the key: [`Exact::union`] has already added the counts. Does
-    /// nothing if the store has no generation of that slice.
-    pub fn insert_into(&mut self, slice: Slice, fingerprint: Fingerprint) {
-        if let Some(generation) = self.generations.iter_mut().find(|generation| generation.slice == slice) {
-            self.unsaved += u64::from(generation.changes.insert(fingerprint, Change::Put(0)).is_none());
-        }
     }
 
     /// Returns the number of changes that wait for a checkpoint.

@@ -14,11 +14,10 @@ pub use sizing::{CellLayout, Sizing};
 use super::hash::{SplitMix, scale};
 use super::kind;
 use super::paged_buffer::PagedBuffer;
-use super::{CapacityError, Filter, MergeError, MetadataError, PageId, Part, Slice, Usage};
+use super::{CapacityError, Filter, MetadataError, PageId, Part, Slice, Usage};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
-use std::any::Any;
 
 /// The multiplier of Knuth's MMIX generator, a linear congruential generator. It has its full period with any odd increment.
 const STEP: u64 = 6_364_136_223_846_793_005;
@@ -196,30 +195,6 @@ impl Filter for Stable {
     /// with many duplicates would increase the false-positive rate.
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
         self.insert(fingerprint).map(|()| true)
-    }
-
-    /// Keeps the larger value of each cell.
-    fn union(&mut self, other: &dyn Filter) -> Result<(), MergeError> {
-        let other: &dyn Any = other;
-        let other = other.downcast_ref::<Self>().ok_or(MergeError::Kind)?;
-        let Some(theirs) = &other.cells else { return Ok(()) };
-        if self.cells.as_ref().map_or(self.sizing.layout, |own| own.layout) != theirs.layout {
-            return Err(MergeError::Size);
-        }
-        if self.cells.is_none() {
-            self.cells = Some(Cells::new(theirs.layout).ok_or(MergeError::Memory)?);
-        }
-        if let Some(own) = &mut self.cells {
-            for cell in 0..theirs.layout.cells {
-                let (value, larger) = (own.get(cell), theirs.get(cell));
-                if larger > value {
-                    own.flip(cell, value ^ larger);
-                    own.filled = own.filled.saturating_add(u64::from(value == 0));
-                }
-            }
-        }
-        self.keys = self.keys.saturating_add(other.keys);
-        Ok(())
     }
 
     fn advance(&mut self, _time: Timestamp) {}

@@ -10,7 +10,7 @@ use crate::format::RecordFormat;
 use crate::key::{Field, Part};
 use crate::record::Timestamp;
 use crate::replay::Format;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::io::BufRead;
@@ -22,7 +22,7 @@ const SHOWN_MAX: usize = 8;
 /// Window lengths to which a window is rounded up, in seconds.
 const WINDOWS: [u64; 12] = [1, 10, 60, 300, 900, 3_600, 21_600, 86_400, 259_200, 604_800, 2_592_000, 7_776_000];
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Candidate {
     /// The key, as written in the configuration.
     pub key: String,
@@ -37,7 +37,7 @@ pub struct Candidate {
     pub differ_in: Vec<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Proposal {
     /// Number of records examined, from the start of the stream.
     pub records: u64,
@@ -50,7 +50,6 @@ pub struct Proposal {
     /// Reasons why the first candidate is proposed, or why no candidate is proposed.
     pub reasons: Vec<String>,
     /// Number of records without the proposed key. 0 if no key fits.
-    #[serde(default)]
     pub without_key: u64,
     pub window_ms: Option<u64>,
     /// Proposed capacity of the whole topic: the keys in a window plus a quarter, rounded up to two digits, and at least 1,000.

@@ -222,25 +222,6 @@ impl<const B: usize> Table<B> {
         false
     }
 
-    pub(super) fn keys(&self) -> impl Iterator<Item = (Place, u64)> {
-        (0..self.layout.slots()).filter_map(|slot| {
-            let (fingerprint, tag) = self.read(slot)?;
-            let bucket = slot / B as u64;
-            Some((Place { fingerprint, buckets: [bucket, self.other(bucket, fingerprint)] }, tag))
-        })
-    }
-
-    /// Inserts a key from a table with the same layout. If this table already has a copy of the key, gives the copy the younger of the two
-    /// tags. `new` is the tag of the key, and `now` the current tag. Returns false if there is no room.
-    pub(super) fn merge(&mut self, place: Place, new: u64, now: u64) -> bool {
-        let copy = self.copies(place).next();
-        let Some((slot, own)) = copy else { return self.used < self.layout.capacity() && self.insert(place, new) };
-        if age(new, now, self.layout.tags) < age(own, now, self.layout.tags) {
-            self.tag(slot, new);
-        }
-        true
-    }
-
     fn fill(&mut self, slot: u64, value: u64) -> bool {
         self.set(slot, value);
         self.used = self.used.saturating_add(1).min(self.layout.slots());
