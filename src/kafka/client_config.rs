@@ -78,17 +78,31 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
     client
 }
 
-/// Configures a client that reads assigned partitions, such as those of changelogs, without joining the group.
+/// Configures a client that reads partitions of changelogs, without joining the group.
 pub(super) fn changelog_reader(config: &Config, isolation: &str) -> ClientConfig {
-    let mut client = with_defaults(
-        &config.kafka,
-        &[
-            ("fetch.queue.backoff.ms", "5"),
-            // Fetches are large, because a rebuild reads a partition from start to end.
-            ("fetch.message.max.bytes", "8388608"),
-            ("fetch.wait.max.ms", "50"),
-        ],
-    );
+    // Fetches are large, because a rebuild reads a partition from start to end.
+    reader(config, isolation, &[("fetch.message.max.bytes", "8388608"), ("fetch.wait.max.ms", "50")])
+}
+
+pub(super) fn changelog_tail(config: &Config) -> ClientConfig {
+    let defaults = [
+        ("fetch.message.max.bytes", "8388608"),
+        ("fetch.max.bytes", "8388608"),
+        ("queued.max.messages.kbytes", "16384"),
+        ("fetch.wait.max.ms", "500"),
+    ];
+    reader(config, "read_committed", &defaults)
+}
+
+pub(super) fn capture(config: &Config) -> ClientConfig {
+    // The queue limits the memory of a capture, which consists almost only of prefetched records.
+    let defaults = [("fetch.max.bytes", "8388608"), ("queued.max.messages.kbytes", "32768"), ("fetch.wait.max.ms", "50")];
+    reader(config, "read_committed", &defaults)
+}
+
+/// Configures a client that reads assigned partitions without joining the group.
+fn reader(config: &Config, isolation: &str, defaults: &[(&str, &str)]) -> ClientConfig {
+    let mut client = with_defaults(&config.kafka, &[&[("fetch.queue.backoff.ms", "5")], defaults].concat());
     client
         .set("bootstrap.servers", &config.kafka.bootstrap_servers)
         // librdkafka requires a group id to assign partitions. The client does not join the group.
@@ -98,39 +112,6 @@ pub(super) fn changelog_reader(config: &Config, isolation: &str) -> ClientConfig
         .set("enable.partition.eof", "true")
         .set("auto.offset.reset", "error")
         .set("isolation.level", isolation);
-    client
-}
-
-pub(super) fn changelog_tail(config: &Config) -> ClientConfig {
-    let mut client = changelog_reader(config, "read_committed");
-    for (name, value) in [("queued.max.messages.kbytes", "16384"), ("fetch.max.bytes", "8388608"), ("fetch.wait.max.ms", "500")] {
-        if !config.kafka.properties.contains_key(name) {
-            client.set(name, value);
-        }
-    }
-    client
-}
-
-pub(super) fn capture(config: &Config) -> ClientConfig {
-    let mut client = with_defaults(
-        &config.kafka,
-        &[
-            ("fetch.queue.backoff.ms", "5"),
-            ("fetch.max.bytes", "8388608"),
-            // Limits the memory of a capture, which consists almost only of prefetched records.
-            ("queued.max.messages.kbytes", "32768"),
-            ("fetch.wait.max.ms", "50"),
-        ],
-    );
-    client
-        .set("bootstrap.servers", &config.kafka.bootstrap_servers)
-        // librdkafka requires a group id to assign partitions. The client does not join the group.
-        .set("group.id", &config.kafka.group_id)
-        .set("enable.auto.commit", "false")
-        .set("enable.auto.offset.store", "false")
-        .set("enable.partition.eof", "true")
-        .set("auto.offset.reset", "error")
-        .set("isolation.level", "read_committed");
     client
 }
 
