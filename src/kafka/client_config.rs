@@ -10,6 +10,7 @@ use crate::config::{Config, Delivery, Kafka, Partitioner, first_name, is_secret}
 use rdkafka::ClientConfig;
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::consumer::BaseConsumer;
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaType;
 use std::time::Duration;
@@ -34,11 +35,14 @@ where
     Ok(LoggedIn::new(T::from_config_and_context(client, context)?, kafka.oauth.as_ref()))
 }
 
+/// Creates a consumer that keeps its most informative error.
+pub(super) fn observe(config: &Config, client: &ClientConfig) -> Result<LoggedIn<BaseConsumer<Observer>>, Error> {
+    create(client, &config.kafka, Observer::new(config)).map_err(|error| property_error(&error))
+}
+
 /// Configures a client for metadata and admin requests.
 pub(super) fn observer(kafka: &Kafka) -> ClientConfig {
-    let mut client = with_defaults(kafka, &[]);
-    client.set("bootstrap.servers", &kafka.bootstrap_servers);
-    client
+    with_defaults(kafka, &[])
 }
 
 pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -> ClientConfig {
@@ -57,7 +61,6 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
         ],
     );
     client
-        .set("bootstrap.servers", &config.kafka.bootstrap_servers)
         .set("group.id", &config.kafka.group_id)
         .set("group.protocol", "classic")
         .set("enable.auto.commit", "false")
@@ -104,7 +107,6 @@ pub(super) fn capture(config: &Config) -> ClientConfig {
 fn reader(config: &Config, isolation: &str, defaults: &[(&str, &str)]) -> ClientConfig {
     let mut client = with_defaults(&config.kafka, &[&[("fetch.queue.backoff.ms", "5")], defaults].concat());
     client
-        .set("bootstrap.servers", &config.kafka.bootstrap_servers)
         // librdkafka requires a group id to assign partitions. The client does not join the group.
         .set("group.id", &config.kafka.group_id)
         .set("enable.auto.commit", "false")
@@ -137,7 +139,6 @@ pub(super) fn producer(
         ],
     );
     client
-        .set("bootstrap.servers", &config.kafka.bootstrap_servers)
         .set("enable.idempotence", "true")
         .set("message.max.bytes", RECORD_BYTES_MAX)
         // An idle producer must notice added and removed brokers.
@@ -167,7 +168,6 @@ pub(super) fn input_writer(config: &Config, partitioner: Partitioner) -> ClientC
         ],
     );
     client
-        .set("bootstrap.servers", &config.kafka.bootstrap_servers)
         .set("enable.idempotence", "true")
         .set("acks", "all")
         // A client waits for the result, so librdkafka must not retry a write for its default time of five minutes.
@@ -191,7 +191,8 @@ pub(super) fn debugs(kafka: &Kafka) -> bool {
 
 fn with_defaults(kafka: &Kafka, defaults: &[(&str, &str)]) -> ClientConfig {
     let mut client = ClientConfig::new();
-    client.set("client.id", "unseen").set_log_level(if debugs(kafka) { RDKafkaLogLevel::Debug } else { RDKafkaLogLevel::Info });
+    client.set("bootstrap.servers", &kafka.bootstrap_servers).set("client.id", "unseen");
+    client.set_log_level(if debugs(kafka) { RDKafkaLogLevel::Debug } else { RDKafkaLogLevel::Info });
     for (name, value) in defaults {
         client.set(first_name(name), *value);
     }
