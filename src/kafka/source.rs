@@ -140,7 +140,7 @@ impl Source {
             Rebalance::Assigned(partitions) if cooperative(self.consumer()) => {
                 let list = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
                 let answer = self.consumer().incremental_assign(&list);
-                answer.map_err(|error| unexpected(format_args!("assign {partitions:?}"), &error))
+                answer.map_err(|error| unexpected(format_args!("assign {}", names(partitions)), &error))
             }
             Rebalance::Assigned(partitions) | Rebalance::Revoked { partitions, .. } => self.unassign(partitions),
         }
@@ -184,20 +184,21 @@ impl GroupConsumer for Source {
 
     fn assign(&self, partitions: &[(TopicPartition, Offset)]) -> Result<(), Error> {
         let list = list(partitions.iter().map(|(partition, offset)| (partition, Position::Offset(*offset))))?;
-        let failed = |error: &dyn std::fmt::Display| unexpected(format_args!("assign {partitions:?}"), error);
-        self.fetcher.forward(partitions.iter().map(|(partition, _)| partition)).map_err(|error| failed(&error))?;
+        let assigned = || partitions.iter().map(|(partition, _)| partition);
+        let failed = |error: &dyn std::fmt::Display| unexpected(format_args!("assign {}", names(assigned())), error);
+        self.fetcher.forward(assigned()).map_err(|error| failed(&error))?;
         let consumer = self.consumer();
         if cooperative(consumer) {
             consumer.incremental_assign(&list).map_err(|error| failed(&error))?;
         } else {
             consumer.assign(&list).map_err(|error| failed(&error))?;
             // The eager protocol replaces the whole assignment.
-            self.fetcher.retain(|partition| partitions.iter().any(|(assigned, _)| assigned == partition));
+            self.fetcher.retain(|partition| assigned().any(|assigned| assigned == partition));
         }
-        self.errored.borrow_mut().forget(|partition| partitions.iter().any(|(assigned, _)| assigned == partition));
+        self.errored.borrow_mut().forget(|partition| assigned().any(|assigned| assigned == partition));
         // librdkafka remembers that a partition was paused, even after the partition was unassigned. So resume all of these partitions. If
         // a partition must be paused, the worker pauses it after this call.
-        self.resume(&partitions.iter().map(|(partition, _)| partition.clone()).collect::<Vec<_>>())
+        self.resume(&assigned().cloned().collect::<Vec<_>>())
     }
 
     fn unassign(&self, partitions: &[TopicPartition]) -> Result<(), Error> {
@@ -208,7 +209,7 @@ impl GroupConsumer for Source {
         } else {
             consumer.unassign()
         };
-        answer.map_err(|error| unexpected(format_args!("unassign {partitions:?}"), &error))?;
+        answer.map_err(|error| unexpected(format_args!("unassign {}", names(partitions)), &error))?;
         self.fetcher.retain(|partition| is_partial && !partitions.contains(partition));
         self.errored.borrow_mut().forget(|partition| !is_partial || partitions.contains(partition));
         Ok(())
@@ -262,7 +263,7 @@ impl GroupConsumer for Source {
             return Ok(());
         }
         let list = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
-        self.consumer().pause(&list).map_err(|error| unexpected(format_args!("pause {partitions:?}"), &error))
+        self.consumer().pause(&list).map_err(|error| unexpected(format_args!("pause {}", names(partitions)), &error))
     }
 
     fn resume(&self, partitions: &[TopicPartition]) -> Result<(), Error> {
@@ -270,7 +271,7 @@ impl GroupConsumer for Source {
             return Ok(());
         }
         let list = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
-        self.consumer().resume(&list).map_err(|error| unexpected(format_args!("resume {partitions:?}"), &error))
+        self.consumer().resume(&list).map_err(|error| unexpected(format_args!("resume {}", names(partitions)), &error))
     }
 
     fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error> {
@@ -348,7 +349,6 @@ pub(super) fn committed<C: ConsumerContext>(
         .collect()
 }
 
-/// Converts the error of a failed request. If a permission is missing, the result names it.
 /// Looks up the first offset whose record has this time or a later one, per partition. `None` if there is no such record.
 pub(super) fn offsets_at<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
@@ -369,12 +369,17 @@ fn position(element: &TopicPartitionListElem<'_>) -> Option<Offset> {
     if let Position::Offset(offset) = element.offset() { Some(offset) } else { None }
 }
 
+/// Converts the error of a failed request. If a permission is missing, the result names it.
 pub(super) fn unanswered(what: &str, error: &KafkaError) -> Error {
     let reason = format!("cannot {what}: {error}");
     match error.rdkafka_error_code().and_then(security::missing_permission) {
         Some(right) => Error::Refused { advice: format!("a permission is missing; give this user {right}"), reason },
         None => Error::Fatal(reason),
     }
+}
+
+fn names<'a>(partitions: impl IntoIterator<Item = &'a TopicPartition>) -> String {
+    partitions.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 pub(super) fn list<'a>(partitions: impl Iterator<Item = (&'a TopicPartition, Position)>) -> Result<TopicPartitionList, Error> {
