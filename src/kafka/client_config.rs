@@ -12,7 +12,7 @@ use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::consumer::BaseConsumer;
 use rdkafka::error::KafkaError;
-use rdkafka::types::RDKafkaType;
+use rdkafka::types::{RDKafkaConfRes, RDKafkaType};
 use std::time::Duration;
 
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -244,6 +244,9 @@ fn check_together(config: &Config) -> Result<(), Error> {
 /// Translates librdkafka's error. Leaves out librdkafka's message if the message may contain a secret.
 pub(super) fn property_error(error: &KafkaError) -> Error {
     match error {
+        KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, _, name, _) => Error::Property(format!(
+            "librdkafka has no property {name:?}; correct the name, or remove the property if only Kafka's Java clients have it"
+        )),
         KafkaError::ClientConfig(_, message, name, value) => {
             let shows_value = message.contains(value.as_str()) && value.parse::<f64>().is_err();
             if is_secret(name) || shows_value {
@@ -327,7 +330,8 @@ mod tests {
                 "\"fetch.max.bytes\" = 1000",
                 "fetch.max.bytes (1000) must be at least 1000000; this property does not limit the size of a record",
             ),
-            ("\"max.in.flight.requestz\" = 1", "No such configuration property: \"max.in.flight.requestz\""),
+            ("\"max.in.flight.requestz\" = 1", "librdkafka has no property \"max.in.flight.requestz\"; correct the name"),
+            ("\"max.block.ms\" = 1", "remove the property if only Kafka's Java clients have it"),
             ("\"fetch.wait.max.ms\" = 400000", "\"fetch.wait.max.ms\" value 400000 is outside allowed range 0..300000"),
         ] {
             let error = refused(properties).join("\n");
@@ -344,13 +348,18 @@ mod tests {
     #[test]
     fn every_rejected_property_is_reported_without_secrets() {
         let all = refused("\"no.such\" = 1\n\"security.protocol\" = \"s3cret\"\n\"sasl.passwordd\" = \"s3cret\"\n\"nor.such\" = 2");
+        let unknown = |name: &str| {
+            format!(
+                "kafka.properties: librdkafka has no property {name:?}; correct the name, or remove the property if only Kafka's Java clients have it"
+            )
+        };
         assert_eq!(
             all,
             [
-                "kafka.properties: librdkafka rejects \"no.such\": No such configuration property: \"no.such\"",
-                "kafka.properties: librdkafka rejects \"nor.such\": No such configuration property: \"nor.such\"",
-                "kafka.properties: librdkafka rejects this value of \"sasl.passwordd\"",
-                "kafka.properties: librdkafka rejects this value of \"security.protocol\"",
+                unknown("no.such"),
+                unknown("nor.such"),
+                unknown("sasl.passwordd"),
+                "kafka.properties: librdkafka rejects this value of \"security.protocol\"".to_owned(),
             ]
         );
     }
