@@ -273,12 +273,8 @@ mod tests {
     use crate::broker::delivery_timeout;
 
     fn config(properties: &str) -> Config {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("unseen.toml");
         let topic = "[[topics]]\ninput = \"in\"\noutput = \"out\"\nkey = { record = \"key\" }\nwindow = { keys = 10 }\n";
-        let text = format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[kafka.properties]\n{properties}\n{topic}");
-        std::fs::write(&file, text).unwrap();
-        Config::load(&file, &[]).unwrap()
+        Config::of_text(&format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[kafka.properties]\n{properties}\n{topic}"))
     }
 
     #[test]

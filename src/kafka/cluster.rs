@@ -286,11 +286,8 @@ mod tests {
 
     /// Returns the number of warnings and of problems for a topic with this partition count.
     fn compared(window: &str, filter: &str, partitions: u32) -> (usize, usize) {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("unseen.toml");
         let topic = format!("input = \"in\"\nkey = {{ record = \"key\" }}\nwindow = {window}\nfilter = {{ {filter} }}\n");
-        std::fs::write(&file, format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[[topics]]\n{topic}")).unwrap();
-        let config = Config::load(&file, &[]).unwrap();
+        let config = Config::of_text(&format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[[topics]]\n{topic}"));
         let mut cluster = Cluster { partitions: [("in".to_owned(), partitions)].into(), ..Cluster::default() };
         let mut problems = Vec::new();
         compare(&config, &mut cluster, &mut problems);
