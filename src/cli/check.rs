@@ -1,8 +1,8 @@
 //! `unseen check`: validates a configuration, and prints a summary of its topics.
 
-use super::table::{size, table};
 use crate::config::{self, Config, LeftOut, Pattern, Topic, window_text};
 use crate::kafka::{Checked, Feature, Support};
+use crate::plan::text::{columns, size};
 use crate::{follower, kafka};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -165,7 +165,7 @@ fn summary(config: &Config) -> String {
     let with_topics: BTreeSet<_> = config.topics.iter().map(|topic| topic.entry).collect();
     let others = config.patterns.iter().filter(|pattern| !with_topics.contains(&pattern.entry().entry));
     rows.extend(others.map(|pattern| row(pattern.entry(), format!("pattern {:?}", pattern.text()))));
-    table(&rows)
+    columns(&rows, 0..0)
         + "\n* if the topic has one partition; several partitions share the capacity of a time window, but each has its own count window"
 }
 
@@ -208,7 +208,7 @@ fn features(features: &[Feature]) -> String {
         };
         [(*name).to_owned(), support.to_owned()]
     });
-    format!("\n{}", table(&[header].into_iter().chain(rows).collect::<Vec<_>>()))
+    format!("\n{}", columns(&[header].into_iter().chain(rows).collect::<Vec<_>>(), 0..0))
 }
 
 #[cfg(test)]

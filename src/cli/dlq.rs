@@ -1,10 +1,10 @@
 //! `unseen dlq redrive`: writes dead letters back to the topics that they came from.
 
 use super::interrupt::Interrupt;
-use super::table::table;
 use super::{capture, topic};
 use crate::broker::topics;
 use crate::kafka::{self, KafkaBroker};
+use crate::plan::text::columns;
 use crate::record::Verdict;
 use crate::redrive::{self, Options, Redriven, Rejected, Waiting};
 use crate::route::dead_letter::{reason, verdicts};
@@ -151,7 +151,7 @@ fn text(args: &RedriveArgs, redriven: &Redriven) -> String {
     let rows = rows.map(|((input, reason, target), count)| {
         [format!("  {input}"), (*reason).to_owned(), format!("to {target}"), HumanCount(*count).to_string()]
     });
-    let mut lines = vec![format!("{did} {} {letters}\n", HumanCount(count)), table(&rows.collect::<Vec<_>>())];
+    let mut lines = vec![format!("{did} {} {letters}\n", HumanCount(count)), columns(&rows.collect::<Vec<_>>(), 0..0)];
     let list = |kinds: &BTreeSet<String>| kinds.iter().map(|kind| kind.replace('/', " ")).collect::<Vec<_>>().join(", ");
     if !redriven.left_out.is_empty() {
         lines.push(format!("left out because they were not selected (see --reason and --topic): {}\n", list(&redriven.left_out)));

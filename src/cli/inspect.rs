@@ -1,12 +1,12 @@
 //! `unseen inspect`: shows the contents of state directories, or looks up a key.
 
-use super::table::{size, table};
 use super::topic;
 use crate::checkpoint::Settings;
 use crate::checkpoint::inspect::{Asked, Inspection, Question, StoredPartition, inspect};
 use crate::config::Config;
 use crate::dedup::Emit;
 use crate::key::Scratch;
+use crate::plan::text::{columns, size};
 use crate::replay::format_rfc3339;
 use anyhow::{Context as _, ensure};
 use indicatif::HumanCount;
@@ -65,7 +65,7 @@ fn overview<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String
     let mut rows =
         vec![["partition", "filter", "window", "stream time", "keys", "memory", "error*", "digest", "next offsets"].map(str::to_owned)];
     rows.extend(partitions.map(row));
-    table(&rows) + "\n* estimated false positive rate\n"
+    columns(&rows, 0..0) + "\n* estimated false positive rate\n"
 }
 
 fn name(partition: &StoredPartition) -> String {
@@ -106,7 +106,7 @@ fn slices<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String {
             ]);
         }
     }
-    if rows.len() > 1 { format!("\n{}", table(&rows)) } else { String::new() }
+    if rows.len() > 1 { format!("\n{}", columns(&rows, 0..0)) } else { String::new() }
 }
 
 /// Returns one line per partition with the result of the key lookup.

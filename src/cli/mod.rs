@@ -21,7 +21,6 @@ mod schemas;
 mod seed;
 mod serve;
 mod service;
-mod table;
 mod test;
 mod topic;
 

@@ -346,11 +346,8 @@ mod tests {
     use crate::broker::Cluster;
 
     fn resolved(input: &str) -> Resolved {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("unseen.yaml");
         let text = "kafka: { bootstrap_servers: a }\ntopics: [{ input: { pattern: a.* }, key: { record: key }, window: { keys: 10 } }]";
-        std::fs::write(&file, text).unwrap();
-        let (config, left_out) = Config::load(&file, &[]).unwrap().expand([input]).unwrap();
+        let (config, left_out) = Config::of_text(text).expand([input]).unwrap();
         Resolved { interval: config.topics_interval(), config: Arc::new(config), cluster: Arc::new(Cluster::default()), left_out }
     }
 

@@ -56,57 +56,31 @@ pub(super) const OWNED: [(&str, &str); 27] = [
 
 const CLASSIC: &str = "remove it: unseen uses the classic protocol, and will support \"consumer\" (KIP-848) after its crash tests pass with librdkafka 2.15 or newer, which fixes errors in that protocol";
 
-/// Properties that only Kafka's Java clients have, each with advice for the error message.
-const JAVA: [(&str, &str); 40] = [
-    ("auto.include.jmx.reporter", NOT_NEEDED),
+/// Properties that only Kafka's Java clients have, and that something replaces, each with advice for the error message. librdkafka rejects
+/// other properties that it does not have.
+const JAVA: [(&str, &str); 17] = [
     ("buffer.memory", "use queue.buffering.max.kbytes"),
-    ("default.api.timeout.ms", NOT_NEEDED),
-    ("exclude.internal.topics", NOT_NEEDED),
     ("fetch.max.wait.ms", "use fetch.wait.max.ms"),
-    ("interceptor.classes", NOT_NEEDED),
-    ("key.deserializer", BYTES),
-    ("key.serializer", BYTES),
-    ("max.block.ms", NOT_NEEDED),
     ("max.poll.records", "remove it: worker.max_transaction_records limits the size of a transaction"),
     ("max.request.size", "remove it: unseen uses the output topics' max.message.bytes"),
-    ("metadata.max.idle.ms", NOT_NEEDED),
-    ("metric.reporters", METRICS),
-    ("metrics.num.samples", METRICS),
-    ("metrics.recording.level", METRICS),
-    ("metrics.sample.window.ms", METRICS),
-    ("partitioner.class", "remove it: unseen keeps a record's partition, or chooses it by key like Java clients"),
     ("receive.buffer.bytes", "use socket.receive.buffer.bytes"),
     ("sasl.client.callback.handler.class", LOGIN),
     ("sasl.jaas.config", LOGIN),
     ("sasl.login.callback.handler.class", LOGIN),
     ("sasl.login.class", LOGIN),
-    ("security.providers", OPENSSL),
     ("send.buffer.bytes", "use socket.send.buffer.bytes"),
-    ("ssl.enabled.protocols", OPENSSL),
-    ("ssl.engine.factory.class", OPENSSL),
-    ("ssl.keymanager.algorithm", OPENSSL),
     ("ssl.keystore.certificate.chain", "use ssl.certificate.pem"),
     ("ssl.keystore.key", "use ssl.key.pem"),
     (
         "ssl.keystore.type",
         "remove it: ssl.keystore.location must be in PKCS #12, and `keytool -importkeystore -deststoretype PKCS12` converts a JKS keystore",
     ),
-    ("ssl.protocol", OPENSSL),
-    ("ssl.provider", OPENSSL),
-    ("ssl.secure.random.implementation", OPENSSL),
-    ("ssl.trustmanager.algorithm", OPENSSL),
     ("ssl.truststore.certificates", "use ssl.ca.pem"),
     ("ssl.truststore.location", "use ssl.ca.location with the CA certificate in PEM, which `keytool -exportcert -rfc` prints"),
     ("ssl.truststore.password", "remove it: the file in ssl.ca.location has no password"),
     ("ssl.truststore.type", "remove it: the file in ssl.ca.location is in PEM"),
-    ("value.deserializer", BYTES),
-    ("value.serializer", BYTES),
 ];
-const NOT_NEEDED: &str = "remove it";
-const BYTES: &str = "remove it: unseen copies keys and values byte for byte";
 const LOGIN: &str = "use sasl.mechanism with sasl.username and sasl.password, sasl.mechanism OAUTHBEARER with sasl.oauthbearer.*, or sasl.mechanism AWS_MSK_IAM";
-const METRICS: &str = "remove it: the server at http.listen has the metrics";
-const OPENSSL: &str = "remove it: unseen uses OpenSSL";
 
 /// librdkafka's aliases of properties, each with its primary name.
 const ALIASES: [(&str, &str); 12] = [

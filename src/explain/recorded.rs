@@ -198,10 +198,7 @@ filter = { kind = "aging", capacity = 1000, false_positive_rate = 1e-9 }
     }
 
     fn said(config: &str, partitions: Option<u32>, lines: &str, offset: Offset) -> Explanation {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("unseen.toml");
-        std::fs::write(&file, config).unwrap();
-        let config = Config::load(&file, &[]).unwrap();
+        let config = Config::of_text(config);
         let schemas: Arc<dyn Schemas> = Arc::new(NoSchemas);
         let captured = Captured {
             open: &|| Ok(Box::new(io::Cursor::new(lines.to_owned().into_bytes()))),

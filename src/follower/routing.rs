@@ -89,10 +89,7 @@ mod tests {
             )
         };
         let topics: String = topics.iter().enumerate().map(topic).collect();
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("unseen.toml");
-        std::fs::write(&file, format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n{topics}")).unwrap();
-        let config = Config::load(&file, &[]).unwrap();
+        let config = Config::of_text(&format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n{topics}"));
         Routing::new(&config.spaces()[0], Some(Partitioner::Murmur2))
     }
 

@@ -2,8 +2,11 @@
 //!
 //! Owns the wait for an answer. Must never decide what an answer means for a worker.
 
+use super::Error;
 use super::client_config::CALL_TIMEOUT;
 use super::observer::Observer;
+use super::source::unanswered;
+use crate::broker::Problem;
 use rdkafka::admin::TopicResult;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -17,6 +20,22 @@ pub(super) fn partitions(observer: &BaseConsumer<Observer>, topic: &str) -> Resu
         None | Some(RDKafkaErrorCode::UnknownTopicOrPartition) => Ok(u32::try_from(found.partitions().len()).unwrap_or(0)),
         Some(code) => Err(KafkaError::MetadataFetch(code)),
     }
+}
+
+/// Returns the partition count of a topic to read, or 0 if the topic does not exist.
+pub(super) fn readable_partitions(observer: &BaseConsumer<Observer>, topic: &str) -> Result<u32, Error> {
+    partitions(observer, topic).map_err(|error| match error {
+        KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed) => {
+            let message = invisible(topic, "check its name, or give this user Read on the topic");
+            Error::Cluster(vec![Problem { input: topic.to_owned(), message }])
+        }
+        error => unanswered(&format!("get metadata of topic {topic:?}"), &error),
+    })
+}
+
+/// Returns the error message for a topic on which this user has no permission at all. Brokers do not reveal whether such a topic exists.
+pub(super) fn invisible(topic: &str, advice: &str) -> String {
+    format!("topic {topic:?} does not exist, or this user may not see it; {advice}")
 }
 
 /// Returns the partition counts of all topics that this user may see, without topics that have an error. Empty if no broker answers.

@@ -4,13 +4,13 @@
 //! records that did not exist when the capture started.
 
 use super::Error;
-use super::admin::partitions;
+use super::admin::readable_partitions;
 use super::client_config::{self as client, CALL_TIMEOUT};
 use super::cluster;
-use super::fetch_error::{is_corrupt, is_out_of_range, unexpected};
-use super::ffi::{Fetcher, LoggedIn, Message};
+use super::fetch_error::{events, is_corrupt, is_out_of_range, unexpected};
+use super::ffi::{Fetcher, Message};
 use super::observer::Observer;
-use super::source::{list, unanswered};
+use super::source::{list, offsets_at, unanswered};
 use crate::broker::{Record as _, throttle};
 use crate::config::Config;
 use crate::record::{Offset, Timestamp, TopicPartition};
@@ -27,8 +27,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Time without a record after which the capture asks the brokers whether they still respond.
 const QUIET_AFTER: Duration = Duration::from_secs(2);
-
-const EVENTS_MAX: usize = 1000;
 
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
@@ -75,21 +73,13 @@ impl Capture {
     /// Returns an error if no broker answers within `kafka.connect_timeout`, if the brokers reject the login, if the topic or a partition
     /// does not exist, if a permission is missing, or if `stop` returns `true`.
     pub fn start(config: &Config, wanted: &Wanted, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Self, Error> {
-        let consumer: LoggedIn<BaseConsumer<Observer>> = client::create(&client::capture(config), &config.kafka, Observer::new(config))
-            .map_err(|error| client::property_error(&error))?;
+        let consumer = client::observe(config, &client::capture(config))?;
         cluster::wait(&consumer, config, false, stop, report)?;
         let topic = &wanted.topic;
-        let partitions = match partitions(&consumer, topic) {
-            Ok(0) => return Err(Error::Fatal(format!("topic {topic:?} does not exist; check its name"))),
-            Ok(count) => count,
-            // If this user has no permission on the topic at all, brokers do not reveal whether it exists.
-            Err(KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed)) => {
-                return Err(Error::Fatal(format!(
-                    "topic {topic:?} does not exist, or this user may not see it; check its name, or give this user Read on the topic"
-                )));
-            }
-            Err(error) => return Err(unanswered(&format!("get metadata of topic {topic:?}"), &error)),
-        };
+        let partitions = readable_partitions(&consumer, topic)?;
+        if partitions == 0 {
+            return Err(Error::Fatal(format!("topic {topic:?} does not exist; check its name")));
+        }
         let mut numbers = wanted.partitions.clone();
         numbers.sort_unstable();
         numbers.dedup();
@@ -139,7 +129,7 @@ impl Capture {
             if stop() {
                 return Ok(false);
             }
-            drain_events(fetcher.consumer(), topic)?;
+            events(fetcher).try_for_each(|event| event?.map_or(Ok(()), |error| fatal(&error, topic)))?;
             fetcher.take(RECORDS_MAX, POLL_INTERVAL, &mut messages);
             if last_progress.elapsed() >= QUIET_AFTER && messages.iter().all(Message::is_error) {
                 let timeout = timeout.saturating_sub(last_progress.elapsed());
@@ -207,22 +197,6 @@ fn ranges(
     Ok(ranges)
 }
 
-/// Looks up the first offset whose record has this time or a later one, per partition. `None` if there is no such record.
-fn offsets_at(consumer: &BaseConsumer<Observer>, partitions: &[TopicPartition], time: Timestamp) -> Result<Vec<Option<Offset>>, Error> {
-    let failed = |error: KafkaError| unanswered(&format!("look up time {time}"), &error);
-    let asked = list(partitions.iter().map(|partition| (partition, Position::Offset(time))))?;
-    let answer = consumer.offsets_for_times(asked, CALL_TIMEOUT).map_err(failed)?;
-    let offset = |partition: &TopicPartition| {
-        let Some(element) = answer.find_partition(&partition.topic, partition.partition) else { return Ok(None) };
-        element.error().map_err(failed)?;
-        Ok(match element.offset() {
-            Position::Offset(offset) => Some(offset),
-            _ => None,
-        })
-    };
-    partitions.iter().map(offset).collect()
-}
-
 fn assign(fetcher: &Fetcher<Observer>, ranges: &[Range]) -> Result<(), Error> {
     let wanted = || ranges.iter().filter(|range| range.left() > 0);
     fetcher.forward(wanted().map(|range| &range.of)).map_err(Error::Fatal)?;
@@ -233,19 +207,6 @@ fn assign(fetcher: &Fetcher<Observer>, ranges: &[Range]) -> Result<(), Error> {
 fn pause(consumer: &BaseConsumer<Observer>, of: &TopicPartition) -> Result<(), Error> {
     let list = list([(of, Position::Invalid)].into_iter())?;
     consumer.pause(&list).map_err(|error| unexpected(format_args!("pause {of}"), &error))
-}
-
-fn drain_events(consumer: &BaseConsumer<Observer>, topic: &str) -> Result<(), Error> {
-    for _ in 0..EVENTS_MAX {
-        match consumer.poll(Duration::ZERO) {
-            None => break,
-            Some(Err(error)) => fatal(&error, topic)?,
-            Some(Ok(_)) => {
-                return Err(Error::Fatal("a record arrived through the consumer's own queue; please report this as a bug".to_owned()));
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Seeks back after a fetch error in a partition. Returns an error if a retry cannot succeed.

@@ -3,7 +3,7 @@
 //! Owns the settings of these topics. Must never interpret their records.
 
 use super::Error;
-use super::admin::{block_on, only, partitions};
+use super::admin::{block_on, invisible, only, partitions};
 use super::client_config::{self as client, CALL_TIMEOUT};
 use super::ffi::{LoggedIn, topic_ids};
 use super::observer::Observer;
@@ -171,10 +171,10 @@ fn ensure_one(
 ) -> Result<(u32, Option<String>), Fault> {
     let look = || {
         partitions(observer, name).map_err(|error| match error {
-            KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed) => Fault::Problem(format!(
-                "topic {name:?} does not exist, or this user may not see it; give this user {ON_TOPICS} that start with \"{}-\"",
-                config.kafka.group_id
-            )),
+            KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed) => {
+                let advice = format!("give this user {ON_TOPICS} that start with \"{}-\"", config.kafka.group_id);
+                Fault::Problem(invisible(name, &advice))
+            }
             other => Fault::Transient(format!("cannot get metadata of topic {name:?}: {other}")),
         })
     };
@@ -328,10 +328,9 @@ impl ChangelogReader {
     /// Returns an error if librdkafka rejects the configuration.
     pub fn new(config: &Config) -> Result<Self, Error> {
         let tail = ChangelogTail::with(&client::changelog_reader(config, "read_committed"), config)?;
-        let uncommitted = client::changelog_reader(config, "read_uncommitted");
-        let uncommitted = client::create(&uncommitted, &config.kafka, Observer::new(config));
+        let uncommitted = client::observe(config, &client::changelog_reader(config, "read_uncommitted"))?;
         let (admin, options) = admin(config).map_err(|error| client::property_error(&error))?;
-        Ok(Self { tail, uncommitted: uncommitted.map_err(|error| client::property_error(&error))?, admin, options })
+        Ok(Self { tail, uncommitted, admin, options })
     }
 }
 

@@ -4,7 +4,7 @@
 
 use super::admin::block_on;
 use super::changelog::admin;
-use super::cluster::{NamedTopic, denied, list, look, named_topics, observe};
+use super::cluster::{NamedTopic, denied, list, look, named_topics};
 use super::features::{Checked, examine};
 use super::ffi::Operation;
 use super::{Error, client_config as client, newest};
@@ -45,7 +45,7 @@ pub fn check(config: &Config, report: &dyn Fn(&str)) -> (Checked, Option<Resolve
 }
 
 fn missing_permissions(config: &Config, known: &BTreeMap<String, u32>) -> Vec<String> {
-    let Ok(observer) = observe(config, &client::observer(&config.kafka)) else { return Vec::new() };
+    let Ok(observer) = client::observe(config, &client::observer(&config.kafka)) else { return Vec::new() };
     let mut all = named_topics(config);
     let Some(first) = config.topics.first() else { return Vec::new() };
     // The request for permissions fails if one of its topics does not exist, so leave out internal topics that are not created yet.

@@ -10,8 +10,9 @@ use crate::config::{Config, Delivery, Kafka, Partitioner, first_name, is_secret}
 use rdkafka::ClientConfig;
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::consumer::BaseConsumer;
 use rdkafka::error::KafkaError;
-use rdkafka::types::RDKafkaType;
+use rdkafka::types::{RDKafkaConfRes, RDKafkaType};
 use std::time::Duration;
 
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,11 +35,14 @@ where
     Ok(LoggedIn::new(T::from_config_and_context(client, context)?, kafka.oauth.as_ref()))
 }
 
+/// Creates a consumer that keeps its most informative error.
+pub(super) fn observe(config: &Config, client: &ClientConfig) -> Result<LoggedIn<BaseConsumer<Observer>>, Error> {
+    create(client, &config.kafka, Observer::new(config)).map_err(|error| property_error(&error))
+}
+
 /// Configures a client for metadata and admin requests.
 pub(super) fn observer(kafka: &Kafka) -> ClientConfig {
-    let mut client = with_defaults(kafka, &[]);
-    client.set("bootstrap.servers", &kafka.bootstrap_servers);
-    client
+    with_defaults(kafka, &[])
 }
 
 pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -> ClientConfig {
@@ -57,7 +61,6 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
         ],
     );
     client
-        .set("bootstrap.servers", &config.kafka.bootstrap_servers)
         .set("group.id", &config.kafka.group_id)
         .set("group.protocol", "classic")
         .set("enable.auto.commit", "false")
@@ -78,19 +81,32 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
     client
 }
 
-/// Configures a client that reads assigned partitions, such as those of changelogs, without joining the group.
+/// Configures a client that reads partitions of changelogs, without joining the group.
 pub(super) fn changelog_reader(config: &Config, isolation: &str) -> ClientConfig {
-    let mut client = with_defaults(
-        &config.kafka,
-        &[
-            ("fetch.queue.backoff.ms", "5"),
-            // Fetches are large, because a rebuild reads a partition from start to end.
-            ("fetch.message.max.bytes", "8388608"),
-            ("fetch.wait.max.ms", "50"),
-        ],
-    );
+    // Fetches are large, because a rebuild reads a partition from start to end.
+    reader(config, isolation, &[("fetch.message.max.bytes", "8388608"), ("fetch.wait.max.ms", "50")])
+}
+
+pub(super) fn changelog_tail(config: &Config) -> ClientConfig {
+    let defaults = [
+        ("fetch.message.max.bytes", "8388608"),
+        ("fetch.max.bytes", "8388608"),
+        ("queued.max.messages.kbytes", "16384"),
+        ("fetch.wait.max.ms", "500"),
+    ];
+    reader(config, "read_committed", &defaults)
+}
+
+pub(super) fn capture(config: &Config) -> ClientConfig {
+    // The queue limits the memory of a capture, which consists almost only of prefetched records.
+    let defaults = [("fetch.max.bytes", "8388608"), ("queued.max.messages.kbytes", "32768"), ("fetch.wait.max.ms", "50")];
+    reader(config, "read_committed", &defaults)
+}
+
+/// Configures a client that reads assigned partitions without joining the group.
+fn reader(config: &Config, isolation: &str, defaults: &[(&str, &str)]) -> ClientConfig {
+    let mut client = with_defaults(&config.kafka, &[&[("fetch.queue.backoff.ms", "5")], defaults].concat());
     client
-        .set("bootstrap.servers", &config.kafka.bootstrap_servers)
         // librdkafka requires a group id to assign partitions. The client does not join the group.
         .set("group.id", &config.kafka.group_id)
         .set("enable.auto.commit", "false")
@@ -98,39 +114,6 @@ pub(super) fn changelog_reader(config: &Config, isolation: &str) -> ClientConfig
         .set("enable.partition.eof", "true")
         .set("auto.offset.reset", "error")
         .set("isolation.level", isolation);
-    client
-}
-
-pub(super) fn changelog_tail(config: &Config) -> ClientConfig {
-    let mut client = changelog_reader(config, "read_committed");
-    for (name, value) in [("queued.max.messages.kbytes", "16384"), ("fetch.max.bytes", "8388608"), ("fetch.wait.max.ms", "500")] {
-        if !config.kafka.properties.contains_key(name) {
-            client.set(name, value);
-        }
-    }
-    client
-}
-
-pub(super) fn capture(config: &Config) -> ClientConfig {
-    let mut client = with_defaults(
-        &config.kafka,
-        &[
-            ("fetch.queue.backoff.ms", "5"),
-            ("fetch.max.bytes", "8388608"),
-            // Limits the memory of a capture, which consists almost only of prefetched records.
-            ("queued.max.messages.kbytes", "32768"),
-            ("fetch.wait.max.ms", "50"),
-        ],
-    );
-    client
-        .set("bootstrap.servers", &config.kafka.bootstrap_servers)
-        // librdkafka requires a group id to assign partitions. The client does not join the group.
-        .set("group.id", &config.kafka.group_id)
-        .set("enable.auto.commit", "false")
-        .set("enable.auto.offset.store", "false")
-        .set("enable.partition.eof", "true")
-        .set("auto.offset.reset", "error")
-        .set("isolation.level", "read_committed");
     client
 }
 
@@ -156,7 +139,6 @@ pub(super) fn producer(
         ],
     );
     client
-        .set("bootstrap.servers", &config.kafka.bootstrap_servers)
         .set("enable.idempotence", "true")
         .set("message.max.bytes", RECORD_BYTES_MAX)
         // An idle producer must notice added and removed brokers.
@@ -186,7 +168,6 @@ pub(super) fn input_writer(config: &Config, partitioner: Partitioner) -> ClientC
         ],
     );
     client
-        .set("bootstrap.servers", &config.kafka.bootstrap_servers)
         .set("enable.idempotence", "true")
         .set("acks", "all")
         // A client waits for the result, so librdkafka must not retry a write for its default time of five minutes.
@@ -210,7 +191,8 @@ pub(super) fn debugs(kafka: &Kafka) -> bool {
 
 fn with_defaults(kafka: &Kafka, defaults: &[(&str, &str)]) -> ClientConfig {
     let mut client = ClientConfig::new();
-    client.set("client.id", "unseen").set_log_level(if debugs(kafka) { RDKafkaLogLevel::Debug } else { RDKafkaLogLevel::Info });
+    client.set("bootstrap.servers", &kafka.bootstrap_servers).set("client.id", "unseen");
+    client.set_log_level(if debugs(kafka) { RDKafkaLogLevel::Debug } else { RDKafkaLogLevel::Info });
     for (name, value) in defaults {
         client.set(first_name(name), *value);
     }
@@ -262,6 +244,9 @@ fn check_together(config: &Config) -> Result<(), Error> {
 /// Translates librdkafka's error. Leaves out librdkafka's message if the message may contain a secret.
 pub(super) fn property_error(error: &KafkaError) -> Error {
     match error {
+        KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, _, name, _) => Error::Property(format!(
+            "librdkafka has no property {name:?}; correct the name, or remove the property if only Kafka's Java clients have it"
+        )),
         KafkaError::ClientConfig(_, message, name, value) => {
             let shows_value = message.contains(value.as_str()) && value.parse::<f64>().is_err();
             if is_secret(name) || shows_value {
@@ -288,12 +273,8 @@ mod tests {
     use crate::broker::delivery_timeout;
 
     fn config(properties: &str) -> Config {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("unseen.toml");
         let topic = "[[topics]]\ninput = \"in\"\noutput = \"out\"\nkey = { record = \"key\" }\nwindow = { keys = 10 }\n";
-        let text = format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[kafka.properties]\n{properties}\n{topic}");
-        std::fs::write(&file, text).unwrap();
-        Config::load(&file, &[]).unwrap()
+        Config::of_text(&format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[kafka.properties]\n{properties}\n{topic}"))
     }
 
     #[test]
@@ -345,7 +326,8 @@ mod tests {
                 "\"fetch.max.bytes\" = 1000",
                 "fetch.max.bytes (1000) must be at least 1000000; this property does not limit the size of a record",
             ),
-            ("\"max.in.flight.requestz\" = 1", "No such configuration property: \"max.in.flight.requestz\""),
+            ("\"max.in.flight.requestz\" = 1", "librdkafka has no property \"max.in.flight.requestz\"; correct the name"),
+            ("\"max.block.ms\" = 1", "remove the property if only Kafka's Java clients have it"),
             ("\"fetch.wait.max.ms\" = 400000", "\"fetch.wait.max.ms\" value 400000 is outside allowed range 0..300000"),
         ] {
             let error = refused(properties).join("\n");
@@ -362,13 +344,18 @@ mod tests {
     #[test]
     fn every_rejected_property_is_reported_without_secrets() {
         let all = refused("\"no.such\" = 1\n\"security.protocol\" = \"s3cret\"\n\"sasl.passwordd\" = \"s3cret\"\n\"nor.such\" = 2");
+        let unknown = |name: &str| {
+            format!(
+                "kafka.properties: librdkafka has no property {name:?}; correct the name, or remove the property if only Kafka's Java clients have it"
+            )
+        };
         assert_eq!(
             all,
             [
-                "kafka.properties: librdkafka rejects \"no.such\": No such configuration property: \"no.such\"",
-                "kafka.properties: librdkafka rejects \"nor.such\": No such configuration property: \"nor.such\"",
-                "kafka.properties: librdkafka rejects this value of \"sasl.passwordd\"",
-                "kafka.properties: librdkafka rejects this value of \"security.protocol\"",
+                unknown("no.such"),
+                unknown("nor.such"),
+                unknown("sasl.passwordd"),
+                "kafka.properties: librdkafka rejects this value of \"security.protocol\"".to_owned(),
             ]
         );
     }

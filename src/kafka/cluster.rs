@@ -3,15 +3,15 @@
 //! Owns the wait for the first answer. Must never create a topic, except for internal topics.
 
 use super::Error;
-use super::admin::{all_partitions, block_on, partitions};
+use super::admin::{all_partitions, block_on, invisible, partitions};
+use super::changelog::admin;
 use super::client_config::{self as client, BATCH_BYTES};
-use super::ffi::{LoggedIn, Operation, describe_topics};
+use super::ffi::{Operation, describe_topics};
 use super::observer::{Complaint, Observer};
 use super::security;
 use crate::broker::{Cluster, Problem, throttle};
 use crate::config::{Config, Topic};
-use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::admin::ResourceSpecifier;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,7 +54,7 @@ pub fn topics(config: &Config, stop: &dyn Fn() -> bool) -> Result<BTreeSet<Strin
 /// Does the same as `topics`, but passes progress messages to `report`. If `is_worker` is false, does not wait if the user must fix a
 /// problem, such as a rejected login.
 pub(super) fn list(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<BTreeSet<String>, Error> {
-    let observer = observe(config, &client::observer(&config.kafka))?;
+    let observer = client::observe(config, &client::observer(&config.kafka))?;
     wait(&observer, config, is_worker, stop, report)?;
     let metadata = observer.fetch_metadata(None, client::CALL_TIMEOUT).map_err(|error| {
         let (servers, reason) = (config.kafka.bootstrap_servers.clone(), error.to_string());
@@ -66,7 +66,7 @@ pub(super) fn list(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, re
 /// Returns an error message for each known topic that no longer exists. Leaves out topics if the brokers do not reveal whether they exist.
 #[must_use]
 pub fn missing(config: &Config, known: &Cluster) -> Vec<String> {
-    let Ok(observer) = observe(config, &client::observer(&config.kafka)) else { return Vec::new() };
+    let Ok(observer) = client::observe(config, &client::observer(&config.kafka)) else { return Vec::new() };
     // `ask` returns a reason if no broker answers. Nothing is then known about the topics.
     if ask(&observer, config).is_some() {
         return Vec::new();
@@ -76,7 +76,7 @@ pub fn missing(config: &Config, known: &Cluster) -> Vec<String> {
 }
 
 pub(super) fn look(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Cluster, Error> {
-    let observer = observe(config, &client::observer(&config.kafka))?;
+    let observer = client::observe(config, &client::observer(&config.kafka))?;
     let began = Instant::now();
     loop {
         wait(&observer, config, is_worker, stop, report)?;
@@ -102,11 +102,9 @@ fn find_topics(config: &Config, observer: &BaseConsumer<Observer>, is_worker: bo
                 cluster.partitions.insert(topic.to_owned(), count);
                 continue;
             }
-            // If this user has no permission on the topic at all, brokers do not reveal whether it exists.
             Err(KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed)) => {
-                format!(
-                    "{setting}: topic {topic:?} does not exist, or this user may not see it; create the topic, or give this user {operation:?} on it"
-                )
+                let advice = format!("create the topic, or give this user {operation:?} on it");
+                format!("{setting}: {}", invisible(topic, &advice))
             }
             // A topic that matches a pattern may be so new that it has no leader yet. Such a topic must not stop the others.
             Err(error @ KafkaError::MetadataFetch(RDKafkaErrorCode::LeaderNotAvailable)) if config.is_matched(input) => {
@@ -131,10 +129,6 @@ fn find_topics(config: &Config, observer: &BaseConsumer<Observer>, is_worker: bo
     }
     cluster.batch_bytes = batch_bytes(config);
     Ok(cluster)
-}
-
-pub(super) fn observe(config: &Config, client: &ClientConfig) -> Result<LoggedIn<BaseConsumer<Observer>>, Error> {
-    client::create(client, &config.kafka, Observer::new(config)).map_err(|error| client::property_error(&error))
 }
 
 /// Requests metadata once. Returns `None` if a broker answered, or the reason why no broker answered.
@@ -184,7 +178,7 @@ pub(super) fn wait(
 fn only_the_name_differs(config: &Config) -> bool {
     let mut client = client::observer(&config.kafka);
     client.set("security.protocol", "ssl").set("ssl.endpoint.identification.algorithm", "none");
-    let Ok(observer) = observe(config, &client) else { return false };
+    let Ok(observer) = client::observe(config, &client) else { return false };
     ask(&observer, config).is_none_or(|complaint| !security::is_distrust(&complaint.reason))
 }
 
@@ -271,17 +265,13 @@ fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<Problem>) 
 /// Returns the largest batch size in bytes that all outputs accept, but at most [`BATCH_BYTES`]. Returns [`BATCH_BYTES`] if the brokers do
 /// not report their limits.
 fn batch_bytes(config: &Config) -> usize {
-    let admin = client::create::<AdminClient<_>, _>(&client::observer(&config.kafka), &config.kafka, Observer::new(config));
-    let Ok(admin) = admin else {
-        return BATCH_BYTES;
-    };
+    let Ok((admin, options)) = admin(config) else { return BATCH_BYTES };
     // A set, because brokers return nothing if the request contains a topic twice.
     let names: BTreeSet<_> = config.topics.iter().flat_map(Topic::outputs).map(|(_, name)| name).collect();
     if names.is_empty() {
         return BATCH_BYTES;
     }
     let topics: Vec<_> = names.into_iter().map(ResourceSpecifier::Topic).collect();
-    let options = AdminOptions::new().request_timeout(Some(client::CALL_TIMEOUT));
     let answer = block_on(admin.describe_configs(&topics, &options)).unwrap_or_default();
     let limits = answer
         .into_iter()
@@ -296,11 +286,8 @@ mod tests {
 
     /// Returns the number of warnings and of problems for a topic with this partition count.
     fn compared(window: &str, filter: &str, partitions: u32) -> (usize, usize) {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("unseen.toml");
         let topic = format!("input = \"in\"\nkey = {{ record = \"key\" }}\nwindow = {window}\nfilter = {{ {filter} }}\n");
-        std::fs::write(&file, format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[[topics]]\n{topic}")).unwrap();
-        let config = Config::load(&file, &[]).unwrap();
+        let config = Config::of_text(&format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[[topics]]\n{topic}"));
         let mut cluster = Cluster { partitions: [("in".to_owned(), partitions)].into(), ..Cluster::default() };
         let mut problems = Vec::new();
         compare(&config, &mut cluster, &mut problems);

@@ -3,10 +3,32 @@
 //! Owns the interpretation of these errors. Must never treat an error as transient if the next fetch would fail in the same way.
 
 use super::Error;
+use super::ffi::Fetcher;
 use crate::broker::throttle;
 use crate::record::TopicPartition;
+use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::Message;
 use std::fmt;
+use std::time::Duration;
+
+/// Maximum number of events to handle before the next fetch. Most events are log lines.
+const EVENTS_MAX: usize = 1000;
+
+/// Handles the events in the consumer's own queue, and returns an entry for each event: the error, if the event is one.
+pub(super) fn events<C: ConsumerContext + 'static>(fetcher: &Fetcher<C>) -> impl Iterator<Item = Result<Option<KafkaError>, Error>> {
+    let mut is_first = true;
+    let poll = move || match fetcher.consumer().poll(Duration::ZERO) {
+        // Skipping the record is not an option, because its key would be lost.
+        Some(Ok(message)) => {
+            let (topic, partition) = (message.topic(), message.partition());
+            let message = format!("a record of {topic}[{partition}] arrived through the consumer's own queue; please report this as a bug");
+            Err(Error::Fatal(message))
+        }
+        other => Ok(other.and_then(Result::err)),
+    };
+    std::iter::from_fn(move || (std::mem::take(&mut is_first) || fetcher.has_events()).then(poll)).take(EVENTS_MAX)
+}
 
 /// Returns the error of a failed librdkafka call that sends no request. No setting of the user can be the cause, so the message asks for a
 /// bug report.

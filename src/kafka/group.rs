@@ -2,14 +2,13 @@
 //!
 //! Owns the requests. Must never join the group, commit anything, or interpret an answer.
 
-use super::admin::partitions;
+use super::admin::readable_partitions;
 use super::client_config::{self as client, CALL_TIMEOUT};
 use super::cluster;
 use super::ffi::{GroupMetadata, LoggedIn, topic_ids};
 use super::observer::Observer;
 use super::source::{committed, unanswered};
 use super::{Committed, Error};
-use crate::broker::Problem;
 use crate::config::Config;
 use crate::record::{Offset, TopicPartition};
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -32,8 +31,7 @@ impl GroupView {
     /// Returns an error if no broker answers within `kafka.connect_timeout`, if all brokers reject the login, or if `stop` returns
     /// `true`.
     pub fn connect(config: &Config, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Self, Error> {
-        let client = client::changelog_reader(config, "read_committed");
-        let observer = client::create(&client, &config.kafka, Observer::new(config)).map_err(|error| client::property_error(&error))?;
+        let observer = client::observe(config, &client::changelog_reader(config, "read_committed"))?;
         cluster::wait(&observer, config, false, stop, report)?;
         Ok(Self { observer, group: config.kafka.group_id.clone() })
     }
@@ -43,17 +41,7 @@ impl GroupView {
     /// # Errors
     /// Returns an error if no broker answers, or if this user lacks a permission on the topic.
     pub fn partitions(&self, topic: &str) -> Result<u32, Error> {
-        match partitions(&self.observer, topic) {
-            Ok(count) => Ok(count),
-            // If this user has no permission on the topic at all, brokers do not reveal whether it exists.
-            Err(KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed)) => {
-                let message = format!(
-                    "topic {topic:?} does not exist, or this user may not see it; check its name, or give this user Read on the topic"
-                );
-                Err(Error::Cluster(vec![Problem { input: topic.to_owned(), message }]))
-            }
-            Err(error) => Err(unanswered(&format!("get metadata of topic {topic:?}"), &error)),
-        }
+        readable_partitions(&self.observer, topic)
     }
 
     /// Returns the topic ids by topic name. Brokers before Kafka 2.8 return no ids.

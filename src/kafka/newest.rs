@@ -92,11 +92,8 @@ mod tests {
     const NOW: Timestamp = 1_767_268_800_000;
 
     fn warned(times: &[Timestamp]) -> Option<String> {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("unseen.toml");
         let topic = "input = \"in\"\nkey = { record = \"key\" }\nwindow = \"1h\"\nfilter = { kind = \"exact\" }\n";
-        std::fs::write(&file, format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[[topics]]\n{topic}")).unwrap();
-        let config = Config::load(&file, &[]).unwrap();
+        let config = Config::of_text(&format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[[topics]]\n{topic}"));
         warning(&config.topics[0], &(0..).zip(times.iter().copied()).collect(), NOW)
     }
 

@@ -7,7 +7,7 @@
 use super::Error;
 use super::client_config::{self as client, CALL_TIMEOUT};
 use super::client_log;
-use super::fetch_error::{fatal, is_corrupt, is_out_of_range, report_corrupt, unexpected};
+use super::fetch_error::{events, fatal, is_corrupt, is_out_of_range, report_corrupt, unexpected};
 use super::ffi::{Fetcher, GroupMetadata, Message, topic_ids};
 use super::producer::{error_code, offset_list};
 use super::security::{self, Login};
@@ -18,17 +18,13 @@ use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::Message as _;
-use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
+use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList, TopicPartitionListElem};
 use rdkafka::types::RDKafkaRespErr;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-
-/// Maximum number of events to handle before the next fetch. Most events are log lines.
-const EVENTS_MAX: usize = 1000;
 
 /// Timeout of a request for a partition's last stable offset. Records wait for the answer.
 const STABLE_OFFSET_TIMEOUT: Duration = Duration::from_secs(1);
@@ -144,7 +140,7 @@ impl Source {
             Rebalance::Assigned(partitions) if cooperative(self.consumer()) => {
                 let list = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
                 let answer = self.consumer().incremental_assign(&list);
-                answer.map_err(|error| unexpected(format_args!("assign {partitions:?}"), &error))
+                answer.map_err(|error| unexpected(format_args!("assign {}", names(partitions)), &error))
             }
             Rebalance::Assigned(partitions) | Rebalance::Revoked { partitions, .. } => self.unassign(partitions),
         }
@@ -160,24 +156,14 @@ impl GroupConsumer for Source {
     }
 
     fn poll<'a>(&'a self, batch: &mut Batch<Message<'a>>, records: usize, timeout: Duration) -> Result<(), Error> {
-        for _ in 0..EVENTS_MAX {
-            match self.consumer().poll(Duration::ZERO) {
+        for event in events(&self.fetcher) {
+            match event? {
+                Some(KafkaError::MessageConsumption(code)) if is_out_of_range(code) => batch.out_of_range = true,
+                Some(error) => fatal(&error)?,
                 None => {}
-                Some(Ok(message)) => {
-                    return Err(Error::Fatal(format!(
-                        "a record of {}[{}] arrived through the consumer's own queue; please report this as a bug",
-                        message.topic(),
-                        message.partition()
-                    )));
-                }
-                Some(Err(KafkaError::MessageConsumption(code))) if is_out_of_range(code) => batch.out_of_range = true,
-                Some(Err(error)) => fatal(&error)?,
             }
             if batch.out_of_range || self.has_rebalance() {
                 return Ok(());
-            }
-            if !self.fetcher.has_events() {
-                break;
             }
         }
         let before = batch.messages.len();
@@ -198,20 +184,21 @@ impl GroupConsumer for Source {
 
     fn assign(&self, partitions: &[(TopicPartition, Offset)]) -> Result<(), Error> {
         let list = list(partitions.iter().map(|(partition, offset)| (partition, Position::Offset(*offset))))?;
-        let failed = |error: &dyn std::fmt::Display| unexpected(format_args!("assign {partitions:?}"), error);
-        self.fetcher.forward(partitions.iter().map(|(partition, _)| partition)).map_err(|error| failed(&error))?;
+        let assigned = || partitions.iter().map(|(partition, _)| partition);
+        let failed = |error: &dyn std::fmt::Display| unexpected(format_args!("assign {}", names(assigned())), error);
+        self.fetcher.forward(assigned()).map_err(|error| failed(&error))?;
         let consumer = self.consumer();
         if cooperative(consumer) {
             consumer.incremental_assign(&list).map_err(|error| failed(&error))?;
         } else {
             consumer.assign(&list).map_err(|error| failed(&error))?;
             // The eager protocol replaces the whole assignment.
-            self.fetcher.retain(|partition| partitions.iter().any(|(assigned, _)| assigned == partition));
+            self.fetcher.retain(|partition| assigned().any(|assigned| assigned == partition));
         }
-        self.errored.borrow_mut().forget(|partition| partitions.iter().any(|(assigned, _)| assigned == partition));
+        self.errored.borrow_mut().forget(|partition| assigned().any(|assigned| assigned == partition));
         // librdkafka remembers that a partition was paused, even after the partition was unassigned. So resume all of these partitions. If
         // a partition must be paused, the worker pauses it after this call.
-        self.resume(&partitions.iter().map(|(partition, _)| partition.clone()).collect::<Vec<_>>())
+        self.resume(&assigned().cloned().collect::<Vec<_>>())
     }
 
     fn unassign(&self, partitions: &[TopicPartition]) -> Result<(), Error> {
@@ -222,7 +209,7 @@ impl GroupConsumer for Source {
         } else {
             consumer.unassign()
         };
-        answer.map_err(|error| unexpected(format_args!("unassign {partitions:?}"), &error))?;
+        answer.map_err(|error| unexpected(format_args!("unassign {}", names(partitions)), &error))?;
         self.fetcher.retain(|partition| is_partial && !partitions.contains(partition));
         self.errored.borrow_mut().forget(|partition| !is_partial || partitions.contains(partition));
         Ok(())
@@ -276,7 +263,7 @@ impl GroupConsumer for Source {
             return Ok(());
         }
         let list = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
-        self.consumer().pause(&list).map_err(|error| unexpected(format_args!("pause {partitions:?}"), &error))
+        self.consumer().pause(&list).map_err(|error| unexpected(format_args!("pause {}", names(partitions)), &error))
     }
 
     fn resume(&self, partitions: &[TopicPartition]) -> Result<(), Error> {
@@ -284,7 +271,7 @@ impl GroupConsumer for Source {
             return Ok(());
         }
         let list = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
-        self.consumer().resume(&list).map_err(|error| unexpected(format_args!("resume {partitions:?}"), &error))
+        self.consumer().resume(&list).map_err(|error| unexpected(format_args!("resume {}", names(partitions)), &error))
     }
 
     fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error> {
@@ -303,14 +290,7 @@ impl GroupConsumer for Source {
     }
 
     fn offset_at(&self, partition: &TopicPartition, time: Timestamp) -> Result<Option<Offset>, Error> {
-        let asked = list([(partition, Position::Offset(time))].into_iter())?;
-        let failed = |error: KafkaError| unanswered(&format!("look up time {time} in {partition}"), &error);
-        let answer = self.consumer().offsets_for_times(asked, CALL_TIMEOUT).map_err(failed)?;
-        let element = answer.find_partition(&partition.topic, partition.partition);
-        Ok(element.and_then(|element| match element.offset() {
-            Position::Offset(offset) => Some(offset),
-            _ => None,
-        }))
+        Ok(offsets_at(self.consumer(), std::slice::from_ref(partition), time)?.pop().flatten())
     }
 
     fn commit(&self, offsets: &[(TopicPartition, Offset, String)]) -> Result<(), ClientError> {
@@ -364,13 +344,29 @@ pub(super) fn committed<C: ConsumerContext>(
         .map(|partition| {
             let Some(element) = answer.find_partition(&partition.topic, partition.partition) else { return Ok(Committed::default()) };
             element.error().map_err(failed)?;
-            let offset = match element.offset() {
-                Position::Offset(offset) => Some(offset),
-                _ => None,
-            };
-            Ok(Committed { offset, metadata: element.metadata().to_owned() })
+            Ok(Committed { offset: position(&element), metadata: element.metadata().to_owned() })
         })
         .collect()
+}
+
+/// Looks up the first offset whose record has this time or a later one, per partition. `None` if there is no such record.
+pub(super) fn offsets_at<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    partitions: &[TopicPartition],
+    time: Timestamp,
+) -> Result<Vec<Option<Offset>>, Error> {
+    let asked = list(partitions.iter().map(|partition| (partition, Position::Offset(time))))?;
+    let answer = consumer.offsets_for_times(asked, CALL_TIMEOUT).map_err(|error| unanswered(&format!("look up time {time}"), &error))?;
+    let offset = |partition: &TopicPartition| {
+        let Some(element) = answer.find_partition(&partition.topic, partition.partition) else { return Ok(None) };
+        element.error().map_err(|error| unanswered(&format!("look up time {time} in {partition}"), &error))?;
+        Ok(position(&element))
+    };
+    partitions.iter().map(offset).collect()
+}
+
+fn position(element: &TopicPartitionListElem<'_>) -> Option<Offset> {
+    if let Position::Offset(offset) = element.offset() { Some(offset) } else { None }
 }
 
 /// Converts the error of a failed request. If a permission is missing, the result names it.
@@ -380,6 +376,10 @@ pub(super) fn unanswered(what: &str, error: &KafkaError) -> Error {
         Some(right) => Error::Refused { advice: format!("a permission is missing; give this user {right}"), reason },
         None => Error::Fatal(reason),
     }
+}
+
+fn names<'a>(partitions: impl IntoIterator<Item = &'a TopicPartition>) -> String {
+    partitions.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 pub(super) fn list<'a>(partitions: impl Iterator<Item = (&'a TopicPartition, Position)>) -> Result<TopicPartitionList, Error> {

@@ -6,7 +6,7 @@ use super::Error;
 use super::admin::partitions;
 use super::client_config as client;
 use super::client_config::CALL_TIMEOUT;
-use super::fetch_error::unexpected;
+use super::fetch_error::{events, unexpected};
 use super::ffi::{Fetcher, LoggedIn, Message, topic_ids};
 use super::observer::Observer;
 use crate::broker::throttle;
@@ -16,13 +16,9 @@ use crate::record::{Offset, TopicPartition};
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::Message as _;
 use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
 use std::collections::BTreeMap;
 use std::time::Duration;
-
-/// Maximum number of events to handle before the next fetch. Most events are log lines.
-const EVENTS_MAX: usize = 1000;
 
 pub struct ChangelogTail {
     fetcher: Fetcher<Observer>,
@@ -38,7 +34,7 @@ impl ChangelogTail {
     }
 
     pub(super) fn with(client: &ClientConfig, config: &Config) -> Result<Self, Error> {
-        let consumer = client::create(client, &config.kafka, Observer::new(config)).map_err(|error| client::property_error(&error))?;
+        let consumer = client::observe(config, client)?;
         let fetcher = Fetcher::new(consumer).ok_or_else(|| Error::Fatal("librdkafka has no queue for the consumer".to_owned()))?;
         Ok(Self { fetcher })
     }
@@ -65,23 +61,13 @@ impl Tail for ChangelogTail {
     }
 
     fn poll(&self, count: usize, wait: Duration, take: &mut dyn FnMut(&str, i32, TailEvent<'_>)) -> Result<(), Error> {
-        for _ in 0..EVENTS_MAX {
-            match self.fetcher.consumer().poll(Duration::ZERO) {
-                None => {}
-                // Skipping the record is not an option, because the rebuilt state would lack its keys.
-                Some(Ok(message)) => {
-                    let (topic, partition) = (message.topic(), message.partition());
-                    let message =
-                        format!("a record of {topic}[{partition}] arrived through the consumer's own queue; please report this as a bug");
-                    return Err(Error::Fatal(message));
-                }
-                Some(Err(KafkaError::MessageConsumptionFatal(code))) => {
+        for event in events(&self.fetcher) {
+            match event? {
+                Some(KafkaError::MessageConsumptionFatal(code)) => {
                     return Err(Error::Fatal(format!("the client that reads changelogs cannot continue: {code}")));
                 }
-                Some(Err(error)) => report_error(&error.to_string()),
-            }
-            if !self.fetcher.has_events() {
-                break;
+                Some(error) => report_error(&error.to_string()),
+                None => {}
             }
         }
         let mut messages: Vec<Message<'_>> = Vec::new();
@@ -124,9 +110,7 @@ impl ChangelogEnds {
     /// # Errors
     /// Returns an error if librdkafka rejects the configuration.
     pub fn new(config: &Config) -> Result<Self, Error> {
-        let client = client::changelog_reader(config, "read_committed");
-        let observer = client::create(&client, &config.kafka, Observer::new(config)).map_err(|error| client::property_error(&error))?;
-        Ok(Self { observer })
+        Ok(Self { observer: client::observe(config, &client::changelog_reader(config, "read_committed"))? })
     }
 
     /// Converts the error of a failed request. If the observer has received an error, uses that error, because it is more informative.

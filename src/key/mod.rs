@@ -27,6 +27,7 @@ pub use field::{Field, Leaf};
 pub(crate) use hashing::numbered;
 pub use hashing::{HashKeyError, Hashing};
 pub use lookup::LookupError;
+pub(crate) use normalize::instant_ms;
 pub use normalize::{Normalizer, Normalizers};
 pub use part::{EmbeddedField, Part};
 pub use predicate::Predicate;

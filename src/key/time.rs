@@ -3,7 +3,7 @@
 //! Decides which texts and numbers are valid times. Must never read a clock.
 
 use super::field::Field;
-use super::normalize::instant;
+use super::normalize::instant_ms;
 #[cfg(feature = "formats")]
 use crate::format::{Extractor, Message, Schema, SchemaError};
 use crate::format::{PointerError, Scalar, unescape};
@@ -147,11 +147,7 @@ impl EventTime {
     #[must_use]
     pub fn of_text(&self, text: &str) -> Option<Timestamp> {
         match (self.unit, number(text)) {
-            (None | Some(TimeUnit::Rfc3339), None) => {
-                let (seconds, fraction) = instant(text)?;
-                let millis = fraction.bytes().chain(*b"000").take(3).fold(0, |millis, digit| millis * 10 + i64::from(digit - b'0'));
-                Some(seconds * 1_000 + millis).filter(|&time| time > 0)
-            }
+            (None | Some(TimeUnit::Rfc3339), None) => instant_ms(text).filter(|&time| time > 0),
             (unit, Some((mantissa, exponent))) => millis(unit, mantissa, exponent),
             (Some(_), None) => None,
         }

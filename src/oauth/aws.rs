@@ -174,42 +174,20 @@ fn time(text: &str) -> Option<SystemTime> {
 mod tests {
     use super::*;
     use crate::oauth::request::{agent, local_agent};
+    use crate::oauth::stub;
     use std::collections::BTreeMap;
-    use std::io::{BufRead, BufReader, Read as _, Write as _};
-    use std::net::TcpListener;
     use std::time::UNIX_EPOCH;
 
     const NOW: u64 = 1_735_689_600;
 
     /// Starts a server that expects these requests in this order, and sends these responses.
     fn serve(answers: Vec<(&'static str, u16, &'static str)>) -> String {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        std::thread::spawn(move || {
-            for (stream, (expected, status, body)) in listener.incoming().map_while(Result::ok).zip(answers) {
-                let (mut stream, mut reader) = (stream.try_clone().unwrap(), BufReader::new(stream));
-                let (mut request, mut length) = (String::new(), 0);
-                loop {
-                    let mut line = String::new();
-                    reader.read_line(&mut line).unwrap();
-                    let line = line.trim_end().to_ascii_lowercase();
-                    length = line.strip_prefix("content-length: ").map_or(length, |value| value.parse().unwrap());
-                    request.push_str(&line);
-                    request.push('\n');
-                    if line.is_empty() {
-                        break;
-                    }
-                }
-                let mut form = vec![0; length];
-                reader.read_exact(&mut form).unwrap();
-                request += &String::from_utf8(form).unwrap();
-                let is_expected = expected.split('|').all(|part| request.contains(part));
-                let (status, body) = if is_expected { (status, body) } else { (599, "") };
-                let head = format!("HTTP/1.1 {status} -\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
-                stream.write_all((head + body).as_bytes()).unwrap();
-            }
-        });
-        url
+        let mut answers = answers.into_iter();
+        stub::serve(move |request| {
+            let (expected, status, body) = answers.next()?;
+            let is_expected = expected.split('|').all(|part| request.contains(part));
+            Some(if is_expected { (status, body) } else { (599, "") })
+        })
     }
 
     /// Returns the token's URL and lifetime in seconds, given these environment variables.
@@ -259,7 +237,7 @@ mod tests {
         let xml = "<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials><SessionToken>session</SessionToken>\
             <SecretAccessKey>hunter2</SecretAccessKey><Expiration>2025-01-01T01:00:00Z</Expiration><AccessKeyId>ASIA1</AccessKeyId>\
             </Credentials></AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>";
-        let form = "post / |Action=AssumeRoleWithWebIdentity&|RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Fr&|WebIdentityToken=jwt";
+        let form = "POST / |Action=AssumeRoleWithWebIdentity&|RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Fr&|WebIdentityToken=jwt";
         let refusal = "<ErrorResponse><Error><Code>AccessDenied</Code><Message>hunter2</Message></Error></ErrorResponse>";
         let sts = serve(vec![(form, 200, xml), (form, 403, refusal)]);
         let variables = [
@@ -279,7 +257,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("authorization");
         std::fs::write(&file, "pod").unwrap();
-        let agent = serve(vec![("get /v1/credentials |authorization: pod", 200, JSON)]) + "/v1/credentials";
+        let agent = serve(vec![("GET /v1/credentials |authorization: pod", 200, JSON)]) + "/v1/credentials";
         let variables =
             [("AWS_CONTAINER_CREDENTIALS_FULL_URI", &*agent), ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", file.to_str().unwrap())];
         let (url, lifetime) = made(Some("us-east-1"), &variables).unwrap();
@@ -291,12 +269,12 @@ mod tests {
     #[test]
     fn instance_credentials_are_used() {
         let role = "/latest/meta-data/iam/security-credentials/";
-        let with_session = |path: &str| -> &'static str { format!("get {path} |x-aws-ec2-metadata-token: imds").leak() };
+        let with_session = |path: &str| -> &'static str { format!("GET {path} |x-aws-ec2-metadata-token: imds").leak() };
         let metadata = serve(vec![
-            ("put /latest/api/token |x-aws-ec2-metadata-token-ttl-seconds: ", 200, "imds"),
+            ("PUT /latest/api/token |x-aws-ec2-metadata-token-ttl-seconds: ", 200, "imds"),
             (with_session(role), 200, "role-1\n"),
             (with_session(&format!("{role}role-1")), 200, JSON),
-            ("put /latest/api/token", 404, ""),
+            ("PUT /latest/api/token", 404, ""),
         ]);
         let variables = [("AWS_EC2_METADATA_SERVICE_ENDPOINT", &*metadata)];
         let (url, lifetime) = made(Some("us-east-1"), &variables).unwrap();

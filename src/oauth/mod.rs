@@ -6,6 +6,8 @@
 mod aws;
 mod request;
 mod sigv4;
+#[cfg(test)]
+pub(crate) mod stub;
 mod token;
 
 pub(crate) use request::agent;

@@ -7,7 +7,7 @@ use openssl::hash::MessageDigest;
 use openssl::pkey::PKey;
 use openssl::sha::sha256;
 use openssl::sign::Signer;
-use std::fmt::Write as _;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use std::time::{Duration, SystemTime};
 
 pub(super) struct Credentials {
@@ -71,18 +71,11 @@ fn hmac(key: &[u8], text: &str) -> Vec<u8> {
     sign().unwrap_or_default()
 }
 
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 /// Percent-encodes all characters except the unreserved ones of RFC 3986.
 pub(crate) fn escaped(text: &str) -> String {
-    let mut escaped = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            escaped.push(byte.into());
-        } else {
-            // Writing to a string cannot fail.
-            let _ = write!(escaped, "%{byte:02X}");
-        }
-    }
-    escaped
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 #[cfg(test)]

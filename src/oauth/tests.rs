@@ -2,37 +2,13 @@
 
 use super::*;
 use crate::config::TokenEndpoint;
-use std::io::{BufRead, BufReader, Read as _, Write as _};
-use std::net::TcpListener;
 use std::sync::mpsc;
 
 /// Starts a token endpoint that sends these responses in order, and then stops. The channel receives the requests.
 fn endpoint(answers: Vec<(u16, &'static str)>) -> (TokenSource, mpsc::Receiver<String>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/token", listener.local_addr().unwrap());
     let (sender, requests) = mpsc::channel();
-    std::thread::spawn(move || {
-        for (stream, (status, body)) in listener.incoming().map_while(Result::ok).zip(answers) {
-            let (mut stream, mut reader) = (stream.try_clone().unwrap(), BufReader::new(stream));
-            let (mut request, mut length) = (String::new(), 0);
-            loop {
-                let mut line = String::new();
-                reader.read_line(&mut line).unwrap();
-                if line.trim().is_empty() {
-                    break;
-                }
-                if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-                    length = value.trim().parse().unwrap();
-                }
-                request += &line;
-            }
-            let mut form = vec![0; length];
-            reader.read_exact(&mut form).unwrap();
-            let head = format!("HTTP/1.1 {status} -\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
-            stream.write_all((head + body).as_bytes()).unwrap();
-            sender.send(request + &String::from_utf8(form).unwrap()).unwrap();
-        }
-    });
+    let mut answers = answers.into_iter();
+    let url = stub::serve(move |request| sender.send(request.to_owned()).ok().and_then(|()| answers.next())) + "/token";
     let (client_id, client_secret) = ("ann".to_owned(), "hunter2".to_owned());
     (TokenSource::Endpoint(TokenEndpoint { url, client_id, client_secret, scope: Some("a b".to_owned()), ca_location: None }), requests)
 }
@@ -86,8 +62,8 @@ fn client_credentials_are_sent_as_rfc_6749_describes_them() {
     let tokens = Tokens::of(&source);
     assert_eq!(tokens.get(WAIT).unwrap().value(), "t1");
     let request = requests.recv().unwrap();
-    assert!(request.starts_with("POST /token HTTP/1.1\r\n"), "{request}");
-    assert!(request.to_ascii_lowercase().contains("authorization: basic yw5uomh1bnrlcji=\r\n"), "{request}");
+    assert!(request.starts_with("POST /token HTTP/1.1\n"), "{request}");
+    assert!(request.contains("authorization: Basic YW5uOmh1bnRlcjI=\n"), "{request}");
     assert!(request.ends_with("grant_type=client_credentials&scope=a+b"), "{request}");
     // The token is still valid, so there is no second request to the endpoint.
     assert_eq!(Tokens::of(&source).get(WAIT).unwrap().value(), "t1");

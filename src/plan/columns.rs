@@ -23,7 +23,7 @@ const TIMES_MAX: usize = 4;
 /// Range of numbers that count as times, in milliseconds: from 2000 to 2100.
 const TIMES: std::ops::Range<i64> = 946_684_800_000..4_102_444_800_000;
 /// The hash of a field that is missing or null.
-const MISSING: u64 = 0;
+pub(super) const MISSING: u64 = 0;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Place {

@@ -7,7 +7,7 @@ mod columns;
 mod kinds;
 mod proposal;
 mod sample;
-mod text;
+pub(crate) mod text;
 
 pub use proposal::Proposal;
 pub use sample::{Sample, SampleError, SampleOptions};

@@ -171,10 +171,7 @@ fn configured(line: &str) -> crate::config::Topic {
         "[kafka]\nbootstrap_servers = \"localhost:9092\"\n[[topics]]\ninput = \"in\"\noutput = \"out\"\n\
          key = {{ record = \"key\" }}\nwindow = \"24h\"\n{line}\n"
     );
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("unseen.toml");
-    std::fs::write(&path, text).unwrap();
-    Config::load(&path, &[]).unwrap_or_else(|errors| panic!("{line}: {errors}")).topics.remove(0)
+    Config::of_text(&text).topics.remove(0)
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::{Comparison, Point, Row, Sample};
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::time::Duration;
 
 impl Comparison {
@@ -21,7 +22,7 @@ impl Comparison {
             if table.len() == 1 {
                 continue;
             }
-            text += &columns(&table, ends_in_text);
+            text += &columns(&table, 1..table[0].len() - usize::from(ends_in_text));
             text.push('\n');
         }
         if let Some(row) = self.kinds.iter().find(|row| row.configuration.is_some()) {
@@ -148,18 +149,16 @@ fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Vec<Vec<Stri
     std::iter::once(head.iter().map(|&cell| cell.to_owned()).collect()).chain(rows).collect()
 }
 
-/// Formats rows as lines. The first column is left-aligned, and the last column too if `ends_in_text` is true. All other columns have
-/// numbers, and are right-aligned.
-pub(super) fn columns(rows: &[Vec<String>], ends_in_text: bool) -> String {
-    let last = rows.first().map_or(0, Vec::len).saturating_sub(1);
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
+/// Formats rows as lines. The columns in `numbers` are right-aligned, and all others are left-aligned.
+pub(crate) fn columns(rows: &[impl AsRef<[String]>], numbers: Range<usize>) -> String {
+    let width = |column: usize| rows.iter().map(|row| row.as_ref()[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<_> = (0..rows.first().map_or(0, |row| row.as_ref().len())).map(width).collect();
     let mut text = String::new();
     for row in rows {
-        let cells = row.iter().enumerate().map(|(column, cell)| match column {
-            0 => format!("{cell:0$}", width(0)),
-            _ if column == last && ends_in_text => cell.clone(),
-            _ => format!("{cell:>0$}", width(column)),
-        });
+        let cells =
+            row.as_ref().iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
+                if numbers.contains(&column) { format!("{cell:>width$}") } else { format!("{cell:width$}") }
+            });
         text += cells.collect::<Vec<_>>().join("  ").trim_end();
         text.push('\n');
     }
@@ -171,7 +170,7 @@ fn scaled(bytes: u64, load: f64) -> String {
     size(super::whole(bytes as f64 * load))
 }
 
-pub(super) fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     let Some((shift, unit)) = units.into_iter().find(|(shift, _)| bytes >> shift > 0) else { return format!("{bytes} B") };
     let tenths = bytes.saturating_mul(10) >> shift;

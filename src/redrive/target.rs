@@ -129,17 +129,13 @@ mod tests {
 
     #[test]
     fn dead_letters_go_to_their_input_and_those_that_it_would_drop_to_the_output() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("unseen.toml");
         let text = "kafka: { bootstrap_servers: 'localhost:1', group_id: g }\ntopics:\n\
             - { input: in, output: out, key: { record: key }, window: 1h, on_invalid: { topic: dead }, filter: { capacity: 10 } }\n\
             - { input: any, output: out, space: any, repartition: true, key: { record: key }, window: 1h, on_invalid: { topic: dead }, filter: { capacity: 10 } }\n\
             - { input: two, output: out, when: { field: /a, exists: true }, key: { record: key }, window: 1h, on_invalid: { topic: dead }, filter: { capacity: 10 } }\n\
             - { input: two, output: other, space: second, key: { record: key }, window: 1h, on_invalid: { topic: dead }, filter: { capacity: 10 } }\n\
             - { input: shadow, key: { record: key }, window: 1h, filter: { capacity: 10 } }\n";
-        let file = file.with_extension("yaml");
-        std::fs::write(&file, text).unwrap();
-        let config = Config::load(&file, &[]).unwrap();
+        let config = Config::of_text(text);
         let (all, mut origins) = (dead_letter::verdicts().collect::<Vec<_>>(), Origins::default());
         for topic in &config.topics {
             let count = |name: &str| {

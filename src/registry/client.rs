@@ -268,28 +268,13 @@ fn shorten(words: &str) -> String {
 mod tests {
     use super::*;
     use crate::config::TokenSource;
-    use std::io::{BufRead, BufReader, Read as _, Write as _};
-    use std::net::TcpListener;
+    use crate::oauth::stub;
+    use std::sync::mpsc;
 
     type Answers = fn(&str) -> (u16, String);
 
     fn stub(answers: Answers) -> String {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        // The thread ends with the process.
-        std::thread::spawn(move || {
-            for mut stream in listener.incoming().map_while(Result::ok) {
-                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
-                let request = lines.next().unwrap_or_default();
-                lines.take_while(|line| !line.is_empty()).for_each(drop);
-                let (status, body) = answers(request.split(' ').nth(1).unwrap_or_default());
-                let head = format!("HTTP/1.1 {status} -\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
-                let _ = stream.write_all((head + &body).as_bytes());
-                let _ = stream.shutdown(std::net::Shutdown::Write);
-                let _ = stream.read(&mut [0]);
-            }
-        });
-        format!("http://{address}")
+        stub::serve(move |request| Some(answers(request.split(' ').nth(1).unwrap_or_default())))
     }
 
     fn client(stubs: &[Answers]) -> Client {
@@ -299,15 +284,8 @@ mod tests {
 
     #[test]
     fn a_bearer_token_goes_with_every_request() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let registry = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
-            let head: Vec<_> = lines.take_while(|line| !line.is_empty()).map(|line| line.to_ascii_lowercase()).collect();
-            stream.write_all(b"HTTP/1.1 401 -\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
-            head
-        });
+        let (sender, requests) = mpsc::channel();
+        let url = stub::serve(move |request| sender.send(request.to_owned()).ok().map(|()| (401, "")));
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
         std::fs::write(&file, "s3cret").unwrap();
@@ -315,9 +293,9 @@ mod tests {
         let config =
             SchemaRegistry { urls: vec![url], credentials: None, oauth: Some(oauth), ca_location: None, timeout: Duration::from_secs(60) };
         let failure = format!("{:?}", Client::new(&config).unwrap().latest("news-value").unwrap_err());
-        let head = registry.join().unwrap();
-        for line in ["authorization: bearer s3cret", "target-sr-cluster: lsrc-1"] {
-            assert!(head.iter().any(|sent| sent == line), "{head:?}");
+        let request = requests.recv().unwrap();
+        for line in ["authorization: Bearer s3cret\n", "target-sr-cluster: lsrc-1\n"] {
+            assert!(request.contains(line), "{request}");
         }
         assert!(failure.contains("check schema_registry.oauth") && !failure.contains("s3cret"), "{failure}");
     }

@@ -6,7 +6,7 @@
 use super::recorded::Recorded;
 use super::{LineError, envelope};
 use crate::format::compression;
-use crate::key::Field;
+use crate::key::{Field, instant_ms};
 use crate::record::Timestamp;
 use serde::Deserialize;
 use std::borrow::Cow;
@@ -103,23 +103,11 @@ pub fn parse_time(text: &str) -> Option<Timestamp> {
     text.parse().ok().or_else(|| parse_rfc3339(text))
 }
 
-/// Parses a time in RFC 3339 and returns milliseconds since the epoch, rounded down. `T` may be a space. The time zone is `Z` or, for
-/// example, `+01:00`. Without a time zone, the time is UTC. Returns `None` if the text has another form, or if its local time is before
-/// 1970.
+/// Parses a time in RFC 3339 and returns milliseconds since the epoch, rounded down. Accepts the variants that the normalizer `timestamp`
+/// accepts, such as a space instead of `T`. Without a time zone, the time is UTC. Returns `None` if the text has another form.
 #[must_use]
 pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
-    let text = text.to_ascii_uppercase();
-    let (local, east) = text.rfind(['+', '-']).filter(|&sign| sign > "2000-01-01T00:00".len()).map_or(Some((&*text, 0)), |sign| {
-        let (hours, minutes) = text[sign + 1..].split_once(':')?;
-        if hours.len() != 2 || minutes.len() != 2 {
-            return None;
-        }
-        let east = hours.parse::<u8>().ok().filter(|&hours| hours < 24).map(i64::from)? * 60
-            + minutes.parse::<u8>().ok().filter(|&minutes| minutes < 60).map(i64::from)?;
-        Some((&text[..sign], if text[sign..].starts_with('-') { -east } else { east }))
-    })?;
-    let utc = humantime::parse_rfc3339_weak(local).ok()?.duration_since(UNIX_EPOCH).ok()?;
-    Some(i64::try_from(utc.as_millis()).ok()? - east * 60_000)
+    instant_ms(text).or_else(|| instant_ms(&format!("{text}Z")))
 }
 
 /// The first millisecond of the year 10000, since the epoch.

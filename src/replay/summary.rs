@@ -32,8 +32,8 @@ pub struct Summary {
     /// Records whose time is after the `max_timestamp` of [`Replay::run_and_list`](super::Replay::run_and_list). They are evaluated, but do
     /// not move the window.
     pub future: u64,
-    /// The time of the last record counted in `future`, in milliseconds since the epoch. Of several rules with such records, the last rule
-    /// counts.
+    /// The time of the last record counted in `future`, in milliseconds since the epoch. If several rules have such records, the latest of
+    /// these times.
     pub future_time: Option<Timestamp>,
     /// Stream time of the most advanced partition, in milliseconds since the epoch. `None` before the first record with a time.
     pub stream_time: Option<Timestamp>,
@@ -96,7 +96,7 @@ impl Summary {
         }
         self.envelopes += envelopes;
         self.future += future;
-        self.future_time = future_time.or(self.future_time);
+        self.future_time = self.future_time.max(future_time);
         self.stream_time = self.stream_time.max(stream_time);
         self.dead_letters += dead_letters;
         self.untimed += untimed;

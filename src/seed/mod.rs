@@ -166,12 +166,9 @@ mod tests {
                           when = { field = \"/type\", equals = \"order\" }\n";
 
     fn seed(topics: &[&str], options: &Options, lines: &str, schemas: Arc<dyn Schemas>) -> Result<(Counts, u64), String> {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("unseen.toml");
         let topics = topics.iter().map(|topic| format!("[[topics]]\n{topic}")).collect::<Vec<_>>().concat();
         let registry = "[schema_registry]\nurl = \"http://localhost:1\"\n";
-        std::fs::write(&file, format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n{registry}{topics}")).unwrap();
-        let config = Config::load(&file, &[]).unwrap();
+        let config = Config::of_text(&format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n{registry}{topics}"));
         let topic = config.topics.last().unwrap();
         let mut seeds = Seeds::new(&config, topic, options, 1, schemas).map_err(|error| error.to_string())?;
         seeds.read(lines.as_bytes(), &|| false).map_err(|error| error.to_string())?;

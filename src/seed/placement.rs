@@ -67,12 +67,9 @@ mod tests {
 
     /// Returns the partition of a key for a line with a record key, and for a line with a record key and a partition.
     fn placed(topic: &str, partitioner: Option<Partitioner>, every_partition: bool) -> [Result<Option<u32>, String>; 2] {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("unseen.toml");
         let head = "[kafka]\nbootstrap_servers = \"localhost:1\"\n[[topics]]\ninput = \"in\"\noutput = \"out\"\nwindow = \"1h\"\n\
                     filter = { capacity = 1000 }\nkey = { record = \"key\" }";
-        std::fs::write(&file, format!("{head}\n{topic}")).unwrap();
-        let config = Config::load(&file, &[]).unwrap();
+        let config = Config::of_text(&format!("{head}\n{topic}"));
         let options = Options {
             format: crate::seed::Format::Csv,
             time: None,

@@ -288,11 +288,8 @@ mod tests {
     use tokio::time::timeout;
 
     fn server() -> Arc<Server> {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("unseen.toml");
         let topic = "input = \"in\"\noutput = \"out\"\nkey = { record = \"key\" }\nwindow = \"1h\"\nfilter = { capacity = 1000 }\n";
-        std::fs::write(&file, format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[[topics]]\n{topic}")).unwrap();
-        let config = Config::load(&file, &[]).unwrap();
+        let config = Config::of_text(&format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[[topics]]\n{topic}"));
         Server::new(&config, Follower::without_brokers(&config)).unwrap()
     }
 

@@ -18,10 +18,7 @@ fn server(options: &str) -> Arc<Server> {
          filter = {{ capacity = 1000 }}\n\
          [serve]\nlisten = \"127.0.0.1:0\"\nhttp_listen = \"127.0.0.1:0\"\nthreads = 2\n{options}\n"
     );
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("unseen.toml");
-    std::fs::write(&file, text).unwrap();
-    let config = Arc::new(Config::load(&file, &[]).unwrap());
+    let config = Arc::new(Config::of_text(&text));
     let server = Server::new(&config, Follower::start(&config).unwrap()).unwrap();
     // Dropping the follower would wait for a request that no broker answers.
     std::mem::forget(Arc::clone(&server));

@@ -282,10 +282,7 @@ mod tests {
         let text = format!(
             "[kafka]\nbootstrap_servers = \"localhost:9092\"\n[[topics]]\ninput = \"a\"\noutput = \"b\"\nwindow = \"10s\"\non_invalid = \"drop\"\n{options}\n[topics.filter]\n{filter}\n"
         );
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("unseen.toml");
-        std::fs::write(&file, text).unwrap();
-        let config = Config::load(&file, &[]).unwrap();
+        let config = Config::of_text(&text);
         Input::of(&config, &config.spaces()[0], partitioner)
     }
 

@@ -4,8 +4,7 @@ use super::cluster::{CommittedOffset, FormerCoordinator, FormerLeader, Isolation
 use super::faults::{Api, Faults, RequestFault};
 use super::network::Code;
 use super::process::Process;
-use super::{Options, Simulation};
-use super::{World, micros};
+use super::{Simulation, World, micros};
 use crate::record::{Offset, TopicPartition};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -87,12 +86,6 @@ impl Simulation {
     #[must_use]
     pub fn digest(&self) -> (u64, u64) {
         self.lock().trace.digest()
-    }
-
-    /// The number of client calls so far.
-    #[must_use]
-    pub fn calls(&self) -> u64 {
-        self.lock().steps
     }
 
     /// Creates a topic. Returns `false` if it exists.
@@ -307,10 +300,5 @@ impl Simulation {
     pub fn group(&self, name: &str) -> (i32, usize) {
         let world = self.lock();
         world.cluster.groups.get(name).map_or((0, 0), |group| (group.generation, group.member_ids().len()))
-    }
-
-    #[must_use]
-    pub fn options(&self) -> Options {
-        self.lock().options.clone()
     }
 }

@@ -250,8 +250,6 @@ mod tests {
 
     /// Returns the stats of three topics, each with ten records from the future. A worker owns their partitions if `is_assigned`.
     fn of_future_records(is_assigned: bool) -> (Config, Stats) {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("unseen.yaml");
         let topic = |name: &str, window: &str, filter: &str| {
             format!("{{ input: {name}, output: out, key: {{ record: key }}, window: {window}, filter: {filter} }}")
         };
@@ -260,8 +258,7 @@ mod tests {
             topic("counted", "{ keys: 10 }", "{ kind: exact }"),
             topic("stable", "1h", "{ kind: stable, memory: 1MiB }"),
         ];
-        std::fs::write(&file, format!("kafka: {{ bootstrap_servers: a }}\ntopics: [{}]", topics.join(", "))).unwrap();
-        let config = Config::load(&file, &[]).unwrap();
+        let config = Config::of_text(&format!("kafka: {{ bootstrap_servers: a }}\ntopics: [{}]", topics.join(", ")));
         let stats = Stats::new(&config);
         let inputs = ["timed", "counted", "stable"].into_iter().filter(|_| is_assigned).map(input).collect();
         stats.report(0, WorkerReport { inputs, ..WorkerReport::default() });
@@ -286,15 +283,12 @@ mod tests {
 
     #[test]
     fn each_entry_of_an_input_has_its_own_times() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("unseen.yaml");
         let entry = |space: &str| {
             format!(
                 "{{ input: in, output: out, space: {space}, when: {{ header: type, equals: {space} }}, key: {{ record: key }}, window: 1h, filter: {{ kind: exact }} }}"
             )
         };
-        std::fs::write(&file, format!("kafka: {{ bootstrap_servers: a }}\ntopics: [{}, {}]", entry("a"), entry("b"))).unwrap();
-        let config = Config::load(&file, &[]).unwrap();
+        let config = Config::of_text(&format!("kafka: {{ bootstrap_servers: a }}\ntopics: [{}, {}]", entry("a"), entry("b")));
         let stats = Stats::new(&config);
         let report = |space, time| StateReport {
             space: SpaceId(space),

@@ -145,12 +145,9 @@ mod tests {
     const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(7);
 
     fn config() -> Config {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("unseen.yaml");
         let text = "kafka: { bootstrap_servers: a }\nworker: { workers: 3, transaction_timeout: 7s }\n\
             topics: [{ input: in, output: out, key: { record: key }, window: { keys: 10 } }]";
-        std::fs::write(&file, text).unwrap();
-        Config::load(&file, &[]).unwrap()
+        Config::of_text(text)
     }
 
     /// Returns the state of a process whose second worker started its last round `age` ago. The first started a round one second ago,

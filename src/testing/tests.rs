@@ -29,13 +29,6 @@ on_invalid = { topic = "news-invalid" }
 filter = { kind = "cuckoo", capacity = 1000, slices = 4 }
 "#;
 
-fn config(text: &str) -> Config {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("unseen.toml");
-    std::fs::write(&file, text).unwrap();
-    Config::load(&file, &[]).unwrap()
-}
-
 fn no_files(path: &Path) -> io::Result<Box<dyn BufRead>> {
     panic!("unexpected read of {}", path.display())
 }
@@ -60,7 +53,7 @@ fn expected_outcomes_pass() {
         { "value": { "id": 2 }, "at": "2026-01-01T10:00:00Z", "expect": { "verdict": "late", "output": "news-invalid" } },
         { "value": { "id": "a" }, "at": "2026-01-01T14:00:00Z", "expect": "unseen" },
     ]});
-    let report = report(&config(CONFIG), &test);
+    let report = report(&Config::of_text(CONFIG), &test);
     assert_eq!(report.differences, []);
     assert_eq!(report.records, 8);
 }
@@ -71,7 +64,7 @@ fn differences_are_shown_and_explained() {
         { "value": { "id": 1 }, "expect": "duplicate" },
         { "value": { "id": 1 }, "expect": { "verdict": "unseen", "output": "none", "headers": { "unseen-verdict": "unseen", "x": "y" } } },
     ]});
-    let report = report(&config(CONFIG), &test);
+    let report = report(&Config::of_text(CONFIG), &test);
     assert!(!report.passed());
     let shown = text("news.test.toml", std::slice::from_ref(&report));
     assert_eq!(
@@ -94,16 +87,16 @@ fn a_changed_window_or_key_fails() {
         { "value": { "id": 1, "version": 2 }, "at": "+59m", "expect": "duplicate" },
         { "value": { "id": 1, "version": 2 }, "at": "+17m", "expect": "unseen" },
     ]});
-    assert!(report(&config(CONFIG), &test).passed());
+    assert!(report(&Config::of_text(CONFIG), &test).passed());
     for (from, to) in [("window = \"1h\"", "window = \"2h\""), ("window = \"1h\"", "window = \"30m\""), ("/id", "/version")] {
-        let changed = config(&CONFIG.replace(from, to));
+        let changed = Config::of_text(&CONFIG.replace(from, to));
         assert!(!report(&changed, &test).passed(), "{to}");
     }
 }
 
 #[test]
 fn a_file_of_records_is_replayed_and_counted() {
-    let config = config(&CONFIG.replace("retract = { header = \"gone\" }", ""));
+    let config = Config::of_text(&CONFIG.replace("retract = { header = \"gone\" }", ""));
     let lines = "{\"id\":1}\n{\"id\":2}\n{\"id\":1}\n{}\n";
     let open = |path: &Path| -> io::Result<Box<dyn BufRead>> {
         assert_eq!(path, Path::new("news.ndjson"));
@@ -147,7 +140,7 @@ fn invalid_tests_are_reported_with_their_location() {
     }
     let file = TestFile::new(&json!({ "tests": [{ "name": "n", "records": [{ "value": 1, "expect": "unseen" }] }] })).unwrap();
     let schemas: Arc<dyn Schemas> = Arc::new(NoSchemas);
-    let report = run(&config(CONFIG), &file.tests[0], &schemas, &no_files);
+    let report = run(&Config::of_text(CONFIG), &file.tests[0], &schemas, &no_files);
     assert_eq!(report.error.as_deref(), Some("records[0].topic: the configuration has several topics; choose one: news, wire"));
     assert!(!report.passed() && text("f", std::slice::from_ref(&report)).contains("FAILED  n (0 records)\n          records[0].topic: "));
     let xml = junit(&[("f".to_owned(), vec![report])]);
@@ -157,7 +150,7 @@ fn invalid_tests_are_reported_with_their_location() {
 /// A recording without records or without times would pass with any configuration.
 #[test]
 fn a_stream_that_cannot_fail_is_an_error() {
-    let config = config(&CONFIG.replace("retract = { header = \"gone\" }", ""));
+    let config = Config::of_text(&CONFIG.replace("retract = { header = \"gone\" }", ""));
     let said = |config: &Config, lines: &str, file: Value| {
         let open = |_: &Path| -> io::Result<Box<dyn BufRead>> { Ok(Box::new(io::Cursor::new(lines.to_owned().into_bytes()))) };
         let test = json!({ "name": "n", "topic": "news", "file": file, "expect": { "invalid": 0 } });
@@ -174,7 +167,7 @@ fn a_stream_that_cannot_fail_is_an_error() {
     }
     // A window by count does not need times.
     let by_count = CONFIG.replace("window = \"1h\"", "window = { keys = 100 }").replace("capacity = 1000, ", "");
-    let by_count = self::config(&by_count.replace("retract = { header = \"gone\" }", "").replace("late = \"dead_letter\"", ""));
+    let by_count = Config::of_text(&by_count.replace("retract = { header = \"gone\" }", "").replace("late = \"dead_letter\"", ""));
     assert_eq!(said(&by_count, "{\"id\":1}", json!({ "path": "a" })), "");
 
     let line = |topic: &str| format!("{{\"topic\":\"{topic}\",\"partition\":0,\"ts\":5,\"key\":null,\"payload\":\"{{\\\"id\\\":1}}\"}}\n");
@@ -187,7 +180,7 @@ fn a_stream_that_cannot_fail_is_an_error() {
 /// A worker that stops at a record never reaches the next one.
 #[test]
 fn records_after_a_fatal_record_are_an_error() {
-    let config = config(&CONFIG.replace("on_invalid = { topic = \"news-invalid\" }", "").replace("late = \"dead_letter\"", ""));
+    let config = Config::of_text(&CONFIG.replace("on_invalid = { topic = \"news-invalid\" }", "").replace("late = \"dead_letter\"", ""));
     let fails = json!({ "value": {}, "expect": { "verdict": "invalid", "output": "fails" } });
     assert!(report(&config, &json!({ "name": "n", "topic": "news", "records": [fails] })).passed());
     let report =
@@ -197,8 +190,9 @@ fn records_after_a_fatal_record_are_an_error() {
 
 #[test]
 fn records_are_repartitioned_by_key() {
-    let config =
-        config(&CONFIG.replace("space = \"news\"", "space = \"news\"\nrepartition = true").replace("retract = { header = \"gone\" }", ""));
+    let config = Config::of_text(
+        &CONFIG.replace("space = \"news\"", "space = \"news\"\nrepartition = true").replace("retract = { header = \"gone\" }", ""),
+    );
     let record = |partition: i32, expect: Value| json!({ "partition": partition, "value": { "id": "a" }, "expect": expect });
     let headers = json!({ "unseen-topic": "unseen-news-repartition", "unseen-offset": "1", "unseen-space": "news" });
     let again = json!({ "verdict": "duplicate", "headers": headers });
@@ -208,8 +202,9 @@ fn records_are_repartitioned_by_key() {
 
 #[test]
 fn a_recorded_stream_is_repartitioned_by_key() {
-    let config =
-        config(&CONFIG.replace("space = \"news\"", "space = \"news\"\nrepartition = true").replace("retract = { header = \"gone\" }", ""));
+    let config = Config::of_text(
+        &CONFIG.replace("space = \"news\"", "space = \"news\"\nrepartition = true").replace("retract = { header = \"gone\" }", ""),
+    );
     let line = |partition: i32| format!("{{\"partition\":{partition},\"key\":null,\"payload\":\"{{\\\"id\\\":1}}\"}}\n");
     let lines = line(0) + &line(5);
     let open = |_: &Path| -> io::Result<Box<dyn BufRead>> { Ok(Box::new(io::Cursor::new(lines.clone().into_bytes()))) };
@@ -225,7 +220,7 @@ fn has_verdicts(options: &str, records: &Value) {
     let text = format!(
         "[kafka]\nbootstrap_servers = \"localhost:9092\"\n[[topics]]\ninput = \"in\"\noutput = \"out\"\nwindow = \"1h\"\nfilter = {{ kind = \"exact\" }}\non_invalid = \"drop\"\n{options}"
     );
-    let report = report(&config(&text), &json!({ "name": options, "records": records }));
+    let report = report(&Config::of_text(&text), &json!({ "name": options, "records": records }));
     assert_eq!(report.differences, [], "{options}");
 }
 
@@ -408,7 +403,7 @@ fn late_and_future_records_are_judged_by_the_time_of_their_event() {
             time(json!("2027-01-01T12:00:00Z"), "b", "unseen"),
             time(json!("2026-01-01T12:00:00Z"), "a", last),
         ]);
-        let report = report(&config(text), &json!({ "name": "future", "read_at": read_at, "records": records }));
+        let report = report(&Config::of_text(text), &json!({ "name": "future", "read_at": read_at, "records": records }));
         assert_eq!((report.differences, report.error), (Vec::new(), None));
     }
 }
@@ -439,7 +434,7 @@ filter = { kind = "exact" }
 
 #[test]
 fn a_record_belongs_to_the_first_entry_that_selects_it() {
-    let config = config(ENTRIES);
+    let config = Config::of_text(ENTRIES);
     let test = json!({ "name": "entries", "records": [
         { "value": { "type": "order", "id": 1, "user": 1 }, "expect": { "verdict": "unseen", "output": "orders" } },
         { "value": { "type": "view", "id": 1, "user": 1 }, "expect": { "verdict": "unseen", "output": "others" } },
@@ -473,7 +468,7 @@ fn a_file_is_replayed_by_all_entries_of_its_input() {
     let file = TestFile::new(&json!({ "tests": [test] })).unwrap();
     let schemas: Arc<dyn Schemas> = Arc::new(NoSchemas);
     let open = |_: &Path| -> io::Result<Box<dyn BufRead>> { Ok(Box::new(io::Cursor::new(lines.clone().into_bytes()))) };
-    let report = run(&config(ENTRIES), &file.tests[0], &schemas, &open);
+    let report = run(&Config::of_text(ENTRIES), &file.tests[0], &schemas, &open);
     assert!(report.passed(), "{}", text("file", &[report]));
 }
 
@@ -483,7 +478,8 @@ fn a_file_without_times_is_an_error_if_any_entry_has_a_window_by_time() {
         format!("[[topics]]\ninput = \"in\"\noutput = \"out\"\nkey = {{ field = \"/id\" }}\nfilter = {{ kind = \"exact\" }}\n{options}\n")
     };
     let first = entry("window = { keys = 10 }\nwhen = { field = \"/type\", equals = \"order\" }");
-    let config = config(&format!("[kafka]\nbootstrap_servers = \"localhost:9092\"\n{first}{}", entry("space = \"rest\"\nwindow = \"1h\"")));
+    let config =
+        Config::of_text(&format!("[kafka]\nbootstrap_servers = \"localhost:9092\"\n{first}{}", entry("space = \"rest\"\nwindow = \"1h\"")));
     let error = |lines: &str| {
         let test = json!({ "name": "file", "file": { "path": "x" }, "expect": { "duplicate": 0 } });
         let file = TestFile::new(&json!({ "tests": [test] })).unwrap();

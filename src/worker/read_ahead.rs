@@ -193,11 +193,9 @@ mod tests {
 
     #[test]
     fn the_extraction_of_keys_stops_when_many_bytes_are_decoded() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("unseen.toml");
         let topic = "input = \"in\"\noutput = \"out\"\nwindow = \"1h\"\nkey = { record = \"value\" }\nvalue_encoding = [\"base64\"]\nfilter = { capacity = 100 }";
-        std::fs::write(&file, format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[[topics]]\n{topic}\n")).unwrap();
-        let topics = Topics::new(&Config::load(&file, &[]).unwrap(), &Cluster::default());
+        let config = Config::of_text(&format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[[topics]]\n{topic}\n"));
+        let topics = Topics::new(&config, &Cluster::default());
         let mut reader = KeyReader::new(1, Arc::new(NoSchemas)).with_decoded_max(10);
         // Each value is four bytes long when it is decoded.
         let messages: Vec<_> = (0..8).map(|_| OfValue("YWJjZA==".to_owned())).collect();

@@ -85,18 +85,7 @@ impl Store {
     /// Returns an error if the directory cannot be read or written, is in use, or has a different format.
     pub fn open(dir: &Path) -> Result<Self, Error> {
         create_dir(dir).map_err(|error| Error::Io { dir: dir.to_owned(), error })?;
-        let store = Self::new(dir);
-        let db = match store.open_db() {
-            Err(Error::Corrupt { what, .. }) => {
-                store.move_away(&what)?;
-                store.open_db()
-            }
-            opened => opened,
-        };
-        let mut open = store.opened_mut();
-        (open.db, open.place) = (Some(db?), store.place());
-        drop(open);
-        Ok(store)
+        Self::new(dir).with_db()
     }
 
     /// Opens the disk of a simulated process.
@@ -105,18 +94,22 @@ impl Store {
     /// See [`Store::open`].
     #[cfg(feature = "faults")]
     pub fn open_in_memory(disk: &MemoryDisk) -> Result<Self, Error> {
-        let store = Self { memory: Some(disk.clone()), batch_bytes: u64::MAX, ..Self::new(Path::new("memory")) };
-        let db = match store.open_db() {
+        Self { memory: Some(disk.clone()), batch_bytes: u64::MAX, ..Self::new(Path::new("memory")) }.with_db()
+    }
+
+    /// Opens the database. Quarantines a corrupt database, and opens an empty one.
+    fn with_db(self) -> Result<Self, Error> {
+        let db = match self.open_db() {
             Err(Error::Corrupt { what, .. }) => {
-                store.move_away(&what)?;
-                store.open_db()
+                self.move_away(&what)?;
+                self.open_db()
             }
             opened => opened,
         }?;
-        let mut open = store.opened_mut();
-        (open.db, open.place) = (Some(db), store.place());
+        let mut open = self.opened_mut();
+        (open.db, open.place) = (Some(db), self.place());
         drop(open);
-        Ok(store)
+        Ok(self)
     }
 
     /// Opens the directory read-only. This also works while a worker uses the directory, but later writes of the worker are not visible.

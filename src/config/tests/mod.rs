@@ -27,6 +27,14 @@ pub(super) const MINIMAL: &str = r#"
     filter = { capacity = "10M" }
 "#;
 
+impl Config {
+    /// Loads a text in TOML, or in YAML if it begins with `kafka:`.
+    pub(crate) fn of_text(text: &str) -> Self {
+        let name = if text.starts_with("kafka:") { "unseen.yaml" } else { "unseen.toml" };
+        load_as(name, text, &[], &[]).unwrap()
+    }
+}
+
 /// Loads a file with this name and text. Errors contain only the name of the file, not its directory.
 fn load_as(name: &str, text: &str, environment: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Config, String> {
     let directory = tempfile::tempdir().unwrap();

@@ -121,11 +121,8 @@ fn records_of_an_earlier_entry_are_not_occurrences_of_a_key() {
     let entry = |key: &str, options: &str| {
         format!("[[topics]]\ninput = \"in\"\noutput = \"out\"\nwindow = {{ keys = 9 }}\nkey = {{ field = \"{key}\" }}\n{options}\n")
     };
-    let dir = tempfile::tempdir().unwrap();
-    let (file, when) = (dir.path().join("unseen.toml"), "when = { header = \"type\", equals = \"a\" }");
-    let entries = entry("/id", when) + &entry("/no", "space = \"rest\"");
-    std::fs::write(&file, format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n{entries}")).unwrap();
-    let config = Config::load(&file, &[]).unwrap();
+    let entries = entry("/id", "when = { header = \"type\", equals = \"a\" }") + &entry("/no", "space = \"rest\"");
+    let config = Config::of_text(&format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n{entries}"));
     let mut keys = Keys::new(&config, &config.topics[1], &NoSchemas);
     let mut read = |kind: &str| {
         let headers = [("type", Some(kind.as_bytes()))];

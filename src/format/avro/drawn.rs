@@ -1,14 +1,12 @@
 //! Test strategies: generates schemas, values, and encodings from bytes.
 
+use super::oracle_tests::SCALE;
 use apache_avro::schema::{NamesRef, Schema};
 use apache_avro::types::Value;
 use apache_avro::writer::datum::GenericDatumWriter;
 use apache_avro::{Days, Decimal, Duration, Millis, Months, Uuid};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeSet;
-
-/// Digits after the decimal point of all decimals.
-pub const SCALE: u32 = 2;
 
 /// Keys of maps. Some of them must be escaped in a pointer.
 const KEYS: [&str; 4] = ["a", "~1/", "", "ключ"];

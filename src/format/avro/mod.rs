@@ -25,6 +25,8 @@ mod walk;
 #[cfg(test)]
 mod drawn;
 #[cfg(test)]
+mod model_tests;
+#[cfg(test)]
 mod oracle_tests;
 #[cfg(test)]
 mod schema_tests;

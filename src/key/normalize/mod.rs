@@ -6,7 +6,7 @@
 mod timestamp;
 mod url;
 
-pub(super) use timestamp::instant;
+pub(crate) use timestamp::instant_ms;
 
 use super::encoding::Tag;
 use icu_normalizer::ComposingNormalizerBorrowed;

@@ -1,6 +1,8 @@
 //! Timestamps in the format of RFC 3339, and common variants: a space instead of `T`, a comma before the fraction, and zones such as
 //! `+0100` and `+01`.
 
+use crate::record::Timestamp;
+
 /// Converts a timestamp to UTC, and removes trailing zeros from its fraction. Returns `None` if a text is not a timestamp with a zone, or
 /// if its year in UTC is not between 0 and 9999.
 pub(super) fn utc(text: &str) -> Option<String> {
@@ -15,9 +17,16 @@ pub(super) fn utc(text: &str) -> Option<String> {
     Some(format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{point}{fraction}Z"))
 }
 
+/// Converts a timestamp to milliseconds since 1970, rounded down. Returns `None` if a text is not a timestamp with a zone.
+pub(crate) fn instant_ms(text: &str) -> Option<Timestamp> {
+    let (seconds, fraction) = instant(text)?;
+    let millis = fraction.bytes().chain(*b"000").take(3).fold(0, |millis, digit| millis * 10 + i64::from(digit - b'0'));
+    Some(seconds * 1_000 + millis)
+}
+
 /// Returns the seconds since 1970 of a timestamp, and the digits of its fraction of a second without trailing zeros. Returns `None` if
 /// a text is not a timestamp with a zone.
-pub(in crate::key) fn instant(text: &str) -> Option<(i64, &str)> {
+fn instant(text: &str) -> Option<(i64, &str)> {
     let bytes = text.as_bytes();
     let number = |at: usize, length: usize| -> Option<i64> {
         let digits = bytes.get(at..at + length)?;

@@ -3,7 +3,7 @@
 //! A proposed key must have duplicates in the stream, and duplicates of the same record must be equal. This module must never propose a key
 //! that would drop records that are not duplicates.
 
-use super::columns::{Column, Columns, Place};
+use super::columns::{Column, Columns, MISSING, Place};
 use super::{SampleError, rounded};
 use crate::content::{self, CompareContent};
 use crate::format::RecordFormat;
@@ -210,7 +210,7 @@ fn evaluate(table: &Columns, compare: &CompareContent, parts: Vec<usize>) -> Eva
     let mut pairs = Vec::new();
     for row in 0..table.records {
         let key: Vec<_> = parts.iter().map(|&part| columns[part].hashes[row]).collect();
-        if key.contains(&0) {
+        if key.contains(&MISSING) {
             continue;
         }
         if let Some(before) = last.insert(key, row) {
@@ -377,6 +377,9 @@ fn busiest(table: &Columns, best: &Evaluation, window_ms: u64) -> u64 {
     let mut keys: HashMap<u64, HashSet<Vec<u64>>> = HashMap::new();
     for row in 0..table.records {
         let key: Vec<_> = best.parts.iter().map(|&part| table.fields[part].hashes[row]).collect();
+        if key.contains(&MISSING) {
+            continue;
+        }
         let window = table.times[row].map_or(0, |time| time.abs_diff(begin) / window_ms.max(1));
         keys.entry(window).or_default().insert(key);
     }

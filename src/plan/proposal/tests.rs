@@ -96,6 +96,19 @@ fn no_key_is_proposed_without_equal_duplicates() {
 }
 
 #[test]
+fn records_that_lack_a_part_of_the_key_do_not_count_for_the_capacity() {
+    let line = |row: u64| {
+        let version = if row.is_multiple_of(100) { String::new() } else { format!("\"version\":{},", row / 2 % 2) };
+        let sent = 1_700_000_000_000 + row * 1000;
+        format!("{{\"order\":{},{version}\"kind\":{},\"sent\":{sent}}}", row / 4, row / 4 % 3)
+    };
+    let proposal = proposal((0..2_000).map(line));
+    assert_eq!(proposal.parts, [Part::Field("/order".into()), Part::Field("/version".into())]);
+    assert_eq!((proposal.window_ms, proposal.without_key), (Some(10_000), 20));
+    assert!(proposal.text().contains("capacity: 5 keys in the busiest window"), "{}", proposal.text());
+}
+
+#[test]
 fn a_record_may_consist_of_its_key_only() {
     let review = |row: u64| {
         let sent = 1_700_000_000_000 + row * 1000;

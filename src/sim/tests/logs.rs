@@ -165,7 +165,7 @@ fn log_append_time_replaces_timestamps() {
         simulation.append(&at("in", 0), NewRecord { time: Some(5), ..record("a") });
         let records = simulation.read(&at("in", 0), Isolation::ReadCommitted);
         assert_eq!(records[0].time_type, crate::record::TimestampType::LogAppendTime);
-        assert!(records[0].time >= simulation.options().epoch_ms);
+        assert!(records[0].time >= simulation.lock().options.epoch_ms);
     });
 }
 

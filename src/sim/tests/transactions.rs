@@ -4,17 +4,21 @@ use super::*;
 use crate::broker::ErrorCode;
 use crate::sim::{Api, RequestFault, SimMembership};
 
+/// Begins a transaction, and sends a record to the first partition of `out`.
+fn begin(producer: &SimProducer, value: &str) {
+    producer.begin_transaction().unwrap();
+    send(producer, &at("out", 0), value);
+}
+
 #[test]
 fn committed_transaction_becomes_visible_and_an_aborted_one_does_not() {
     run(|simulation| {
         topic(simulation, "out", 2);
         let producer = producer(simulation, "a");
-        producer.begin_transaction().unwrap();
-        send(&producer, &at("out", 0), "1");
+        begin(&producer, "1");
         send(&producer, &at("out", 1), "2");
         producer.commit_transaction(TIMEOUT).unwrap();
-        producer.begin_transaction().unwrap();
-        send(&producer, &at("out", 0), "3");
+        begin(&producer, "3");
         assert!(producer.flush(TIMEOUT));
         producer.abort_transaction(TIMEOUT).unwrap();
         simulation.sleep(SECOND);
@@ -30,14 +34,12 @@ fn markers_follow_the_answer_and_the_next_transaction_waits_for_them() {
     run(|simulation| {
         topic(simulation, "out", 1);
         let producer = producer(simulation, "a");
-        producer.begin_transaction().unwrap();
-        send(&producer, &at("out", 0), "1");
+        begin(&producer, "1");
         producer.commit_transaction(TIMEOUT).unwrap();
         let mut is_late = false;
         for number in 2..20 {
             is_late |= simulation.offsets(&at("out", 0)).is_some_and(|[_, stable, high, _]| stable < high);
-            producer.begin_transaction().unwrap();
-            send(&producer, &at("out", 0), &number.to_string());
+            begin(&producer, &number.to_string());
             producer.commit_transaction(TIMEOUT).unwrap();
         }
         assert!(is_late, "the coordinator answers before it writes the markers");
@@ -51,15 +53,13 @@ fn init_transactions_aborts_and_fences_the_previous_producer() {
     run(|simulation| {
         topic(simulation, "out", 1);
         let old = producer(simulation, "a");
-        old.begin_transaction().unwrap();
-        send(&old, &at("out", 0), "old");
+        begin(&old, "old");
         assert!(old.flush(TIMEOUT));
         let new = producer(simulation, "a");
         let error = old.commit_transaction(TIMEOUT).unwrap_err();
         assert_eq!((error.code, error.is_fatal), (ErrorCode::Fenced, true));
         assert_eq!(old.begin_transaction().unwrap_err().code, ErrorCode::Fenced);
-        new.begin_transaction().unwrap();
-        send(&new, &at("out", 0), "new");
+        begin(&new, "new");
         new.commit_transaction(TIMEOUT).unwrap();
         simulation.sleep(SECOND);
         assert_eq!(values(simulation, &at("out", 0)), ["new"]);
@@ -71,8 +71,7 @@ fn coordinator_aborts_a_transaction_that_times_out() {
     run(|simulation| {
         topic(simulation, "out", 1);
         let producer = producer(simulation, "a");
-        producer.begin_transaction().unwrap();
-        send(&producer, &at("out", 0), "1");
+        begin(&producer, "1");
         assert!(producer.flush(TIMEOUT));
         assert_eq!(simulation.offsets(&at("out", 0)), Some([0, 0, 1, 1]));
         simulation.sleep(Duration::from_secs(21));
@@ -88,15 +87,13 @@ fn lost_answer_of_end_leaves_the_transaction_committed() {
     run(|simulation| {
         topic(simulation, "out", 1);
         let producer = producer(simulation, "a");
-        producer.begin_transaction().unwrap();
-        send(&producer, &at("out", 0), "1");
+        begin(&producer, "1");
         simulation.set_request_fault(Api::EndTxn, RequestFault::LostAnswer);
         // The retry learns that the transaction is committed.
         producer.commit_transaction(TIMEOUT).unwrap();
         assert!(producer.has_late_request());
         // If the producer disappears after the broker has served `EndTxn`, the transaction is committed.
-        producer.begin_transaction().unwrap();
-        send(&producer, &at("out", 0), "2");
+        begin(&producer, "2");
         simulation.set_request_fault(Api::EndTxn, RequestFault::LostAnswer);
         assert!(producer.commit_transaction(Duration::from_millis(5)).is_err_and(|error| error.is_retriable));
         drop(producer);
@@ -111,8 +108,7 @@ fn lost_request_of_end_leaves_the_transaction_to_the_next_producer() {
     run(|simulation| {
         topic(simulation, "out", 1);
         let producer = producer(simulation, "a");
-        producer.begin_transaction().unwrap();
-        send(&producer, &at("out", 0), "1");
+        begin(&producer, "1");
         assert!(producer.flush(TIMEOUT));
         simulation.set_request_fault(Api::EndTxn, RequestFault::LostRequest);
         assert!(producer.commit_transaction(Duration::from_millis(5)).is_err_and(|error| error.is_retriable));
@@ -129,13 +125,11 @@ fn late_end_of_one_transaction_ends_the_next_of_the_same_epoch() {
     run(|simulation| {
         topic(simulation, "out", 1);
         let producer = producer(simulation, "a");
-        producer.begin_transaction().unwrap();
-        send(&producer, &at("out", 0), "1");
+        begin(&producer, "1");
         simulation.set_request_fault(Api::EndTxn, RequestFault::Late(2 * SECOND));
         producer.commit_transaction(TIMEOUT).unwrap();
         assert!(producer.has_late_request());
-        producer.begin_transaction().unwrap();
-        send(&producer, &at("out", 0), "2");
+        begin(&producer, "2");
         assert!(producer.flush(TIMEOUT));
         assert_eq!(values(simulation, &at("out", 0)), ["1"]);
         simulation.sleep(3 * SECOND);
@@ -150,13 +144,11 @@ fn late_end_has_no_effect_on_a_new_epoch() {
     run(|simulation| {
         topic(simulation, "out", 1);
         let first = producer(simulation, "a");
-        first.begin_transaction().unwrap();
-        send(&first, &at("out", 0), "1");
+        begin(&first, "1");
         simulation.set_request_fault(Api::EndTxn, RequestFault::Late(2 * SECOND));
         first.commit_transaction(TIMEOUT).unwrap();
         let second = producer(simulation, "a");
-        second.begin_transaction().unwrap();
-        send(&second, &at("out", 0), "2");
+        begin(&second, "2");
         assert!(second.flush(TIMEOUT));
         simulation.sleep(3 * SECOND);
         assert_eq!(values(simulation, &at("out", 0)), ["1"]);
@@ -172,8 +164,7 @@ fn offsets_of_an_open_transaction_block_committed() {
         let mut member = Member::join(simulation, None, false, &["in"]);
         assert!(drive(simulation, &mut [&mut member], |members| members[0].holds(1)));
         let (of, producer) = (at("in", 0), producer(simulation, "a"));
-        producer.begin_transaction().unwrap();
-        send(&producer, &at("out", 0), "1");
+        begin(&producer, "1");
         let membership = member.consumer.membership().unwrap();
         producer.send_offsets(&[(of.clone(), 5, "note".to_owned())], &membership, TIMEOUT).unwrap();
         assert!(member.consumer.committed(std::slice::from_ref(&of)).is_err(), "the offsets are not stable");
@@ -227,8 +218,7 @@ fn call_times_out_while_brokers_are_down_and_resumes() {
     run(|simulation| {
         topic(simulation, "out", 1);
         let producer = producer(simulation, "a");
-        producer.begin_transaction().unwrap();
-        send(&producer, &at("out", 0), "1");
+        begin(&producer, "1");
         assert!(producer.flush(TIMEOUT));
         simulation.take_all_down(4 * SECOND);
         let error = producer.commit_transaction(SECOND).unwrap_err();
@@ -263,18 +253,15 @@ fn producer_whose_transactional_id_expired_aborts_and_gets_another_producer_id()
     run(|simulation| {
         topic(simulation, "out", 1);
         let producer = producer(simulation, "a");
-        producer.begin_transaction().unwrap();
-        send(&producer, &at("out", 0), "1");
+        begin(&producer, "1");
         producer.commit_transaction(TIMEOUT).unwrap();
         simulation.sleep(SECOND);
         simulation.expire_transactional_ids();
-        producer.begin_transaction().unwrap();
-        send(&producer, &at("out", 0), "2");
+        begin(&producer, "2");
         let error = producer.commit_transaction(TIMEOUT).unwrap_err();
         assert!(error.requires_abort && !error.is_fatal, "{error:?}");
         while producer.abort_transaction(TIMEOUT).is_err() {}
-        producer.begin_transaction().unwrap();
-        send(&producer, &at("out", 0), "3");
+        begin(&producer, "3");
         producer.commit_transaction(TIMEOUT).unwrap();
         simulation.sleep(SECOND);
         assert_eq!(values(simulation, &at("out", 0)), ["1", "3"]);

@@ -18,11 +18,8 @@ const KEYS_ASKED: u64 = 150;
 
 /// Returns a configuration with one topic. `topic` and `serve` are additional lines of the file.
 fn config(topic: &str, serve: &str) -> Config {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("unseen.toml");
     let head = "[kafka]\nbootstrap_servers = \"localhost:1\"\n[[topics]]\ninput = \"in\"\noutput = \"out\"\nkey = { record = \"key\" }\n";
-    std::fs::write(&file, format!("{head}{topic}\n{serve}")).unwrap();
-    Config::load(&file, &[]).unwrap()
+    Config::of_text(&format!("{head}{topic}\n{serve}"))
 }
 
 fn space(config: &Config) -> Space {

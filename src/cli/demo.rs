@@ -1,7 +1,5 @@
 //! `unseen demo`: runs a worker on an in-process broker with a synthetic news feed, and compares the output with an exact count.
 
-mod news;
-
 use crate::checkpoint::Store;
 use crate::config::Config;
 use crate::format::NoSchemas;
@@ -10,7 +8,6 @@ use crate::runtime;
 use crate::stats::{Stats, Totals};
 use crate::worker::{Rebuilder, Shared, Worker};
 use anyhow::Context as _;
-use news::NewsFormat;
 use std::collections::{HashMap, HashSet};
 use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -27,7 +24,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 const EXAMPLES: &str = "\
 Examples:
   unseen demo
-  unseen demo --seconds 20 --duplicates 80 --format avro";
+  unseen demo --seconds 20 --duplicates 80";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -38,12 +35,9 @@ pub struct Args {
     /// Percentage of duplicates in the feed
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=99))]
     duplicates: u64,
-    /// Format of the record values
-    #[arg(short, long, value_enum, default_value_t = NewsFormat::Json)]
-    format: NewsFormat,
 }
 
-fn configuration(servers: &str, dir: &Path, format: &str) -> String {
+fn configuration(servers: &str, dir: &Path) -> String {
     format!(
         r#"[kafka]
 bootstrap_servers = "{servers}"
@@ -59,7 +53,7 @@ changelog = false          # the embedded broker does not hide aborted records, 
 input  = "news.events"
 output = "news.unseen"
 space  = "seen-news"
-{format}key    = [{{ field = "/news_id" }}]
+key    = [{{ field = "/news_id" }}]
 window = "24h"
 filter = {{ kind = "aging", capacity = "12M", false_positive_rate = 1e-4 }}
 "#,
@@ -80,7 +74,7 @@ fn introduce(args: &Args, configuration: &str) {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let dir = Scratch::new()?;
     let broker = Embedded::start(&["news.events", "news.unseen"], PARTITIONS)?;
-    let text = configuration(&broker.address(), &dir.0, &args.format.prepare(&dir.0)?);
+    let text = configuration(&broker.address(), &dir.0);
     let file = dir.0.join("unseen.toml");
     std::fs::write(&file, &text)?;
     introduce(args, &text);
@@ -111,7 +105,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let writer = {
         let (generator, stats, read, written) =
             (broker.generator("news.events")?, Arc::clone(&stats), Arc::clone(&read), Arc::clone(&written));
-        let feed = Feed { format: args.format, duplicates: args.duplicates, length: Duration::from_secs(args.seconds), random: 0, ids: 0 };
+        let feed = Feed { duplicates: args.duplicates, length: Duration::from_secs(args.seconds), random: 0, ids: 0 };
         std::thread::spawn(move || feed.write(&generator, &stats, &read, &written))
     };
 
@@ -142,7 +136,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Generates records, some with a new ID and some with the ID of an earlier record.
 struct Feed {
-    format: NewsFormat,
     duplicates: u64,
     length: Duration,
     random: u64,
@@ -173,9 +166,9 @@ impl Feed {
                 truth.insert(id);
                 let news_id = format!("news-{id:08}");
                 let time = runtime::wall_clock();
-                let value = self.format.value(id, &news_id, time);
+                let value = value(id, &news_id, time);
                 let partition = i32::try_from(mix(id) % u64::from(PARTITIONS.unsigned_abs())).unwrap_or(0);
-                generator.write(partition, &news_id, &value, time)?;
+                generator.write(partition, &news_id, value.as_bytes(), time)?;
             }
             written.fetch_add(100, Ordering::Relaxed);
         }
@@ -195,6 +188,12 @@ impl Feed {
         let reach = if random & (1 << 40) == 0 { self.ids.min(1000) } else { self.ids };
         self.ids - mix(random) % reach
     }
+}
+
+fn value(id: u64, news_id: &str, published: i64) -> String {
+    let source = id % 97;
+    let title = format!("Event number {id}, according to sources close to the matter");
+    format!(r#"{{"news_id":"{news_id}","source":"wire-{source}","title":"{title}","lang":"en","published":{published}}}"#)
 }
 
 /// `SplitMix64`, a small pseudorandom generator (Steele, Lea, Flood, 2014).
