@@ -109,8 +109,8 @@ fn event<'m>(message: &'m Message<'_>) -> TailEvent<'m> {
 }
 
 fn report_error(error: &str) {
-    throttle::report(&format!("following {error}"), |left_out| {
-        tracing::warn!(error, left_out, "failed to read changelogs; retrying");
+    throttle::report(&format!("following {error}"), |suppressed| {
+        tracing::warn!(error, suppressed, "failed to read changelogs; retrying");
     });
 }
 

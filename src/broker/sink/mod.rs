@@ -392,8 +392,8 @@ impl<B: Broker> Sink<B> {
                 Ok(()) => return Ok(()),
                 Err(error) if may_repeat(&error) && runtime::since(started) < patience => {
                     if runtime::since(started) > CALL_TIMEOUT / 2 {
-                        throttle::report(&format!("writing {error}"), |left_out| {
-                            tracing::warn!(error = %error, left_out, "a request to the brokers has not succeeded yet; retrying");
+                        throttle::report(&format!("writing {error}"), |suppressed| {
+                            tracing::warn!(error = %error, suppressed, "a request to the brokers has not succeeded yet; retrying");
                         });
                     }
                 }
