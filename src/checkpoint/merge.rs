@@ -47,7 +47,7 @@ fn join(sources: &[Source<'_>], id: &PartitionId, new: &Arc<Store>) -> Result<()
         let (whole, own) = joined.get_or_insert_with(|| (metadata.clone(), Dedup::new(metadata_rules(metadata))));
         let misfit = |what: String| Error::Merge(format!("{id} in {}: {what}", dir.display()));
         if whole.settings != metadata.settings {
-            return Err(misfit(whole.settings.difference(&metadata.settings)));
+            return Err(misfit(metadata.settings.difference_to(&whole.settings, parts[0].0.dir())));
         }
         own.union(&state).map_err(|error| misfit(error.to_string()))?;
         for (topic, &offset) in &metadata.offsets {

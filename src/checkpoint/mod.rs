@@ -55,7 +55,7 @@ use crate::record::Offset;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The suffix of [`Settings::filter`] if the store contains the last content of each key (`emit = "on_change"`).
 const ON_CHANGE: &str = ", on change";
@@ -165,6 +165,20 @@ impl Settings {
             format!("its keys are taken from {:?}, but the configuration takes keys from {:?}", self.keys, now.keys)
         }
     }
+
+    /// Describes the first difference between these settings and those of a checkpoint in `dir`: `its window is X, but in DIR it is Y`.
+    fn difference_to(&self, other: &Self, dir: &Path) -> String {
+        let (what, own, theirs) = if self.window != other.window {
+            ("window", self.window.to_string(), other.window.to_string())
+        } else if self.hash != other.hash {
+            ("hash", self.hash.clone(), other.hash.clone())
+        } else if self.filter != other.filter {
+            ("filter", self.filter.clone(), other.filter.clone())
+        } else {
+            ("key", format!("{:?}", self.keys), format!("{:?}", other.keys))
+        };
+        format!("its {what} is {own}, but in {} it is {theirs}", dir.display())
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -191,7 +205,7 @@ pub enum Error {
         /// The problem, and where the corrupt data is.
         what: String,
     },
-    #[error("state directory {}: the store was moved aside or deleted, so the stored keys of {id} are lost; the partition must be restored", .dir.display())]
+    #[error("state directory {}: the store was moved aside or deleted, so the stored keys of {id} are lost; the worker restores the partition", .dir.display())]
     Lost {
         dir: PathBuf,
         /// The state whose keys are lost.

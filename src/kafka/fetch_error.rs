@@ -39,10 +39,12 @@ pub(super) fn fatal(error: &KafkaError) -> Result<(), Error> {
     use RDKafkaErrorCode::{FencedInstanceId, GroupAuthorizationFailed, InconsistentGroupProtocol, TopicAuthorizationFailed};
     match error {
         KafkaError::MessageConsumptionFatal(FencedInstanceId) => Err(Error::Fenced),
-        KafkaError::MessageConsumptionFatal(code) => Err(Error::Fatal(format!("the consumer cannot continue: {code}"))),
-        KafkaError::MessageConsumption(code @ (GroupAuthorizationFailed | TopicAuthorizationFailed)) => {
-            Err(Error::Fatal(format!("the brokers rejected a request: {code}; give this user Read on the inputs and the group")))
+        KafkaError::MessageConsumptionFatal(code) => {
+            Err(Error::Fatal(format!("the consumer cannot continue: {code}; if a restart does not help, report a bug")))
         }
+        KafkaError::MessageConsumption(code @ (GroupAuthorizationFailed | TopicAuthorizationFailed)) => Err(Error::Fatal(format!(
+            "the brokers rejected a request: {code}; give this user Read on the group and on every topic that it reads"
+        ))),
         KafkaError::MessageConsumption(InconsistentGroupProtocol) => {
             throttle::report("inconsistent group protocol", |suppressed| {
                 tracing::warn!(

@@ -39,7 +39,7 @@ impl ChangelogTail {
 
     pub(super) fn with(client: &ClientConfig, config: &Config) -> Result<Self, Error> {
         let consumer = client::create(client, &config.kafka, Observer::new(config)).map_err(|error| client::property_error(&error))?;
-        let fetcher = Fetcher::new(consumer).ok_or_else(|| Error::Fatal("librdkafka has no queue for the consumer".to_owned()))?;
+        let fetcher = Fetcher::new(consumer).ok_or_else(|| unexpected(format_args!("create a consumer"), &"it has no queue"))?;
         Ok(Self { fetcher })
     }
 
@@ -76,7 +76,9 @@ impl Tail for ChangelogTail {
                     return Err(Error::Fatal(message));
                 }
                 Some(Err(KafkaError::MessageConsumptionFatal(code))) => {
-                    return Err(Error::Fatal(format!("the client that reads changelogs cannot continue: {code}")));
+                    return Err(Error::Fatal(format!(
+                        "the client that reads changelogs cannot continue: {code}; if a restart does not help, report a bug"
+                    )));
                 }
                 Some(Err(error)) => report_error(&error.to_string()),
             }
