@@ -17,8 +17,8 @@ const PROBLEMS_MAX: usize = 256;
 pub(crate) fn report(problem: &str, line: impl FnOnce(Option<NonZeroU64>)) {
     static THROTTLE: LazyLock<Mutex<Throttle>> = LazyLock::new(Mutex::default);
     let due = THROTTLE.lock().unwrap_or_else(PoisonError::into_inner).due(problem, crate::runtime::now());
-    if let Some(left_out) = due {
-        line(NonZeroU64::new(left_out));
+    if let Some(suppressed) = due {
+        line(NonZeroU64::new(suppressed));
     }
 }
 
@@ -34,7 +34,7 @@ struct Throttle {
 
 struct Problem {
     at: Instant,
-    left_out: u64,
+    suppressed: u64,
 }
 
 impl Throttle {
@@ -42,11 +42,11 @@ impl Throttle {
     fn due(&mut self, problem: &str, now: Instant) -> Option<u64> {
         if let Some(logged) = self.logged.get_mut(problem) {
             if now.saturating_duration_since(logged.at) < PAUSE {
-                logged.left_out += 1;
+                logged.suppressed += 1;
                 return None;
             }
             logged.at = now;
-            return Some(std::mem::take(&mut logged.left_out));
+            return Some(std::mem::take(&mut logged.suppressed));
         }
         if self.logged.len() >= PROBLEMS_MAX {
             self.logged.retain(|_, logged| now.saturating_duration_since(logged.at) < PAUSE);
@@ -55,7 +55,7 @@ impl Throttle {
             // Clearing the map may cause a problem to be logged too early, but never suppresses a new problem.
             self.logged.clear();
         }
-        self.logged.insert(problem.to_owned(), Problem { at: now, left_out: 0 });
+        self.logged.insert(problem.to_owned(), Problem { at: now, suppressed: 0 });
         Some(0)
     }
 }

@@ -53,7 +53,7 @@ use crate::record::Offset;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The suffix of [`Settings::filter`] if the store contains the last content of each key (`emit = "on_change"`).
 const ON_CHANGE: &str = ", on change";
@@ -189,7 +189,7 @@ pub enum Error {
         /// The problem, and where the corrupt data is.
         what: String,
     },
-    #[error("state directory {}: the store was moved aside or deleted, so the stored keys of {id} are lost; the partition must be restored", .dir.display())]
+    #[error("state directory {}: the store was moved aside or deleted, so the stored keys of {id} are lost; the worker restores the partition", .dir.display())]
     Lost {
         dir: PathBuf,
         /// The state whose keys are lost.

@@ -24,7 +24,13 @@ fn abort_on_panic() {
         let message = message.or_else(|| panic.payload().downcast_ref().copied()).unwrap_or("no message");
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         let thread = std::thread::current();
-        tracing::error!(thread = thread.name().unwrap_or("unnamed"), place, "panicked: {message}; this is a bug, please report it");
+        // If the system refuses a new thread, that is not a bug.
+        let advice = if message.contains("Resource temporarily unavailable") {
+            "raise the limit of threads (`ulimit -u`, TasksMax=, or the container's limit of processes)"
+        } else {
+            "this is a bug, please report it"
+        };
+        tracing::error!(thread = thread.name().unwrap_or("unnamed"), place, "panicked: {message}; {advice}");
         process::abort();
     }));
 }

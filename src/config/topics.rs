@@ -166,7 +166,7 @@ fn check_loops(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
     for (index, (path, topic)) in topics.iter().enumerate() {
         let input = &topic.input;
         if let Some((other, _)) = topics[..index].iter().find(|(_, other)| other.input == *input && other.entry == topic.entry) {
-            diagnostics.add(path, format!("{input:?} is already the input at {other}"));
+            diagnostics.add(path, format!("{input:?} is already the input at {other}; remove one of the two"));
         }
         let mut written: Vec<_> = topic.output.iter().map(|name| ("output", name)).collect();
         if let OnDuplicate::Topic(name) = &topic.on_duplicate {

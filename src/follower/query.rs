@@ -71,7 +71,7 @@ pub enum Unavailable {
     #[error("the worker runs with different key or window settings; use the same configuration file for both")]
     OtherKeys,
     /// The state is older than `serve.max_staleness`, because the brokers do not answer, or because the follower does not keep up.
-    #[error("the last known commits are {} s old, which is longer than serve.max_staleness ({} s)", .age.as_secs(), .most.as_secs_f64())]
+    #[error("the last known commits are {} s old, which is longer than serve.max_staleness ({} s); check the brokers and the log of this server", .age.as_secs(), .most.as_secs_f64())]
     Stale {
         /// The age of the last known commits, for the partition with the oldest state.
         age: Duration,

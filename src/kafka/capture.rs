@@ -91,7 +91,7 @@ impl Capture {
         }
         let of = |partition| TopicPartition { topic: topic.clone(), partition };
         let ranges = ranges(&consumer, numbers.into_iter().map(of).collect(), wanted, stop)?;
-        let fetcher = Fetcher::new(consumer).ok_or_else(|| Error::Fatal("librdkafka has no queue for the consumer".to_owned()))?;
+        let fetcher = Fetcher::new(consumer).ok_or_else(|| unexpected(format_args!("create a consumer"), &"it has no queue"))?;
         let servers = config.kafka.bootstrap_servers.clone();
         Ok(Self { fetcher, servers, timeout: config.kafka.connect_timeout, partitions, topic: topic.clone(), ranges })
     }
@@ -233,7 +233,9 @@ fn fatal(error: &KafkaError, topic: &str) -> Result<(), Error> {
         KafkaError::MessageConsumption(RDKafkaErrorCode::TopicAuthorizationFailed) => {
             Err(Error::Fatal(format!("this user may not read topic {topic:?}; give this user Read on the topic")))
         }
-        KafkaError::MessageConsumptionFatal(code) => Err(Error::Fatal(format!("the consumer cannot continue: {code}"))),
+        KafkaError::MessageConsumptionFatal(code) => {
+            Err(Error::Fatal(format!("the consumer cannot continue: {code}; if it fails again, report a bug")))
+        }
         _ => Ok(()),
     }
 }

@@ -62,7 +62,9 @@ pub(super) fn ensure(
             let message = |problem: &str| format!("{setting}: {problem}; {}", advice(problem));
             match fault {
                 Fault::Problem(problem) => problems.push(Problem { input: topic.input.clone(), message: message(&problem) }),
-                Fault::Transient(problem) => return Err(Error::Fatal(message(&problem))),
+                // A retry may succeed, so the advice for a problem does not apply, except for a shortage of files.
+                Fault::Transient(problem) if is_short_of_files(&problem) => return Err(Error::Fatal(message(&problem))),
+                Fault::Transient(problem) => return Err(Error::Fatal(format!("{setting}: {problem}"))),
             }
             Ok(())
         };
@@ -273,10 +275,11 @@ fn check(config: &Config, name: &str) -> Result<Option<String>, String> {
     match wrong_settings(config, name) {
         Ok(WrongSettings { problem: Some(problem), .. }) => Err(problem),
         Ok(WrongSettings { limit, .. }) => Ok(limit),
-        Err(_) => {
+        Err(error) => {
             tracing::warn!(
                 topic = name,
-                "failed to read the topic's settings; make sure that it has cleanup.policy=delete and retention.ms=-1"
+                error = %error,
+                "cannot check the settings of this internal topic; make sure that it has cleanup.policy=delete, retention.ms=-1, retention.bytes=-1, and message.timestamp.type=CreateTime. If a permission is missing, give this user DescribeConfigs on the topic"
             );
             Ok(None)
         }

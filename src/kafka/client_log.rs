@@ -13,7 +13,7 @@ pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
         // clients, so these warnings are expected.
         _ if facility == "CONFWARN" => tracing::debug!(facility, "{message}"),
         RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning => {
-            throttle::report(&format!("{facility} {}", essence(message)), |left_out| tracing::warn!(facility, left_out, "{message}"));
+            throttle::report(&format!("{facility} {}", essence(message)), |suppressed| tracing::warn!(facility, suppressed, "{message}"));
         }
         _ => tracing::debug!(facility, "{message}"),
     }
@@ -27,5 +27,8 @@ pub(super) fn report(login: &Login, error: &KafkaError, reason: &str) {
     // logged.
     let all_down = error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown);
     let error_text = format!("{error} {}", if all_down { "" } else { essence(reason) });
-    throttle::report(&error_text, |left_out| tracing::warn!(error = %error, reason, advice, left_out, "a Kafka client reported an error"));
+    throttle::report(
+        &error_text,
+        |suppressed| tracing::warn!(error = %error, reason, advice, suppressed, "a Kafka client reported an error"),
+    );
 }

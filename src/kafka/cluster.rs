@@ -71,8 +71,16 @@ pub fn missing(config: &Config, known: &Cluster) -> Vec<String> {
     if ask(&observer, config).is_some() {
         return Vec::new();
     }
-    let is_gone = |topic: &&String| matches!(partitions(&observer, topic), Ok(0));
-    known.partitions.keys().filter(is_gone).map(|topic| format!("topic {topic:?} no longer exists; recreate it")).collect()
+    let named: BTreeSet<_> = named_topics(config).into_iter().map(|named| named.topic).collect();
+    let gone = known.partitions.iter().filter(|(topic, _)| matches!(partitions(&observer, topic), Ok(0)));
+    gone.map(|(topic, count)| {
+        if named.contains(topic.as_str()) {
+            format!("topic {topic:?} no longer exists; recreate it with {count} partitions")
+        } else {
+            format!("internal topic {topic:?} no longer exists; restart the worker, which recreates it")
+        }
+    })
+    .collect()
 }
 
 pub(super) fn look(config: &Config, is_worker: bool, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Cluster, Error> {

@@ -157,7 +157,7 @@ impl Outcome {
             features.push(Feature { name, support });
         };
         let what = "the brokers do not accept records of an idempotent producer";
-        add("idempotent_producer", self.producer, problems, what, "unseen does not work with these brokers");
+        add("idempotent_producer", self.producer, problems, what, "if the check fails again, unseen does not work with these brokers");
         add("transactions", self.transactions, problems, "worker.delivery: the brokers do not complete transactions", AT_LEAST_ONCE);
         let what = "worker.delivery: the brokers do not accept offsets of the group in a transaction";
         add("transactional_offsets", self.offsets, problems, what, AT_LEAST_ONCE);

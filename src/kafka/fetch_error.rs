@@ -46,11 +46,11 @@ pub(super) const fn is_out_of_range(code: RDKafkaErrorCode) -> bool {
 }
 
 pub(super) fn report_corrupt(partition: &TopicPartition, reason: &str) {
-    throttle::report(&format!("corrupt {partition}"), |left_out| {
+    throttle::report(&format!("corrupt {partition}"), |suppressed| {
         tracing::error!(
             %partition,
             reason,
-            left_out,
+            suppressed,
             "a record batch is corrupt or has an unsupported format, and the worker does not skip it: if it is corrupt, move the partition's leadership to a broker with an intact replica; to skip the batch, stop the workers and set the group's offset past it"
         );
     });
@@ -61,14 +61,16 @@ pub(super) fn fatal(error: &KafkaError) -> Result<(), Error> {
     use RDKafkaErrorCode::{FencedInstanceId, GroupAuthorizationFailed, InconsistentGroupProtocol, TopicAuthorizationFailed};
     match error {
         KafkaError::MessageConsumptionFatal(FencedInstanceId) => Err(Error::Fenced),
-        KafkaError::MessageConsumptionFatal(code) => Err(Error::Fatal(format!("the consumer cannot continue: {code}"))),
-        KafkaError::MessageConsumption(code @ (GroupAuthorizationFailed | TopicAuthorizationFailed)) => {
-            Err(Error::Fatal(format!("the brokers rejected a request: {code}; give this user Read on the inputs and the group")))
+        KafkaError::MessageConsumptionFatal(code) => {
+            Err(Error::Fatal(format!("the consumer cannot continue: {code}; if a restart does not help, report a bug")))
         }
+        KafkaError::MessageConsumption(code @ (GroupAuthorizationFailed | TopicAuthorizationFailed)) => Err(Error::Fatal(format!(
+            "the brokers rejected a request: {code}; give this user Read on the group and on every topic that it reads"
+        ))),
         KafkaError::MessageConsumption(InconsistentGroupProtocol) => {
-            throttle::report("inconsistent group protocol", |left_out| {
+            throttle::report("inconsistent group protocol", |suppressed| {
                 tracing::warn!(
-                    left_out,
+                    suppressed,
                     "the group rejects this member, because the other members use a different assignment strategy; stop all other members first. The strategy changes if the first shared space is added, if the last shared space is removed, or if kafka.instance_id is set or removed"
                 );
             });
@@ -77,7 +79,7 @@ pub(super) fn fatal(error: &KafkaError) -> Result<(), Error> {
         other => {
             throttle::report(
                 &format!("reading {other}"),
-                |left_out| tracing::warn!(error = %other, left_out, "failed to read from the brokers; retrying"),
+                |suppressed| tracing::warn!(error = %other, suppressed, "failed to read from the brokers; retrying"),
             );
             Ok(())
         }

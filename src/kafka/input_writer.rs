@@ -86,9 +86,9 @@ impl Deliveries {
     /// Logs a failed write, and returns an error message for the client. The message does not reveal how to reach the brokers.
     fn client_message(&self, topic: &str, error: &KafkaError) -> String {
         let complaint = self.observer.complaint();
-        throttle::report(&format!("writing {error}"), |left_out| {
+        throttle::report(&format!("writing {error}"), |suppressed| {
             let Complaint { reason, advice } = complaint;
-            tracing::warn!(topic, error = %error, reason, advice, left_out, "failed to write a client's record");
+            tracing::warn!(topic, error = %error, reason, advice, suppressed, "failed to write a client's record");
         });
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::MessageTimedOut | RDKafkaErrorCode::PurgeInflight | RDKafkaErrorCode::Fatal) => {

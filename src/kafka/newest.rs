@@ -72,7 +72,7 @@ fn warning(topic: &Topic, newest: &BTreeMap<i32, Timestamp>, now: Timestamp) -> 
     let future = newest.iter().filter(|&(_, &time)| time > max_timestamp);
     if let Some((partition, &time)) = future.clone().max_by_key(|&(_, time)| time) {
         return Some(format!(
-            "in {} of the {} partitions of {name:?} that have records, the newest record is more than {} ahead of this machine's clock; such records do not move the window, so keys never expire and records that should be emitted count as duplicates; in partition {partition}, {}",
+            "in {} of the {} partitions of {name:?} that have records, the newest record is more than {} ahead of this machine's clock; such records do not move the window, so keys may stay seen for too long, and records that should be emitted may count as duplicates; in partition {partition}, {}",
             future.count(),
             newest.len(),
             humantime::format_duration(topic.max_future),

@@ -104,7 +104,9 @@ impl Login {
 
 pub(super) const fn missing_permission(code: RDKafkaErrorCode) -> Option<&'static str> {
     match code {
-        RDKafkaErrorCode::TopicAuthorizationFailed => Some("Read on the inputs, and Write on every topic that it writes to"),
+        RDKafkaErrorCode::TopicAuthorizationFailed => {
+            Some("Read on every topic that it reads, and Write on every topic that it writes to; `unseen check --connect` names the topics")
+        }
         RDKafkaErrorCode::GroupAuthorizationFailed => Some("Read on the group"),
         RDKafkaErrorCode::TransactionalIdAuthorizationFailed => Some("Write on the transactional id"),
         RDKafkaErrorCode::ClusterAuthorizationFailed => Some("IdempotentWrite on the cluster"),

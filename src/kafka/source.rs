@@ -85,7 +85,7 @@ impl Source {
         let context = Context { login: Login::of(&config.kafka), rebalances: Mutex::default(), closing: AtomicBool::new(false) };
         let client = client::consumer(config, config.kafka.instance_id.as_deref(), worker);
         let consumer = client::create(&client, &config.kafka, context).map_err(|error| client::property_error(&error))?;
-        let fetcher = Fetcher::new(consumer).ok_or_else(|| Error::Fatal("librdkafka has no queue for the consumer".to_owned()))?;
+        let fetcher = Fetcher::new(consumer).ok_or_else(|| unexpected(format_args!("create a consumer"), &"it has no queue"))?;
         Ok(Self { fetcher, errored: RefCell::default(), reports_ends: config.shares_spaces() })
     }
 

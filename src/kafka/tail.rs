@@ -35,7 +35,7 @@ impl ChangelogTail {
 
     pub(super) fn with(client: &ClientConfig, config: &Config) -> Result<Self, Error> {
         let consumer = client::observe(config, client)?;
-        let fetcher = Fetcher::new(consumer).ok_or_else(|| Error::Fatal("librdkafka has no queue for the consumer".to_owned()))?;
+        let fetcher = Fetcher::new(consumer).ok_or_else(|| unexpected(format_args!("create a consumer"), &"it has no queue"))?;
         Ok(Self { fetcher })
     }
 
@@ -64,7 +64,9 @@ impl Tail for ChangelogTail {
         for event in events(&self.fetcher) {
             match event? {
                 Some(KafkaError::MessageConsumptionFatal(code)) => {
-                    return Err(Error::Fatal(format!("the client that reads changelogs cannot continue: {code}")));
+                    return Err(Error::Fatal(format!(
+                        "the client that reads changelogs cannot continue: {code}; if a restart does not help, report a bug"
+                    )));
                 }
                 Some(error) => report_error(&error.to_string()),
                 None => {}
@@ -95,8 +97,8 @@ fn event<'m>(message: &'m Message<'_>) -> TailEvent<'m> {
 }
 
 fn report_error(error: &str) {
-    throttle::report(&format!("following {error}"), |left_out| {
-        tracing::warn!(error, left_out, "failed to read changelogs; retrying");
+    throttle::report(&format!("following {error}"), |suppressed| {
+        tracing::warn!(error, suppressed, "failed to read changelogs; retrying");
     });
 }
 

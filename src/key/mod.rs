@@ -413,7 +413,7 @@ impl KeySpec {
 
     fn null_key(&self) -> Invalid {
         let are = if self.parts.len() == 1 { "is" } else { "are" };
-        Invalid { reason: Reason::NullKey, message: format!("{} {are} null, so the record has no identity", list(&self.parts)) }
+        Invalid { reason: Reason::NullKey, message: format!("{} {are} null, so the record has no key", list(&self.parts)) }
     }
 }
 

@@ -22,9 +22,9 @@ pub(super) enum Next {
 pub(super) fn run(session: &mut Session, server: &Server, command: Command<'_>, pending: &mut Pending, answers: &mut Answers) -> Next {
     let Some(name) = command.get(0) else { return Next::Go };
     if is_http(name) {
-        throttle::report("HTTP at serve.listen", |left_out| {
+        throttle::report("HTTP at serve.listen", |suppressed| {
             tracing::warn!(
-                left_out,
+                suppressed,
                 "closing a connection that sends HTTP to serve.listen, possibly from a web page; HTTP clients must use serve.http_listen"
             );
         });

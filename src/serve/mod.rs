@@ -48,6 +48,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// The number of file descriptors reserved for Kafka, the log, and the endpoints.
 const DESCRIPTORS: u64 = 256;
 
+const NO_THREAD: &str = "cannot start a thread for clients, so its clients are disconnected; raise the limits of threads and open files, and restart the server";
+
 /// Answers clients from a follower's state. The `Debug` output contains no secrets.
 pub struct Server {
     follower: Follower,
@@ -207,11 +209,11 @@ impl Server {
             let _running = running;
             match runtime {
                 Ok(runtime) => LocalSet::new().block_on(&runtime, answer(server, clients)),
-                Err(error) => tracing::error!(error = %error, "cannot start a thread for clients"),
+                Err(error) => tracing::error!(error = %error, "{NO_THREAD}"),
             }
         };
         if let Err(error) = thread::Builder::new().name(format!("serve-{number}")).spawn(work) {
-            tracing::error!(error = %error, "cannot start a thread for clients");
+            tracing::error!(error = %error, "{NO_THREAD}");
         }
         sender
     }

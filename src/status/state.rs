@@ -96,7 +96,11 @@ pub(super) fn determine(
     let (state, reason) = if identity.draining {
         (State::Draining, "the process is shutting down and commits the records that it has read".to_owned())
     } else if identity.instance.is_none() {
-        (State::Connecting, "the process has not reached the brokers yet".to_owned())
+        let servers = &config.kafka.bootstrap_servers;
+        let reason = format!(
+            "the process is still starting: it opens state.dir, connects to {servers}, and checks the topics; the log shows errors"
+        );
+        (State::Connecting, reason)
     } else if let Some(age) = contact.filter(|&age| age > contact_timeout) {
         (State::Disconnected, format!("no broker has answered for {} s; check the brokers, the network, and the log", age.as_secs()))
     } else if config.topics.is_empty() {

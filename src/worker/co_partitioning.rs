@@ -59,7 +59,7 @@ pub(super) fn watch(keys: &CrossPartitionKeys, stats: &Stats, topic: &InputTopic
         tracing::warn!(
             space = topic.config.space,
             partition,
-            other,
+            other_partition = other,
             "the same key arrived in two partitions; duplicates in different partitions are not detected. If partitions were added to the topic, keys have moved. Otherwise, make the producers partition by the key, or set repartition = true (logged once per space)"
         );
     }

@@ -138,7 +138,7 @@ impl<B: Broker> Worker<B> {
             // reads the limits of the topics again, because they may have changed. If it cannot read them, for example because a topic is
             // missing, it keeps the known limits. A missing topic is reported when a record is written to it.
             if let Err(error) = self.refresh_cluster() {
-                tracing::warn!(error = %error, "cannot read the settings of the topics; keeping the known settings");
+                tracing::warn!(error = %error, "cannot check the topics again; continuing with their known settings");
             }
             self.writer.replace_sink(&self.shared, self.number, self.shared.cluster.batch_bytes)?;
         } else {
@@ -203,7 +203,10 @@ impl<B: Broker> Worker<B> {
         if self.assignment.logged(&self.topics, written) {
             return;
         }
+        let recreated = self.assignment.states.iter().filter(|(_, state)| state.changelog.topic_id.is_none());
+        let recreated: BTreeSet<_> = recreated.filter_map(|(id, _)| self.topics.first_of(id.space).changelog.as_deref()).collect();
         tracing::warn!(
+            changelogs = recreated.into_iter().collect::<Vec<_>>().join(", "),
             "a changelog was recreated while it was in use; until one window has passed, only the checkpoints contain all keys, so keep the state directory"
         );
         let changelogs: BTreeSet<_> = self.topics.iter().filter_map(|(_, topic)| topic.changelog.as_deref()).collect();
@@ -231,7 +234,7 @@ impl<B: Broker> Worker<B> {
             SinkError::Fenced(reason) => return self.resolve_fenced(source, &reason),
             SinkError::Abort(reason) => {
                 self.writer.aborts = self.writer.aborts.saturating_add(1);
-                tracing::warn!(reason, attempt = self.writer.aborts, "transaction aborted; retrying its records");
+                tracing::warn!(reason, attempt = self.writer.aborts, "transaction aborted; its records will be processed again");
                 self.diagnose_aborts(&reason);
                 None
             }
@@ -301,7 +304,9 @@ impl<B: Broker> Worker<B> {
             let stop = |advice: &str| Err(Error::Exit(format!("{} offset {offset}: {}; {advice}", input.partition, invalid.message)));
             let verdict = input.verdicts().verdict(offset);
             if topic.forward.is_some() && verdict.is_none() {
-                return stop(&format!("configure the repartition topic {to:?} to accept every record that its input topic accepts"));
+                return stop(
+                    "this repartition topic must accept every record of its input, so compare max.message.bytes and message.timestamp.* of the two topics",
+                );
             }
             let is_explained = verdict.is_some_and(|verdict| route::explains(&topic.config, verdict));
             if invalid.reason == Reason::Oversize && is_explained && input.verdicts().refused(offset).is_none() {
@@ -313,7 +318,9 @@ impl<B: Broker> Worker<B> {
                 // The timestamp may be the reason for the rejection. The next attempt writes the record without a timestamp.
                 Some(Verdict::Invalid(Reason::Oversize)) if invalid.reason == Reason::Refused => {}
                 Some(Verdict::Invalid(reason)) if reason.is_of_broker() => {
-                    return stop(&format!("the dead-letter topic {to:?} rejected the record, so change the settings of that topic"));
+                    return stop(&format!(
+                        "{to:?} is the dead-letter topic, so the worker cannot continue past this record; change the settings of that topic, or set on_invalid to \"drop\""
+                    ));
                 }
                 _ => {}
             }
@@ -419,6 +426,6 @@ impl<B: Broker> Worker<B> {
         }
         self.rewind(source)?;
         fault::point("resolve.resolved");
-        if foreign.is_empty() { Ok(()) } else { self.restore_assigned(source, &foreign) }
+        if foreign.is_empty() { Ok(()) } else { self.restore_assigned(source, &foreign, "their committed offsets have changed") }
     }
 }

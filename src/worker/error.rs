@@ -16,18 +16,20 @@ pub enum Error {
     #[error(transparent)]
     Checkpoint(#[from] checkpoint::Error),
     /// An invalid record in a topic with `on_invalid = "fail"`.
-    #[error("{partition} offset {offset}: {invalid}. The worker stopped at this record. To continue past it, set on_invalid to \"drop\"{} or {{ topic = \"...\" }} for topic {:?}; to prevent more such records, fix the cause, which is usually the producer", if invalid.reason.is_of_broker() { "" } else { ", \"emit\"," }, .partition.topic)]
+    #[error("{partition} offset {offset}: {invalid}. The worker stopped at this record. To continue past it, set on_invalid to \"drop\"{} or {{ topic = \"...\" }} for topic {:?}; to prevent more such records, {}", if invalid.reason.is_of_broker() { "" } else { ", \"emit\"," }, .partition.topic, if invalid.reason.is_of_broker() { "change the settings of the topic that rejected it" } else { "fix the cause, which is usually the producer" })]
     Invalid {
         partition: TopicPartition,
         offset: Offset,
         /// The reason why the record is invalid, or why a broker rejected it.
         invalid: Invalid,
     },
-    /// A missing checkpoint, with `state.cold_start = "fail"`.
-    #[error("no usable checkpoint for {partition}: {why}; to start without a checkpoint, set state.cold_start to \"rebuild\" or \"empty\"")]
+    /// A state that cannot be restored, with `state.cold_start = "fail"`.
+    #[error(
+        "cannot restore all seen keys of {partition}: {why}; to start anyway, set state.cold_start to \"rebuild\", which reads one window of the input again, or to \"empty\", which may emit duplicates"
+    )]
     ColdStart {
         partition: TopicPartition,
-        /// The reason why no checkpoint can be used.
+        /// The reason why the state cannot be restored.
         why: String,
     },
     /// A filter without room for another key.

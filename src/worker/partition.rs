@@ -127,7 +127,7 @@ impl PartitionState {
             }
             Ok(Loaded::Nothing) => Ok(Self::new(rules)),
             Ok(Loaded::Foreign { difference }) => {
-                tracing::warn!(partition = %id, "the checkpoint was written with a different configuration and cannot be used: {difference}");
+                tracing::warn!(partition = %id, "the checkpoint was written with a different configuration, so the worker restores the state without it: {difference}");
                 Ok(Self::new(rules))
             }
             Err(checkpoint::Error::Corrupt { what, .. }) => {
@@ -154,8 +154,8 @@ impl PartitionState {
     /// Counts and logs changes since the last report.
     pub(super) fn report(&mut self, space: &str, partition: i32, counts: &SpaceCounts) {
         let (usage, corrected, reported) = (self.dedup.usage(), self.dedup.corrected(), self.reported);
-        // A filter without slices is expected to fill up.
-        let fills = usage.load > FILLING && self.dedup.slice().is_some();
+        // A filter without slices is expected to fill up, and so is a slice of a window by count.
+        let fills = usage.load > FILLING && self.dedup.slice().is_some() && self.dedup.rules().window.length_ms().is_some();
         if fills && !reported.filling {
             let slices = self.dedup.filter().map_or_else(Vec::new, |filter| filter.metadata().slices());
             tracing::warn!(
@@ -166,7 +166,7 @@ impl PartitionState {
                 window_keys = usage.keys,
                 window_capacity = self.dedup.rules().capacity(),
                 bytes = usage.bytes,
-                "the filter is more than 70 % full (`aging`: its current slice); when it is full, it takes more memory, or does what filter.at_max_memory sets (logged once)"
+                "the filter is more than 70 % full (`aging`: its current slice). When it is full, it takes more memory, or does what filter.at_max_memory sets. If the slice or window has not nearly ended, raise filter.capacity (logged once per partition)"
             );
         }
         if usage.evicted > reported.evicted {
@@ -286,7 +286,7 @@ impl PartitionState {
                 if let checkpoint::Error::Corrupt { what, .. } = &error
                     && let Err(error) = store.quarantine(what)
                 {
-                    tracing::error!(error = %error, "cannot move the corrupt state aside");
+                    tracing::error!(error = %error, "cannot move the corrupt state aside; the worker tries again at the next checkpoint");
                 }
                 None
             }

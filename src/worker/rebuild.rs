@@ -140,25 +140,24 @@ struct Connection<B: Broker> {
 }
 
 impl<B: Broker> Connection<B> {
-    fn new(context: &Context<B>) -> Option<Self> {
-        match context.broker.changelog_reader(&context.config) {
-            Ok(reader) => Some(Self { reader, since: runtime::now() }),
-            Err(error) => {
-                tracing::error!(error = %error, "cannot create a client to read changelogs");
-                None
-            }
-        }
+    fn new(context: &Context<B>) -> Result<Self, Error> {
+        let reader = context.broker.changelog_reader(&context.config)?;
+        Ok(Self { reader, since: runtime::now() })
     }
 }
 
 fn serve<B: Broker>(context: &Context<B>, tasks: &Tasks) {
     let mut connection = None;
     while let Some(task) = tasks.next() {
-        if connection.is_none() {
-            connection = Connection::new(context);
-        }
-        match (task, &mut connection) {
-            (Task::Rebuild(mut job), Some(connection)) => {
+        let connected = match &mut connection {
+            Some(connection) => Ok(connection),
+            None => match Connection::new(context) {
+                Ok(new) => Ok(connection.insert(new)),
+                Err(error) => Err(error),
+            },
+        };
+        match (task, connected) {
+            (Task::Rebuild(mut job), Ok(connection)) => {
                 let state = match run(context, connection, &mut job) {
                     Ok(None) => {
                         tasks.add(runtime::now() + job.pause, Task::Rebuild(job));
@@ -170,15 +169,17 @@ fn serve<B: Broker>(context: &Context<B>, tasks: &Tasks) {
                 // Sending fails only if the worker has ended and does not need the state anymore.
                 let _ = job.done.send(Rebuilt { id: job.id, cancellation: job.cancellation, state });
             }
-            (Task::Rebuild(job), None) => {
-                let state = Err(Error::Exit("cannot read the changelogs; the log shows the reason".to_owned()));
-                let _ = job.done.send(Rebuilt { id: job.id, cancellation: job.cancellation, state });
+            (Task::Rebuild(job), Err(error)) => {
+                let _ = job.done.send(Rebuilt { id: job.id, cancellation: job.cancellation, state: Err(error) });
             }
-            (Task::Trim, connection) => {
+            (Task::Trim, connected) => {
                 let Some((partition, trim)) = tasks.lock().trims.pop_first() else { continue };
-                // Without a client, the records stay until the partition is trimmed again.
-                if let Some(connection) = connection {
-                    trim_partition(&connection.reader, &partition, &trim);
+                match connected {
+                    Ok(connection) => trim_partition(&connection.reader, &partition, &trim),
+                    // Without a client, the records stay until the partition is trimmed again.
+                    Err(error) => {
+                        tracing::warn!(partition = %partition, error = %error, "cannot delete records that are no longer needed; the worker will try again");
+                    }
                 }
             }
         }
@@ -295,7 +296,7 @@ fn read_all<B: Broker>(
         };
         job.state = PartitionState::new(job.rules);
         if cuts.len() == Cut::MAX {
-            tracing::error!(partition = %job.partition, "the group's offsets were reset too many times to replay the changelog; ignoring the changelog");
+            tracing::error!(partition = %job.partition, "the group's offsets were reset too many times to replay the changelog; restoring the state without it, as state.cold_start sets");
             let mut state = PartitionState::new(job.rules);
             state.changelog.epoch = applier.epoch;
             return Ok(Some(state));
@@ -331,7 +332,7 @@ fn ends<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &m
             // librdkafka caches metadata, such as an outdated partition count, for up to fifteen minutes. A new client has no cache yet.
             if runtime::since(wait.since) > CONNECT_TIMEOUT
                 && runtime::since(connection.since) > CONNECT_TIMEOUT
-                && let Some(replacement) = Connection::new(context)
+                && let Ok(replacement) = Connection::new(context)
             {
                 *connection = replacement;
             }

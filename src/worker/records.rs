@@ -202,12 +202,12 @@ impl<B: Broker> Worker<B> {
                 Ok(Flow::Continue)
             }
             Stop::Undecided(VerdictError::Gap(expected)) => {
-                tracing::error!(partition = %partition, expected, got = offset, "some records that were already evaluated were not read again; restoring the partition");
-                self.restart_in_batch(source, partition)
+                tracing::error!(partition = %partition, expected, got = offset, "records that the worker had already read are missing now, probably because they were deleted or a broker lost them; restoring the partition");
+                self.restart_in_batch(source, partition, "records are missing")
             }
             Stop::Undecided(VerdictError::State(ExactError::Archive(error))) => {
                 tracing::error!(partition = %partition, offset, error = %error, "the exact store cannot be read; restoring the partition");
-                self.restart_in_batch(source, partition)
+                self.restart_in_batch(source, partition, "the exact store cannot be read")
             }
             Stop::Undecided(VerdictError::State(ExactError::Full(full))) => Err(Error::Full { partition, offset, full }),
             Stop::EndsWorker(reason) => {

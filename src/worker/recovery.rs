@@ -13,12 +13,12 @@ use crate::record::TopicPartition;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl<B: Broker> Worker<B> {
-    /// Aborts the open transaction, and restores assigned partitions whose state cannot be trusted.
-    fn restart(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
+    /// Aborts the open transaction, and restores assigned partitions whose state cannot be trusted. `why` is the reason, for the log.
+    fn restart(&mut self, source: &B::Consumer, partitions: &[TopicPartition], why: &str) -> Result<(), Error> {
         if self.writer.is_open() {
-            self.abort(source, SinkError::Abort("some partitions must be restored".to_owned()))?;
+            self.abort(source, SinkError::Abort(format!("partitions must be restored, because {why}")))?;
         }
-        self.restore_assigned(source, partitions)
+        self.restore_assigned(source, partitions, why)
     }
 
     /// Restores states that existed only in a store that is now quarantined.
@@ -30,7 +30,7 @@ impl<B: Broker> Worker<B> {
         let states = &self.assignment.states;
         let is_lost = |input: &Input| input.states().any(|id| states.get(&id).is_some_and(|state| state.is_lost(&self.shared.store)));
         let lost = self.assignment.partitions(is_lost);
-        if lost.is_empty() { Ok(()) } else { self.restart(source, &lost) }
+        if lost.is_empty() { Ok(()) } else { self.restart(source, &lost, "the store with their keys was moved aside or deleted") }
     }
 
     /// Restores states whose checkpoint another worker of this process has claimed, although a commit has shown that this worker is still
@@ -38,7 +38,8 @@ impl<B: Broker> Worker<B> {
     pub(super) fn restart_superseded(&mut self, source: &B::Consumer) -> Result<(), Error> {
         let superseded = std::mem::take(&mut self.assignment.superseded);
         let partitions = self.assignment.partitions(|input| input.states().any(|id| superseded.contains(&id)));
-        if partitions.is_empty() { Ok(()) } else { self.restart(source, &partitions) }
+        let why = "another worker of this process has claimed their checkpoints";
+        if partitions.is_empty() { Ok(()) } else { self.restart(source, &partitions, why) }
     }
 
     /// Restores the partitions whose position is outside their log. librdkafka stops reading such a partition, and does not report which
@@ -54,18 +55,18 @@ impl<B: Broker> Worker<B> {
             list.push(input.partition.clone());
         }
         if !outside.is_empty() {
-            self.restart(source, &outside)?;
+            self.restart(source, &outside, "their next offsets are not in the log")?;
         }
         // The stopped partition may be one of these partitions, because its position may be inside the log again by now.
         if inside.is_empty() { Ok(()) } else { self.restart_fetching(source, &inside) }
     }
 
-    pub(super) fn restart_in_batch(&mut self, source: &B::Consumer, partition: TopicPartition) -> Result<Flow, Error> {
+    pub(super) fn restart_in_batch(&mut self, source: &B::Consumer, partition: TopicPartition, why: &str) -> Result<Flow, Error> {
         if !self.writer.is_open() {
             // The batch is dropped, so the other partitions must read their records again, too.
             self.rewind(source)?;
         }
-        self.restart(source, &[partition]).map(|()| Flow::Rewound)
+        self.restart(source, &[partition], why).map(|()| Flow::Rewound)
     }
 
     /// Gives up a replay that was not completed in time. Restores the partitions whose records are missing, so that other partitions can
@@ -83,7 +84,7 @@ impl<B: Broker> Worker<B> {
         if missing.is_empty() {
             return self.abort(source, SinkError::Abort("the records of the aborted transaction were not read again in time".to_owned()));
         }
-        self.restart(source, &missing)
+        self.restart(source, &missing, "the records of the aborted transaction were not read again in time")
     }
 
     /// Shrinks transactions after the brokers did not accept the last ones before their timeout. All records that already have verdicts
@@ -103,9 +104,10 @@ impl<B: Broker> Worker<B> {
         tracing::warn!(
             records,
             bytes,
-            "transactions time out before the brokers accept them; limiting transactions to this number of records and bytes"
+            "transactions time out before the brokers accept them; limiting transactions to this number of records and bytes. If this repeats, raise worker.transaction_timeout"
         );
-        if partitions.is_empty() { Ok(()) } else { self.restart(source, &partitions) }
+        let why = "transactions must be smaller";
+        if partitions.is_empty() { Ok(()) } else { self.restart(source, &partitions, why) }
     }
 
     /// Returns the partitions whose replay after an abort is not complete, except those whose states are restored together with a state

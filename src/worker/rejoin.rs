@@ -42,7 +42,7 @@ impl<B: Broker> Worker<B> {
         }
         self.rejoins.push(runtime::now());
         tracing::warn!(
-            time = self.rejoins.len(),
+            attempt = self.rejoins.len(),
             "the group reported that another process joined with this process's kafka.instance_id; rejoining, because an outage can have the same effect"
         );
         let partitions: Vec<_> = self.assignment.positions().into_iter().map(|(partition, _)| partition).collect();

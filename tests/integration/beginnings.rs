@@ -124,10 +124,7 @@ fn lost_state_is_detected_after_the_input_has_expired() {
     delete_records_before(broker(), &topics.input, 0, 100);
     fs::remove_dir_all(topics.setup.state_dir("a")).expect("it can be deleted");
     let log = topics.setup.start("a").fails(1);
-    assert!(
-        log.contains("]: there is no checkpoint; to start without a checkpoint, set state.cold_start to \"rebuild\" or \"empty\""),
-        "{log}"
-    );
+    assert!(log.contains("]: no checkpoint can be used; to start anyway, set state.cold_start to \"rebuild\", "), "{log}");
 }
 
 /// If the offset was set by hand, the worker does not know the start offset of the group. A cold start then treats all keys as unseen.
@@ -211,7 +208,7 @@ fn slow_member_does_not_reset_the_group_to_its_start_position() {
     a.wait_for_log("fault point reached", LIMIT);
     wait_until("the slow member is about to commit, or waits for the other", LIMIT, || {
         let log = b.log();
-        (log.contains("fault point reached") || log.contains("waiting until the group starts reading")).then_some(())
+        (log.contains("fault point reached") || log.contains("waiting until the owner of partition 0 commits")).then_some(())
     });
     a.sigcont();
     topics.wait_until_read(0, 50, &mut a);

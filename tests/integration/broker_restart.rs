@@ -73,7 +73,7 @@ fn stays_readable(log: &str) {
         let parts: Vec<f64> = time[11..].trim_end_matches('Z').split(':').map(|part| part.parse().expect("a number")).collect();
         let second = parts[0] * 3600.0 + parts[1] * 60.0 + parts[2];
         let (text, _) = text.split_once(" (after ").unwrap_or((text, ""));
-        let (text, _) = text.split_once(" left_out=").unwrap_or((text, ""));
+        let (text, _) = text.split_once(" suppressed=").unwrap_or((text, ""));
         if let Some(before) = told.insert(text.to_owned(), second) {
             let pause = second - before;
             assert!(!(0.0..9.0).contains(&pause), "told again after {pause} s: {line}");

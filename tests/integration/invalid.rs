@@ -37,7 +37,7 @@ const BAD: [(Option<&[u8]>, &str, &str); 8] = [
     (
         Some(br#"{"user_id":null,"news_id":null}"#),
         "unseen.null_key",
-        "field `/user_id` and field `/news_id` are null, so the record has no identity",
+        "field `/user_id` and field `/news_id` are null, so the record has no key",
     ),
 ];
 

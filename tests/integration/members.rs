@@ -101,7 +101,7 @@ fn a_fenced_static_member_rejoins() {
         });
         // A static member does not leave the group when it stops.
         drop(other);
-        worker.wait_for_log(&format!("rejoining, because an outage can have the same effect time={time}"), LIMIT);
+        worker.wait_for_log(&format!("rejoining, because an outage can have the same effect attempt={time}"), LIMIT);
     }
     feed.join();
     stream.check(worker);

@@ -123,8 +123,8 @@ fn record_too_large_for_the_repartition_topic_waits_for_a_larger_limit() {
     let records = [(0, 1), (1, 30_000), (2, 1)].map(record);
     produce(broker(), &input, &records);
     let log = setup.start("a").fails(1);
-    let advice = format!("configure the repartition topic {repartition:?} to accept every record that its input topic accepts");
-    assert!(log.contains(&advice), "{log}");
+    let advice = "raise max.message.bytes of that topic; this repartition topic must accept every record of its input";
+    assert!(log.contains(&format!("topic {repartition:?} accepts; {advice}")), "{log}");
     alter_topic(broker(), &repartition, "max.message.bytes", "100000");
     let mut worker = setup.start("a");
     wait_for_output(broker(), &output, records.len(), 1, LIMIT, &mut worker);
@@ -156,7 +156,7 @@ fn record_too_large_for_the_dead_letter_topic_stops_the_worker() {
     case.stream.produce(..);
     let too_small = small_topic("oversize-both-dead");
     let log = case.stream.setup.start_with("a", &[&format!("topics[0].on_invalid.topic={too_small}")]).fails(1);
-    assert!(log.contains("rejected the record, so change the settings of that topic"), "{log}");
+    assert!(log.contains(&format!("{too_small:?} is the dead-letter topic, so the worker cannot continue past this record")), "{log}");
     assert_prefix(&case.stream.expected, &case.stream.output());
     case.check(&topic(broker(), "oversize-both-dead", 4));
 }

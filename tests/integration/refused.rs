@@ -265,7 +265,9 @@ fn rejected_dead_letters_stop_the_worker() {
     case.send(100, |number| number == 50);
     let log = case.setup.start_with("a", &[&format!("topics[0].on_invalid.topic={dead_letters}")]).fails(1);
     assert!(
-        log.contains(&format!("the dead-letter topic {dead_letters:?} rejected the record, so change the settings of that topic")),
+        log.contains(&format!(
+            "{dead_letters:?} is the dead-letter topic, so the worker cannot continue past this record; change the settings"
+        )),
         "{log}"
     );
     let mut worker = case.setup.start_with("a", &["topics[0].on_invalid=drop"]);

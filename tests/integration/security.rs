@@ -219,10 +219,10 @@ fn wrong_protocol_is_reported() {
 #[test]
 fn missing_permission_is_reported() {
     for (lacking, delivery, sentence) in [
-        (Need::Input, "exactly_once", "give this user Read on the inputs, and Write on every topic that it writes to"),
-        (Need::Output, "exactly_once", "give this user Read on the inputs, and Write on every topic that it writes to"),
+        (Need::Input, "exactly_once", "give this user Read on every topic that it reads, and Write on every topic that it writes to"),
+        (Need::Output, "exactly_once", "give this user Read on every topic that it reads, and Write on every topic that it writes to"),
         (Need::Output, "at_least_once", "give this user Write on that topic"),
-        (Need::Group, "exactly_once", "give this user Read on the inputs and the group"),
+        (Need::Group, "exactly_once", "give this user Read on the group and on every topic that it reads"),
         (Need::Transactions, "exactly_once", "give this user Write on the transactional id"),
     ] {
         let stream = SCRAM.stream("right", 1_000);

@@ -62,13 +62,10 @@ fn deleted_state_stops_the_worker_or_is_rebuilt() {
     let stream = half_read("state-cold");
     fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
     let log = stream.setup.start_with("a", &["state.cold_start=fail"]).fails(1);
-    assert!(log.contains(&format!("error: no usable checkpoint for {}[", stream.input)), "{log}");
-    assert!(
-        log.contains("]: there is no checkpoint; to start without a checkpoint, set state.cold_start to \"rebuild\" or \"empty\""),
-        "{log}"
-    );
+    assert!(log.contains(&format!("error: cannot restore all seen keys of {}[", stream.input)), "{log}");
+    assert!(log.contains("]: no checkpoint can be used; to start anyway, set state.cold_start to \"rebuild\", "), "{log}");
     let log = stream.check(stream.setup.start("a"));
-    assert!(log.contains("no usable checkpoint; reading "), "{log}");
+    assert!(log.contains("cannot restore all seen keys; reading "), "{log}");
 }
 
 #[test]
@@ -119,9 +116,9 @@ fn a_changed_window_is_not_misread() {
     let stream = half_read("state-window");
     // A window of half the length still covers all records, so the output must be the same.
     let log = stream.check(stream.setup.start_with("a", &["topics[0].window=12h"]));
-    let sentence = "the checkpoint was written with a different configuration and cannot be used: its window is 4 slices of 6h, but the configured window is 4 slices of 3h";
+    let sentence = "the checkpoint was written with a different configuration, so the worker restores the state without it: its window is 4 slices of 6h, but the configured window is 4 slices of 3h";
     assert!(log.contains(sentence), "{log}");
-    assert!(log.contains("no usable checkpoint; reading "), "{log}");
+    assert!(log.contains("cannot restore all seen keys; reading "), "{log}");
 }
 
 #[test]

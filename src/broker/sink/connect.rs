@@ -77,8 +77,8 @@ impl<B: Broker> Sink<B> {
             match self.producer.init_transactions(CALL_TIMEOUT) {
                 // While the coordinator ends the previous producer's transaction, it returns the retriable error "concurrent transactions".
                 Err(error) if error.is_retriable && !stop() => {
-                    throttle::report(&format!("{transactional_id} {error}"), |left_out| {
-                        tracing::warn!(error = %error, transactional_id, left_out, "the transaction coordinator has not initialized this producer yet; retrying. If this does not end, check the brokers that host the topic __transaction_state");
+                    throttle::report(&format!("{transactional_id} {error}"), |suppressed| {
+                        tracing::warn!(error = %error, transactional_id, suppressed, "the transaction coordinator has not initialized this producer yet; retrying. If this does not end, check the brokers that host the topic __transaction_state");
                     });
                 }
                 ended => return ended,

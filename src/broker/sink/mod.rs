@@ -206,7 +206,10 @@ impl<B: Broker> Sink<B> {
         Err(match error.code {
             ErrorCode::QueueFull => {
                 if runtime::since(*waited.get_or_insert_with(runtime::now)) > self.patience {
-                    return Err(SinkError::Abort(format!("the send queue stayed full for {:?}", self.patience)));
+                    return Err(SinkError::Abort(format!(
+                        "librdkafka's send queue stayed full for {:?}, because the brokers did not accept its records in time",
+                        self.patience
+                    )));
                 }
                 // A flush also sends lingering records, which makes room in the queue.
                 let _ = self.producer.flush(QUEUE_FULL_INTERVAL);
@@ -392,8 +395,8 @@ impl<B: Broker> Sink<B> {
                 Ok(()) => return Ok(()),
                 Err(error) if may_repeat(&error) && runtime::since(started) < patience => {
                     if runtime::since(started) > CALL_TIMEOUT / 2 {
-                        throttle::report(&format!("writing {error}"), |left_out| {
-                            tracing::warn!(error = %error, left_out, "a request to the brokers has not succeeded yet; retrying");
+                        throttle::report(&format!("writing {error}"), |suppressed| {
+                            tracing::warn!(error = %error, suppressed, "a request to the brokers has not succeeded yet; retrying");
                         });
                     }
                 }

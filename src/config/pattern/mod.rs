@@ -219,7 +219,7 @@ impl Config {
             if let Some(reader) = self.topics.iter().find(|reader| reader.input == name) {
                 let setting = topic.setting(option);
                 return Some(format!(
-                    "{setting}: {name:?} is the input of topics[{}], so records would be read again forever",
+                    "{setting}: {name:?} is the input of topics[{}], so records would be read again forever; use another topic",
                     reader.entry
                 ));
             }

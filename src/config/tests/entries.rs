@@ -48,7 +48,11 @@ fn faults_of_a_list_name_the_entry_and_the_input() {
         ("[1]", "", "topics[0].input: expected a topic, a list of topics, or { pattern = \"…\" }, got [1]".to_owned()),
         ("[\"a\", \"b c\"]", "output = \"{input}.x\"", format!("topics[0].input[1]: {characters} \"b c\"")),
         ("[\"a\", \"${NONE}\"]", "", "topics[0].input[1]: environment variable NONE is not set".to_owned()),
-        ("[\"a\", \"b\", \"a\"]", "", "topics[0].input[2]: \"a\" is already the input at topics[0].input[0]".to_owned()),
+        (
+            "[\"a\", \"b\", \"a\"]",
+            "",
+            "topics[0].input[2]: \"a\" is already the input at topics[0].input[0]; remove one of the two".to_owned(),
+        ),
         (
             "[\"a\", \"b\"]",
             "output = \"{topic}.x\"",

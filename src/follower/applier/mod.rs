@@ -290,7 +290,7 @@ impl<'a> PartitionApplier<'a> {
                 self.cuts.retain(|cut| cut.before > low);
                 let cut = self.applier.cut(offset, &record).filter(|_| self.cuts.len() < Cut::MAX);
                 let cut = cut.ok_or(
-                    "the group's offsets were reset too many times to replay the changelog; delete the changelog topic and restart the workers",
+                    "the group's offsets were reset too many times to replay the changelog; stop the workers, keep their state directories, delete the changelog topic, and start the workers again",
                 )?;
                 tracing::info!(changelog = %self.changelog, input = log_topic(&cut.topic), input_offset = cut.start, "the group's offsets were reset; loading the changelog again without the changes for input records from that offset on");
                 let mut cuts = std::mem::take(&mut self.cuts);

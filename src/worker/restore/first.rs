@@ -58,7 +58,10 @@ impl<B: Broker> Worker<B> {
             // had started.
             let (unbegun, begun) = std::mem::take(all).into_iter().partition(|assigned| self.topics.configured(assigned.topic) == topic);
             *all = begun;
-            tracing::info!(topic = self.topics[topic].config.input, "waiting until the group starts reading this topic");
+            tracing::info!(
+                topic = self.topics[topic].config.input,
+                "waiting until the owner of partition 0 commits the offsets at which the group starts reading this topic"
+            );
             self.assignment.unbegun.extend::<Vec<_>>(unbegun);
         }
         Ok(())
@@ -118,7 +121,8 @@ impl<B: Broker> Worker<B> {
                 Some(ends) => break ends,
                 None if self.check_stop() => return Err(broker::Error::Stopped.into()),
                 None if runtime::since(asked) > BLOCKED_AFTER => {
-                    self.shared.stats.block(self.number, format!("waiting for an open transaction in {of} to end"));
+                    let advice = "if it does not end, find it with kafka-transactions.sh find-hanging";
+                    self.shared.stats.block(self.number, format!("waiting for an open transaction in {of} to end; {advice}"));
                 }
                 None => {}
             }

@@ -115,7 +115,7 @@ impl<B: Broker> Worker<B> {
                 tracing::warn!(
                     changelog,
                     partition = id.partition,
-                    "the changelog was recreated after the checkpoint was written, so the changelog lacks all earlier records"
+                    "the changelog was recreated after the checkpoint was written; until one window has passed, only the checkpoints contain all keys, so keep the state directory"
                 );
             }
             self.assignment.states.insert(id, state);
@@ -240,9 +240,9 @@ impl<B: Broker> Worker<B> {
         Some(cancellation)
     }
 
-    /// Restores assigned partitions again from the committed offsets. No transaction may be open.
-    pub(super) fn restore_assigned(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
-        tracing::warn!(partitions = %super::partition::names(partitions), "restoring partitions");
+    /// Restores assigned partitions again from the committed offsets. `why` is the reason, for the log. No transaction may be open.
+    pub(super) fn restore_assigned(&mut self, source: &B::Consumer, partitions: &[TopicPartition], why: &str) -> Result<(), Error> {
+        tracing::warn!(partitions = %super::partition::names(partitions), why, "restoring partitions from their committed offsets");
         // The topics of a space share their state, so they are restored together.
         let partitions = self.assignment.with_shared_state(&self.topics, partitions);
         if partitions.is_empty() {

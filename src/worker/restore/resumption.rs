@@ -201,9 +201,13 @@ impl<B: Broker> Worker<B> {
                 rule,
                 assigned,
                 resume,
-                &format!("the checkpoint ends at offset {stored}, but the log starts at offset {low}"),
+                &format!("the stored keys reach up to offset {stored}, but the input now starts at offset {low}"),
             ),
-            None => self.cold_start(source, rule, assigned, resume, "there is no checkpoint"),
+            None => {
+                let has_changelog = self.topics[rule].changelog.is_some();
+                let why = if has_changelog { "neither a checkpoint nor the changelog can be used" } else { "no checkpoint can be used" };
+                self.cold_start(source, rule, assigned, resume, why)
+            }
         }
     }
 
@@ -244,7 +248,12 @@ impl<B: Broker> Worker<B> {
             }
         };
         fault::point("restore.cold");
-        tracing::warn!(partition = %partition, why, "no usable checkpoint; reading up to {} records of the input again to restore the state. The restored state is approximate: keys that were first emitted before these records may be emitted again", resume - start);
+        let records = resume - start;
+        if records > 0 {
+            tracing::warn!(partition = %partition, why, "cannot restore all seen keys; reading up to {records} records of the input again. Keys that were first emitted before these records may be emitted again");
+        } else {
+            tracing::warn!(partition = %partition, why, "cannot restore all seen keys; continuing without them, so they may be emitted again");
+        }
         Ok(Resumption { start, warm_until: resume, is_elsewhere: false })
     }
 }
