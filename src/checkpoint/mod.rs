@@ -53,7 +53,7 @@ use crate::record::Offset;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The suffix of [`Settings::filter`] if the store contains the last content of each key (`emit = "on_change"`).
 const ON_CHANGE: &str = ", on change";
