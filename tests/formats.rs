@@ -27,13 +27,7 @@ fn bytes(value: &Value) -> Option<Vec<u8>> {
 }
 
 fn format(value: &Value) -> Format {
-    match text(value) {
-        "json" => Format::Json,
-        "json_schema" => Format::JsonSchema,
-        "avro" => Format::Avro,
-        "protobuf" => Format::Protobuf,
-        other => panic!("no format {other}"),
-    }
+    serde_json::from_value(value.clone()).expect("a format")
 }
 
 #[derive(Debug, Default)]
@@ -45,11 +39,8 @@ impl Registry {
         for entry in list(list_of) {
             let mut references = Vec::new();
             add_references(entry, list(list_of), &mut references);
-            let format = match entry["schemaType"].as_str() {
-                None => Format::Avro,
-                Some("PROTOBUF") => Format::Protobuf,
-                Some(_) => Format::JsonSchema,
-            };
+            let kind = entry["schemaType"].as_str().unwrap_or("AVRO");
+            let format = Format::ALL.into_iter().find(|format| format.schema_type() == Some(kind)).expect("a schema type");
             let schema = Arc::new(Schema::new(format, Body::Text(text(&entry["schema"]).to_owned()), references));
             let id = u32::try_from(entry["id"].as_u64().expect("an id")).expect("32 bits");
             let guid = data_encoding::HEXLOWER.decode(text(&entry["guid"]).replace('-', "").as_bytes()).expect("a GUID");

@@ -1,7 +1,7 @@
 //! Schemas of the configured topics, for commands.
 
 use crate::config::{Config, Pattern, SchemaRegistry, Topic};
-use crate::format::{Format, Message, NoSchemas, RecordFormat, SchemaError, Schemas, Side};
+use crate::format::{Message, NoSchemas, RecordFormat, SchemaError, Schemas, Side};
 use crate::key::{EventTime, KeySpec, TimePlace};
 use crate::registry::Registry;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ fn check_subject(registry: &SchemaRegistry, topic: &Topic, is_key: bool, format:
         let (registered, configured) = (schema.format, format.format);
         return Err(format!("the latest schema of subject {subject:?} is {registered}, but {option} is {configured}; correct {option}"));
     }
-    let message = if schema.format == Format::Protobuf { Message::Indexes(&[0]) } else { Message::First };
+    let message = if schema.format.has_messages() { Message::Indexes(&[0]) } else { Message::First };
     let side = if is_key { Side::Key } else { Side::Value };
     let unusable = |error: SchemaError| {
         format!("unseen cannot use the latest schema of subject {subject:?}: {error}; choose another field, or fix the schema")
@@ -87,7 +87,7 @@ fn check_subject(registry: &SchemaRegistry, topic: &Topic, is_key: bool, format:
     match (&missing[..], schema.format) {
         ([], _) => Ok(None),
         // Only the record specifies which of the schema's messages it holds, so the field may be in another message.
-        (names, Format::Protobuf) => Ok(Some(format!(
+        (names, format) if format.has_messages() => Ok(Some(format!(
             "the first message in the latest schema of subject {subject:?} has no field `{}`; correct the field, or ignore this if the records are of another message",
             names.join("`, `")
         ))),

@@ -53,8 +53,8 @@ impl TryFrom<Value> for FormatOption {
 }
 
 fn kind(name: &Value) -> Result<Format, String> {
-    let what = "\"json\", \"json_schema\", \"avro\", \"protobuf\", or { kind = \"avro\", schema = \"file.avsc\" }";
-    serde_json::from_value(name.clone()).map_err(|_| expected(what, name))
+    let what = || format!("{}, or {{ kind = \"avro\", schema = \"file.avsc\" }}", Format::list(|_| true));
+    serde_json::from_value(name.clone()).map_err(|_| expected(&what(), name))
 }
 
 impl FormatOption {
@@ -93,10 +93,10 @@ fn side(option: &FormatOption, wanted: &Wanted<'_>, is_key: bool, path: &str, di
 }
 
 fn local(option: &FormatOption, wanted: &Wanted<'_>, is_key: bool) -> Result<Option<LocalSchema>, String> {
-    if !cfg!(feature = "formats") && matches!(option.kind, Format::Avro | Format::Protobuf) {
+    if !option.kind.is_supported() {
         return Err(format!("this build of unseen does not support {}; build it with the Cargo feature `formats`", option.kind));
     }
-    if option.message.is_some() && (option.kind != Format::Protobuf || option.schema.is_none()) {
+    if option.message.is_some() && (!option.kind.has_messages() || option.schema.is_none()) {
         return Err("message requires kind = \"protobuf\" and a schema: set both, or remove message".to_owned());
     }
     let Some(file) = &option.schema else { return Ok(None) };
@@ -130,7 +130,7 @@ fn read(file: &str) -> Result<Vec<u8>, String> {
 #[cfg(feature = "formats")]
 fn check(local: &LocalSchema, (specs, time): &Wanted<'_>, is_key: bool) -> Result<(), String> {
     let is_second_there = || Extractor::compile(&local.schema, Message::Indexes(&[1]), &Places::default()).is_ok();
-    if local.schema.format == Format::Protobuf && local.message.is_none() && is_second_there() {
+    if local.schema.format.has_messages() && local.message.is_none() && is_second_there() {
         return Err("the schema has more than one message: set the type of the records, such as message = \"package.Name\"".to_owned());
     }
     let side = if is_key { Side::Key } else { Side::Value };

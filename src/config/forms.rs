@@ -6,6 +6,7 @@ use super::format::{EncodingOption, FormatOption};
 use super::inputs::Inputs;
 use super::properties::{OWNED, Properties};
 use super::units::{BYTE_UNITS, Bytes, COUNT_UNITS, Count, Length, Rate, Span, Switch, Unit};
+use crate::format::Format;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 use std::borrow::Cow;
@@ -46,7 +47,7 @@ fn inputs() -> Schema {
 }
 
 fn format() -> Schema {
-    let kinds = json!({ "type": "string", "enum": ["json", "json_schema", "avro", "protobuf"] });
+    let kinds = json!({ "type": "string", "enum": Format::ALL });
     let table = json!({
         "type": "object",
         "properties": {

@@ -96,7 +96,7 @@ impl Head {
             _ => head[1..].split_first_chunk().map(|(guid, rest)| (SchemaId::Guid(*guid), rest))?,
         };
         let mut indexes = Vec::new();
-        if format == Format::Protobuf {
+        if format.has_messages() {
             let count = zigzag(&mut rest).ok()?;
             indexes = (0..count).map(|_| zigzag(&mut rest).ok()).collect::<Option<_>>()?;
             if indexes.is_empty() {
@@ -120,7 +120,7 @@ fn length(format: Format, bytes: &[u8]) -> Result<usize, &'static str> {
         None => return Err("is empty, but must begin with the frame of a schema registry"),
     };
     let Some(mut rest) = bytes.get(id..) else { return Err("ends within the frame of a schema registry") };
-    if format == Format::Protobuf {
+    if format.has_messages() {
         let count = zigzag(&mut rest)?;
         if count > INDEXES_MAX {
             return Err("has a frame with more than 16 message indexes");

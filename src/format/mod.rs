@@ -60,6 +60,77 @@ pub enum Format {
     Protobuf,
 }
 
+// The properties by which other code distinguishes formats. Each property is a `match` of all variants, so that the compiler asks for the
+// properties of a new format.
+impl Format {
+    /// All formats, the default first.
+    pub const ALL: [Self; 4] = [Self::Json, Self::JsonSchema, Self::Avro, Self::Protobuf];
+
+    /// True if the text of a record is JSON.
+    #[must_use]
+    pub const fn is_json(self) -> bool {
+        match self {
+            Self::Json | Self::JsonSchema => true,
+            Self::Avro | Self::Protobuf => false,
+        }
+    }
+
+    /// True if records have the [`Frame`] of a schema registry, unless their schema is in a file.
+    #[must_use]
+    pub const fn has_frame(self) -> bool {
+        match self {
+            Self::Json => false,
+            Self::JsonSchema | Self::Avro | Self::Protobuf => true,
+        }
+    }
+
+    /// True if a record cannot be read without its schema. Otherwise, one extractor reads all records (`Extractor::without_schema`).
+    #[must_use]
+    pub const fn needs_schema(self) -> bool {
+        match self {
+            Self::Json | Self::JsonSchema => false,
+            Self::Avro | Self::Protobuf => true,
+        }
+    }
+
+    /// True if a schema can have several message types. A frame then also contains the [`Message`] of the record, and the configuration
+    /// has the option `message`.
+    #[must_use]
+    pub const fn has_messages(self) -> bool {
+        match self {
+            Self::Json | Self::JsonSchema | Self::Avro => false,
+            Self::Protobuf => true,
+        }
+    }
+
+    /// Returns the name of the format in the API of a schema registry, or `None` if registries have no schemas of the format.
+    #[must_use]
+    pub const fn schema_type(self) -> Option<&'static str> {
+        match self {
+            Self::Json => None,
+            Self::JsonSchema => Some("JSON"),
+            Self::Avro => Some("AVRO"),
+            Self::Protobuf => Some("PROTOBUF"),
+        }
+    }
+
+    /// True if this build can read records of the format.
+    #[must_use]
+    pub const fn is_supported(self) -> bool {
+        match self {
+            Self::Json | Self::JsonSchema => true,
+            Self::Avro | Self::Protobuf => cfg!(feature = "formats"),
+        }
+    }
+
+    /// Returns the quoted names of the formats that pass the test, as configurations have them: `"avro", "protobuf"`.
+    #[must_use]
+    pub fn list(test: impl Fn(Self) -> bool) -> String {
+        let names = Self::ALL.into_iter().filter(|&format| test(format)).map(|format| serde_json::json!(format).to_string());
+        names.collect::<Vec<_>>().join(", ")
+    }
+}
+
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -103,7 +174,7 @@ impl Schema {
     #[must_use]
     pub fn memory(&self) -> usize {
         let size = self.body.size() + self.references.iter().map(|reference| reference.body.size()).sum::<usize>();
-        let linked = if self.format == Format::Protobuf { LINKED_BYTES } else { 0 };
+        let linked = if self.format.has_messages() { LINKED_BYTES } else { 0 };
         size * (1 + linked)
     }
 }
@@ -259,6 +330,15 @@ impl Extractor {
         Self(Of::Json(JsonExtractor::new(places)))
     }
 
+    /// Creates an extractor for places in records that can be read without their schema. Returns `None` if the format needs a schema.
+    #[must_use]
+    pub fn without_schema(format: Format, places: &Places) -> Option<Self> {
+        match format {
+            Format::Json | Format::JsonSchema => Some(Self::json(places.clone())),
+            Format::Avro | Format::Protobuf => None,
+        }
+    }
+
     /// Compiles an extractor for places in the records of a schema. Only Protobuf uses `message`.
     ///
     /// # Errors
@@ -313,6 +393,28 @@ impl Extract for Extractor {
             Of::Avro(extractor) => extractor.visit(text, buffers, visitor),
             #[cfg(feature = "formats")]
             Of::Protobuf(extractor) => extractor.visit(text, buffers, visitor),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_formats_are_listed_with_their_names() {
+        let error = serde_json::from_str::<Format>("\"\"").unwrap_err().to_string();
+        let names = Format::list(|_| true).replace('"', "`");
+        assert!(error.contains(&format!("expected one of {names} at")), "{error}");
+        assert_eq!(Format::ALL[0], Format::default());
+    }
+
+    #[test]
+    fn formats_that_need_a_schema_have_a_frame_and_no_extractor_without_schema() {
+        for format in Format::ALL {
+            let needs_schema = format.needs_schema();
+            assert_eq!(Extractor::without_schema(format, &Places::default()).is_none(), needs_schema, "{format}");
+            assert!(format.has_frame() || !needs_schema && format.schema_type().is_none(), "{format}");
         }
     }
 }

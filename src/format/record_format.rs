@@ -126,12 +126,12 @@ impl RecordFormat {
     /// True if records have a frame with the id of their schema.
     #[must_use]
     pub const fn is_framed(&self) -> bool {
-        !matches!(self.format, Format::Json) && self.schema.is_none()
+        self.format.has_frame() && self.schema.is_none()
     }
 
     /// True if records need schemas from a registry. JSON with a frame does not, because JSON can be read without its schema.
     #[must_use]
     pub const fn needs_registry(&self) -> bool {
-        self.is_framed() && !matches!(self.format, Format::JsonSchema)
+        self.is_framed() && self.format.needs_schema()
     }
 }

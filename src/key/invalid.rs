@@ -4,21 +4,24 @@
 
 use super::encoding::Tag;
 use super::{EmbeddedField, Part};
-use crate::format::{Side, Unreadable, disguise, is_likely_framed, missing_field_in_json};
+use crate::format::{Format, Side, Unreadable, disguise, is_likely_framed, missing_field_in_json};
 use crate::record::{Invalid, Reason};
 use serde::de::IgnoredAny;
 
 /// `text` is the record key or value without its frame.
 #[cold]
 pub(super) fn unreadable(side: Side, is_framed: bool, text: &[u8], error: &Unreadable) -> Invalid {
-    let (disguise, is_json) = (disguise(side, text), matches!(error, Unreadable::Json(_)));
-    let begins = "it begins like a record with a schema id";
-    let what = match disguise.filter(|_| !is_framed) {
-        Some(disguise) if is_json => format!("is not JSON: {disguise}"),
+    let what = match disguise(side, text).filter(|_| !is_framed) {
+        Some(disguise) if matches!(error, Unreadable::Json(_)) => format!("is not JSON: {disguise}"),
         Some(disguise) => format!("{error}; {disguise}"),
         None if is_framed || !is_likely_framed(text) => error.to_string(),
-        None if is_json => format!("{error}; {begins}: set {side}_format to \"avro\", \"protobuf\", or \"json_schema\""),
-        None => format!("{error}; {begins}: remove `schema` from the format to use the registry's schema"),
+        None => {
+            let advice = match error {
+                Unreadable::Json(_) | Unreadable::Deep => format!("set {side}_format to one of {}", Format::list(Format::has_frame)),
+                Unreadable::Schema(_) => "remove `schema` from the format to use the registry's schema".to_owned(),
+            };
+            format!("{error}; it begins like a record with a schema id: {advice}")
+        }
     };
     Invalid { reason: Reason::Malformed, message: format!("the record {side} {what}") }
 }

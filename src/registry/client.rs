@@ -123,12 +123,10 @@ impl Client {
 
     /// Converts a response to a schema, and fetches its references.
     fn complete(&self, answer: Answer) -> Result<Schema, Failure> {
-        let format = match answer.kind.as_deref() {
-            None | Some("AVRO") => Format::Avro,
-            Some("PROTOBUF") => Format::Protobuf,
-            Some("JSON") => Format::JsonSchema,
-            Some(kind) => return Err(Failure::Unusable(format!("unseen does not support schema type {kind}"))),
-        };
+        // Registries leave out the type of Avro schemas.
+        let kind = answer.kind.as_deref().unwrap_or("AVRO");
+        let format = Format::ALL.into_iter().find(|format| format.schema_type() == Some(kind));
+        let format = format.ok_or_else(|| Failure::Unusable(format!("unseen does not support schema type {kind}")))?;
         let (mut references, mut seen) = (Vec::new(), BTreeSet::new());
         let mut room = SCHEMA_MAX.checked_sub(answer.schema.len()).ok_or_else(too_large)?;
         self.add_references(answer.references.unwrap_or_default(), &mut references, &mut seen, &mut room)?;

@@ -25,7 +25,7 @@ pub use truth::Counts;
 use crate::config::{OnInvalid, OnTombstone, Topic};
 use crate::content::{CompareContent, ContentSample, PartitionKey};
 use crate::dedup::{Dedup, Emit, Late, Rules};
-use crate::format::{self, Formats, NoSchemas, Schemas};
+use crate::format::{Formats, NoSchemas, Schemas};
 use crate::key::{
     self, EventTime, Field, Fingerprint, KeySpec, KeyedRecord, NoKey, Part, Reader, RecordSpec, Scratch, TimePlace, ValueReader,
 };
@@ -135,9 +135,9 @@ impl<'t> Replay<'t> {
                 if options.partitions > 1 {
                     return Err(Error::Partitions);
                 }
-                match topic.formats.value().format {
-                    format::Format::Json | format::Format::JsonSchema => {}
-                    format => return Err(Error::Format(format)),
+                let value = topic.formats.value().format;
+                if !value.is_json() {
+                    return Err(Error::Format(value));
                 }
             }
             Format::Kcat => {}

@@ -295,7 +295,7 @@ fn duplicates_are_compared_within_a_partition_and_without_frames() {
         format!("{{\"partition\":{partition},\"key\":\"k\",\"payload\":\"{payload}\"}}")
     };
     let mut topic = topic(vec![Part::RecordKey]);
-    let framed = RecordFormat { format: format::Format::JsonSchema, ..RecordFormat::default() };
+    let framed = RecordFormat { format: crate::format::Format::JsonSchema, ..RecordFormat::default() };
     topic.formats = Formats::new(RecordFormat::default(), framed);
     let options = Options { partitions: 2, ..options(Format::Kcat) };
     let lines = text([line(0, 1, 1), line(1, 1, 2), line(0, 2, 1), line(1, 2, 2), line(1, 2, 3)].into_iter());

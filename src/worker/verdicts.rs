@@ -3,6 +3,37 @@
 //! Owns the verdicts of records that are not committed yet. A verdict is decided when its record is first read, and the filter changes
 //! immediately. If the transaction aborts, the record is read again. The filter would then report it as a duplicate of itself, and the
 //! record would be lost. So this module must never forget a verdict before the transaction with its record is committed.
+//!
+//! **Who keeps a verdict.** Each `Input` (`input.rs`) has the [`Verdicts`] of its partition. `judge_batch` (`judge.rs`), `process_one`, and
+//! `process_forwarded` (`records.rs`) add a verdict with [`Verdicts::remember`] before the record is written. Two kinds of records have no
+//! verdict here: records of a warm-up, which are already committed, and records that are forwarded to a repartition topic, where they are
+//! judged later.
+//!
+//! **What an abort does.** `abort` (`commit.rs`) calls `Input::rewind` for every partition. The position returns to the committed offset.
+//! The verdicts stay, but none of them is in the open transaction any longer ([`Verdicts::restart_replay`]). The replay of a partition is
+//! complete when all of its verdicts are in the open transaction again.
+//!
+//! **Who recalls a verdict.** `judge_one` (`judge.rs`) recalls the verdict of a record with [`Verdicts::recall`], and asks the filter only
+//! if there is none. `process_forwarded` does the same for records without a key, which are not forwarded.
+//!
+//! **What waits for the replay.** Until the replay of its partition is complete, records are not judged in batches, and the worker does not
+//! step over control records. Until the replays of all partitions are complete (`Assignment::is_replaying`), the worker commits nothing. If
+//! the transaction is full before that, new records of all partitions wait (`Assignment::holds_new_records`), and the replayed records
+//! exceed its limit. A state is checkpointed only when its inputs have no verdicts ([`Verdicts::is_empty`]).
+//!
+//! **Who drops a verdict.** `Input::note_commit` drops the verdicts of a committed transaction. If the outcome of a transaction is unknown,
+//! `resolve_in_doubt` (`commit.rs`) reads the group's committed offset, and treats the transaction as committed or aborted.
+//!
+//! **Exceptions.**
+//!
+//! - If a topic rejects a record, `isolate_rejected` (`commit.rs`) makes the record invalid ([`Verdicts::refuse`]), or keeps the verdict
+//!   and writes fewer headers ([`Verdicts::shorten`]).
+//! - If a partition leaves this worker or is restored, its verdicts are dropped together with its state. The next state comes from the
+//!   committed offset. It does not contain the records, so they are judged again. `recovery.rs` restores a partition if a record does not
+//!   arrive again ([`Recall::Gap`]), if the replay takes longer than half of the transaction timeout, if transactions are too large for the
+//!   brokers, or if the state is lost.
+//! - If several entries of the configuration read the input, a record whose schema is unknown waits despite its verdict, unless the verdict
+//!   is invalid (`process_one`).
 
 use crate::record::{Invalid, Offset, Verdict};
 use std::collections::BTreeMap;

@@ -62,8 +62,8 @@ impl Extractors {
         if places.reads_nothing() {
             return Ok(Opened::bare(Some(frame.body)));
         }
-        // JSON can be read without its schema, so all schemas share one extractor.
-        let head = if matches!(format.format, Format::JsonSchema) { &[] } else { frame.head };
+        // If records can be read without their schema, all schemas share one extractor.
+        let head = if format.format.needs_schema() { frame.head } else { &[] };
         if self.known.get(self.last).is_none_or(|known| *known.head != *head) {
             self.last = match self.numbers.get(head) {
                 Some(&number) => number,
@@ -83,14 +83,13 @@ impl Extractors {
 
     pub(super) fn source(&self, side: Side, format: &RecordFormat, opened: Opened<'_>) -> Result<Source<'_, Extractor>, NoKey> {
         let extractor = self.extractor(opened.number).map_err(|error| invalid(side, Reason::UnknownSchema, error))?;
-        let is_json = matches!(format.format, Format::Json | Format::JsonSchema);
-        Ok(Source { extractor, is_json, is_framed: format.is_framed() })
+        Ok(Source { extractor, is_json: format.format.is_json(), is_framed: format.is_framed() })
     }
 
     /// Compiles the extractor for a frame, adds it to the cache, and returns its index.
     fn compile(&mut self, side: Side, format: &RecordFormat, places: &Places, head: &[u8], schemas: &dyn Schemas) -> Result<usize, NoKey> {
-        let extractor = if let Format::Json | Format::JsonSchema = format.format {
-            Ok(Extractor::json(places.clone()))
+        let extractor = if let Some(extractor) = Extractor::without_schema(format.format, places) {
+            Ok(extractor)
         } else if let Some(local) = &format.schema {
             compiled(&local.schema, local.message(), places).map_err(|error| format!("has a schema that cannot be used: {error}"))
         } else {

@@ -12,7 +12,7 @@ use super::field::{self, Field, Leaf};
 use super::invalid::{no_time, no_time_field, unreadable};
 use super::{EventTime, Fingerprint, KeySpec, Predicate, Scratch, TimePlace};
 use crate::format::{
-    Decoded, Extract, Extractor, Format, Formats, KEY_HEADER, Places, RecordFormat, Scalar, SchemaId, Schemas, Side, VALUE_HEADER,
+    Decoded, Extract, Extractor, Formats, KEY_HEADER, Places, RecordFormat, Scalar, SchemaId, Schemas, Side, VALUE_HEADER,
 };
 use crate::record::{Invalid, Reason, Record, Timestamp};
 use extractors::{Extractors, Opened, header, invalid};
@@ -361,7 +361,7 @@ impl Reader {
             .map_err(|error| Box::new(unreadable(Side::Value, formats.value().is_framed(), text, &error)))?;
         match found {
             [None] => {
-                let is_json = matches!(formats.value().format, Format::Json | Format::JsonSchema);
+                let is_json = formats.value().format.is_json();
                 Err(NoKey::Invalid(Box::new(no_time_field(pointer, Some(text).filter(|_| is_json)))))
             }
             [Some(Scalar::Null)] => Err(unusable("is null")),

@@ -7,7 +7,7 @@ mod schemas;
 mod times;
 
 use super::*;
-use crate::format::{Body, LocalSchema, Lookup, NoSchemas, Schema};
+use crate::format::{Body, Format, LocalSchema, Lookup, NoSchemas, Schema};
 use crate::key::Part;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
