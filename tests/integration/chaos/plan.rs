@@ -4,7 +4,7 @@
 
 use super::options::{Change, EVENT_TIMES, ON_CHANGE, Options};
 use super::server::Own;
-use crate::harness::SplitMix;
+use crate::harness::{SplitMix, pick};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -416,8 +416,4 @@ fn failures(random: &mut SplitMix) -> String {
     ];
     let arms: Vec<_> = (0..2 + random.below(3)).map(|_| format!("{}:{}:error", pick(random, &steps), 1 + random.below(6))).collect();
     arms.join(",")
-}
-
-pub fn pick<T: Copy>(random: &mut SplitMix, choices: &[T]) -> T {
-    choices[random.below(choices.len())]
 }

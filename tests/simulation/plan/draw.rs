@@ -1,7 +1,7 @@
 //! Draws plans and their faults from seeds.
 
-use super::{FAILING, Fault, MEMBERS, Plan, ServerFilter, Step, pick};
-use crate::harness::SplitMix;
+use super::{FAILING, Fault, MEMBERS, Plan, ServerFilter, Step};
+use crate::harness::{SplitMix, pick};
 use crate::options::{Change, EVENT_TIMES, Memory, ON_CHANGE, Options, RULES, WHEN};
 use crate::table;
 

@@ -7,7 +7,6 @@ mod fault;
 
 pub use fault::{FAILING, Fault};
 
-use crate::harness::SplitMix;
 use crate::options::{Change, Options};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -83,10 +82,6 @@ pub struct Step {
     /// The index of the affected process among the running ones.
     pub who: usize,
     pub fault: Fault,
-}
-
-pub fn pick<T: Copy>(random: &mut SplitMix, choices: &[T]) -> T {
-    choices[random.below(choices.len())]
 }
 
 impl Plan {
