@@ -1,9 +1,17 @@
 //! Promise: regardless of what happens to a worker and to its changelog, a restored partition gives the same verdicts as an undisturbed
 //! one.
 //!
-//! The test needs no broker: a model of Kafka stores the changelog, and a simple count by slices determines the expected verdicts. Each run
+//! The test needs no broker: a model of Kafka stores the changelog, and a simple list of keys determines the expected verdicts. Each run
 //! is drawn from a seed. `UNSEEN_LIFE=17 cargo test --test life` runs only that seed.
 
+#[path = "integration/harness/random.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod random;
+#[path = "model/window.rs"]
+#[allow(dead_code, reason = "`model` uses the rest")]
+mod window;
+
+use random::SplitMix;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use unseen::changelog::{Applier, ChangelogRecord, Origin, Outcome, PendingChanges, Progress, Span};
@@ -11,26 +19,9 @@ use unseen::dedup::{Dedup, DedupMetadata, Emit, Late, Rules};
 use unseen::filter::{Archive, ArchiveError, Change, Demand, Exact, GenerationId, Kind, PageId, Slice, Window};
 use unseen::key::Fingerprint;
 use unseen::record::{Offset, Timestamp, TopicId, Verdict};
+use window::Model;
 
 const TOPICS: [&str; 2] = ["a", "b"];
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % limit
-    }
-
-    fn one_in(&mut self, count: u64) -> bool {
-        self.below(count) == 0
-    }
-
-    fn time(&mut self, limit: u64) -> i64 {
-        i64::try_from(self.below(limit)).unwrap()
-    }
-}
 
 /// One partition of a changelog, as librdkafka and Kafka present it.
 #[derive(Default)]
@@ -87,75 +78,6 @@ struct Input {
     is_retraction: bool,
 }
 
-/// The keys that a window with these rules must remember, to compare with a worker's state.
-#[derive(Clone)]
-struct Truth {
-    window: Window,
-    refresh: bool,
-    late: Late,
-    stream_time: Option<Timestamp>,
-    slice: Option<i64>,
-    open_keys: u64,
-    /// The slice of the last insertion of each key.
-    keys: HashMap<u64, i64>,
-}
-
-impl Truth {
-    fn new(rules: Rules) -> Self {
-        let slice = rules.window.length_ms().is_none().then_some(0);
-        Self {
-            window: rules.window,
-            refresh: rules.refresh,
-            late: rules.late,
-            stream_time: None,
-            slice,
-            open_keys: 0,
-            keys: HashMap::new(),
-        }
-    }
-
-    fn put(&mut self, key: u64) {
-        if let Window::Keys { slice_keys, .. } = self.window {
-            if self.open_keys >= slice_keys {
-                (self.slice, self.open_keys) = (self.slice.map(|slice| slice + 1), 0);
-            }
-            self.open_keys += 1;
-        }
-        self.keys.insert(key, self.slice.unwrap_or(i64::MAX));
-    }
-
-    fn judge(&mut self, input: Input) -> Verdict {
-        if let (Some(time), Some(length)) = (input.time.filter(|&time| time <= input.max_timestamp), self.window.length_ms())
-            && self.stream_time.is_none_or(|stream_time| time > stream_time)
-        {
-            self.stream_time = Some(time);
-            let slice = time.div_euclid(length / i64::from(self.window.slices()));
-            if self.slice.is_none() {
-                // Keys that arrived before any time was known belong to the first slice.
-                self.keys.values_mut().for_each(|of| *of = slice);
-            }
-            self.slice = Some(slice);
-        }
-        if input.is_retraction {
-            self.keys.remove(&input.key);
-            return Verdict::Retracted;
-        }
-        let oldest = self.slice.map_or(i64::MIN, |slice| slice - i64::from(self.window.slices()));
-        if let Some(&slice) = self.keys.get(&input.key).filter(|&&slice| slice >= oldest) {
-            if self.refresh && self.slice != Some(slice) {
-                self.put(input.key);
-            }
-            return Verdict::Duplicate;
-        }
-        let age = self.stream_time.zip(input.time).map_or(0, |(stream_time, time)| stream_time - time);
-        if self.late != Late::Emit && self.window.length_ms().is_some_and(|length| age > length) {
-            return Verdict::Late;
-        }
-        self.put(input.key);
-        Verdict::Unseen
-    }
-}
-
 fn fingerprint(key: u64) -> Fingerprint {
     Fingerprint(u128::from(key + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
 }
@@ -171,10 +93,10 @@ fn kinds(window: Window, refresh: bool, late: Late) -> Vec<Rules> {
 }
 
 /// Draws a kind of filter. If `retracts` is true, the kind can retract. If `keeps_window` is true, the kind keeps a window.
-fn drawn_kind(draw: &mut Draw, kinds: &[Rules], retracts: bool, keeps_window: bool) -> usize {
+fn drawn_kind(draw: &mut SplitMix, kinds: &[Rules], retracts: bool, keeps_window: bool) -> usize {
     let is_possible = |rules: &Rules| (rules.is_sliced() || !keeps_window) && (rules.exact || rules.retracts_by_filter() || !retracts);
     let possible: Vec<_> = (0..kinds.len()).filter(|&kind| is_possible(&kinds[kind])).collect();
-    possible[usize::try_from(draw.below(possible.len() as u64)).unwrap()]
+    random::pick(draw, &possible)
 }
 
 struct Live {
@@ -187,7 +109,7 @@ struct Live {
 }
 
 struct Life {
-    draw: Draw,
+    draw: SplitMix,
     kinds: Vec<Rules>,
     kind: usize,
     topics: usize,
@@ -200,15 +122,15 @@ struct Life {
     /// The stream time in the metadata of the committed offsets.
     noted: Option<Timestamp>,
     checkpoint: Option<Checkpoint>,
-    truth: Truth,
-    truth_committed: Truth,
+    truth: Model,
+    truth_committed: Model,
     clock: i64,
     timed: bool,
 }
 
 impl Life {
     fn new(seed: u64) -> Self {
-        let mut draw = Draw(seed << 8);
+        let mut draw = SplitMix(seed << 8);
         let slices = if draw.one_in(2) { 1 } else { 4 };
         let by_count = draw.one_in(2);
         let window = if by_count { Window::keys(20, slices) } else { Window::Time { slice_ms: 1_000, slices } };
@@ -218,7 +140,7 @@ impl Life {
         let kind = drawn_kind(&mut draw, &kinds, retracts, by_count);
         let changelog = !draw.one_in(4);
         let topics = if changelog && draw.one_in(2) { 2 } else { 1 };
-        let truth = Truth::new(kinds[0]);
+        let truth = Model::new(&kinds[0]);
         Self {
             kinds,
             kind,
@@ -256,15 +178,23 @@ impl Life {
         (0..2).all(|topic| self.committed[topic] == self.position(topic))
     }
 
+    fn below(&mut self, limit: u64) -> i64 {
+        (self.draw.next() % limit).cast_signed()
+    }
+
+    fn expected(&mut self, Input { key, time, max_timestamp, is_retraction }: Input) -> Verdict {
+        if is_retraction { self.truth.retract(key, time, max_timestamp) } else { self.truth.judge(key, 0, time, max_timestamp) }
+    }
+
     fn decide(&mut self, live: &mut Live) -> Result<(), String> {
         self.timed |= self.draw.one_in(20);
-        self.clock += self.draw.time(if self.draw.0.is_multiple_of(16) { 3_000 } else { 150 });
-        let topic = usize::try_from(self.draw.below(2)).unwrap() % self.topics;
-        let late = if self.draw.one_in(20) { self.draw.time(9_000) } else { 0 };
+        self.clock += self.below(if self.draw.0.is_multiple_of(16) { 3_000 } else { 150 });
+        let topic = self.draw.below(2) % self.topics;
+        let late = if self.draw.one_in(20) { self.below(9_000) } else { 0 };
         let future = self.draw.one_in(30);
         let time = if future { self.clock + (1 << 50) } else { (self.clock - late).max(0) };
         let input = Input {
-            key: self.draw.below(KEYS),
+            key: self.draw.next() % KEYS,
             time: Some(time).filter(|_| (self.timed && !self.draw.one_in(25)) || (future && !self.timed)),
             max_timestamp: self.clock + 300_000,
             is_retraction: self.retracts && self.draw.one_in(12),
@@ -276,7 +206,7 @@ impl Life {
             live.pending.note(&live.dedup, TopicId(topic), offset, fingerprint(input.key));
         }
         if self.rules().is_sliced() {
-            let expected = self.truth.judge(input);
+            let expected = self.expected(input);
             if verdict != expected {
                 return Err(format!("{}[{offset}] {input:?} is {verdict:?}, and should be {expected:?}", TOPICS[topic]));
             }
@@ -286,7 +216,7 @@ impl Life {
             if verdict == Verdict::Unseen {
                 self.truth.keys.remove(&input.key);
             }
-            if self.truth.judge(input) == Verdict::Unseen && verdict == Verdict::Duplicate {
+            if self.expected(input) == Verdict::Unseen && verdict == Verdict::Duplicate {
                 self.truth.keys.remove(&input.key);
                 self.truth.keys.extend(before.map(|slice| (input.key, slice)));
             }
@@ -422,8 +352,7 @@ impl Life {
         }
         let live = self.restore()?;
         for key in 0..KEYS {
-            let oldest = self.truth.slice.map_or(i64::MIN, |slice| slice - i64::from(self.truth.window.slices()));
-            let expected = self.truth.keys.get(&key).is_some_and(|&slice| slice >= oldest);
+            let expected = self.truth.remembers(key);
             let found = live.dedup.would_drop(fingerprint(key)).unwrap().is_some();
             let is_wrong = if kept_window { expected != found } else { expected && !found };
             if is_wrong && self.rules().is_sliced() {
@@ -439,7 +368,10 @@ impl Life {
         for _ in 0..400 {
             match self.draw.below(40) {
                 0..=3 => self.commit(&mut live),
-                4 if self.changelog => self.log.abort(i64::try_from(self.draw.below(3)).unwrap()),
+                4 if self.changelog => {
+                    let records = self.below(3);
+                    self.log.abort(records);
+                }
                 5 | 6 if self.is_at_rest() => self.save(&mut live),
                 7 => {
                     killed += 1;

@@ -1,4 +1,4 @@
-//! Promise: a state keeps its window. The tests compare its verdicts with an exact model that does not use filters.
+//! Promise: a stored state is restored exactly, the same records give the same state, and the rules of the window hold at their limits.
 
 use super::*;
 use crate::filter::{AgingSizing, Archive, ArchiveError, Change, GenerationId, MetadataError, PageId, Spec, Window};
@@ -116,85 +116,6 @@ fn hours(slices: u32) -> Dedup {
     Dedup::new(rules(Window::time(1_000, slices), 100))
 }
 
-/// An exact window over emitted keys. `position` is the end of the window: stream time, or the number of the last inserted key.
-struct Model {
-    rules: Rules,
-    position: Option<i64>,
-    emitted: HashMap<u64, Option<i64>>,
-}
-
-impl Model {
-    fn new(rules: Rules) -> Self {
-        Self { rules, position: None, emitted: HashMap::new() }
-    }
-
-    fn slice_length(&self) -> i64 {
-        match self.rules.window {
-            Window::Time { slice_ms, .. } => slice_ms,
-            Window::Keys { slice_keys, .. } => slice_keys.cast_signed(),
-        }
-    }
-
-    fn counts(&self) -> bool {
-        matches!(self.rules.window, Window::Keys { .. })
-    }
-
-    fn advance(&mut self, time: Option<i64>, max_timestamp: i64) {
-        if let Some(time) = time.filter(|&time| time <= max_timestamp && !self.counts())
-            && self.position.is_none_or(|position| time > position)
-        {
-            if self.position.is_none() {
-                // Keys inserted before any time was known belong to the first known time.
-                self.emitted.values_mut().for_each(|at| *at = Some(time));
-            }
-            self.position = Some(time);
-        }
-    }
-
-    fn put(&mut self, number: u64) {
-        if self.counts() {
-            self.position = Some(self.position.map_or(0, |position| position + 1));
-        }
-        self.emitted.insert(number, self.position);
-    }
-
-    fn check(&mut self, number: u64, time: Option<i64>, max_timestamp: i64, verdict: Verdict) {
-        self.advance(time, max_timestamp);
-        if verdict == Verdict::Retracted {
-            self.emitted.remove(&number);
-            return;
-        }
-        let (slices, length) = (i64::from(self.rules.window.slices()), self.slice_length());
-        let slice = |at: Option<i64>| at.map(|at| at.div_euclid(length));
-        let known = self.emitted.get(&number).copied();
-        let age = known.map(|at| self.position.unwrap_or(0) - at.unwrap_or(0));
-        if age.is_some_and(|age| age <= slices * length) {
-            assert_eq!(verdict, Verdict::Duplicate, "a false negative: emitted {age:?} ago");
-        }
-        if age.is_none_or(|age| age >= (slices + 1) * length) {
-            assert_ne!(verdict, Verdict::Duplicate, "not forgotten: emitted {age:?} ago");
-        }
-        // Between these ages, the slice of the insertion decides.
-        let remembered = known.is_some_and(|at| slice(at) >= slice(self.position).map(|slice| slice - slices));
-        let late = time.zip(self.position).is_some_and(|(time, position)| !self.counts() && position - time > slices * length);
-        let expected = if remembered {
-            Verdict::Duplicate
-        } else if late && self.rules.late != Late::Emit {
-            Verdict::Late
-        } else {
-            Verdict::Unseen
-        };
-        assert_eq!(verdict, expected);
-        let renewed = verdict == Verdict::Duplicate && self.rules.refresh;
-        if renewed && self.counts() && slice(known.flatten()) == slice(self.position) {
-            // The key is already in the newest slice, so the renewal does not count as an insertion.
-            self.emitted.insert(number, self.position);
-        } else if renewed || verdict == Verdict::Unseen {
-            self.put(number);
-        }
-    }
-}
-
 /// A record: its key, its time relative to the true clock, and how far the clock advances.
 #[derive(Clone, Copy, Debug)]
 struct Step {
@@ -284,16 +205,6 @@ fn restored(dedup: &mut Dedup) -> Dedup {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
-
-    #[test]
-    fn the_window_is_kept(rules in any_rules(), start in -5_000..5_000_i64, steps in prop::collection::vec(step(), 1..200)) {
-        let (verdicts, _) = run(rules, start, &steps, None);
-        let (mut model, mut clock) = (Model::new(rules), start);
-        for (step, &verdict) in steps.iter().zip(&verdicts) {
-            clock += step.clock;
-            model.check(step.number, step.time.map(|time| clock + time), clock + MAX_FUTURE, verdict);
-        }
-    }
 
     #[test]
     fn restored_state_equals_stored_state(rules in any_rules(), steps in prop::collection::vec(step(), 2..150), at in any::<prop::sample::Index>()) {

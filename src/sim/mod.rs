@@ -21,7 +21,7 @@ pub use client::{SimConsumer, SimEnds, SimMembership, SimProducer, SimReader, Si
 pub use cluster::{Isolation, NewRecord, StoredRecord, TopicOptions};
 pub use faults::{Api, Faults, RequestFault};
 pub use process::{Effect, Ended, Process};
-pub use random::Random;
+use random::Random;
 
 use crate::record::TopicPartition;
 use client::Client;

@@ -6,11 +6,14 @@
 mod compare;
 #[path = "../integration/harness/news.rs"]
 mod news;
+#[path = "../integration/harness/random.rs"]
+mod random;
 #[path = "../integration/harness/record.rs"]
 mod record;
 
 pub use compare::{assert_same, show};
-pub use news::{News, SplitMix};
+pub use news::News;
+pub use random::{SplitMix, pick};
 pub use record::TestRecord;
 
 pub const RETRACT: &str = "retract";

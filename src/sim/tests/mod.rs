@@ -1,6 +1,5 @@
 //! Tests of the simulator itself: the rules of the simulated cluster that the worker depends on.
 
-mod exactly_once;
 mod groups;
 mod logs;
 mod scheduling;

@@ -2,8 +2,7 @@
 //!
 //! Each choice is named after its row in docs/contributing/promises.md, which documents the promises.
 
-use super::plan::pick;
-use crate::harness::SplitMix;
+use crate::harness::{SplitMix, pick};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::{LazyLock, Mutex, PoisonError};

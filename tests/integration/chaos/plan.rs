@@ -3,8 +3,8 @@
 //! As text, a plan has one line for the configuration and one line per fault, so that a failing plan can be reduced by deleting lines.
 
 use super::options::{Change, EVENT_TIMES, ON_CHANGE, Options};
-use super::server::Own;
-use crate::harness::SplitMix;
+use super::truth::ServerFilter;
+use crate::harness::{SplitMix, pick};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -25,7 +25,7 @@ pub struct Conditions {
     pub brokers: usize,
     pub records: usize,
     pub options: Options,
-    pub server: Own,
+    pub server: ServerFilter,
     /// The number of distinct keys that the filter is sized for. If the stream has more keys, the filter chains layers.
     pub capacity: usize,
     pub commit_ms: u64,
@@ -146,7 +146,7 @@ impl Conditions {
             session_ms: pick(random, &[2_000, 3_000, 6_000]),
             // Replication makes transactions slower.
             transaction_ms: pick(random, &[1_000, 2_000]) * if bounds.brokers > 1 { 2 } else { 1 },
-            server: pick(&mut SplitMix(!seed), &[Own::Worker, Own::Aging, Own::Cuckoo]),
+            server: pick(&mut SplitMix(!seed), &[ServerFilter::Worker, ServerFilter::Aging, ServerFilter::Cuckoo]),
         }
     }
 }
@@ -416,8 +416,4 @@ fn failures(random: &mut SplitMix) -> String {
     ];
     let arms: Vec<_> = (0..2 + random.below(3)).map(|_| format!("{}:{}:error", pick(random, &steps), 1 + random.below(6))).collect();
     arms.join(",")
-}
-
-pub fn pick<T: Copy>(random: &mut SplitMix, choices: &[T]) -> T {
-    choices[random.below(choices.len())]
 }

@@ -3,10 +3,10 @@
 //! The test judges the answers at the end, when it knows what the group has read. An answer must reflect everything that had certainly been
 //! committed by its `as_of_ms`.
 
-use super::options::{Memory, ON_CHANGE};
-use super::plan::{Conditions, Trouble};
+use super::options::ON_CHANGE;
+use super::plan::Trouble;
 use super::stage::{BEFORE, Stage};
-use super::truth;
+use super::truth::{self, Answer, parts};
 use crate::harness::{Asker, Reader, Reply, TestRecord, Way, Worker, client, http};
 use crate::stream::PARTITIONS;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -23,20 +23,6 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// Pause after a query that the server answers with 503. It is short, because the first answer comes right after the server has read the
 /// changelogs.
 const SHORTLY: Duration = Duration::from_millis(20);
-/// False positive rates of the server's own filters. The first is high enough to show false positives.
-const OFTEN: f64 = 1e-3;
-const RARELY: f64 = 1e-9;
-/// Maximum number of filter lookups per key: in each of six partitions, one for the user id as a number and one for it as text.
-const ASKED: i32 = 12;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum Own {
-    /// The worker's filter if a server can use it, otherwise a cuckoo filter.
-    Worker,
-    /// An aging filter if nothing is retracted, otherwise a cuckoo filter.
-    Aging,
-    Cuckoo,
-}
 
 pub struct Server {
     process: Option<Worker>,
@@ -45,7 +31,7 @@ pub struct Server {
     addresses: (String, String),
     trouble: Option<(Trouble, Instant)>,
     due: Instant,
-    /// Maximum rate at which the server reports unseen keys as seen.
+    /// The probability that an unseen key is reported as seen.
     rate: f64,
     /// The queried keys in order, and the HTTP query for them.
     keys: Vec<Vec<u8>>,
@@ -56,7 +42,8 @@ pub struct Server {
     /// shows which records were processed.
     output: Option<Reader>,
     sights: Vec<Sight>,
-    answers: Vec<Answer>,
+    /// The answers, each with the ends of the input after it. An end is `i64::MAX` if the broker did not respond.
+    answers: Vec<(Answer, Vec<i64>)>,
 }
 
 /// The group's committed offsets and its output at one moment.
@@ -65,14 +52,6 @@ struct Sight {
     offsets: Vec<i64>,
     /// The number of emitted records per partition.
     came: Vec<usize>,
-}
-
-struct Answer {
-    as_of_ms: i64,
-    seen: Vec<bool>,
-    /// The ends of the input after the answer. `i64::MAX` for each partition if the broker did not respond.
-    ends: Vec<i64>,
-    rate: f64,
 }
 
 impl Server {
@@ -98,26 +77,6 @@ impl Server {
     }
 }
 
-fn parts(key: &[u8]) -> (&str, &str) {
-    std::str::from_utf8(key).ok().and_then(|key| key.split_once('/')).expect("a user and an item")
-}
-
-/// The option for the server's own filter, if it has one, and its false positive rate.
-fn filter(conditions: &Conditions, memory: &Memory) -> (Option<String>, f64) {
-    let retracts = conditions.options.has("retract");
-    let own = |kind: &str, rate: f64| {
-        let capacity =
-            if conditions.options.window_keys().is_some() { String::new() } else { format!(", capacity = {}", conditions.capacity) };
-        (Some(format!("serve.filters.news={{ kind = \"{kind}\"{capacity}, false_positive_rate = {rate:e} }}")), rate)
-    };
-    match conditions.server {
-        Own::Worker => memory.rate_of_follower(retracts).map_or_else(|| own("cuckoo", RARELY), |rate| (None, rate)),
-        Own::Aging if !retracts => own("aging", OFTEN),
-        // Retractions need a low rate, because a filter with many false positives would retract other keys.
-        _ => own("cuckoo", RARELY),
-    }
-}
-
 impl Stage<'_> {
     /// Starts the server, unless the plan has no changelog to follow or emits changed records ([`ON_CHANGE`]).
     pub fn begin_server(&mut self) {
@@ -136,7 +95,8 @@ impl Stage<'_> {
     }
 
     fn start_server(&mut self) {
-        let (filter, rate) = filter(self.conditions, &self.memory);
+        let conditions = self.conditions;
+        let (filter, rate) = conditions.server.option("news", &conditions.options, &self.memory, conditions.capacity);
         let mut overrides = self.conditions.options.overrides();
         overrides.extend(filter);
         overrides.extend(self.conditions.options.rule_of_server(&self.memory));
@@ -147,7 +107,7 @@ impl Stage<'_> {
         self.story.tell("the server starts");
         if let Some(server) = &mut self.server {
             (server.process, server.addresses, server.began_ms) = (Some(process), (asked, watched), began_ms);
-            server.rate = 1.0 - (1.0 - rate).powi(ASKED);
+            server.rate = rate;
         }
     }
 
@@ -250,7 +210,7 @@ impl Stage<'_> {
                 self.story.tell(format_args!("the server: {} seen, as of {as_of_ms}", seen.iter().filter(|&&seen| seen).count()));
                 let ends = self.ends(1, &self.stream.input).unwrap_or_else(|| vec![i64::MAX; PARTITIONS]);
                 if let Some(server) = &mut self.server {
-                    server.answers.push(Answer { as_of_ms, seen, ends, rate });
+                    server.answers.push((Answer { as_of_ms, seen, rate }, ends));
                 }
             }
             _ => panic!("the server says {code}: {body}"),
@@ -286,7 +246,7 @@ impl Stage<'_> {
             .map(|key| parts(key))
             .map(|(user, item)| ["BF.EXISTS".to_owned(), format!("news:{{{user}}}"), item.to_owned()].into());
         let replies = Asker::connect(&server.addresses.0).ask_all(&commands.collect::<Vec<_>>());
-        let last = server.answers.last().expect("it was just asked");
+        let (last, _) = server.answers.last().expect("it was just asked");
         assert!(last.as_of_ms >= now, "an answer is older than the one before");
         let same = last.seen.iter().zip(&replies).all(|(&seen, reply)| *reply == Reply::Integer(seen.into()));
         assert!(same, "clients of Redis are answered otherwise than those of HTTP");
@@ -308,41 +268,18 @@ impl Stage<'_> {
             let records = inputs[0].iter().map(Vec::len).zip(&last.offsets).zip(offsets);
             records.map(|((count, end), offset)| count.saturating_sub(usize::try_from(end - offset).unwrap_or(0))).collect()
         };
-        for answer in &server.answers {
+        for (answer, ends) in &server.answers {
             let Some(sight) = server.sights.iter().rev().find(|sight| sight.time_ms <= answer.as_of_ms) else { continue };
             let is_judged = !is_brought || sight.time_ms == last.time_ms;
             let from = if is_judged { index(&sight.offsets) } else { vec![0; PARTITIONS] };
-            let mut known = truth::known(&self.conditions.options, self.promise, &self.seeds, inputs, &from, &index(&answer.ends));
+            let mut known = truth::known(&self.conditions.options, self.promise, &self.seeds, inputs, &from, &index(ends));
             for (records, &came) in server.output.iter().flat_map(|output| &output.records).zip(&sight.came) {
                 known.seen.extend(truth::ids_in_space(&records[..came]));
             }
-            let said = |seen| server.keys.iter().zip(&answer.seen).filter(move |(_, said)| **said == seen).map(|(key, _)| key);
-            let denied: Vec<_> = said(false).filter(|key| known.seen.contains(*key)).map(|key| String::from_utf8_lossy(key)).collect();
-            let when = format!("as of {}", answer.as_of_ms);
-            assert!(
-                denied.is_empty(),
-                "the server, {when}, denied {} of {} keys, such as {:?}",
-                denied.len(),
-                known.seen.len(),
-                &denied[..denied.len().min(3)]
-            );
-            let is_unseen = |key: &&Vec<u8>| !known.maybe.contains(*key) && !known.seen.contains(*key) && !before.contains(*key);
-            let unseen = server.keys.iter().filter(is_unseen).count();
-            let invented = said(true).filter(is_unseen).count();
-            let expected = answer.rate * count(unseen);
-            let most = expected + 6.0 * (expected * (1.0 - answer.rate)).sqrt();
-            assert!(
-                count(invented) <= most,
-                "the server, {when}, reported {invented} of {unseen} unseen keys as seen; at most {most} are allowed"
-            );
+            answer.judge(&server.keys, &known, &before);
             self.story.judged();
         }
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "some thousands")]
-const fn count(keys: usize) -> f64 {
-    keys as f64
 }
 
 fn now_ms() -> i64 {

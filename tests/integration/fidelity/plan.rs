@@ -1,6 +1,6 @@
 //! The calls of a plan, drawn from a seed.
 
-use crate::harness::SplitMix;
+use crate::harness::{SplitMix, pick};
 
 /// The current or the fenced producer of a transactional id.
 #[derive(Clone, Copy, Debug)]
@@ -109,8 +109,4 @@ fn kinds(random: &mut SplitMix) -> Vec<Kind> {
     let at = random.below(kinds.len());
     kinds[at] = pick(random, &[Kind::Plain, Kind::Plain, Kind::NoKey, Kind::Large, Kind::Old, Kind::Future, Kind::Timeless]);
     kinds
-}
-
-fn pick<T: Copy>(random: &mut SplitMix, choices: &[T]) -> T {
-    choices[random.below(choices.len())]
 }

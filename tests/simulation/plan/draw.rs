@@ -1,9 +1,10 @@
 //! Draws plans and their faults from seeds.
 
-use super::{FAILING, Fault, MEMBERS, Plan, ServerFilter, Step, pick};
-use crate::harness::SplitMix;
+use super::{FAILING, Fault, MEMBERS, Plan, Step};
+use crate::harness::{SplitMix, pick};
 use crate::options::{Change, EVENT_TIMES, Memory, ON_CHANGE, Options, RULES, WHEN};
 use crate::table;
+use crate::truth::ServerFilter;
 
 /// The numbers of the faults that a plan draws most often. Half of the plans have no favorites. Some defects need a few kinds of faults in
 /// the right order, which rarely happens if all kinds are drawn.

@@ -7,8 +7,8 @@ mod fault;
 
 pub use fault::{FAILING, Fault};
 
-use crate::harness::SplitMix;
 use crate::options::{Change, Options};
+use crate::truth::ServerFilter;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -64,15 +64,6 @@ pub struct Plan {
     pub steps: Vec<Step>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ServerFilter {
-    /// The worker's filter if a server can use it, otherwise a cuckoo filter.
-    Worker,
-    /// An aging filter if nothing is retracted, otherwise a cuckoo filter.
-    Aging,
-    Cuckoo,
-}
-
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
@@ -83,10 +74,6 @@ pub struct Step {
     /// The index of the affected process among the running ones.
     pub who: usize,
     pub fault: Fault,
-}
-
-pub fn pick<T: Copy>(random: &mut SplitMix, choices: &[T]) -> T {
-    choices[random.below(choices.len())]
 }
 
 impl Plan {

@@ -1,7 +1,8 @@
 //! Members that join, restart, or lose their partitions, and members that cannot reach brokers.
 
 use super::{COVERS_ALL, NO_COLD_START, STATIC, at_once, check, check_kept, plan, step};
-use crate::plan::{Fault, Plan, ServerFilter, Step};
+use crate::plan::{Fault, Plan, Step};
+use crate::truth::ServerFilter;
 use crate::{Outcome, run};
 
 /// For a while, the members of the group know different topics.

@@ -1,7 +1,8 @@
 //! Lost and reset offsets, and inputs that are truncated, recreated, or expire.
 
 use super::{COVERS_ALL, NEVER_MS, NO_COLD_START, STATIC, WITHOUT_CHANGELOG, at_once, check, check_kept, plan, step};
-use crate::plan::{Fault, Plan, ServerFilter, Step};
+use crate::plan::{Fault, Plan, Step};
+use crate::truth::ServerFilter;
 use crate::{Outcome, run};
 
 /// The changelog was trimmed past the checkpoint. Without the group's offsets, only the changelog shows the group's position.

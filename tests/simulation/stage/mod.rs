@@ -32,7 +32,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// The limit for a worker with a defect, which may never commit everything.
 const LIMIT_WITH_DEFECT: Duration = Duration::from_secs(120);
 const STEP: Duration = Duration::from_millis(100);
-/// Maximum number of client calls in a plan. Only a worker that loops without progress makes so many calls.
+/// Maximum number of client calls in a plan. Only a worker that loops without progress reaches it.
 const STEPS_MAX: u64 = 5_000_000;
 
 type Configs = BTreeMap<(String, Vec<String>), Arc<Config>>;

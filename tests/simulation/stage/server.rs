@@ -5,27 +5,20 @@
 
 use super::{BEFORE, GROUP, Stage, at};
 use crate::harness::TestRecord;
-use crate::options::Memory;
-use crate::plan::{Plan, ServerFilter};
-use crate::truth;
+use crate::truth::{self, Answer};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use unseen::broker::topics;
 use unseen::config::Config;
-use unseen::follower::{Answer, Follower, Query, Unavailable};
+use unseen::follower::{self, Follower, Query, Unavailable};
 use unseen::runtime;
 use unseen::sim::{Ended, Isolation, Process, SimBroker};
 
 /// The number of keys that occur in no record, to count false positives.
 const STRANGERS: usize = 200;
 const INTERVAL: Duration = Duration::from_millis(250);
-/// False positive rates of the server's own filters. The first is high enough to show false positives.
-const OFTEN: f64 = 1e-3;
-const RARELY: f64 = 1e-9;
-/// Maximum number of lookups of a key: in six partitions, for the user id as a number and as text.
-const LOOKUPS: i32 = 12;
 /// The reason for the exit of a server with a different configuration than the workers.
 const OUTDATED: &str = "the workers have another configuration";
 
@@ -34,18 +27,11 @@ pub(super) struct Server {
     stop: Arc<AtomicBool>,
     keys: Arc<Vec<Vec<u8>>>,
     /// Answers that `tend_server` has not collected yet.
-    given: Arc<Mutex<Vec<Given>>>,
-    answers: Vec<(Given, Vec<usize>)>,
+    given: Arc<Mutex<Vec<Answer>>>,
+    answers: Vec<(Answer, Vec<usize>)>,
     sights: Vec<Sight>,
     /// The number of records of each partition of the input that any process may have read by now.
     reached: Vec<usize>,
-}
-
-struct Given {
-    as_of: i64,
-    seen: Vec<bool>,
-    /// The probability that an unseen key is reported as seen.
-    rate: f64,
 }
 
 /// The progress of the group at a time when the changelog had no open transaction.
@@ -75,13 +61,13 @@ impl Stage<'_> {
     }
 
     fn start_server(&mut self) {
-        let (filter, rate) = filter(self.plan, &self.memory);
+        let Some(filter) = self.plan.server else { return };
+        let (filter, rate) = filter.option(self.plan.space(), &self.plan.options, &self.memory, self.plan.capacity);
         let config = self.config("server", filter.into_iter().chain(self.plan.options.rule_of_server(&self.memory)).collect());
         let broker = self.simulation.broker();
         let Some(server) = &mut self.server else { return };
         server.stop = Arc::default();
         let (stop, keys, given) = (Arc::clone(&server.stop), Arc::clone(&server.keys), Arc::clone(&server.given));
-        let rate = 1.0 - (1.0 - rate).powi(LOOKUPS);
         let space = self.plan.space();
         server.process = Some(self.simulation.start("server", move || serve(&broker, &config, &stop, space, &keys, rate, &given)));
     }
@@ -173,7 +159,8 @@ impl Stage<'_> {
         let before = sights(self);
         assert!(self.wait_for(self.limit, |stage| sights(stage) > before), "a transaction stays open in the changelog");
         let now = self.simulation.broker_clock();
-        let is_asked = |stage: &Self| stage.server.as_ref().is_some_and(|server| server.answers.iter().any(|(given, _)| given.as_of > now));
+        let is_asked =
+            |stage: &Self| stage.server.as_ref().is_some_and(|server| server.answers.iter().any(|(given, _)| given.as_of_ms > now));
         assert!(self.wait_for(self.limit, is_asked), "the server does not get to know everything");
         if let Some(server) = &mut self.server
             && let Some(process) = server.process.take()
@@ -197,7 +184,7 @@ impl Stage<'_> {
         let padded =
             |counts: &[usize]| -> Vec<usize> { counts.iter().copied().chain(std::iter::repeat(0)).take(inputs[0].len()).collect() };
         for (given, reached) in &server.answers {
-            let Some(sight) = server.sights.iter().rev().find(|sight| sight.time < given.as_of) else { continue };
+            let Some(sight) = server.sights.iter().rev().find(|sight| sight.time < given.as_of_ms) else { continue };
             let is_judged = !is_repartitioned || sight.time == last;
             let from = if is_judged { padded(&sight.read) } else { padded(&[]) };
             let mut known = truth::known(options, self.promise, &[], inputs, &from, &padded(reached));
@@ -208,34 +195,8 @@ impl Stage<'_> {
                 // The workers have forgotten some keys, so the server may have forgotten them, too.
                 known.maybe.append(&mut known.seen);
             }
-            let answered = |seen| server.keys.iter().zip(&given.seen).filter(move |(_, said)| **said == seen).map(|(key, _)| key);
-            let denied = answered(false).find(|key| known.seen.contains(*key)).map(|key| String::from_utf8_lossy(key));
-            assert!(denied.is_none(), "the server, as of {}, reports {denied:?} as unseen", given.as_of);
-            let is_unseen = |key: &&Vec<u8>| !known.maybe.contains(*key) && !known.seen.contains(*key) && !before.contains(*key);
-            let unseen = count(server.keys.iter().filter(is_unseen).count());
-            let (wrong, expected) = (count(answered(true).filter(is_unseen).count()), given.rate * unseen);
-            let most = expected + 6.0 * (expected * (1.0 - given.rate)).sqrt();
-            assert!(
-                wrong <= most,
-                "the server, as of {}, reports {wrong} of {unseen} unseen keys as seen; at most {most} may be",
-                given.as_of
-            );
+            given.judge(&server.keys, &known, &before);
         }
-    }
-}
-
-/// The option for the server's own filter, or `None` if it uses the worker's filter, and the filter's false-positive rate.
-fn filter(plan: &Plan, memory: &Memory) -> (Option<String>, f64) {
-    let retracts = plan.options.has("retract");
-    let own = |kind: &str, rate: f64| {
-        let capacity = if plan.options.window_keys().is_some() { String::new() } else { format!(", capacity = {}", plan.capacity) };
-        (Some(format!("serve.filters.{}={{ kind = \"{kind}\"{capacity}, false_positive_rate = {rate:e} }}", plan.space())), rate)
-    };
-    match plan.server {
-        Some(ServerFilter::Aging) if !retracts => own("aging", OFTEN),
-        Some(ServerFilter::Worker) => memory.rate_of_follower(retracts).map_or_else(|| own("cuckoo", RARELY), |rate| (None, rate)),
-        // Retractions need a low rate, because a filter with many false positives would retract other keys.
-        _ => own("cuckoo", RARELY),
     }
 }
 
@@ -247,7 +208,7 @@ fn serve(
     space: &str,
     keys: &[Vec<u8>],
     rate: f64,
-    given: &Mutex<Vec<Given>>,
+    given: &Mutex<Vec<Answer>>,
 ) -> Result<(), String> {
     let began = runtime::wall_clock();
     let config = Arc::new(topics::followed(broker, config, &|| stop.load(Ordering::Relaxed)).map_err(|error| error.to_string())?);
@@ -257,15 +218,15 @@ fn serve(
     while !stop.load(Ordering::Relaxed) {
         query.clear();
         for key in keys {
-            let (user, item) = std::str::from_utf8(key).ok().and_then(|key| key.split_once('/')).expect("a user and an item");
+            let (user, item) = truth::parts(key);
             space.add(&mut query, [user, item].map(str::as_bytes).into_iter()).map_err(|error| error.to_string())?;
         }
         // The server may become ready while it answers. It then knows everything that was committed before the server started.
-        let as_of = space.as_of().unwrap_or(began);
+        let as_of_ms = space.as_of().unwrap_or(began);
         match space.answer(&mut query) {
             (answers, None) => {
-                let seen = answers.iter().map(|answer| *answer == Answer::Seen).collect();
-                given.lock().unwrap_or_else(PoisonError::into_inner).push(Given { as_of, seen, rate });
+                let seen = answers.iter().map(|answer| *answer == follower::Answer::Seen).collect();
+                given.lock().unwrap_or_else(PoisonError::into_inner).push(Answer { as_of_ms, seen, rate });
             }
             (_, Some(Unavailable::OtherKeys)) => return Err(OUTDATED.to_owned()),
             (_, Some(_)) => {}
@@ -273,9 +234,4 @@ fn serve(
         runtime::sleep(INTERVAL);
     }
     Ok(())
-}
-
-#[expect(clippy::cast_precision_loss, reason = "some hundreds")]
-const fn count(keys: usize) -> f64 {
-    keys as f64
 }

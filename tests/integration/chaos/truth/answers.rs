@@ -1,0 +1,77 @@
+//! The filter of a server that runs alongside the workers, and the check of its answers.
+
+use super::super::options::{Memory, Options};
+use super::Known;
+use std::collections::BTreeSet;
+
+/// False positive rates of the server's own filters. The first is high enough to show false positives.
+const OFTEN: f64 = 1e-3;
+const RARELY: f64 = 1e-9;
+/// Maximum number of filter lookups per key: in each of six partitions, one for the user id as a number and one for it as text.
+const LOOKUPS: i32 = 12;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum ServerFilter {
+    /// The worker's filter if a server can use it, otherwise a cuckoo filter.
+    Worker,
+    /// An aging filter if nothing is retracted, otherwise a cuckoo filter.
+    Aging,
+    Cuckoo,
+}
+
+impl ServerFilter {
+    /// The option for the server's own filter of a space, if it has one, and the probability that an unseen key is reported as seen.
+    pub fn option(self, space: &str, options: &Options, memory: &Memory, capacity: usize) -> (Option<String>, f64) {
+        let retracts = options.has("retract");
+        let own = |kind: &str, rate: f64| {
+            let capacity = if options.window_keys().is_some() { String::new() } else { format!(", capacity = {capacity}") };
+            (Some(format!("serve.filters.{space}={{ kind = \"{kind}\"{capacity}, false_positive_rate = {rate:e} }}")), rate)
+        };
+        let (option, rate) = match self {
+            Self::Worker => memory.rate_of_follower(retracts).map_or_else(|| own("cuckoo", RARELY), |rate| (None, rate)),
+            Self::Aging if !retracts => own("aging", OFTEN),
+            // Retractions need a low rate, because a filter with many false positives would retract other keys.
+            _ => own("cuckoo", RARELY),
+        };
+        (option, 1.0 - (1.0 - rate).powi(LOOKUPS))
+    }
+}
+
+/// The user and the item of a key.
+pub fn parts(key: &[u8]) -> (&str, &str) {
+    std::str::from_utf8(key).ok().and_then(|key| key.split_once('/')).expect("a user and an item")
+}
+
+/// An answer of a server about keys.
+pub struct Answer {
+    pub as_of_ms: i64,
+    pub seen: Vec<bool>,
+    /// The probability that an unseen key is reported as seen.
+    pub rate: f64,
+}
+
+impl Answer {
+    /// Panics unless the answer about `keys` is correct. The server may or may not know the keys from `before` the group's start.
+    pub fn judge(&self, keys: &[Vec<u8>], known: &Known, before: &BTreeSet<Vec<u8>>) {
+        let Self { as_of_ms, rate, .. } = *self;
+        let answered = |seen| keys.iter().zip(&self.seen).filter(move |(_, said)| **said == seen).map(|(key, _)| key);
+        let denied: Vec<_> = answered(false).filter(|key| known.seen.contains(*key)).map(|key| String::from_utf8_lossy(key)).collect();
+        assert!(
+            denied.is_empty(),
+            "the server, as of {as_of_ms}, reports {} of {} seen keys as unseen, such as {:?}",
+            denied.len(),
+            known.seen.len(),
+            &denied[..denied.len().min(3)]
+        );
+        let is_unseen = |key: &&Vec<u8>| !known.maybe.contains(*key) && !known.seen.contains(*key) && !before.contains(*key);
+        let unseen = count(keys.iter().filter(is_unseen).count());
+        let (wrong, expected) = (count(answered(true).filter(is_unseen).count()), rate * unseen);
+        let most = expected + 6.0 * (expected * (1.0 - rate)).sqrt();
+        assert!(wrong <= most, "the server, as of {as_of_ms}, reports {wrong} of {unseen} unseen keys as seen; at most {most} may be");
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "some thousands")]
+const fn count(keys: usize) -> f64 {
+    keys as f64
+}
