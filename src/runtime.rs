@@ -79,6 +79,14 @@ mod none {
         pub(super) fn wait(&self, _: Option<Instant>, _: Option<usize>, _: &mut dyn FnMut() -> bool) -> bool {
             match *self {}
         }
+
+        pub(super) fn new_signal(&self) -> usize {
+            match *self {}
+        }
+
+        pub(super) fn notify(&self, _: usize) {
+            match *self {}
+        }
     }
 
     pub(super) const fn scheduler() -> Option<Never> {
@@ -136,34 +144,21 @@ pub fn receive<T>(receiver: &Receiver<T>) -> Result<T, RecvError> {
 pub struct Changed {
     condvar: Condvar,
     /// The scheduler's number of this variable. `None` outside a simulation.
-    #[cfg(feature = "faults")]
     signal: Option<usize>,
 }
 
 impl Default for Changed {
     fn default() -> Self {
-        Self {
-            condvar: Condvar::new(),
-            #[cfg(feature = "faults")]
-            signal: scheduler().map(|scheduler| scheduler.new_signal()),
-        }
+        Self { condvar: Condvar::new(), signal: scheduler().map(|scheduler| scheduler.new_signal()) }
     }
 }
 
 impl Changed {
     pub fn notify_all(&self) {
         self.condvar.notify_all();
-        #[cfg(feature = "faults")]
         if let (Some(scheduler), Some(signal)) = (scheduler(), self.signal) {
             scheduler.notify(signal);
         }
-    }
-
-    const fn signal(&self) -> Option<usize> {
-        #[cfg(feature = "faults")]
-        return self.signal;
-        #[cfg(not(feature = "faults"))]
-        None
     }
 }
 
@@ -178,7 +173,7 @@ pub fn wait<S, T>(state: &Mutex<S>, changed: &Changed, mut look: impl FnMut(&mut
                 Err(due) => due,
             };
             let mut answer = None;
-            scheduler.wait(due, changed.signal(), &mut || {
+            scheduler.wait(due, changed.signal, &mut || {
                 answer = look(&mut locked()).ok();
                 answer.is_some()
             });
