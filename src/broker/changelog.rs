@@ -120,4 +120,6 @@ pub trait ChangelogEnds {
     fn ids(&self, topics: &[&str]) -> BTreeMap<String, String>;
     /// Returns the log start offset and the last stable offset. Errors can be retried.
     fn of(&self, partition: &TopicPartition, timeout: Duration) -> Result<(Offset, Offset), Error>;
+    /// Returns the high watermark, which is past the records of open transactions. Errors can be retried.
+    fn high_watermark(&self, partition: &TopicPartition, timeout: Duration) -> Result<Offset, Error>;
 }

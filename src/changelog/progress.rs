@@ -20,7 +20,7 @@ pub struct Progress {
     pub topic_id: Option<String>,
     /// The offset after the last applied record.
     pub end: Option<Offset>,
-    /// The epoch of the changelog's last writer.
+    /// The highest epoch of the changelog records below `end`.
     pub epoch: i64,
     /// For each slice, the offset from which the changelog contains everything that was logged in that slice or later.
     starts: BTreeMap<Slice, Offset>,
@@ -57,6 +57,11 @@ impl Progress {
     pub fn forget(&mut self) {
         self.end = None;
         self.starts.clear();
+    }
+
+    /// True if the first known slice is before `slice`.
+    pub fn begins_before(&self, slice: Slice) -> bool {
+        self.starts.first_key_value().is_some_and(|(&first, _)| first != UNTIMED && first < slice)
     }
 
     /// Returns the offset from which the changelog is needed for slices from `oldest` on. Returns `None` if no known slice is `oldest` or

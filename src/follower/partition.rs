@@ -112,6 +112,10 @@ impl Partition {
         self.progress.store(APPLIED + standing as u32, Ordering::Release);
     }
 
+    pub(super) fn is_loading(&self) -> bool {
+        self.progress.load(Ordering::Acquire) < ALL
+    }
+
     pub(super) fn is_ready(&self) -> bool {
         self.progress.load(Ordering::Acquire) == READY
     }

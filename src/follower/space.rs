@@ -278,6 +278,13 @@ impl Space {
         self.wanted.as_ref().is_none_or(|wanted| wanted.contains(partition))
     }
 
+    /// True if the changelog of a partition is not completely applied yet.
+    pub(super) fn is_loading(&self, partition: i32) -> bool {
+        let all = self.partitions.read().unwrap_or_else(PoisonError::into_inner);
+        let known = usize::try_from(partition).ok().and_then(|at| all.get(at)?.as_ref());
+        known.is_none_or(|partition| partition.is_loading())
+    }
+
     /// Returns the number of partitions, or 0 if it is not known.
     pub(super) fn count(&self) -> u32 {
         self.count.load(Ordering::Acquire)

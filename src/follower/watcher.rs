@@ -35,8 +35,11 @@ pub(super) struct Watermarks {
     /// The number of partitions of the changelog.
     pub(super) partitions: u32,
     pub(super) low: Offset,
-    /// The offset after the last committed record.
+    /// The last stable offset.
     pub(super) end: Offset,
+    /// The high watermark, requested after the other offsets and only while the partition is loading. The workers may already have trimmed
+    /// the records that it makes unnecessary, although `end` is still before them.
+    pub(super) high: Option<Offset>,
     /// The id of the topic, if brokers report ids.
     pub(super) log: Option<Arc<str>>,
     /// The time at which the round of requests started, in milliseconds since the epoch.
@@ -96,8 +99,15 @@ fn round<'s>(
         }
         let (of, partitions, log) = (&spaces[space], counts[space], logs[space].clone());
         // The applier needs to know that a partition exists, even if this process does not follow it.
-        let (low, end) = if of.follows(partition) { ends.of(&of.changelog(partition), timeout)? } else { (0, 0) };
-        let _ = send.send(Watermarks { space, partition, partitions, low, end, log, asked });
+        let (mut low, mut end, mut high) = (0, 0, None);
+        if of.follows(partition) {
+            let changelog = of.changelog(partition);
+            (low, end) = ends.of(&changelog, timeout)?;
+            if of.is_loading(partition) {
+                high = Some(ends.high_watermark(&changelog, timeout)?);
+            }
+        }
+        let _ = send.send(Watermarks { space, partition, partitions, low, end, high, log, asked });
         Ok(())
     });
     result.and(answers)

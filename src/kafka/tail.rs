@@ -104,6 +104,7 @@ fn report_error(error: &str) {
 
 pub struct ChangelogEnds {
     observer: LoggedIn<BaseConsumer<Observer>>,
+    uncommitted: LoggedIn<BaseConsumer<Observer>>,
 }
 
 impl ChangelogEnds {
@@ -112,13 +113,19 @@ impl ChangelogEnds {
     /// # Errors
     /// Returns an error if librdkafka rejects the configuration.
     pub fn new(config: &Config) -> Result<Self, Error> {
-        Ok(Self { observer: client::observe(config, &client::changelog_reader(config, "read_committed"))? })
+        let observe = |isolation| client::observe(config, &client::changelog_reader(config, isolation));
+        Ok(Self { observer: observe("read_committed")?, uncommitted: observe("read_uncommitted")? })
     }
 
-    /// Converts the error of a failed request. If the observer has received an error, uses that error, because it is more informative.
-    fn unanswered(&self, what: &str, error: &KafkaError) -> Error {
-        while self.observer.poll(Duration::ZERO).is_some() {}
-        let complaint = self.observer.context().complaint();
+    fn ask(&self, client: &BaseConsumer<Observer>, partition: &TopicPartition, timeout: Duration) -> Result<(Offset, Offset), Error> {
+        let answer = client.fetch_watermarks(&partition.topic, partition.partition, timeout);
+        answer.map_err(|error| Self::unanswered(client, &format!("cannot get the offsets of {partition}"), &error))
+    }
+
+    /// Converts the error of a failed request. If the client has received an error, uses that error, because it is more informative.
+    fn unanswered(client: &BaseConsumer<Observer>, what: &str, error: &KafkaError) -> Error {
+        while client.poll(Duration::ZERO).is_some() {}
+        let complaint = client.context().complaint();
         let reason = if complaint.reason.is_empty() { error.to_string() } else { complaint.reason };
         Error::Fatal(match complaint.advice {
             Some(advice) => format!("{what}: {advice} ({reason})"),
@@ -130,8 +137,11 @@ impl ChangelogEnds {
 impl Ends for ChangelogEnds {
     fn partitions(&self, topic: &str) -> Result<u32, Error> {
         // Each poll handles one event. Handle all events, so that the observer has received every error.
-        while self.observer.poll(Duration::ZERO).is_some() {}
-        partitions(&self.observer, topic).map_err(|error| self.unanswered(&format!("cannot get metadata of topic {topic:?}"), &error))
+        for client in [&self.observer, &self.uncommitted] {
+            while client.poll(Duration::ZERO).is_some() {}
+        }
+        partitions(&self.observer, topic)
+            .map_err(|error| Self::unanswered(&self.observer, &format!("cannot get metadata of topic {topic:?}"), &error))
     }
 
     fn ids(&self, topics: &[&str]) -> BTreeMap<String, String> {
@@ -139,8 +149,11 @@ impl Ends for ChangelogEnds {
     }
 
     fn of(&self, partition: &TopicPartition, timeout: Duration) -> Result<(Offset, Offset), Error> {
-        let answer = self.observer.fetch_watermarks(&partition.topic, partition.partition, timeout);
-        answer.map_err(|error| self.unanswered(&format!("cannot get the offsets of {partition}"), &error))
+        self.ask(&self.observer, partition, timeout)
+    }
+
+    fn high_watermark(&self, partition: &TopicPartition, timeout: Duration) -> Result<Offset, Error> {
+        self.ask(&self.uncommitted, partition, timeout).map(|(_, end)| end)
     }
 }
 

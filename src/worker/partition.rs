@@ -106,11 +106,11 @@ impl PartitionState {
         }
     }
 
-    /// Returns an empty state that keeps the id of the changelog topic and the epoch of its last writer.
+    /// Returns an empty state that keeps the id of the changelog topic and the epochs.
     pub(super) fn emptied(&self, rules: Rules) -> Self {
         let mut changelog = self.changelog.clone();
         changelog.forget();
-        Self { changelog, ..Self::new(rules) }
+        Self { changelog, epoch: self.epoch, ..Self::new(rules) }
     }
 
     /// Loads the checkpoint of a partition. Returns an empty state if the checkpoint cannot be used. Quarantines a corrupt store.
@@ -207,7 +207,8 @@ impl PartitionState {
         }
     }
 
-    /// Records that the state was rebuilt from its changelog up to `end`, and contains the effects of the inputs up to `offsets`.
+    /// Records that the state was rebuilt from its changelog up to `end`, where the highest epoch was `epoch`, and contains the effects of
+    /// the inputs up to `offsets`.
     pub(super) fn rebuilt(&mut self, offsets: BTreeMap<String, Offset>, end: Offset, epoch: i64) {
         self.offsets = offsets;
         (self.changelog.end, self.changelog.epoch) = (Some(end), epoch);
@@ -217,7 +218,13 @@ impl PartitionState {
     /// Sets the epoch of a new owner that got the partition in this generation of the group. The epoch must be higher than all earlier
     /// ones, but the generation may be lower, because a deleted group restarts at generation 1.
     pub(super) fn take_over(&mut self, generation: i32) {
-        self.epoch = i64::from(generation).max(self.changelog.epoch.saturating_add(1));
+        self.outrank(self.changelog.epoch);
+        self.epoch = self.epoch.max(generation.into());
+    }
+
+    /// Raises the epoch above `epoch`.
+    pub(super) fn outrank(&mut self, epoch: i64) {
+        self.epoch = self.epoch.max(epoch.saturating_add(1));
     }
 
     /// Returns the offset below which the changelog can be trimmed, if a slice has expired since the last call and the offset is known.

@@ -225,22 +225,15 @@ fn run<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &mu
     };
     Ok(state.map(|mut state| {
         state.changelog.adopt(job.topic_id.as_deref());
-        state.changelog.epoch = state.changelog.epoch.max(job.epoch);
+        state.outrank(job.epoch);
         state
     }))
 }
 
-/// Reads a changelog from the job's checkpoint, or from the beginning, to its end. Returns `None` if the job must start over.
-fn read_all<B: Broker>(
-    context: &Context<B>,
-    reader: &B::ChangelogReader,
-    job: &mut Job,
-    (low, end): (Offset, Offset),
-    stop: &dyn Fn() -> bool,
-) -> Result<Option<PartitionState>, Error> {
+/// Returns the changelog offset from which to read. Empties the state, or forgets its changelog offsets, if they are of no use.
+fn begin(job: &mut Job, low: Offset, end: Offset) -> Offset {
     let kept = job.state.changelog.end.filter(|log_end| (low..=end).contains(log_end));
-    let mut cuts: Vec<Cut> = Vec::new();
-    let mut from = match (kept, job.state.offsets.is_empty(), job.state.changelog.end) {
+    match (kept, job.state.offsets.is_empty(), job.state.changelog.end) {
         (Some(log_end), false, _) => log_end,
         // The checkpoint is older than this changelog, because it has no changelog offset, or an offset past the end.
         (None, false, log_end) if log_end.is_none_or(|log_end| log_end > end) => {
@@ -254,7 +247,21 @@ fn read_all<B: Broker>(
             job.state = PartitionState::new(job.rules);
             low
         }
-    };
+    }
+}
+
+/// Reads a changelog from the job's checkpoint, or from the beginning, to its end. Returns `None` if the job must start over.
+fn read_all<B: Broker>(
+    context: &Context<B>,
+    reader: &B::ChangelogReader,
+    job: &mut Job,
+    (low, end): (Offset, Offset),
+    stop: &dyn Fn() -> bool,
+) -> Result<Option<PartitionState>, Error> {
+    let mut cuts: Vec<Cut> = Vec::new();
+    let mut from = begin(job, low, end);
+    // After a gap: the input offsets that the group has reached, and the highest epoch.
+    let mut gap: Option<(BTreeMap<String, Offset>, i64)> = None;
     loop {
         let mut follow = Follow {
             context,
@@ -274,37 +281,61 @@ fn read_all<B: Broker>(
             job.start_over(context, reader, ended)?;
             return Ok(None);
         }
-        let (cut, gap, group_offsets) = (follow.cut.take(), follow.gap, std::mem::take(&mut follow.group_offsets));
+        let (cut, has_gap, group_offsets) = (follow.cut.take(), follow.gap, std::mem::take(&mut follow.group_offsets));
         // If another member took over the partition meanwhile, this job's committed offset is outdated, and the records that were skipped
         // past it may be committed by now. A later rebuild must read them.
-        let read_to = follow.past_bounds.filter(|_| !fault::defect("outdated_offset_believed")).unwrap_or(end);
-        if gap {
-            tracing::warn!(partition = %job.partition, "the changelog does not continue from the checkpoint; reading the missing records from the input");
-            let mut state = job.load(context)?;
-            state.changelog.epoch = applier.epoch;
-            state.group_offsets = group_offsets;
-            return Ok(Some(state));
+        let (read_to, epoch) = follow.past_bounds.filter(|_| !fault::defect("outdated_offset_believed")).unwrap_or((end, applier.epoch));
+        if has_gap {
+            // If the changelog contains the whole window, the checkpoint is not needed. Without a checkpoint, there is no gap.
+            gap = Some((group_offsets, applier.epoch));
+            job.state = PartitionState::new(job.rules);
+            from = low;
+            continue;
         }
         let Some(cut) = cut else {
             fault::point("rebuild.ended");
+            let mut state = std::mem::replace(&mut job.state, PartitionState::new(job.rules));
+            if let Some((group_offsets, epoch)) = gap.filter(|_| !has_whole_window(&state, low)) {
+                tracing::warn!(partition = %job.partition, "the changelog does not continue from the checkpoint; reading the missing records from the input");
+                drop(state);
+                state = job.load(context)?;
+                state.group_offsets = group_offsets;
+                state.outrank(epoch);
+                return Ok(Some(state));
+            }
             add(&context.stats.rebuilds, 1);
             add(&context.stats.rebuilt_keys, applier.fingerprints);
             tracing::info!(partition = %job.partition, keys = applier.fingerprints, elapsed_ms = runtime::since(job.began).as_millis(), "state rebuilt from the changelog");
-            let mut state = std::mem::replace(&mut job.state, PartitionState::new(job.rules));
-            state.rebuilt(applier.offsets, read_to, applier.epoch);
+            state.rebuilt(applier.offsets, read_to, epoch);
+            state.outrank(applier.epoch);
             return Ok(Some(state));
         };
-        job.state = PartitionState::new(job.rules);
         if cuts.len() == Cut::MAX {
             tracing::error!(partition = %job.partition, "the group's offsets were reset too many times to replay the changelog; restoring the state without it, as state.cold_start sets");
             let mut state = PartitionState::new(job.rules);
-            state.changelog.epoch = applier.epoch;
+            state.outrank(applier.epoch);
             return Ok(Some(state));
         }
         tracing::info!(partition = %job.partition, input = log_topic(&cut.topic), input_offset = cut.start, "the group's offsets were reset; loading the changelog again without the changes for input records from that offset on");
         cut.add_to(&mut cuts);
+        // A checkpoint from before all resets has none of the changes that they make void.
+        let is_before = |state: &PartitionState| cuts.iter().all(|cut| state.offset(&cut.topic).is_some_and(|offset| offset <= cut.start));
+        job.state = PartitionState::new(job.rules);
         from = low;
+        if gap.is_none()
+            && let Some(state) = Some(job.load(context)?).filter(is_before)
+        {
+            job.state = state;
+            from = begin(job, low, end);
+        }
     }
+}
+
+/// True if a state that was rebuilt without a checkpoint has all keys of the window. `low` is the start of the changelog.
+fn has_whole_window(state: &PartitionState, low: Offset) -> bool {
+    let is_trimmed = low > 0 && state.changelog.end.is_some();
+    // Workers trim a changelog only while it contains the whole window.
+    is_trimmed || state.dedup.oldest().is_some_and(|oldest| state.changelog.begins_before(oldest))
 }
 
 /// Returns the start and the end of a changelog. Returns `None` if the changelog has an open transaction, or if the brokers do not answer.
@@ -351,8 +382,9 @@ struct Follow<'a, B: Broker> {
     reported: Instant,
     cut: Option<Cut>,
     gap: bool,
-    /// The changelog offset of the first record that was skipped because it ends past the committed offset.
-    past_bounds: Option<Offset>,
+    /// The changelog offset of the first record that was skipped because it ends past the committed offset, and the epoch before it. The
+    /// skipped records may have several epochs.
+    past_bounds: Option<(Offset, i64)>,
     /// The input offsets that the group had reached, according to the changelog records after a gap.
     group_offsets: BTreeMap<String, Offset>,
     /// True if the store was quarantined while it held keys of the state.
@@ -394,14 +426,15 @@ impl<B: Broker> Follow<'_, B> {
         if self.job.state.is_urgent() && !applier.continues(&record) {
             // This checkpoint moves the keys of an exact store to disk, so that the rebuild does not have to hold them in memory.
             self.job.state.offsets.clone_from(&applier.offsets);
-            self.job.state.changelog.end = Some(self.past_bounds.unwrap_or(logged.offset));
-            self.job.state.changelog.epoch = applier.epoch;
+            let (end, epoch) = self.past_bounds.unwrap_or((logged.offset, applier.epoch));
+            (self.job.state.changelog.end, self.job.state.changelog.epoch) = (Some(end), epoch);
             let Job { state, cancellation, partition, claim, settings, .. } = &mut *self.job;
             cancellation.save(|| {
                 state.save(&self.context.store, &self.context.stats, (&*partition, &*claim), settings);
             });
         }
         fault::point("rebuild.record");
+        let epoch = applier.epoch;
         let step = match applier.follow(&mut self.job.state.dedup, &record) {
             Ok(step) => step,
             // The store was quarantined, so the keys in it are lost.
@@ -417,7 +450,7 @@ impl<B: Broker> Follow<'_, B> {
             }
             Outcome::Passed => return Ok(true),
             Outcome::PastBounds => {
-                self.past_bounds.get_or_insert(logged.offset);
+                self.past_bounds.get_or_insert((logged.offset, epoch));
                 return Ok(true);
             }
             Outcome::Foreign => {

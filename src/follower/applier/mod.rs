@@ -43,7 +43,7 @@ struct PartitionApplier<'a> {
     low: Offset,
     /// The next offset to apply.
     next: Offset,
-    /// The end of the changelog when loading began.
+    /// The high watermark of the changelog when loading began.
     target: Offset,
     /// The last known end of the changelog. `log` is the id of its topic.
     end: Offset,
@@ -159,7 +159,7 @@ impl<'a> PartitionApplier<'a> {
             cuts: Vec::new(),
             low: watermarks.low,
             next: watermarks.low,
-            target: watermarks.end,
+            target: watermarks.high.unwrap_or(watermarks.end),
             end: watermarks.end,
             log: watermarks.log.clone(),
             awaited: None,
@@ -179,8 +179,11 @@ impl<'a> PartitionApplier<'a> {
             self.forget();
         }
         (self.low, self.end, self.log) = (watermarks.low, watermarks.end, watermarks.log.clone().or(self.log.take()));
-        if self.reading == Reading::Reload {
-            self.reload(watermarks.low, watermarks.end);
+        // Watermarks that were requested before the reload have no high watermark.
+        if self.reading == Reading::Reload
+            && let Some(high) = watermarks.high
+        {
+            self.reload(watermarks.low, high);
             self.reading = Reading::Seek;
         }
         // Only the oldest pending request is kept. If new requests replaced it, a busy partition would never reach the end of any.
@@ -331,10 +334,10 @@ impl<'a> PartitionApplier<'a> {
         Ok(())
     }
 
-    /// Starts with an empty state, for a changelog from `low` to `end`.
-    fn reload(&mut self, low: Offset, end: Offset) {
+    /// Starts with an empty state, for a changelog from `low` to `high`.
+    fn reload(&mut self, low: Offset, high: Offset) {
         self.shared.begin(self.rules);
-        (self.low, self.next, self.target) = (low, low, end);
+        (self.low, self.next, self.target) = (low, low, high);
         (self.applier, self.awaited, self.standing) = (fresh(self.space), None, Standing::Unowned);
         self.space.restarts.fetch_add(1, Ordering::Relaxed);
         self.began = runtime::now();

@@ -162,6 +162,11 @@ impl SimEnds {
     pub(in crate::sim) fn new(simulation: &Simulation) -> Self {
         Self(Asking::new(simulation))
     }
+
+    fn ask(&self, partition: &TopicPartition, isolation: Isolation, timeout: Duration) -> Result<(Offset, Offset), Error> {
+        let found = list_offsets(&self.0.simulation, self.0.id, partition, isolation, timeout);
+        found.map_err(|code| unanswered(&format!("read the ends of {partition}"), &code))
+    }
 }
 
 impl ChangelogEnds for SimEnds {
@@ -175,7 +180,10 @@ impl ChangelogEnds for SimEnds {
     }
 
     fn of(&self, partition: &TopicPartition, timeout: Duration) -> Result<(Offset, Offset), Error> {
-        let found = list_offsets(&self.0.simulation, self.0.id, partition, Isolation::ReadCommitted, timeout);
-        found.map_err(|code| unanswered(&format!("read the ends of {partition}"), &code))
+        self.ask(partition, Isolation::ReadCommitted, timeout)
+    }
+
+    fn high_watermark(&self, partition: &TopicPartition, timeout: Duration) -> Result<Offset, Error> {
+        self.ask(partition, Isolation::ReadUncommitted, timeout).map(|(_, end)| end)
     }
 }

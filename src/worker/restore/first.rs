@@ -16,7 +16,7 @@ use crate::fault;
 use crate::record::{TopicId, TopicPartition, log_id};
 use crate::runtime;
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const INTERVAL: Duration = Duration::from_millis(200);
 
@@ -25,7 +25,7 @@ impl<B: Broker> Worker<B> {
     ///
     /// If a checkpoint, a changelog, or a repartition topic shows that the group has started before, its offsets were lost. In that case,
     /// no partition of the topic waits, and no record is skipped.
-    pub(super) fn take_unbegun(&mut self, source: &B::Consumer, all: &mut Vec<AssignedPartition>) -> Result<(), Error> {
+    pub(super) fn take_unbegun(&mut self, source: &B::Consumer, all: &mut Vec<AssignedPartition>, began: Instant) -> Result<(), Error> {
         if self.shared.config.kafka.start != Start::Latest {
             return Ok(());
         }
@@ -38,7 +38,7 @@ impl<B: Broker> Worker<B> {
             let owns_first = all.iter().any(|assigned| assigned.topic == topic && assigned.partition.partition == 0);
             if is_first || is_any && owns_first {
                 if !fault::defect("stale_beginning_used") {
-                    take_offsets(all, &partitions, committed);
+                    self.take_offsets(source, all, (&partitions, committed), began)?;
                 }
                 continue;
             }
@@ -83,6 +83,30 @@ impl<B: Broker> Worker<B> {
                 None => self.retry_until_answered(|| source.watermarks(partition))?.1,
             };
             self.assignment.ends.insert(partition.clone(), end);
+        }
+        Ok(())
+    }
+
+    /// Copies the offsets that were committed since the offsets in `all` were read.
+    fn take_offsets(
+        &self,
+        source: &B::Consumer,
+        all: &mut [AssignedPartition],
+        (partitions, committed): (&[TopicPartition], Vec<Committed>),
+        began: Instant,
+    ) -> Result<(), Error> {
+        for (partition, committed) in partitions.iter().zip(committed) {
+            // A different id belongs to an earlier topic of this name.
+            let is_of = |assigned: &AssignedPartition| {
+                Note::read(&committed.metadata).id.is_none_or(|id| log_id(&assigned.topic_incarnation).is_none_or(|own| own == id))
+            };
+            let unread = all.iter_mut().filter(|assigned| assigned.partition == *partition && assigned.committed.offset.is_none());
+            for assigned in unread.filter(|assigned| is_of(assigned)) {
+                assigned.committed = committed.clone();
+                if committed.offset.is_some_and(|offset| offset > assigned.high) {
+                    (assigned.low, assigned.high) = self.watermarks(source, partition, committed.offset, began)?;
+                }
+            }
         }
         Ok(())
     }
@@ -146,16 +170,4 @@ impl<B: Broker> Worker<B> {
 
 fn has_offset(committed: &Committed) -> bool {
     committed.offset.is_some()
-}
-
-/// Copies the offsets that were committed since the offsets in `all` were read.
-fn take_offsets(all: &mut [AssignedPartition], partitions: &[TopicPartition], committed: Vec<Committed>) {
-    for (partition, committed) in partitions.iter().zip(committed) {
-        // A different id belongs to an earlier topic of this name.
-        let is_of = |assigned: &AssignedPartition| {
-            Note::read(&committed.metadata).id.is_none_or(|id| log_id(&assigned.topic_incarnation).is_none_or(|own| own == id))
-        };
-        let unread = all.iter_mut().filter(|assigned| assigned.partition == *partition && assigned.committed.offset.is_none());
-        unread.filter(|assigned| is_of(assigned)).for_each(|assigned| assigned.committed = committed.clone());
-    }
 }

@@ -51,10 +51,11 @@ impl<B: Broker> Worker<B> {
             self.check_stop();
             let mut committed = of_topic_id(partition, id, committed);
             let (mut low, mut high) = self.watermarks(source, partition, committed.offset, began)?;
-            if committed.offset.is_some_and(|offset| offset < low) && !fault::defect("outdated_offset_believed") {
+            while committed.offset.is_some_and(|offset| offset < low) && !fault::defect("outdated_offset_believed") {
                 // Another member may have committed more, and deleted records, since the request for the offset.
-                let now = self.retry_until_answered(|| source.committed(std::slice::from_ref(partition)))?;
-                committed = now.into_iter().next().map_or(committed, |now| of_topic_id(partition, id, now));
+                let now = self.retry_until_answered(|| source.committed(std::slice::from_ref(partition)))?.into_iter().next();
+                let Some(now) = now.map(|now| of_topic_id(partition, id, now)).filter(|now| now.offset != committed.offset) else { break };
+                committed = now;
                 (low, high) = self.watermarks(source, partition, committed.offset, began)?;
             }
             all.push(AssignedPartition {
@@ -72,7 +73,7 @@ impl<B: Broker> Worker<B> {
             self.load_states(assigned, &ids)?;
         }
         let unbegun = self.assignment.unbegun.len();
-        self.take_unbegun(source, &mut all)?;
+        self.take_unbegun(source, &mut all, began)?;
         // The topics of a space share their state. If the state is past the committed offset of one topic, none of them can use it.
         for assigned in &all {
             self.drop_if_ahead(source, assigned)?;
@@ -320,7 +321,7 @@ impl<B: Broker> Worker<B> {
             if is_first {
                 state.take_over(source.generation().unwrap_or_default());
             }
-            state.epoch = state.epoch.max(note.epoch.unwrap_or_default().saturating_add(1));
+            state.outrank(note.epoch.unwrap_or_default());
             let must_announce = is_first || resumption.warms_up();
             if must_announce && topic.changelog.is_some() {
                 state.announced = Announced::Nothing { since: runtime::now() };

@@ -95,7 +95,7 @@ impl<B: Broker> Worker<B> {
     fn reached(&self, rule: TopicId, assigned: &AssignedPartition) -> Option<Offset> {
         let is_atomic = self.shared.config.worker.delivery == Delivery::ExactlyOnce;
         let state = self.state_of(rule, assigned).filter(|_| is_atomic)?;
-        state.group_offsets.get(&*assigned.topic_incarnation).copied().filter(|&reached| reached <= assigned.high)
+        state.group_offsets.get(&*assigned.topic_incarnation).copied()
     }
 
     /// Returns the offset at which each rule's state resumes, with its warm-up. After their warm-ups, all states continue at the same
@@ -112,14 +112,18 @@ impl<B: Broker> Worker<B> {
         let each = |resumption: &dyn Fn(TopicId) -> Result<Resumption, Error>| rules().map(|rule| Ok((rule, resumption(rule)?))).collect();
         let Some(committed) = assigned.committed.offset else {
             let stored = rules().filter_map(|rule| self.stored(rule, assigned)).max();
-            if let Some(stored) = stored.filter(|&stored| stored > high) {
-                let (low, high) = self.watermarks(source, partition, Some(stored), began)?;
-                if stored > high {
-                    return each(&|rule| self.truncated(source, rule, assigned, stored));
-                }
-                return self.resumptions(source, &AssignedPartition { low, high, ..assigned.clone() }, began);
-            }
             let reached = rules().filter_map(|rule| self.reached(rule, assigned).filter(|_| self.stored(rule, assigned).is_some())).max();
+            if let Some(read) = stored.max(reached).filter(|&read| read > high) {
+                // More records may have been written since the request for the watermarks.
+                let (low, now) = self.watermarks(source, partition, Some(read), began)?;
+                if now > high {
+                    return self.resumptions(source, &AssignedPartition { low, high: now, ..assigned.clone() }, began);
+                }
+            }
+            if let Some(stored) = stored.filter(|&stored| stored > high) {
+                return each(&|rule| self.truncated(source, rule, assigned, stored));
+            }
+            let reached = reached.filter(|&reached| reached <= high);
             let resume = match (stored, reached) {
                 // A transaction commits offsets and changelog together, so the group had committed the offsets in its changelog.
                 (Some(stored), Some(reached)) if reached > stored => {

@@ -105,6 +105,13 @@ impl Plan {
         self.steps.iter().any(|step| matches!(step.fault, Fault::Join | Fault::Twin { .. } | Fault::ExpireUnderWay))
     }
 
+    /// True if all keys from before the deletion of the changelog have expired at this record.
+    fn has_whole_window(&self, at: usize) -> bool {
+        let mut deleted = self.steps.iter().filter(|step| step.fault == Fault::DeleteChangelog).map(|step| step.at);
+        // Half of the records span an hour. A key expires after 40 minutes or less.
+        self.options.has("a window by time that rotates") && self.partitions == Self::few() && deleted.all(|of| of + self.records / 2 <= at)
+    }
+
     /// The matching rows of docs/contributing/promises.md.
     pub fn rows(&self) -> Vec<&str> {
         let has = |choice| self.options.has(choice);
@@ -121,6 +128,7 @@ impl Plan {
                 Fault::DeleteChangelog if has("repartition = true") && self.starts_others() => {
                     "the state directory is lost or harmed, without a changelog"
                 }
+                Fault::ExpireInput if self.has_whole_window(step.at) => return None,
                 Fault::RecreateInput
                 | Fault::RecreateInputAndDisks
                 | Fault::ExpireInput

@@ -1,6 +1,6 @@
 //! Members that join, restart, or lose their partitions, and members that cannot reach brokers.
 
-use super::{COVERS_ALL, NO_COLD_START, STATIC, at_once, check, check_kept, plan, step};
+use super::{COVERS_ALL, NO_COLD_START, STATIC, at_once, check, check_kept, parse, plan, step};
 use crate::plan::{Fault, Plan, Step};
 use crate::truth::ServerFilter;
 use crate::{Outcome, run};
@@ -102,5 +102,5 @@ fn nothing_is_committed_before_a_rebalance_is_handled() {
 /// revocation. The worker's own answer then arrives while the next rebalance awaits its answer.
 #[test]
 fn late_answers_to_rebalances_leave_no_partition_unread() {
-    check(&Plan::parse(include_str!("../seeds/late_answers.txt")).expect("a plan"));
+    check(&parse(include_str!("../seeds/late_answers.txt")));
 }

@@ -7,7 +7,6 @@ mod entries;
 mod fault_points;
 mod membership;
 mod offsets;
-mod open;
 mod repartition;
 mod state;
 mod transactions;
@@ -77,9 +76,13 @@ fn check(plan: &Plan) -> u64 {
     }
 }
 
+fn parse(plan: &str) -> Plan {
+    Plan::parse(plan).expect("a plan")
+}
+
 /// Carries out a plan that was kept because it once failed. With the defect that caused the failure, the plan must still fail.
 fn check_kept(defect: &'static str, plan: &str) {
-    let plan = Plan::parse(plan).expect("a plan");
+    let plan = parse(plan);
     check(&plan);
     assert!(matches!(run(&plan, Some(defect)), Outcome::Failed(_)), "the simulation does not notice the defect");
 }

@@ -1,7 +1,6 @@
 //! Records that are forwarded to the repartition topic, together with rejected records.
 
-use super::{check, check_kept};
-use crate::plan::Plan;
+use super::{check, check_kept, parse};
 
 #[test]
 fn rejected_records_are_not_forwarded_forever() {
@@ -15,5 +14,5 @@ fn rejected_records_are_not_forwarded_forever() {
 fn copies_of_forwarded_records_wait_until_rejected_ones_are_committed() {
     check_kept("new_records_join_rejected_ones", include_str!("../seeds/forwarded_next_to_passing.txt"));
     // Here, a copy follows a replayed record in the same batch.
-    check(&Plan::parse(include_str!("../seeds/rejected_copies_in_one_batch.txt")).expect("a plan"));
+    check(&parse(include_str!("../seeds/rejected_copies_in_one_batch.txt")));
 }

@@ -1,6 +1,6 @@
 //! State that must survive configuration changes, lost disks, and lost changelogs.
 
-use super::{COVERS_ALL, NO_COLD_START, STATIC, WITHOUT_CHANGELOG, check, check_kept, filters, plan, step};
+use super::{COVERS_ALL, NO_COLD_START, STATIC, WITHOUT_CHANGELOG, check, check_kept, filters, parse, plan, step};
 use crate::options::{Change, EVENT_TIMES};
 use crate::plan::Fault;
 
@@ -48,4 +48,25 @@ fn a_warm_up_in_a_recreated_changelog_is_not_a_reset() {
 #[test]
 fn a_lost_changelog_is_replaced_by_records_that_were_not_trimmed() {
     check_kept("trimmed_before_checkpoint", include_str!("../seeds/changelog_lost_after_a_trim.txt"));
+}
+
+/// The changelog is recreated, and a member comes back with a checkpoint from before that. By then, the changelog contains the whole
+/// window, and the input does not.
+#[test]
+fn a_changelog_with_the_whole_window_replaces_an_older_checkpoint() {
+    check(&parse(include_str!("../seeds/checkpoint_older_than_changelog.txt")));
+}
+
+/// With `at_least_once`, a crash leaves a changelog record whose offset was not committed. The record looks as if the offsets had been
+/// reset afterwards, but the checkpoint is from before that.
+#[test]
+fn a_crash_between_changelog_and_offsets_keeps_the_checkpoint() {
+    check(&parse(include_str!("../seeds/crash_after_changelog_record.txt")));
+}
+
+/// The changelog is trimmed as soon as a commit makes old records unnecessary, although a server cannot read the records of that commit
+/// before the broker has written the transaction's markers.
+#[test]
+fn a_server_that_loads_a_changelog_trimmed_before_its_markers_knows_all_keys() {
+    check(&parse(include_str!("../seeds/trimmed_before_markers.txt")));
 }

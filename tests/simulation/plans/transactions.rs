@@ -1,6 +1,6 @@
 //! Transactions that fail, end late, or belong to other producers.
 
-use super::{COVERS_ALL, NEVER_MS, STATIC, at_once, check, fail_at, kill_at, plan, step};
+use super::{COVERS_ALL, NEVER_MS, STATIC, at_once, check, fail_at, kill_at, parse, plan, step};
 use crate::plan::{FAILING, Fault, Plan};
 use crate::{Outcome, run};
 
@@ -74,5 +74,5 @@ fn output_is_exact_if_coordinators_move_and_forget_transactional_ids() {
 /// A producer sends a batch, purges it, and sends other records. The answer to the purged batch must not count for them.
 #[test]
 fn late_answer_to_a_purged_batch_acknowledges_no_other_record() {
-    check(&Plan::parse(include_str!("../seeds/late_answer_after_purge.txt")).expect("a plan"));
+    check(&parse(include_str!("../seeds/late_answer_after_purge.txt")));
 }

@@ -71,7 +71,7 @@ impl Live {
 }
 
 fn watermarks(low: Offset, end: Offset, asked: i64) -> Watermarks {
-    Watermarks { space: 0, partition: 0, partitions: 1, low, end, log: None, asked }
+    Watermarks { space: 0, partition: 0, partitions: 1, low, end, high: Some(end), log: None, asked }
 }
 
 /// Applies the changelog from the follower's position.
