@@ -85,7 +85,7 @@ impl Drop for ExportGuard {
 
 /// Sends spans in batches. Once `stop` is set, sends the queued spans and returns. A null value is not a span, and only wakes the thread.
 fn send_all(spans: &Receiver<Value>, stop: &AtomicBool, host: &str, path: &str, service: &str) {
-    let (mut batch, mut due, mut ended) = (Vec::new(), Instant::now() + SEND_INTERVAL, false);
+    let (mut batch, mut due, mut ended, mut is_failing) = (Vec::new(), Instant::now() + SEND_INTERVAL, false, false);
     while !ended {
         match spans.recv_timeout(due.saturating_duration_since(Instant::now())) {
             Ok(Value::Null) => {}
@@ -99,10 +99,14 @@ fn send_all(spans: &Receiver<Value>, stop: &AtomicBool, host: &str, path: &str, 
         }
         if ended || batch.len() >= BATCH_MAX || Instant::now() >= due {
             let spans = std::mem::take(&mut batch);
-            if !spans.is_empty()
-                && let Err(error) = post(host, path, &body(service, &spans).to_string())
-            {
-                tracing::debug!(error = %error, host, "failed to send spans");
+            if !spans.is_empty() {
+                let sent = post(host, path, &body(service, &spans).to_string());
+                if let Err(error) = &sent
+                    && !is_failing
+                {
+                    tracing::warn!(error = %error, host, "cannot send spans to the OpenTelemetry collector; dropping spans until it accepts them");
+                }
+                is_failing = sent.is_err();
             }
             due = Instant::now() + SEND_INTERVAL;
         }

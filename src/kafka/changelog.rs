@@ -187,7 +187,7 @@ fn ensure_one(
     }
     if found > wanted {
         return Err(Fault::Problem(format!(
-            "topic {name:?} has {found} partitions, but its space has {wanted}, and the counts must be equal; delete the topic, and unseen recreates it"
+            "topic {name:?} has {found} partitions, but its space has {wanted}, and the counts must be equal; keep the state directories, which then have the only copy of the keys, and delete the topic; unseen recreates it"
         )));
     }
     let (admin, options) = admin(config).map_err(|error| Fault::Transient(error.to_string()))?;

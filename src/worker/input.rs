@@ -244,10 +244,9 @@ impl Input {
     }
 
     /// True if the records from this offset on are read for the first time: they are past the warm-up, and neither counted nor logged.
-    /// False if one of the states has no changelog.
     #[inline]
     pub(super) fn is_new_from(&self, offset: Offset) -> bool {
-        let logged = self.states.iter().map(|progress| progress.logged).max().unwrap_or_default();
+        let logged = self.states.iter().map(|progress| progress.logged).filter(|&logged| logged != Offset::MAX).max().unwrap_or_default();
         offset >= self.position.max(self.warm_until).max(self.counted).max(logged)
     }
 

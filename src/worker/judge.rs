@@ -6,7 +6,7 @@
 //!
 //! Records that only need the filter are judged in batches. All other records are judged one by one. Examples are records that are read
 //! again, pass through, have no key or no timestamp, retract their key, or are the first of a slice of the window. If a topic writes its
-//! duplicates, has no changelog, or has a filter that needs several calls per key, all of its records are judged one by one. In both cases,
+//! duplicates or has a filter that needs several calls per key, all of its records are judged one by one. In both cases,
 //! [`RecordLoop::emit`] writes and counts the records.
 
 use super::ids::StateId;
@@ -75,7 +75,9 @@ impl<B: Broker> RecordLoop<'_, B> {
         let before = state.dedup.stream_time();
         state.changed = true;
         let judged = state.dedup.judge_batch(&columns.fingerprints, &columns.times, &mut columns.seen);
-        state.pending.note_batch(self.input.topic, first, &columns.fingerprints, before, &columns.times, &columns.seen);
+        if self.topic.changelog.is_some() {
+            state.pending.note_batch(self.input.topic, first, &columns.fingerprints, before, &columns.times, &columns.seen);
+        }
         columns.verdicts.clear();
         columns.verdicts.extend(columns.seen.iter().map(|&seen| if seen { Verdict::Duplicate } else { Verdict::Unseen }));
         if !columns.verdicts.is_empty() {

@@ -15,8 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// The fill level ([`Usage::load`](crate::filter::Usage::load)) above which the worker warns that a filter is filling up.
-const FILLING: f64 = 0.7;
+/// The worker warns above this fill level of the slice ([`Usage::load`](crate::filter::Usage::load)) and of the window, as the alert
+/// UnseenFilterFilling does.
+const FILLING: f64 = 0.8;
 
 /// The number of unsaved fingerprints that triggers an early checkpoint. They take about 50 MB of memory.
 const UNSAVED_URGENT: u64 = 1 << 20;
@@ -154,8 +155,12 @@ impl PartitionState {
     /// Counts and logs changes since the last report.
     pub(super) fn report(&mut self, space: &str, partition: i32, counts: &SpaceCounts) {
         let (usage, corrected, reported) = (self.dedup.usage(), self.dedup.corrected(), self.reported);
+        let rules = self.dedup.rules();
+        #[expect(clippy::cast_precision_loss, reason = "a share")]
+        let of_window = rules.capacity().map_or(1.0, |capacity| usage.keys as f64 / capacity as f64);
         // A filter without slices is expected to fill up, and so is a slice of a window by count.
-        let fills = usage.load > FILLING && self.dedup.slice().is_some() && self.dedup.rules().window.length_ms().is_some();
+        let has_slices = self.dedup.slice().is_some() && rules.window.length_ms().is_some();
+        let fills = has_slices && usage.load > FILLING && of_window > FILLING;
         if fills && !reported.filling {
             let slices = self.dedup.filter().map_or_else(Vec::new, |filter| filter.metadata().slices());
             tracing::warn!(
@@ -164,9 +169,9 @@ impl PartitionState {
                 slice_keys = usage.open_keys,
                 slice_capacity = slices.last().map(|slice| slice.capacity),
                 window_keys = usage.keys,
-                window_capacity = self.dedup.rules().capacity(),
+                window_capacity = rules.capacity(),
                 bytes = usage.bytes,
-                "the filter is more than 70 % full (`aging`: its current slice). When it is full, it takes more memory, or does what filter.at_max_memory sets. If the slice or window has not nearly ended, raise filter.capacity (logged once per partition)"
+                "the filter has nearly as many keys as filter.capacity plans for. With more keys, it uses more memory or does what filter.at_max_memory sets. Raise filter.capacity (logged once per partition)"
             );
         }
         if usage.evicted > reported.evicted {

@@ -371,7 +371,7 @@ fn mismatched_partition_counts_stop_the_worker() {
     add_partitions(broker(), &input, 4);
     let log = worker.fails(1);
     assert!(
-        log.contains("has 8 partitions, but its space has 4, and the counts must be equal; delete the topic, and unseen recreates it"),
+        log.contains("has 8 partitions, but its space has 4, and the counts must be equal; keep the state directories"),
         "{log}"
     );
 }

@@ -10,7 +10,7 @@ use rdkafka::bindings as rd;
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::producer::{Producer, ProducerContext, ThreadedProducer};
-use std::ffi::{CString, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::ops::Deref;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -113,7 +113,9 @@ impl Subscriber for Handle {
             )
         };
         if answer != rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
-            self.failed("librdkafka rejects the token");
+            // SAFETY: librdkafka has written a text with a terminating zero.
+            let reason = unsafe { CStr::from_ptr(words.as_ptr()) };
+            self.failed(&format!("librdkafka rejects the token: {}", reason.to_string_lossy()));
         }
     }
 
