@@ -10,7 +10,7 @@
 //! several faults. The actions are `kill` (SIGKILL), `abort`, `stop` (SIGSTOP, until SIGCONT), and `hang` (the thread waits forever). At a
 //! [`step`], a test can also request `error`, which makes the step fail.
 //!
-//! To add a point, call [`point`] or [`step`] in the code, and add the name to [`POINTS`]. A test then fails until
+//! To add a point, call [`point`] or [`step`] in the code and add the name to [`POINTS`]. A test then fails until
 //! `tests/simulation/plans/fault_points.rs` lists the point among those at which tests kill a process.
 
 pub const POINTS: &[&str] = &[

@@ -1,4 +1,4 @@
-//! Promise: cases that users reported for comparable tools work here, or fail with a helpful message.
+//! Promise: cases that users reported for comparable tools work here or fail with a helpful message.
 //!
 //! `tests/data/cases` has the records of each case. Each row of `CASES` is a configuration that does what the reports ask for.
 

@@ -5,7 +5,7 @@
 //! cargo bench --no-default-features --bench kinds -- aging   # only kinds with "aging" in their name
 //! ```
 //!
-//! All kinds that keep a window do the same work: they remember the keys of a window, and forget older keys at most a quarter of a window
+//! All kinds that keep a window do the same work: they remember the keys of a window and forget older keys at most a quarter of a window
 //! later. Each kind is sized so that it meets the rate even when it is as full as it gets. Kinds that cannot forget single keys are used in
 //! a ring of five generations, which forgets the oldest generation at once. The kinds that unseen does not offer are reference
 //! implementations, written for readability, so their times show orders of magnitude, not limits. Every run fails if a kind exceeds its

@@ -88,7 +88,7 @@ impl Messages<'_> {
 impl Drop for Messages<'_> {
     fn drop(&mut self) {
         for &message in self.0 {
-            // SAFETY: the message is owned by this value, and destroyed once.
+            // SAFETY: the message is owned by this value and destroyed once.
             unsafe { rd::rd_kafka_message_destroy(message) }
         }
     }

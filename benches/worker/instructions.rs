@@ -92,7 +92,7 @@ fn counted(broker: &Broker, topic: &Topic, unseen: Unseen) -> (Vec<(&'static str
     (rows, *worker)
 }
 
-/// Counts the instructions of a process that only makes librdkafka's calls, and forwards every second record.
+/// Counts the instructions of a process that only makes librdkafka's calls and forwards every second record.
 fn ceiling(broker: &Broker, topic: &Topic) -> u64 {
     let dir = TempDir::new().expect("a directory");
     let pass_on = |counts| Contender::PassOn { allocator: Allocator::Jemalloc, every: 2, commit: COMMIT, callgrind: Some(counts) };

@@ -54,7 +54,7 @@ struct Chain<'a> {
 }
 
 impl<'a> Chain<'a> {
-    /// Starts a worker on its own topic, and feeds it records to warm it up.
+    /// Starts a worker on its own topic and feeds it records to warm it up.
     fn start(broker: &'a Broker, topic: &'a Topic, contender: &'a Contender) -> Self {
         let Contender::Unseen(Unseen { commit, .. }) = contender else { unreachable!("only workers are measured") };
         let mut run = Run::start(broker, topic, contender);

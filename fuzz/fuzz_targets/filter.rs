@@ -1,5 +1,5 @@
-//! Checks that restoring a filter from a damaged state fails, or results in a filter that works like any other: its own state can be stored
-//! and restored without a change.
+//! Checks that restoring a filter from a damaged state either fails or results in a filter that works like any other: its own state can be
+//! stored and restored without a change.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -106,7 +106,7 @@ fn window(input: &Input<'_>) -> Window {
 }
 
 fn spec(input: &Input<'_>, window: Window) -> Spec {
-    // Sizing by memory takes milliseconds, and does not depend on the window.
+    // Sizing by memory takes milliseconds and does not depend on the window.
     static SIZED: [OnceLock<Spec>; Kind::ALL.len()] = [const { OnceLock::new() }; Kind::ALL.len()];
     let kinds: Vec<_> = Kind::ALL.iter().filter(|kind| !kind.is_on_disk()).collect();
     let number = usize::from(input.kind) % kinds.len();

@@ -20,7 +20,7 @@ pub enum Error {
     #[error("kafka.properties: {0}")]
     Property(String),
     #[error(
-        "no broker at {servers} answered within {waited:?}; check that Kafka is running there, and that kafka.bootstrap_servers is correct ({reason})"
+        "no broker at {servers} answered within {waited:?}; check that Kafka is running there and that kafka.bootstrap_servers is correct ({reason})"
     )]
     NoBroker {
         servers: String,
@@ -28,7 +28,7 @@ pub enum Error {
         /// The error message of librdkafka.
         reason: String,
     },
-    /// The brokers respond, but reject this client. Retrying does not help.
+    /// The brokers respond but reject this client. Retrying does not help.
     #[error("{advice} ({reason})")]
     Refused {
         /// The advice for the operator, such as to grant a permission.

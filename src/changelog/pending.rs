@@ -101,8 +101,7 @@ impl PendingChanges {
     }
 
     /// Adds the insertions of consecutive records of a topic, the first at `offset`. Requires that [`can_append`](Self::can_append)
-    /// returned true. The key of a record was inserted if its entry in `seen` is false. Stream time was `before`, and advances with
-    /// `times`.
+    /// returned true. The key of a record was inserted if its entry in `seen` is false. Stream time was `before` and advances with `times`.
     pub fn note_batch(
         &mut self,
         topic: TopicId,

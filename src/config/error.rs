@@ -97,7 +97,7 @@ impl Diagnostics {
     }
 }
 
-/// True if the path `inner` is equal to the path `outer`, or below it.
+/// True if the path `inner` is equal to the path `outer` or below it.
 fn within(inner: &str, outer: &str) -> bool {
     inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }

@@ -57,7 +57,7 @@ impl CompareContent {
             }
             if pointer.matches('/').count() > DEPTH_MAX {
                 return Err(format!(
-                    "`{pointer}` is deeper than {DEPTH_MAX} levels, where fields are not distinguished; use a parent of this field"
+                    "`{pointer}` has more than {DEPTH_MAX} levels; the comparison treats everything below level {DEPTH_MAX} as one field, so name a parent with at most {DEPTH_MAX} levels"
                 ));
             }
         }

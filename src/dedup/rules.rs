@@ -26,7 +26,7 @@ pub struct Rules {
     pub window: Window,
     /// Kind and size of a partition's filter, or `None` if there is only an exact store.
     pub filter: Option<Spec>,
-    /// True if there is an exact store, which either decides alone, or confirms keys that the filter reports as seen.
+    /// True if there is an exact store, which either decides alone or confirms keys that the filter reports as seen.
     pub exact: bool,
     /// True if a duplicate renews the window of its key. A key that occurs at least once per window is then never emitted again.
     pub refresh: bool,

@@ -152,7 +152,7 @@ fn dropped(before: Option<Before>, record: &Occurrence, target: &Target, is_whol
         }
         Memory::Unseen if rules.exact => Judgment::unknown(
             VerdictName::Duplicate,
-            "the exact store had the key, but the changelog does not; the changelog may have been switched on after the group started, or be damaged"
+            "the exact store had the key, but the changelog does not; the changelog may have been switched on after the group started or may be damaged"
                 .to_owned(),
         ),
         Memory::Unseen if !is_whole => Judgment::unknown(VerdictName::Duplicate, NOT_WHOLE.to_owned()),

@@ -143,7 +143,7 @@ fn judged(
 }
 
 impl KeyState {
-    /// True if the last emitted record with the key is within the window, and has different content than this record.
+    /// True if the last emitted record with the key is within the window and has different content than this record.
     fn has_other_content(&self, followed: &FollowedRecord, topic: &Topic) -> bool {
         let content_of = |record: &FollowedRecord| topic.emit().content_of(record.fingerprint);
         let age = self.slice.zip(followed.slice).map_or(0, |(inserted, now)| now.0.saturating_sub(inserted.0));

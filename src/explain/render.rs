@@ -41,7 +41,7 @@ fn decided(explanation: &Explanation, verdict: VerdictName, topic: &Topic, commi
         VerdictName::Late => {
             let outcome = if topic.late == Late::DeadLetter { "went to the dead letters" } else { "was dropped" };
             let other = if topic.on_change.is_some() {
-                "the last emitted record with its key had another content, or had left the window"
+                "the last emitted record with its key had another content or had left the window"
             } else {
                 "no record with its key had been emitted within the window"
             };

@@ -8,8 +8,8 @@ use serde::Serialize;
 /// The output of `unseen explain --json`.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Explanations {
-    /// One explanation if a record was requested. If a key was requested, one per partition that can contain the key, and per
-    /// interpretation of the key, such as text or number.
+    /// One explanation if a record was requested. If a key was requested, one per partition that can contain the key and per interpretation
+    /// of the key, such as text or number.
     pub explanations: Vec<Explanation>,
 }
 

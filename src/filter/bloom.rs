@@ -2,7 +2,7 @@
 //!
 //! Usually, all bits of a key are in one block of 512 bits. A block is a cache line, so a lookup costs one cache miss (Putze, Sanders,
 //! Singler, 2007). If the rate is so low that one block per key would need too much memory, each key has two blocks, with half of its bits
-//! in each. The filter may report an absent key as seen, but must never report an inserted key as unseen.
+//! in each. The filter may report an absent key as seen but must never report an inserted key as unseen.
 
 #![expect(clippy::inline_always, reason = "SIMD code must be inlined into the function with the target feature")]
 
@@ -73,15 +73,14 @@ impl BloomLayout {
         self.blocks_per_key == other.blocks_per_key && self.k == other.k
     }
 
-    /// Returns the number of a key's first block: the low half of the fingerprint, scaled to the number of blocks (Lemire's fast range,
+    /// Returns the index of a key's first block: the low half of the fingerprint, scaled to the number of blocks (Lemire's fast range,
     /// 2019).
     #[inline(always)]
     fn first(self, fingerprint: Fingerprint) -> usize {
         scale(fingerprint.low(), self.blocks)
     }
 
-    /// Returns the number of a key's second block. The high half of the fingerprint selects it from all blocks except the key's first
-    /// block.
+    /// Returns the index of a key's second block. The high half of the fingerprint selects it from all blocks except the key's first block.
     #[inline(always)]
     fn second(self, fingerprint: Fingerprint) -> usize {
         let step = 1 + scale(fingerprint.high().wrapping_mul(OTHER), self.blocks - 1);

@@ -20,14 +20,14 @@ enum Page {
     Stored,
 }
 
-/// A buffer of bytes, initially zero. Its start is aligned to a page of the operating system, and therefore to a cache line.
+/// A buffer of bytes, initially zero. Its start is aligned to a page of the operating system and therefore to a cache line.
 pub(super) struct PagedBuffer {
     bytes: MmapMut,
     pages: Vec<Page>,
 }
 
 impl PagedBuffer {
-    /// Creates a buffer, or returns `None` if there is not enough memory.
+    /// Creates a buffer or returns `None` if there is not enough memory.
     pub(super) fn new(bytes: u64) -> Option<Self> {
         let bytes = usize::try_from(bytes).ok()?;
         let map = MmapMut::map_anon(bytes).ok()?;

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_128;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PointerError {
-    /// The pointer is invalid according to RFC 6901, or is most likely in another notation, such as `JSONPath`.
+    /// The pointer is invalid according to RFC 6901 or is most likely in another notation, such as `JSONPath`.
     #[error("`{pointer}` is not a JSON pointer: {advice}")]
     Malformed {
         /// The pointer as it is configured.

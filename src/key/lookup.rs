@@ -53,7 +53,7 @@ impl<'t> Readings<'t> {
             Some(b't' | b'f') if matches!(text, b"true" | b"false") => Tag::Bool,
             Some(b'n') if text == b"null" => return Self { first: (Tag::Null, Cow::Borrowed(b"")), second: Some(text) },
             Some(b'{' | b'[') if serde_json::from_slice::<IgnoredAny>(text).is_ok() => Tag::Container,
-            // The quotes either delimit a string, or are part of the string.
+            // The quotes either delimit a string or are part of the string.
             Some(b'"') => match unescape(text) {
                 Ok(inner) => return Self { first: (Tag::Bytes, Cow::Owned(inner.into_bytes())), second: Some(text) },
                 Err(_) => return bytes,

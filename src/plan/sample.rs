@@ -78,7 +78,7 @@ pub enum SampleError {
 }
 
 impl Sample {
-    /// Reads `input` to its end, and counts the records and keys.
+    /// Reads `input` to its end and counts the records and keys.
     ///
     /// # Errors
     /// Returns an error if a line is malformed or needs a schema that is not available, or if no record has a key.
@@ -227,7 +227,7 @@ impl Windows {
         if self.halvings == 0 { 0.0 } else { 1.0 / (counted.max(1) as f64).sqrt() }
     }
 
-    /// Ends the current slice, and updates the largest number of distinct keys per window. A key counts only in the slice in which it was
+    /// Ends the current slice and updates the largest number of distinct keys per window. A key counts only in the slice in which it was
     /// last seen, so a window counts each key once.
     fn close(&mut self) {
         let slices = self.window.map_or(1, Window::slices);

@@ -7,7 +7,7 @@
 //! If topics reject dead letters during a pass over a dead-letter topic, the pass is repeated from the committed positions without the
 //! rejected dead letters. Later redrives try to write them again.
 //!
-//! Owns the order of these passes. Must never write to a topic that is not in the configuration, or read a dead letter that was added after
+//! Owns the order of these passes. Must never write to a topic that is not in the configuration or read a dead letter that was added after
 //! the start.
 //!
 //! | file | content |
@@ -274,7 +274,7 @@ impl<'a> Redrive<'a> {
             committed.clone_from(redriven);
             Ok::<(), Failure>(())
         };
-        // Kinds that are not selected, but have dead letters that their targets rejected in earlier redrives.
+        // Kinds that are not selected but have dead letters that their targets rejected in earlier redrives.
         let mut waiting_rejected = BTreeSet::new();
         let is_whole = capture.read(stop, report, &mut |message: &Message<'_>, left| {
             progress(total - left, total);

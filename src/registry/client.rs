@@ -1,6 +1,6 @@
 //! A client for the API of Confluent's schema registry, which other registries also implement.
 //!
-//! Owns addresses, credentials, and limits. Must never show a password or a token, or treat a failure as a missing schema.
+//! Owns addresses, credentials, and limits. Must never show a password or a token or treat a failure as a missing schema.
 
 use crate::config::{RegistryOAuth, SchemaRegistry};
 use crate::format::{Body, Format, Reference, Schema, SchemaId};
@@ -22,7 +22,7 @@ const REFERENCES_MAX: usize = 256;
 /// The maximum size of a schema in bytes, including its references.
 const SCHEMA_MAX: usize = 4 << 20;
 
-/// The largest schema id. Registries use Java's `int`, and do not answer requests for larger ids in their usual format.
+/// The largest schema id. Registries use Java's `int` and do not answer requests for larger ids in their usual format.
 const ID_MAX: u32 = i32::MAX.cast_unsigned();
 
 /// A path that every registry answers.
@@ -121,7 +121,7 @@ impl Client {
         self.complete(answer)
     }
 
-    /// Converts a response to a schema, and fetches its references.
+    /// Converts a response to a schema and fetches its references.
     fn complete(&self, answer: Answer) -> Result<Schema, Failure> {
         // Registries leave out the type of Avro schemas.
         let kind = answer.kind.as_deref().unwrap_or("AVRO");
@@ -208,7 +208,7 @@ impl Client {
                 Err(unavailable(format!("returned {status}; check {settings}")))
             }
             _ if status.as_u16() == 404 => {
-                Err(unavailable(format!("returned {status}, but did not report that the schema is missing; check schema_registry.url")))
+                Err(unavailable(format!("returned {status} but did not report that the schema is missing; check schema_registry.url")))
             }
             Ok(refusal) => Err(unavailable(format!("returned {status}: {}", shorten(&refusal.message)))),
             Err(_) => Err(unavailable(format!("returned {status}"))),

@@ -85,7 +85,8 @@ impl<R: BufRead> Lines<R> {
 }
 
 impl<'a> Recorded<'a> {
-    /// Parses the record of a line. `time` is the field of the value with the record's time, if there is one.
+    /// Parses a record from a line. `time`, if set, is the field of an NDJSON value that contains the record's time. Ignored for captures,
+    /// which contain the times of their records.
     pub(crate) fn parse(format: Format, line: &'a [u8], time: Option<&Field>) -> Result<Self, LineError> {
         match format {
             Format::Ndjson => {

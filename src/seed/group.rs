@@ -1,4 +1,4 @@
-//! Checks that a group can be seeded, and seeds it in one transaction.
+//! Checks that a group can be seeded and seeds it in one transaction.
 //!
 //! Must never write if the group already has members, committed offsets, or changelog records.
 
@@ -132,7 +132,7 @@ impl<'a> Group<'a> {
         )))
     }
 
-    /// Checks that the changelog is empty. Records without committed offsets come from a group whose offsets were lost, and would conflict
+    /// Checks that the changelog is empty. Records without committed offsets come from a group whose offsets were lost and would conflict
     /// with seeded keys.
     fn check_changelog(&self) -> Result<(), Error> {
         let reader = ChangelogReader::new(self.config)?;
@@ -184,7 +184,7 @@ impl<'a> Group<'a> {
     /// Returns the offsets that another group has committed for the inputs.
     ///
     /// # Errors
-    /// Fails if an offset is missing, or is past the end of the input.
+    /// Fails if an offset is missing or is past the end of the input.
     pub fn offsets_of(&self, other: &str) -> Result<BTreeMap<TopicPartition, Offset>, Error> {
         let mut config = self.config.clone();
         other.clone_into(&mut config.kafka.group_id);
@@ -209,7 +209,8 @@ impl<'a> Group<'a> {
     /// start at `kafka.start`.
     ///
     /// # Errors
-    /// Fails if nothing was written, or if the result of the commit is unknown.
+    /// If this returns an error, either nothing was written, or the outcome of the commit is unknown. In the second case, the message
+    /// states that.
     pub fn seed(&self, seeds: Seeds<'_>, begin: &BTreeMap<TopicPartition, Offset>) -> Result<Seeded, Error> {
         let timeout = (TIMEOUT_MIN + Duration::from_secs(seeds.keys() / KEYS_PER_SECOND)).min(TIMEOUT_MAX);
         let sink = self.connect(timeout)?;

@@ -3,7 +3,7 @@
 //! Workers rebuild their state from the changelog. If the changelog starts with the keys, every rebuilt state has seen them. One
 //! transaction writes all keys and commits the start offsets of the group, so a crash leaves all or none of the keys.
 //!
-//! This module must never seed a group that has started, or emit records.
+//! This module must never seed a group that has started or emit records.
 //!
 //! | file | content |
 //! |---|---|

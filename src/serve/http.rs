@@ -302,7 +302,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_is_read_up_to_the_first_key_over_the_limit() {
         let server = server();
-        // The end of the body is not valid JSON, and must not be reached.
+        // The end of the body is not valid JSON and must not be reached.
         let keys = "1,".repeat(KEYS_MAX + 1);
         for body in [format!("{{\"keys\":[{keys}}}"), format!("{{\"keys\":[[{keys}1]]}}")] {
             let (status, answer) = ask(&server, body).await;

@@ -1,4 +1,4 @@
-//! Client connections without brokers: the server answers, but knows no key.
+//! Client connections without brokers: the server answers but knows no key.
 
 use super::*;
 use std::time::Duration;

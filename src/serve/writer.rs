@@ -68,7 +68,7 @@ pub(super) struct Write {
 }
 
 impl Writer {
-    /// Creates the producer, and checks which key spaces can be written to.
+    /// Creates the producer and checks which key spaces can be written to.
     ///
     /// # Errors
     /// Returns an error if librdkafka rejects a property.
@@ -101,8 +101,8 @@ impl Writer {
             return Ok(Write { item, mark: None, is_in_flight: self.lock().end(item), written });
         }
         if is_known {
-            // The mark of another write stays. Otherwise, a client that looked the key up before the commit, and writes the key later,
-            // would also be told that it was first.
+            // The mark of another write stays. Otherwise, a client that looked the key up before the commit and writes the key later would
+            // also be told that it was first.
             return Ok(Write { item, mark: None, is_in_flight: false, written: self.producer.write(record)? });
         }
         // The mark is set before the write, so that only one of two concurrent clients is told that it was first.

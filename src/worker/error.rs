@@ -20,7 +20,7 @@ pub enum Error {
     Invalid {
         partition: TopicPartition,
         offset: Offset,
-        /// The reason why the record is invalid, or why a broker rejected it.
+        /// The reason why the record is invalid or why a broker rejected it.
         invalid: Invalid,
     },
     /// A state that cannot be restored, with `state.cold_start = "fail"`.

@@ -1,4 +1,4 @@
-//! Starts a group with `start = "latest"`: commits the end offsets of its topics as starting offsets, and then lets the workers read their
+//! Starts a group with `start = "latest"`: commits the end offsets of its topics as starting offsets and then lets the workers read their
 //! partitions.
 //!
 //! Owns the wait for the first commit of a topic. `restore/first.rs` decides which partitions wait.

@@ -29,7 +29,7 @@ struct Reported {
     slice: Option<Slice>,
 }
 
-/// The last announcement of this owner in the changelog. An announcement is a record that shows the owner's settings, and whether the state
+/// The last announcement of this owner in the changelog. An announcement is a record that shows the owner's settings and whether the state
 /// is complete. Followers need announcements because an earlier owner may have had another configuration, and because the changelog lacks
 /// keys during a warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +145,7 @@ impl PartitionState {
         self.offsets.get(log).or_else(|| self.offsets.get(log_topic(log)).filter(|_| of_topic() == 1)).copied()
     }
 
-    /// Sets the offset of a topic incarnation, and forgets earlier incarnations of that topic.
+    /// Sets the offset of a topic incarnation and forgets earlier incarnations of that topic.
     pub(super) fn advance_offset(&mut self, log: &str, offset: Offset) {
         self.offsets.retain(|other, _| log_topic(other) != log_topic(log));
         self.offsets.insert(log.to_owned(), offset);
@@ -166,7 +166,7 @@ impl PartitionState {
                 window_keys = usage.keys,
                 window_capacity = self.dedup.rules().capacity(),
                 bytes = usage.bytes,
-                "the filter is more than 70 % full (`aging`: its current slice). When it is full, it takes more memory, or does what filter.at_max_memory sets. If the slice or window has not nearly ended, raise filter.capacity (logged once per partition)"
+                "the filter is more than 70 % full (`aging`: its current slice). When it is full, it uses more memory or does what filter.at_max_memory sets. If the slice or window has not nearly ended, raise filter.capacity (logged once per partition)"
             );
         }
         if usage.evicted > reported.evicted {
@@ -289,7 +289,7 @@ impl PartitionState {
             Err(error) => {
                 self.failures += 1;
                 add(&stats.checkpoint_failures, 1);
-                tracing::error!(partition = %id, error = %error, "checkpoint failed; the worker continues, and tries again at the next checkpoint");
+                tracing::error!(partition = %id, error = %error, "checkpoint failed; the worker continues and tries again at the next checkpoint");
                 if let checkpoint::Error::Corrupt { what, .. } = &error
                     && let Err(error) = store.quarantine(what)
                 {

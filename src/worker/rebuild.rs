@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The number of threads per process that read changelogs. Each thread has its own reader, and works on one state at a time.
+/// The number of threads per process that read changelogs. Each thread has its own reader and works on one state at a time.
 const THREADS: usize = 2;
 /// The time without an answer after which a reader is replaced.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -205,7 +205,7 @@ fn trim_partition(reader: &impl ChangelogReader, partition: &TopicPartition, tri
 
 /// Updates a job's state to the group's committed offsets. Returns `None` if the job must be retried after its pause, because the end of
 /// the changelog is unknown or could not be reached. If the job is canceled or the process is stopping, the returned state may be
-/// incomplete, and is not used.
+/// incomplete and is not used.
 fn run<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &mut Job) -> Result<Option<PartitionState>, Error> {
     let _span = tracing::debug_span!("rebuild", partition = %job.partition).entered();
     if job.wait.is_none() {
@@ -230,7 +230,7 @@ fn run<B: Broker>(context: &Context<B>, connection: &mut Connection<B>, job: &mu
     }))
 }
 
-/// Returns the changelog offset from which to read. Empties the state, or forgets its changelog offsets, if they are of no use.
+/// Returns the changelog offset from which to read. Empties the state or forgets its changelog offsets if they are of no use.
 fn begin(job: &mut Job, low: Offset, end: Offset) -> Offset {
     let kept = job.state.changelog.end.filter(|log_end| (low..=end).contains(log_end));
     match (kept, job.state.offsets.is_empty(), job.state.changelog.end) {

@@ -1,7 +1,7 @@
 //! The load of the open transaction, and its limit.
 //!
 //! Owns the limit: the configured limit, or a smaller one after transactions that timed out or were replayed too slowly. The limit must
-//! never be smaller than one record, or stay small if the brokers accept more.
+//! never be smaller than one record or stay small if the brokers accept more.
 
 use crate::fault;
 use std::time::{Duration, Instant};
@@ -172,7 +172,7 @@ mod tests {
     }
 
     /// Returns the number of bytes that brokers accept in an hour, and the number of transactions that were too large. The brokers process
-    /// `speed` bytes per second, and need `each` per commit. Records have 100 bytes.
+    /// `speed` bytes per second and need `each` per commit. Records have 100 bytes.
     fn an_hour(limit: &mut Limit, speed: u32, each: Duration) -> (u128, u32) {
         let (mut taken, mut passed, mut too_large) = (0, Duration::ZERO, 0);
         while passed < Duration::from_secs(3600) {

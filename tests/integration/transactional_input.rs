@@ -47,7 +47,7 @@ fn markers_and_aborted_records_leave_no_lag() {
             setup = setup.topic(&topic(broker(), "marker-in", 2), &output, LINES);
         }
         let (group, producer) = (Group::new(broker(), setup.group(), &input, 2), producer(broker(), &input));
-        // Partition 1 has nothing but an aborted record and a marker, and is read from its start.
+        // Partition 1 has nothing but an aborted record and a marker and is read from its start.
         begin(&producer, &input, 1, 0..1);
         producer.abort_transaction(LIMIT).expect("it is aborted");
         begin(&producer, &input, 0, 0..10);

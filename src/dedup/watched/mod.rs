@@ -2,7 +2,7 @@
 //!
 //! This module owns the watched keys: a sample of the keys that were emitted and are not forgotten yet, stored exactly. Fingerprints
 //! determine which keys belong to the sample, so every group member, restart, and replay watches the same keys. If a key that belongs to
-//! the sample is dropped, but is not among the watched keys, the drop is a false positive. The module must never change a verdict.
+//! the sample is dropped but is not among the watched keys, the drop is a false positive. The module must never change a verdict.
 
 use crate::filter::Slice;
 use crate::key::Fingerprint;
@@ -112,7 +112,7 @@ impl WatchedKeys {
         name.leading_zeros() >= self.halvings
     }
 
-    /// Advances the clock, and forgets expired keys. Starts to double the share again if few keys are left after a burst.
+    /// Advances the clock and forgets expired keys. Starts to double the share again if few keys are left after a burst.
     fn advance(&mut self, clock: Option<Slice>) {
         let Some(now) = clock.filter(|_| self.clock != clock) else { return };
         if self.clock.is_none() {
@@ -161,8 +161,8 @@ impl WatchedKeys {
         }
     }
 
-    /// Records that a key is inserted from a changelog, or renewed. Ignores the renewal of a key that was dropped wrongly. A renewed key
-    /// that the sample lacks was emitted before the start of a trimmed changelog, and is watched from now on.
+    /// Records that a key is inserted from a changelog or renewed. Ignores the renewal of a key that was dropped wrongly. A renewed key
+    /// that the sample lacks was emitted before the start of a trimmed changelog and is watched from now on.
     pub(super) fn inserted_again(&mut self, fingerprint: Fingerprint, renew: bool, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.advance(clock());
@@ -178,7 +178,7 @@ impl WatchedKeys {
         }
     }
 
-    /// Watches a key. If there are then too many keys, halves the sampled share, and forgets the keys that no longer belong to the sample.
+    /// Watches a key. If there are then too many keys, halves the sampled share and forgets the keys that no longer belong to the sample.
     fn watch(&mut self, name: u64, watched: WatchedKey) {
         self.keys.insert(name, watched);
         if self.keys.len() as u64 > self.keys_max {

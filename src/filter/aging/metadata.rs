@@ -93,7 +93,7 @@ pub struct LayerMetadata {
     pub capacity: u64,
     /// Number of keys inserted, counting repeated insertions.
     pub keys: u64,
-    /// Number of pages that contain data, and are therefore stored.
+    /// Number of pages that contain data and are therefore stored.
     pub pages: u64,
 }
 

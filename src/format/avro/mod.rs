@@ -1,7 +1,7 @@
 //! Avro's binary encoding.
 //!
-//! A schema and the places of a key are compiled to a program, which finds the values in a record. Must never build a value,
-//! or trust a length or a count in a record.
+//! A schema and the places of a key are compiled to a program, which finds the values in a record. Must never build a value or trust a
+//! length or a count in a record.
 //!
 //! `parse` parses a schema, `compile` compiles the program, `walk` runs it, `visit` visits everything in a record, and `cursor`
 //! reads numbers, lengths, and blocks.

@@ -36,7 +36,7 @@ struct Compiler {
 }
 
 impl Compiler {
-    /// Compiles the table of a message that pointers lead through, and returns its index.
+    /// Compiles the table of a message that pointers lead through and returns its index.
     fn message(&mut self, message: &MessageDescriptor, nodes: &[&Node]) -> Result<usize, SchemaError> {
         if self.trail.len() > DEPTH_MAX {
             return Err(SchemaError(format!("`{}` has more than {DEPTH_MAX} steps: use a field that is less deep", self.pointer())));

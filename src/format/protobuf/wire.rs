@@ -1,6 +1,6 @@
 //! Reads and skips the fields of an encoded message.
 //!
-//! Owns all checks of the encoding. Must never read past the end of a message, or depend on a schema.
+//! Owns all checks of the encoding. Must never read past the end of a message or depend on a schema.
 
 use crate::format::{DEPTH_MAX, Malformed};
 

@@ -3,8 +3,8 @@
 
 use crate::record::Timestamp;
 
-/// Converts a timestamp to UTC, and removes trailing zeros from its fraction. Returns `None` if a text is not a timestamp with a zone, or
-/// if its year in UTC is not between 0 and 9999.
+/// Converts a timestamp to UTC and removes trailing zeros from its fraction. Returns `None` if a text is not a timestamp with a zone, or if
+/// its year in UTC is not between 0 and 9999.
 pub(super) fn utc(text: &str) -> Option<String> {
     let (seconds, fraction) = instant(text)?;
     let (year, month, day) = date(seconds.div_euclid(86_400));

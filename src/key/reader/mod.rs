@@ -1,6 +1,6 @@
 //! Keys and fields of the records of one topic, regardless of their format.
 //!
-//! Must never guess: until the schema of a record arrives, the record has no key, but is not invalid either.
+//! Must never guess: until the schema of a record arrives, the record has no key but is not invalid either.
 //!
 //! Encodings such as gzip, and frames with a schema id, are removed before a key or value is read. So `record` and `content` parts do
 //! not depend on the schema id.
@@ -434,7 +434,7 @@ impl ValueReader {
         field::text(extractor, opened.text?, &mut self.scratch.buffers).ok()?
     }
 
-    /// Decodes a value, and removes its frame. If the encoding or the frame is invalid, the bytes stay as they are. Returns `None` if the
+    /// Decodes a value and removes its frame. If the encoding or the frame is invalid, the bytes stay as they are. Returns `None` if the
     /// schema of the value was requested and has not arrived yet.
     pub fn open<'a>(
         &'a mut self,

@@ -301,7 +301,7 @@ impl Log {
         self.batches.get(at).map_or(self.leader_epoch, |batch| batch.leader_epoch)
     }
 
-    /// Keeps the last record of each key below the last stable offset, and removes aborted records (`Cleaner.cleanInto`). Offsets do not
+    /// Keeps the last record of each key below the last stable offset and removes aborted records (`Cleaner.cleanInto`). Offsets do not
     /// change, so readers see gaps.
     pub(in crate::sim) fn compact(&mut self) {
         let stable = self.last_stable();

@@ -84,7 +84,7 @@ impl Topic {
         Partition { log, leader: number % nodes, lags_until: 0, unsure_until: 0, no_leader_until: 0, former: None }
     }
 
-    /// Validates the records of a batch, and sets their timestamps if the topic has `log_append_time`
+    /// Validates the records of a batch and sets their timestamps if the topic has `log_append_time`
     /// (`LogValidator.validateMessagesAndAssignOffsets`).
     pub(in crate::sim) fn validate(&self, partition: i32, records: &mut [StoredRecord], now: Timestamp) -> Result<(), Code> {
         let options = &self.options;

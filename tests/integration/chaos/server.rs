@@ -122,7 +122,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Ends the fault when it is due, and queries the server at intervals. Fails if the server has exited by itself.
+    /// Ends the fault when it is due and queries the server at intervals. Fails if the server has exited by itself.
     pub fn tend_server(&mut self) {
         let Some(server) = &mut self.server else { return };
         if let Some(status) = server.process.as_mut().and_then(Worker::ended) {

@@ -100,7 +100,7 @@ impl<S: Side> Player<'_, S> {
         Ok(kinds.len())
     }
 
-    /// Waits for the queued records, and returns their delivery reports.
+    /// Waits for the queued records and returns their delivery reports.
     pub(super) fn reports(producer: &<S::Broker as Broker>::Producer) -> String {
         let is_flushed = producer.flush(CALL);
         let failures = producer.take_failures();
@@ -186,7 +186,7 @@ impl<S: Side> Player<'_, S> {
         result(sent)
     }
 
-    /// Ends a transaction, and waits for its markers.
+    /// Ends a transaction and waits for its markers.
     pub(super) fn end(&mut self, who: Who, end: impl FnOnce(&<S::Broker as Broker>::Producer) -> Result<(), ClientError>) -> String {
         let Some(producer) = self.producer(who) else { return "there is none".to_owned() };
         let before = self.ends(who.id);
