@@ -1,4 +1,4 @@
-//! Promise: writing a checkpoint takes at most 64 MiB of additional memory, regardless of the size of the filter.
+//! Promise: writing a checkpoint uses at most 64 MiB of additional memory, regardless of the size of the filter.
 //!
 //! The test has its own process, because it measures the memory of the whole process.
 

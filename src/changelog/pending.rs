@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 /// The maximum number of fingerprints per changelog record: half a megabyte, which is half of the brokers' default size limit.
 pub const RECORD_FINGERPRINTS_MAX: usize = 1 << 15;
 
-/// The maximum number of entries that stay allocated for reuse. They take 2 MiB in every state.
+/// The maximum number of entries that stay allocated for reuse. They use 2 MiB in every state.
 const SPARE_MAX: usize = 1 << 16;
 
 #[derive(Debug)]

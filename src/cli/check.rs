@@ -31,7 +31,7 @@ pub struct Args {
     /// Also connect to the brokers and check the topics, permissions, schemas, and features of the cluster
     ///
     /// To try transactions and other features, the command creates a topic whose name starts with the group, writes two records to the
-    /// topic and deletes it. Nothing else changes.
+    /// topic, and deletes it. Nothing else changes.
     #[arg(long)]
     connect: bool,
     /// Print the effective configuration as TOML, with all defaults and without secrets

@@ -220,7 +220,7 @@ impl Delivery {
     /// librdkafka sends one request per partition, and a broker processes the requests of a connection one at a time. With a time of 1 ms
     /// per partition, all `partitions` together cause at most a thousand requests per second. The time is at most a quarter of the commit
     /// interval, so that a partition has at most five requests per commit. But it is always at least 5 ms, and at most 250 ms (four
-    /// requests per second). With few partitions, the time is short, because lingering records take memory. A commit flushes the producer
+    /// requests per second). With few partitions, the time is short, because lingering records use memory. A commit flushes the producer
     /// instead of waiting.
     #[must_use]
     pub fn linger(self, commit_interval: Duration, partitions: u32) -> Duration {

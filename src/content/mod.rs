@@ -3,8 +3,8 @@
 //! Owns the hashed content of a sample of keys, and the counts of conflicts. Must never do I/O, grow beyond its bounds, store a value,
 //! or change a verdict.
 //!
-//! Each stored field of a record takes eight bytes: hashes of its name and of its value, 32 bits each. Two different values have
-//! the same hash with a probability of one in four billion.
+//! Each stored field of a record uses eight bytes: hashes of its name and of its value, 32 bits each. Two different values have the same
+//! hash with a probability of one in four billion.
 
 use crate::key::{Field, Fingerprint, OpenValue};
 use crate::record::Verdict;

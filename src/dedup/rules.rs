@@ -6,7 +6,7 @@ use crate::filter::{Exact, Filter, Slice, Spec, Window};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What to do with a record that is older than the window and was not seen within it.
+/// The action for a record that is older than the window and was not seen within it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Late {

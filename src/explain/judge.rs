@@ -17,7 +17,7 @@ pub(super) struct Judgment {
     pub(super) limit: Option<String>,
 }
 
-/// The emission that a duplicate repeats.
+/// The earlier emission of a duplicate's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Repeated {
     /// An emission of an earlier commit.

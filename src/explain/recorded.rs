@@ -122,7 +122,7 @@ fn limit(explanation: &mut Explanation, config: &Config, topic: &Topic, first_of
     explanation.certain = explanation.limits.is_empty();
 }
 
-/// Returns the verdict on a record, its cause, and the record that it repeats.
+/// Returns the verdict on a record, its cause, and the record that it duplicates.
 fn judged(
     known: &KeyState,
     followed: &FollowedRecord,

@@ -26,7 +26,7 @@ pub struct Properties {
     pub grows: bool,
     /// True if a key can be deleted.
     pub can_retract: bool,
-    /// What a filter does above the planned number of keys, as a short text for tables.
+    /// The behavior of a filter above the planned number of keys, as a short text for tables.
     pub overfull: &'static str,
 }
 

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 /// Maximum size of a value in bytes after each decoding step. Needed because a gzip stream can expand to a thousand times its size.
 pub const DECODED_MAX: usize = 32 << 20;
 
-/// If a buffer has more than this number of bytes, it is shrunk to this size before it is used again.
+/// Maximum size in bytes of a buffer that is kept for reuse. Larger buffers are shrunk to this size.
 const KEPT: usize = 1 << 20;
 
 /// An encoding of whole record values.

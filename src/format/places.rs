@@ -15,7 +15,7 @@ pub enum PointerError {
     Malformed {
         /// The pointer as it is configured.
         pointer: String,
-        /// What to do, such as ``write `/id` ``.
+        /// The remedy, such as ``write `/id` ``.
         advice: String,
     },
     /// The pointer has more steps than this maximum.

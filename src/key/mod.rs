@@ -133,10 +133,10 @@ pub enum SpecError {
     Everything,
 }
 
-/// Up to this number of field values are stored on the stack instead of the heap.
+/// Maximum number of field values that are stored on the stack instead of the heap.
 pub(crate) const FEW: usize = 4;
 
-/// If a key is a single field, an encoding of up to this number of bytes is built on the stack.
+/// Maximum length in bytes of the encoding of a single-field key that is built on the stack.
 const SHORT: usize = 64;
 
 /// Buffers for computing fingerprints, reused between records to avoid allocations.

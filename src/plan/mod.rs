@@ -185,7 +185,7 @@ fn bits_per_key(ask: &Ask, bytes: u64) -> f64 {
     (bytes as f64 * 80.0 / ask.keys.max(1) as f64).round() / 10.0
 }
 
-/// Returns the lowest rate at which a kind takes at most `bytes` per partition, between 1e-9 and 0.5. `None` if even a rate of 0.5 takes
+/// Returns the lowest rate at which a kind needs at most `bytes` per partition, between 1e-9 and 0.5. `None` if even a rate of 0.5 takes
 /// more.
 fn reachable(make: &Make, ask: &Ask, bytes: u64) -> Option<f64> {
     let expected = |exponent: f64| (make(ask, 10_f64.powf(exponent)).predict)(1.0);

@@ -88,7 +88,7 @@ enum Entry {
 struct Request {
     due: Instant,
     backoff: Duration,
-    /// The time since which the registry has reported that the schema is missing.
+    /// The time of the first report of the registry that the schema is missing. `None` after any other response.
     missing_since: Option<Instant>,
     /// The reason why there is no response yet.
     error: Option<String>,

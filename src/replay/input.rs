@@ -16,7 +16,7 @@ use std::time::{Duration, UNIX_EPOCH};
 /// Maximum number of bytes per line. By default, brokers accept only records of up to about 1 MiB.
 const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// How a line of a recorded stream encodes a record.
+/// The encoding of a record in a line of a recorded stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {

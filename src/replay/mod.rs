@@ -38,14 +38,14 @@ use truth::Truth;
 /// Options for reading a recorded stream.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How a line encodes a record.
+    /// The encoding of a record in a line.
     pub format: Format,
     /// JSON pointer to the field with the record time, for a format whose lines have no Kafka timestamp.
     pub time: Option<String>,
     /// Number of partitions of the topic. The topic's capacity is divided among them. 0 counts as 1, and [`Format::Ndjson`] supports only
     /// 1.
     pub partitions: u32,
-    /// True to keep an exact window alongside the filter. The exact window takes 56 to 112 bytes per remembered key.
+    /// True to keep an exact window alongside the filter. The exact window uses 56 to 112 bytes per remembered key.
     pub truth: bool,
 }
 

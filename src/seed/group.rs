@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum number of bytes per batch. A full changelog record takes about half a batch.
+/// Maximum number of bytes per batch. A full changelog record fills about half a batch.
 const BATCH_BYTES: usize = 1_000_000;
 /// Transaction timeout of a small seed. Every `KEYS_PER_SECOND` keys add one second. A longer timeout than necessary would hurt: if the
 /// process is killed, its open transaction blocks readers of the changelog until the timeout.

@@ -62,7 +62,7 @@ pub struct Options {
     /// True to add keys with an unknown partition to every partition.
     pub every_partition: bool,
     pub skip_invalid: bool,
-    /// Maximum number of keys. A key in several partitions counts once per partition. Sorting takes 32 bytes per key.
+    /// Maximum number of keys. A key in several partitions counts once per partition. Sorting uses 32 bytes per key.
     pub max_keys: u64,
 }
 

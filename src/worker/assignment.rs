@@ -192,7 +192,7 @@ impl Assignment {
         }
     }
 
-    /// Returns the offsets at which the partitions stand for which this worker has not announced itself in the changelog yet.
+    /// Returns the committed or starting offset of each partition that has a state without an announcement of this worker in its changelog.
     pub(super) fn unannounced(&self) -> Vec<(TopicPartition, Offset, String)> {
         let is_new = |input: &&Input| self.states_of(input).any(|(_, state)| matches!(state.announced, Announced::Nothing { .. }));
         self.inputs.values().filter(is_new).map(Self::unmoved).collect()

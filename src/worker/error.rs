@@ -48,7 +48,7 @@ pub enum Error {
     Truncated {
         partition: TopicPartition,
         end: Offset,
-        /// The offset up to which the group has read the log, which is past `end`.
+        /// The offset up to which the group has read the log. It is past `end`.
         read: Offset,
     },
     /// Any other error that a retry cannot fix.

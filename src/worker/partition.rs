@@ -18,7 +18,7 @@ use std::time::Instant;
 /// The fill level ([`Usage::load`](crate::filter::Usage::load)) above which the worker warns that a filter is filling up.
 const FILLING: f64 = 0.7;
 
-/// The number of unsaved fingerprints that triggers an early checkpoint. They take about 50 MB of memory.
+/// The number of unsaved fingerprints that triggers an early checkpoint. They use about 50 MB of memory.
 const UNSAVED_URGENT: u64 = 1 << 20;
 
 #[derive(Clone, Copy, Debug, Default)]

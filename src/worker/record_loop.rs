@@ -85,8 +85,8 @@ pub(super) enum Stop {
 }
 
 impl<B: Broker> RecordLoop<'_, B> {
-    /// Writes consecutive records to the destinations of their verdicts and counts them. `since` is the time at which the key of a
-    /// duplicate was first seen, if known. If a record stops the loop, returns its index.
+    /// Writes consecutive records to the destinations of their verdicts and counts them. `since` is the start time of the slice into which
+    /// the key of a duplicate was inserted, if known. If a record stops the loop, returns its index.
     pub(super) fn emit(
         &mut self,
         messages: &[RecordOf<'_, B>],

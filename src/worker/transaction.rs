@@ -6,7 +6,7 @@
 use crate::fault;
 use std::time::{Duration, Instant};
 
-/// The number of key and value bytes at which a transaction is full, because unsent records take memory.
+/// The number of key and value bytes at which a transaction is full, because unsent records use memory.
 const BYTES_MAX: usize = 64 << 20;
 
 /// The divisor by which the limit shrinks after transactions that were too large. Each further such transaction applies the divisor again.

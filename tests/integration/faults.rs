@@ -63,7 +63,7 @@ const ERRORS: &[&str] = &[
     "checkpoint.written:5:error",
 ];
 
-/// Points at which a transaction is open, which the broker aborts while the worker is frozen.
+/// Points at which a transaction is open. The broker aborts the transaction while the worker is frozen.
 const STANDSTILLS: &[&str] = &["commit.offsets_sent:2:stop", "commit.flushed:2:stop", "abort.begin:1:stop"];
 
 fn point(arms: &str) -> &str {

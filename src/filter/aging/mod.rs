@@ -113,7 +113,7 @@ impl Aging {
         self.generations.last().filter(|newest| newest.slice == self.current())
     }
 
-    /// The newest layer of the open generation, which is the only layer into which keys are inserted.
+    /// The newest layer of the open generation. Keys are inserted only into this layer.
     fn last(&self) -> Option<&Layer> {
         self.open().and_then(|open| open.layers.last())
     }
