@@ -47,7 +47,7 @@ trait Kind {
     fn contains(&self, key: Fingerprint) -> bool;
     /// Memory that the kind needs to answer, insert, and forget, in bytes.
     fn bytes(&self) -> usize;
-    /// Starts the next slice, and forgets the oldest one.
+    /// Starts the next slice and forgets the oldest one.
     fn rotate(&mut self) {}
 }
 

@@ -11,8 +11,8 @@ pub struct Problem {
     pub message: String,
 }
 
-/// The reason why a client cannot continue. Do not retry with the same client, unless the documentation of the method says that errors can
-/// be retried.
+/// The reason why a client cannot continue. Do not retry with the same client, unless the documentation of the method states that errors
+/// can be retried.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,4 +1,4 @@
-//! The topics to deduplicate: validates each topic, and compares them with each other.
+//! The topics to deduplicate: validates each topic and compares them with each other.
 
 use super::error::{Diagnostics, integer, required};
 use super::inputs::Inputs;

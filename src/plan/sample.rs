@@ -1,8 +1,8 @@
 //! Counts a recorded stream: distinct keys, duplicates, and keys in a window.
 //!
 //! Keys are counted by their 128-bit fingerprints, in memory. The count is exact as long as all keys fit into memory. With more keys, the
-//! count is an estimate by adaptive sampling (Wegman; Flajolet, Computing 43, 1990). Whenever memory is full, half of the keys are dropped,
-//! as if they had never occurred, and are ignored from then on. Their fingerprints determine which half. This module must never use more
+//! count is an estimate by adaptive sampling (Wegman; Flajolet, Computing 43, 1990). Whenever memory is full, half of the keys are dropped
+//! as if they had never occurred and are ignored from then on. Their fingerprints determine which half. This module must never use more
 //! memory than its limit, regardless of the input.
 
 use crate::config::{EarlierRules, Topic};

@@ -41,7 +41,7 @@ pub(super) enum Failure {
     Missing(String),
     /// The schema cannot be used. A retry would not help.
     Unusable(String),
-    /// The registry could not be reached, or has failed. A retry may help.
+    /// The registry could not be reached or has failed. A retry may help.
     Unavailable(String),
 }
 
@@ -103,7 +103,7 @@ impl Client {
         Ok(Self { agent, urls: config.urls.clone(), login, timeout: config.timeout, current: Cell::new(0) })
     }
 
-    /// Fetches the schema with this id, and its references.
+    /// Fetches the schema with this id and its references.
     pub(super) fn schema(&self, id: SchemaId) -> Result<Schema, Failure> {
         let path = match id {
             SchemaId::Number(number) if number > ID_MAX => {

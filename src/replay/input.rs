@@ -28,7 +28,7 @@ pub enum Format {
     Kcat,
 }
 
-/// Reads lines of bounded length, and tracks the position in the input.
+/// Reads lines of bounded length and tracks the position in the input.
 pub(crate) struct Lines<R> {
     input: R,
     line: Vec<u8>,

@@ -262,7 +262,7 @@ impl Simulation {
         self.change(|world| world.lag(of, micros(time)));
     }
 
-    /// The offset that a group has committed for a partition, and its metadata. Offsets in open transactions do not count.
+    /// The offset that a group has committed for a partition and the offset's metadata. Offsets in open transactions do not count.
     #[must_use]
     pub fn committed(&self, group: &str, of: &TopicPartition) -> Option<(Offset, String)> {
         let world = self.lock();

@@ -207,8 +207,8 @@ impl PartitionState {
         }
     }
 
-    /// Records that the state was rebuilt from its changelog up to `end`, where the highest epoch was `epoch`, and contains the effects of
-    /// the inputs up to `offsets`.
+    /// Records that the state was rebuilt from its changelog up to `end` and contains the effects of the inputs up to `offsets`. `epoch` is
+    /// the highest epoch in the changelog so far.
     pub(super) fn rebuilt(&mut self, offsets: BTreeMap<String, Offset>, end: Offset, epoch: i64) {
         self.offsets = offsets;
         (self.changelog.end, self.changelog.epoch) = (Some(end), epoch);

@@ -1,4 +1,4 @@
-//! The load of the open transaction, and its limit.
+//! The load of the open transaction and its limit.
 //!
 //! Owns the limit: the configured limit, or a smaller one after transactions that timed out or were replayed too slowly. The limit must
 //! never be smaller than one record or stay small if the brokers accept more.

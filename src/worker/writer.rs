@@ -1,4 +1,4 @@
-//! The producer of a worker, and its open transaction.
+//! The producer of a worker and its open transaction.
 //!
 //! Owns the failure counts, and the origin of each record in flight. Must never decide what is written or what a failure means for the
 //! input records.

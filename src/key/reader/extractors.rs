@@ -45,7 +45,7 @@ impl<'a> Opened<'a> {
 }
 
 impl Extractors {
-    /// Removes the frame from a key or value, if the format has frames, and finds or compiles the extractor for its schema.
+    /// If the format has frames, removes the frame from a key or value. Finds or compiles the extractor for its schema.
     pub(super) fn open<'a>(
         &mut self,
         side: Side,

@@ -141,7 +141,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Deletes a topic, and its committed offsets in all groups (`OffsetMetadataManager.onPartitionsDeleted`).
+    /// Deletes a topic and its committed offsets in all groups (`OffsetMetadataManager.onPartitionsDeleted`).
     pub(in crate::sim) fn delete_topic(&mut self, name: &str) {
         self.topics.remove(name);
         for group in self.groups.values_mut() {
