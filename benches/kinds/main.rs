@@ -134,7 +134,7 @@ fn absent_keys() -> impl Iterator<Item = Fingerprint> {
     (0..).map(|number| key(number | 1 << 40))
 }
 
-/// Returns bits per key of the window, and the share of the window's keys that were forgotten.
+/// Returns bits per key of the window and the share of the window's keys that were forgotten.
 fn measure(row: &Row, keys: usize, rate: f64) -> (f64, f64) {
     let mut sliced = (row.make)(keys, rate);
     // Three windows, after which all generations of a ring are full.

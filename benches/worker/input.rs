@@ -18,7 +18,7 @@ pub fn client(address: &str) -> ClientConfig {
     client
 }
 
-/// A consumer, and the queue to which its partitions are forwarded.
+/// A consumer and the queue to which its partitions are forwarded.
 pub struct Input {
     queue: *mut rd::rd_kafka_queue_t,
     messages: Vec<*mut rd::rd_kafka_message_t>,

@@ -150,7 +150,7 @@ struct Measured {
     peak: f64,
     /// Results of each round, for each commit interval and load.
     grid: Vec<Vec<Figures>>,
-    /// Results of the rounds with checkpoints, and of the rounds without.
+    /// Results of the rounds with checkpoints and of the rounds without.
     checkpoints: Vec<Vec<Figures>>,
 }
 

@@ -12,7 +12,7 @@ use oracle::compare;
 use std::sync::LazyLock;
 use unseen::format::{Body, Buffers, Extract, Extractor, Format, Malformed, Message, Places, Scalar, Schema, Unreadable};
 
-/// Schemas, and the fields to extract. The first two schemas have no arrays or maps, which Avro encodes in blocks, so the decoder and the
+/// Schemas and the fields to extract. The first two schemas have no arrays or maps, which Avro encodes in blocks, so the decoder and the
 /// extractor read the same bytes.
 const SCHEMAS: [(&str, &[&str]); 4] = [
     (

@@ -22,7 +22,7 @@ struct Input<'a> {
     /// Arbitrary bytes. If there are none, the target uses the metadata of a state that has judged `keys % 4_000` keys.
     metadata: &'a [u8],
     keys: u16,
-    /// Positions of bytes in the metadata of a real state, and their new values.
+    /// Positions of bytes in the metadata of a real state and their new values.
     edits: Vec<(u16, u8)>,
     pages: Vec<Page<'a>>,
 }

@@ -16,7 +16,7 @@ struct Input<'a> {
     slices: u8,
     /// Steps before the state of the filter is damaged.
     before: Vec<Step>,
-    /// Positions of numbers and nulls in the metadata, and their new values.
+    /// Positions of numbers and nulls in the metadata and their new values.
     edits: Vec<(u8, Number)>,
     /// Pages to fill with one byte value, and that value.
     fills: Vec<(u8, u8)>,

@@ -327,7 +327,7 @@ pub enum ErrorCode {
     Other,
 }
 
-/// The error of a client call, and the reactions that it allows.
+/// The error of a client call and the reactions that it allows.
 #[derive(Clone, Debug)]
 pub struct ClientError {
     pub code: ErrorCode,

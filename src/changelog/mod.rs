@@ -20,7 +20,7 @@ use crate::record::{Offset, Timestamp};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Identifies the writer of a changelog record, and the settings of the writer. The fields are hashes, because they are only compared for
+/// Identifies the writer of a changelog record and the settings of the writer. The fields are hashes, because they are only compared for
 /// equality.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {

@@ -120,7 +120,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A capture of the input topic's first records, and the number of partitions of the topic.
+/// A capture of the input topic's first records and the number of partitions of the topic.
 struct Broker {
     capture: Capture,
     partitions: u32,

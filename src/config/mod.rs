@@ -321,7 +321,7 @@ pub struct Topic {
     pub when: Vec<Predicate>,
     /// The name of the key space. Topics with the same key space share their seen keys.
     pub space: String,
-    /// The parts of the key, and the hash function.
+    /// The parts of the key and the hash function.
     pub key: KeySpec,
     /// The formats of record keys and values.
     pub formats: Formats,

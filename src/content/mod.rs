@@ -147,7 +147,7 @@ impl Content {
     }
 }
 
-/// The content of a duplicate, and the different content of the record that it duplicates.
+/// The content of a duplicate and the different content of the record that it duplicates.
 #[derive(Clone, Debug)]
 pub struct Difference {
     known: Content,

@@ -48,7 +48,7 @@ pub(super) struct FoundRecord {
 
 pub(super) struct Scanned<'w> {
     pub(super) history: History<'w>,
-    /// The first offset of the changelog, and the offset at which reading stopped.
+    /// The first offset of the changelog and the offset at which reading stopped.
     pub(super) reach: (Offset, Offset),
 }
 

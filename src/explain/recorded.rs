@@ -1,4 +1,4 @@
-//! Explains a record by replaying a capture with the configured filter, and with an exact window for the record's key.
+//! Explains a record by replaying a capture with the configured filter and with an exact window for the record's key.
 //!
 //! A capture may start later than the group, so earlier emissions may be unknown. A capture also does not show what the group did with the
 //! record, so the explanation must only report what the given configuration does with it.

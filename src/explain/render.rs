@@ -8,7 +8,7 @@ use crate::key::NoKey;
 use crate::record::{Invalid, Offset};
 use crate::replay::format_rfc3339;
 
-/// Renders the verdict on a record, and the state of its key. `committed` is the group's committed offset for a pending record.
+/// Renders the verdict on a record and the state of its key. `committed` is the group's committed offset for a pending record.
 pub(super) fn sentences(explanation: &Explanation, topic: &Topic, committed: Option<Offset>) -> Vec<String> {
     let mut sentences: Vec<_> = explanation.verdict.map(|verdict| decided(explanation, verdict, topic, committed)).into_iter().collect();
     if explanation.changelog.is_some() || explanation.seen.is_some() {

@@ -57,7 +57,7 @@ pub struct Demand {
     pub growth: Growth,
 }
 
-/// The size of a filter, and the predictions that follow from the size. [`Spec::sizing`] returns it.
+/// The size of a filter and the predictions that follow from the size. [`Spec::sizing`] returns it.
 ///
 /// ```
 /// use unseen::filter::{Demand, Kind, Window};

@@ -1,4 +1,4 @@
-//! The bytes of a filter, and a status for each page: never written, changed, or stored.
+//! The bytes of a filter and a status for each page: never written, changed, or stored.
 //!
 //! The memory comes directly from the operating system: zeroed, allocated on first access, and in huge pages if available. With huge
 //! pages, a random lookup avoids a TLB miss. This module must never interpret the bytes.

@@ -2,7 +2,7 @@
 
 use super::Side;
 
-/// Magic bytes of compressed data, and the name of the compression.
+/// Magic bytes of compressed data and the name of the compression.
 const COMPRESSIONS: [(&[u8], &str); 5] = [
     (b"\x1f\x8b", "gzip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),

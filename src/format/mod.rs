@@ -1,6 +1,6 @@
 //! Record formats: extracts fields from the bytes of record keys and values or visits everything in them.
 //!
-//! Owns the resolution of JSON pointers in each format, and the rules for when values of different formats are equal. Must never fetch a
+//! Owns the resolution of JSON pointers in each format and the rules for when values of different formats are equal. Must never fetch a
 //! schema, depend on keys, or accept a record that is recognizably truncated.
 //!
 //! In this module, a *text* is a record key or value without its frame, even in a binary format. A *place* is the location of a field
@@ -287,7 +287,7 @@ pub trait Visit {
     fn close(&mut self);
 }
 
-/// Reads the records of one format, and of one schema if the format has schemas.
+/// Reads the records of one format and of one schema if the format has schemas.
 pub trait Extract {
     /// Finds the values at the extractor's places and stores each value in the slot of its place. All slots must be `None` before the call,
     /// and the slots of missing values remain `None`. Also validates the rest of the text, except the UTF-8 of other strings and parts that

@@ -1,4 +1,4 @@
-//! The formats of a topic's records, and the source of their schemas.
+//! The formats of a topic's records and the source of their schemas.
 
 use super::encoding::Encoding;
 use super::frame::SchemaId;

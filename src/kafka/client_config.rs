@@ -1,6 +1,6 @@
 //! Configuration of the librdkafka clients.
 //!
-//! Owns our defaults, and the properties that `kafka.properties` cannot override.
+//! Owns our defaults and the properties that `kafka.properties` cannot override.
 
 use super::Error;
 use super::ffi::{LoggedIn, Native};

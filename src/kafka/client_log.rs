@@ -1,4 +1,4 @@
-//! librdkafka's log lines, and the errors that it reports for a client.
+//! librdkafka's log lines and the errors that it reports for a client.
 //!
 //! Owns their log levels. Must never decide what an error means for a record.
 

@@ -25,7 +25,7 @@ enum Tag {
     Array = 5,
 }
 
-/// A member of an object that is being read: the hash of its name, and the digest of its value.
+/// A member of an object that is being read: the hash of its name and the digest of its value.
 #[derive(Debug)]
 struct Member {
     name: u128,

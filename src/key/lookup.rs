@@ -121,7 +121,7 @@ impl KeySpec {
     }
 
     /// Computes the fingerprint of one combination of interpretations. Bit n of `choice` selects the second interpretation of the n-th
-    /// ambiguous part, counted from 0. Returns the fingerprint (`None` if all parts are null), and the number of ambiguous parts.
+    /// ambiguous part, counted from 0. Returns the fingerprint (`None` if all parts are null) and the number of ambiguous parts.
     fn choose<'t>(
         &self,
         texts: impl Iterator<Item = &'t [u8]>,

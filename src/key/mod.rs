@@ -437,7 +437,7 @@ fn attribute<'a>(part: &Part, name: &str, record: &Record<'a>) -> Result<&'a [u8
     header.and_then(|(_, value)| *value).ok_or_else(|| Box::new(missing(part)))
 }
 
-/// The extractor for a record key or value, and the format that it expects.
+/// The extractor for a record key or value and the format that it expects.
 struct Source<'e, E> {
     extractor: &'e E,
     is_json: bool,

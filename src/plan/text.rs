@@ -1,4 +1,4 @@
-//! A plan as text for a terminal with 80 columns, and the formatting of its numbers.
+//! A plan as text for a terminal with 80 columns and the formatting of its numbers.
 
 use super::{Comparison, Point, Row, Sample};
 use std::fmt::Write as _;

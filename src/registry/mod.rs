@@ -14,7 +14,7 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The maximum number of cached schemas, and the maximum size of their memory in bytes. Beyond either, the oldest schema is dropped and
+/// The maximum number of cached schemas and the maximum size of their memory in bytes. Beyond either, the oldest schema is dropped and
 /// fetched again when it is needed.
 const SCHEMAS_MAX: usize = 4096;
 const BYTES_MAX: usize = 256 << 20;

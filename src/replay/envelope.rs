@@ -34,7 +34,7 @@ pub struct Captured<'a> {
     pub partition: i32,
     /// The offset within the partition.
     pub offset: Offset,
-    /// Source of the record time, and the time in milliseconds since the epoch. `None` if the record has no time.
+    /// Source of the record time and the time in milliseconds since the epoch. `None` if the record has no time.
     pub time: Option<(TimestampType, Timestamp)>,
     /// The record key, or `None` if it is null.
     pub key: Option<&'a [u8]>,

@@ -1,4 +1,4 @@
-//! Routing of records by their verdict, and the headers that are added to the records.
+//! Routing of records by their verdict and the headers that are added to the records.
 //!
 //! Owns the mapping from a verdict to a route, which a topic's options determine, and the names and values of the headers. Must never
 //! change a verdict or know which partitions exist.

@@ -1,6 +1,6 @@
 //! The commands of Redis clients.
 //!
-//! Owns the commands, and their errors in the format that clients expect. Must never answer 0 (not seen) if the answer is unknown, or run a
+//! Owns the commands and their errors in the format that clients expect. Must never answer 0 (not seen) if the answer is unknown, or run a
 //! command from the body of an HTTP request.
 
 use super::Server;

@@ -32,7 +32,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 
 const BODY_BYTES_MAX: usize = 2 << 20;
-/// The maximum number of keys per request, and of parts per key.
+/// The maximum number of keys per request and of parts per key.
 const KEYS_MAX: usize = 1 << 16;
 /// The maximum number of keys per lookup. A key may have 16 fingerprints, which use 50 bytes each.
 const BATCH_KEYS: usize = 1 << 12;

@@ -1,4 +1,4 @@
-//! Writes for clients: the record for a key, and the keys whose records are in flight.
+//! Writes for clients: the record for a key and the keys whose records are in flight.
 //!
 //! Must never change a state: the worker judges the record like any other input record. Must never write a record from which the worker
 //! cannot extract the requested key. With `on_invalid = "fail"`, a single such record stops every worker.
@@ -46,7 +46,7 @@ pub(super) struct Prepared<'r> {
     retracts: bool,
 }
 
-/// The index of a space, and the fingerprint of a key.
+/// The index of a space and the fingerprint of a key.
 pub(super) type Item = (usize, Fingerprint);
 
 /// The keys in flight, in the order in which they were written.

@@ -1,4 +1,4 @@
-//! Counters of the workers, and their status reports.
+//! Counters of the workers and their status reports.
 //!
 //! Workers update the counters after every batch and publish a report every second. The statistics must not contain keys. They may grow
 //! only with the number of topics and partitions, and within the bounds of [`ValueCounts`] and [`crate::content::ContentSample`].

@@ -98,7 +98,7 @@ pub struct RegistryStatus {
 /// Histogram of durations.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Durations {
-    /// Upper bounds in seconds, and the number of durations up to each bound.
+    /// Upper bounds in seconds and the number of durations up to each bound.
     pub buckets: Vec<(f64, u64)>,
     /// Number of durations.
     pub count: u64,
@@ -247,7 +247,7 @@ pub struct Rebuilds {
     pub keys: u64,
 }
 
-/// Resource usage of the process, and the disk of its state directory.
+/// Resource usage of the process and the disk of its state directory.
 #[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
 pub struct Process {
     /// Resident memory; null if the system does not report it.

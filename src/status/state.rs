@@ -75,7 +75,7 @@ impl State {
     }
 }
 
-/// Returns the state of the process, and the reason if it is not ready. `left_out` has the topics that match a pattern and are not read.
+/// Returns the state of the process and the reason if it is not ready. `left_out` has the topics that match a pattern and are not read.
 /// `contact` is the time since the last answer from a broker. `rounds` has the time since each worker thread started its last loop round.
 pub(super) fn determine(
     config: &Config,

@@ -126,7 +126,7 @@ impl Assignment {
         others.filter_map(|other| self.inputs.get(&other)).any(|input| input.is_warm_up(input.position()))
     }
 
-    /// Drops partitions, and the states that no other input uses.
+    /// Drops partitions and the states that no other input uses.
     pub(super) fn forget(&mut self, partitions: &[TopicPartition]) {
         self.inputs.retain(|_, input| !partitions.contains(&input.partition));
         self.pending_restores

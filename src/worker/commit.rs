@@ -47,7 +47,7 @@ impl<B: Broker> Worker<B> {
         self.commit_at_once(source)
     }
 
-    /// Logs the changes of a warm-up, and the announcements of this worker as a new owner, if no other transaction has logged them in time.
+    /// Logs the changes of a warm-up and the announcements of this worker as a new owner if no other transaction has logged them in time.
     pub(super) fn log_warm_up(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let most = self.shared.most_unlogged();
         let states = &self.assignment.states;

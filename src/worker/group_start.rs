@@ -51,7 +51,7 @@ impl<B: Broker> Worker<B> {
         Ok(Flow::Continue)
     }
 
-    /// Restores the partitions of the topics in `begun`, and of topics whose partition 0 has a committed offset.
+    /// Restores the partitions of the topics in `begun` and of topics whose partition 0 has a committed offset.
     fn restore_begun(&mut self, source: &B::Consumer, mut begun: BTreeSet<TopicId>) -> Result<(), Error> {
         let configured = |assigned: &AssignedPartition| self.topics.configured(assigned.topic);
         let topics: BTreeSet<_> = self.assignment.unbegun.iter().map(configured).collect();

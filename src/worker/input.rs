@@ -243,7 +243,7 @@ impl Input {
         }
     }
 
-    /// True if the records from this offset on are read for the first time: they are past the warm-up, and neither counted nor logged.
+    /// True if the records from this offset on are read for the first time: they are past the warm-up and are neither counted nor logged.
     /// False if one of the states has no changelog.
     #[inline]
     pub(super) fn is_new_from(&self, offset: Offset) -> bool {

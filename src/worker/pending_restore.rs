@@ -1,6 +1,6 @@
 //! Assigned partitions whose states are not restored yet.
 //!
-//! Owns the offsets of these partitions, and the rebuilds of their states, until the partitions become inputs. Must never talk to a broker.
+//! Owns the offsets of these partitions and the rebuilds of their states until the partitions become inputs. Must never talk to a broker.
 
 use super::ids::{InputId, StateId};
 use super::partition::PartitionState;

@@ -235,7 +235,7 @@ fn begin(job: &mut Job, low: Offset, end: Offset) -> Offset {
     let kept = job.state.changelog.end.filter(|log_end| (low..=end).contains(log_end));
     match (kept, job.state.offsets.is_empty(), job.state.changelog.end) {
         (Some(log_end), false, _) => log_end,
-        // The checkpoint is older than this changelog, because it has no changelog offset, or an offset past the end.
+        // The checkpoint is older than this changelog, because it has no changelog offset or has one past the end.
         (None, false, log_end) if log_end.is_none_or(|log_end| log_end > end) => {
             job.state.changelog.forget();
             // The whole changelog is read, so the highest epoch comes from its records, not from the checkpoint.
@@ -460,7 +460,7 @@ impl<B: Broker> Follow<'_, B> {
                 )));
             }
             Outcome::Gap => {
-                // The remaining records are read only to find the highest epoch, and the input offsets that the group has reached.
+                // The remaining records are read only to find the highest epoch and the input offsets that the group has reached.
                 self.gap = true;
                 self.group_offsets.clone_from(&applier.offsets);
                 self.group_offsets.extend(record.spans.iter().map(|span| (span.topic.to_owned(), span.end)));

@@ -54,7 +54,7 @@ pub(super) struct Verdicts {
 /// Verdicts of records with consecutive offsets.
 #[derive(Clone, Copy, Debug)]
 struct VerdictRun {
-    /// The offset of the first record, and the index of its verdict.
+    /// The offset of the first record and the index of its verdict.
     start: Offset,
     first: usize,
 }

@@ -1,7 +1,7 @@
 //! The producer of a worker and its open transaction.
 //!
-//! Owns the failure counts, and the origin of each record in flight. Must never decide what is written or what a failure means for the
-//! input records.
+//! Owns the failure counts and the origin of each record in flight. Must never decide what is written or what a failure means for the input
+//! records.
 
 use super::ids::InputId;
 use super::in_flight::InFlight;

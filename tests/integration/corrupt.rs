@@ -95,7 +95,7 @@ fn skipped(segment: &Segment, [first, second]: [u64; 2]) -> (u64, Vec<u8>) {
     let mut bytes = segment.read(start..second);
     for head in heads {
         let (before, body) = bytes.split_at_mut(usize::try_from(head + HEAD - start).expect("few"));
-        // No attributes, and a single offset.
+        // No attributes and a single offset.
         body[..6].fill(0);
         let length = i32::try_from(body.len()).expect("few") + 9;
         let head =

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The address of a listener, and the basic properties of its clients.
+/// The address of a listener and the basic properties of its clients.
 pub fn listener(broker: &SecureBroker, protocol: &str) -> (String, BTreeMap<String, String>) {
     let text = broker.read(&format!("{protocol}.properties"));
     let pairs = text.lines().map(|line| line.split_once('=').expect("name=value"));

@@ -334,7 +334,7 @@ impl<B: Broker> Sink<B> {
         SinkError::Refused(refused.collect())
     }
 
-    /// Waits until the brokers have accepted all sent records, or a record has failed.
+    /// Waits until the brokers have accepted all sent records or until a record has failed.
     fn flush(&self) -> Result<(), SinkError> {
         let started = runtime::now();
         loop {

@@ -20,7 +20,7 @@ type Ranges = Vec<(Vec<u8>, Vec<u8>)>;
 impl Store {
     /// Stores a partition's state as of the offsets in `metadata`. Writes only the changes since `saved` if possible, or else everything.
     ///
-    /// Returns `saved` for the next call, and the number of bytes written.
+    /// Returns `saved` for the next call and the number of bytes written.
     ///
     /// # Errors
     /// Returns [`Error::Superseded`] if there is a newer claim, and other errors if the checkpoint cannot be written. After any error, the

@@ -1,4 +1,4 @@
-//! Tests of entries with several inputs, and of inputs with several entries.
+//! Tests of entries with several inputs and of inputs with several entries.
 
 use super::{MINIMAL, load};
 use crate::config::Config;

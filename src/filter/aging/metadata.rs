@@ -75,7 +75,7 @@ impl kind::Metadata for Metadata {
 pub struct GenerationMetadata {
     /// Number of the slice whose keys the generation contains.
     pub slice: Slice,
-    /// The first layer, and the layers chained to it.
+    /// The first layer and the layers chained to it.
     pub layers: Vec<LayerMetadata>,
 }
 

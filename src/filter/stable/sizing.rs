@@ -17,7 +17,7 @@ pub(super) const BYTES_MAX: u64 = 1 << 38;
 /// Unused bytes after the last cell, so that even this cell can be read as part of an eight-byte word.
 const PAD_BYTES: u64 = 8;
 
-/// Layout of the cells, and the effect of an insertion.
+/// Layout of the cells and the effect of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellLayout {
     /// Number of cells, m.
@@ -188,7 +188,7 @@ impl Cell {
 /// Layout and seed, computed once for all partitions that share a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizing {
-    /// Layout of the cells, and the effect of an insertion.
+    /// Layout of the cells and the effect of an insertion.
     pub layout: CellLayout,
     /// Initial state of the generator that selects the cells to decrement.
     pub seed: u64,

@@ -236,7 +236,7 @@ impl<'a> PartitionApplier<'a> {
         self.reading = Reading::Reload;
     }
 
-    /// Publishes the loading progress, and the time up to which the state is current.
+    /// Publishes the loading progress and the time up to which the state is current.
     fn update_progress(&mut self) {
         if matches!(self.reading, Reading::Reload | Reading::Failed) {
             return;

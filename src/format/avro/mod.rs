@@ -59,7 +59,7 @@ enum Op {
     Int,
     /// Skips a number of up to 64 bits.
     Long,
-    /// Skips a length, and a string or bytes of this length.
+    /// Skips a length and a string or bytes of this length.
     Sized,
     /// Skips the index of a symbol of an enum with this number of symbols.
     Index(usize),

@@ -45,8 +45,8 @@ fn json(body: &Body) -> Result<Value, SchemaError> {
     bare(serde_json::from_str(text).map_err(|error| SchemaError(format!("the schema is not JSON: {error}")))?)
 }
 
-/// The kinds of types, and the required attribute of each kind. If a type lacks this attribute, its `type` is the name of a
-/// user-defined type.
+/// The kinds of types and the required attribute of each kind. If a type lacks this attribute, its `type` is the name of a user-defined
+/// type.
 const KINDS: [(&str, &str); 6] =
     [("record", "fields"), ("error", "fields"), ("enum", "symbols"), ("fixed", "size"), ("array", "items"), ("map", "values")];
 

@@ -111,8 +111,8 @@ fn by_indexes(own: &FileDescriptor, indexes: &[usize]) -> Result<MessageDescript
     Ok(message)
 }
 
-/// Adds the files of a schema to `files`: the schema's own file with the name `name`, and the other files of a descriptor set with
-/// their own names.
+/// Adds the files of a schema to `files`: the schema's own file with the name `name` and the other files of a descriptor set with their own
+/// names.
 fn read(body: &Body, name: &str, files: &mut Files) -> Result<(), SchemaError> {
     let own = match body {
         Body::Text(text) if is_base64(text) => {

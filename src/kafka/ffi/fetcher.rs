@@ -1,6 +1,6 @@
 //! A consumer that returns records in batches.
 //!
-//! Owns the consumer, and a separate queue for the records of its partitions. All other events stay in the consumer's own queue. This
+//! Owns the consumer and a separate queue for the records of its partitions. All other events stay in the consumer's own queue. This
 //! matters most for rebalances: if librdkafka's batch call finds a rebalance in a queue, librdkafka answers the rebalance by itself. Must
 //! never lose a record between the two queues.
 

@@ -30,7 +30,7 @@ pub(super) struct Known {
     extractor: Result<Extractor, String>,
 }
 
-/// A key or value, and the index of its extractor. If there is an index, the frame of the key or value is removed. If not, the key or value
+/// A key or value and the index of its extractor. If there is an index, the frame of the key or value is removed. If not, the key or value
 /// is not parsed and may still have its frame.
 #[derive(Clone, Copy)]
 pub(super) struct Opened<'a> {

@@ -38,7 +38,7 @@ impl From<Box<Invalid>> for NoKey {
 /// The locations of everything in a topic's records that a verdict depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordSpec<'t> {
-    /// The parts of the key, and the hash function.
+    /// The parts of the key and the hash function.
     pub key: &'t KeySpec,
     /// The parts to compare with the previous record of the key, if only changed records are emitted.
     pub content: Option<&'t KeySpec>,

@@ -1,4 +1,4 @@
-//! Fetch requests, and the records that are queued for the application (`rdkafka_fetcher.c`).
+//! Fetch requests and the records that are queued for the application (`rdkafka_fetcher.c`).
 
 use super::super::cluster::{Isolation, StoredRecord};
 use super::super::faults::Api;

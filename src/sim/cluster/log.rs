@@ -80,7 +80,7 @@ pub(in crate::sim) struct Log {
     pub(in crate::sim) leader_epoch: i32,
     batches: VecDeque<Batch>,
     producers: BTreeMap<Pid, ProducerState>,
-    /// Transactions whose marker is at or above the high watermark: the first offset of the transaction, and the offset of the marker.
+    /// Transactions whose marker is at or above the high watermark: the first offset of the transaction and the offset of the marker.
     unreplicated: Vec<(Offset, Offset)>,
     epochs: Vec<(i32, Offset)>,
 }

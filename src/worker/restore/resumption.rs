@@ -13,7 +13,7 @@ use crate::fault;
 use crate::record::{Offset, TopicId};
 use std::time::Instant;
 
-/// The offset at which a state resumes, and the end of its warm-up.
+/// The offset at which a state resumes and the end of its warm-up.
 pub(super) struct Resumption {
     pub(super) start: Offset,
     /// The end of the warm-up. If there is no warm-up, this is the offset of the state: `start`, or less if the records in between have

@@ -1,4 +1,4 @@
-//! The space of configurations, and the combinations that are not allowed.
+//! The space of configurations and the combinations that are not allowed.
 //!
 //! Each choice is named after its row in docs/contributing/promises.md, which documents the promises.
 

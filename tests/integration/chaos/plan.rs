@@ -96,7 +96,7 @@ pub enum Fault {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Trouble {
-    /// SIGKILL, and a restart at the end.
+    /// SIGKILL and a restart at the end.
     Killed,
     /// SIGSTOP, and SIGCONT at the end.
     Stopped,
@@ -106,7 +106,7 @@ pub enum Trouble {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ailment {
-    /// SIGKILL, and a restart at the end.
+    /// SIGKILL and a restart at the end.
     Killed,
     /// SIGSTOP, and SIGCONT at the end.
     Paused,

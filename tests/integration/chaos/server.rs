@@ -27,13 +27,13 @@ const SHORTLY: Duration = Duration::from_millis(20);
 pub struct Server {
     process: Option<Worker>,
     began_ms: i64,
-    /// The address for Redis clients, and the HTTP address.
+    /// The address for Redis clients and the HTTP address.
     addresses: (String, String),
     trouble: Option<(Trouble, Instant)>,
     due: Instant,
     /// The probability that an unseen key is reported as seen.
     rate: f64,
-    /// The queried keys in order, and the HTTP query for them.
+    /// The queried keys in order and the HTTP query for them.
     keys: Vec<Vec<u8>>,
     question: String,
     /// Consumers of committed records and of all records.

@@ -23,7 +23,7 @@ pub enum Fault {
         count: u32,
         ms: u64,
     },
-    /// SIGTERM, and a restart.
+    /// SIGTERM and a restart.
     Terminate,
     Join,
     Leave {
@@ -96,7 +96,7 @@ pub enum Fault {
     LateEnd {
         ms: u64,
     },
-    /// `kill -9`, and a restart. Without a changelog, the process restarts with its checkpoints from the start of the group. When the
+    /// `kill -9` and a restart. Without a changelog, the process restarts with its checkpoints from the start of the group. When the
     /// process has restored its partitions, all partitions get other leaders, which know only some of the committed records for a moment.
     ElectAfterRestore {
         lag: i64,

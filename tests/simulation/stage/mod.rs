@@ -1,4 +1,4 @@
-//! Carries out a plan: the simulated cluster, and the processes of the group.
+//! Carries out a plan: the simulated cluster and the processes of the group.
 
 mod end;
 mod faults;

@@ -1,4 +1,4 @@
-//! Calls of producers, and the state of their transactions.
+//! Calls of producers and the state of their transactions.
 
 use super::super::plan::{Kind, To, Who};
 use super::super::{Names, Side};
@@ -68,7 +68,7 @@ impl<S: Side> Player<'_, S> {
         self.producer(who).map_or_else(|| "there is none".to_owned(), call)
     }
 
-    /// Queues records. Returns the number of queued records, and the error for the next one.
+    /// Queues records. Returns the number of queued records and the error for the next one.
     pub(super) fn queue(&self, producer: &<S::Broker as Broker>::Producer, to: To, kinds: &[Kind]) -> Result<usize, String> {
         let topic = self.names.topic(to.0);
         for (at, kind) in kinds.iter().enumerate() {
