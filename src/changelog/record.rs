@@ -85,7 +85,7 @@ pub struct ChangelogRecord<'a> {
     pub part: u32,
     /// The slice into which the keys were inserted, as counted by [`Origin::clock`]. `None` before the first timestamp.
     pub slice: Option<Slice>,
-    /// Stream time when the keys were inserted: after the last key or after the first key if the commit contains only some of the slice's
+    /// Stream time when the keys were inserted: after the last key, or after the first key if the commit contains only some of the slice's
     /// keys. `None` before the first timestamp.
     pub time: Option<Timestamp>,
     /// Stream time after the commit, if known. Only the last record of a commit has it.

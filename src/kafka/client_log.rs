@@ -9,7 +9,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     match level {
-        // librdkafka warns a consumer about properties that only producers use, and the reverse. `kafka.properties` apply to both kinds of
+        // librdkafka warns a consumer about properties that only producers use, and vice versa. `kafka.properties` apply to both kinds of
         // clients, so these warnings are expected.
         _ if facility == "CONFWARN" => tracing::debug!(facility, "{message}"),
         RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning => {

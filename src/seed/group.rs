@@ -67,7 +67,7 @@ impl<'a> Group<'a> {
     /// seed of this key space and aborts its open transaction.
     ///
     /// # Errors
-    /// Fails if the group cannot be seeded, or no broker answers.
+    /// Fails if the group cannot be seeded or if no broker answers.
     pub fn find(config: &'a Config, topic: &Topic, dry_run: bool, waiting: &'a Waiting<'a>) -> Result<Self, Error> {
         let Some(changelog) = config.changelog(&topic.space) else {
             return Err(Error::Refused(
