@@ -72,7 +72,7 @@ enum Command {
     Capture(capture::Args),
     /// Deduplicate a captured stream without Kafka
     Replay(replay::Args),
-    /// Show the verdict on a record, and the reason for it
+    /// Show the verdict on a record and the reason for it
     Explain(explain::Args),
     /// Show the contents of state directories or look up a key in them
     Inspect(inspect::Args),

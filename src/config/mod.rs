@@ -130,7 +130,7 @@ impl Config {
     }
 }
 
-/// The connection to Kafka, and the consumer group. Its `Debug` output contains no secret.
+/// The connection to Kafka and the consumer group. Its `Debug` output contains no secret.
 #[derive(Clone)]
 pub struct Kafka {
     /// The initial brokers: `host:port`, separated by commas.

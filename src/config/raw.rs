@@ -36,7 +36,7 @@ pub(super) struct Raw {
     pub(super) topics: Vec<Option<Topic>>,
 }
 
-/// The connection to Kafka, and the consumer group.
+/// The connection to Kafka and the consumer group.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 #[schemars(extend("required" = ["bootstrap_servers"]))]

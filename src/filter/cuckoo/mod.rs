@@ -1,8 +1,8 @@
 //! A cuckoo filter with a generation tag in each slot: the filter that can delete keys.
 //!
-//! One table holds the keys of all slices. A slot has a fingerprint, and a tag for the slice into which the key was inserted. Compared with
+//! One table holds the keys of all slices. A slot has a fingerprint and a tag for the slice into which the key was inserted. Compared with
 //! the queue of Bloom filters in [`super::aging`], a cuckoo filter is smaller at low rates, needs about two cache misses per table and
-//! lookup regardless of the number of slices, and supports [`Filter::remove`]. But each start of a slice takes a pass over the table (a few
+//! lookup regardless of the number of slices, and supports [`Filter::remove`]. But each start of a slice needs a pass over the table (a few
 //! nanoseconds per slot), and changes are spread over all pages, so every checkpoint stores most pages. The filter may report an absent key
 //! as seen but must never report an inserted key as unseen within its window, as long as only inserted keys are removed. Removing an absent
 //! key may remove a different key.

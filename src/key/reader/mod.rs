@@ -23,7 +23,7 @@ use std::borrow::Cow;
 pub enum NoKey {
     /// The record has no usable key, content, or time, or a predicate cannot be tested, for this reason.
     Invalid(Box<Invalid>),
-    /// The record needs this schema, which was requested and has not arrived yet.
+    /// The record needs this schema, which was requested but has not arrived yet.
     Awaits(SchemaId),
     /// The record is not deduplicated, because a predicate of `when` does not hold.
     Passes,
@@ -54,7 +54,7 @@ pub struct RecordSpec<'t> {
 
 #[cfg(feature = "worker")]
 impl<'t> RecordSpec<'t> {
-    /// Returns the key if it is the only part of a record that is read, and keys and values are plain JSON.
+    /// Returns the key if it is the only part of a record that is read and if keys and values are plain JSON.
     pub(crate) fn only_key(&self) -> Option<&'t KeySpec> {
         let reads_more = self.content.is_some() || !self.when.is_empty() || self.retract.is_some() || self.time.is_some();
         (self.formats.is_plain_json() && !reads_more).then_some(self.key)

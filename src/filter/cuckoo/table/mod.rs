@@ -80,8 +80,8 @@ impl Place {
     }
 }
 
-/// A table with `B` slots per bucket. A slot has a tag in its low bits, and a nonzero fingerprint above the tag. An empty slot is all
-/// zeros. A slot with an invalid tag, which can only come from a forged or damaged page, counts as empty.
+/// A table with `B` slots per bucket. A slot has a tag in its low bits and a nonzero fingerprint above the tag. An empty slot is all zeros.
+/// A slot with an invalid tag, which can only come from a forged or damaged page, counts as empty.
 #[derive(Debug)]
 pub(super) struct Table<const B: usize> {
     layout: TableLayout<B>,
