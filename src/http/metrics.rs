@@ -66,6 +66,8 @@ fn records(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
         "Records read again during a warm-up and not emitted",
         of(|topic| topic.warmed_up),
     )?;
+    let help = "Records that were deleted before they were read (upper bound)";
+    encoder.counters("unseen_deleted_unread_records_total", help, of(|topic| topic.deleted_unread))?;
     let by_value = |count: fn(&ValueStatus) -> u64| {
         status.topics.iter().flat_map(move |topic| {
             topic.values.iter().map(move |value| {

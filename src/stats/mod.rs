@@ -86,6 +86,8 @@ pub struct TopicCounts {
     times: Mutex<TimeWatch>,
     /// Records between a checkpoint and the committed offset that were read again and not emitted.
     pub warmed_up: AtomicU64,
+    /// Offsets that the group had not read when their records were deleted.
+    pub deleted_unread: AtomicU64,
     /// Counts of a sample by the value of `count_by`, if configured.
     pub values: Option<Mutex<ValueCounts>>,
     /// The content of a sample of keys, to compare duplicates with their originals. Only set if `key_conflicts` is configured.

@@ -36,6 +36,9 @@ pub struct TopicStatus {
     pub content_warning: Option<String>,
     /// Number of records that were read again during a warm-up and not emitted.
     pub warmed_up: u64,
+    /// Records that were deleted before they were read, because the topic's retention was too short or somebody deleted them. Upper
+    /// bound: aborted records and transaction markers count, too.
+    pub deleted_unread: u64,
     /// Counts by value of `count_by`, from a sample of one record in 32: most frequent first, all others last. Empty without
     /// `count_by`.
     pub values: Vec<ValueStatus>,
@@ -118,6 +121,7 @@ impl TopicStatus {
         self.time_warning = self.time_warning.take().or(other.time_warning);
         self.content_warning = self.content_warning.take().or(other.content_warning);
         self.warmed_up += other.warmed_up;
+        self.deleted_unread += other.deleted_unread;
         let counts = |values: Vec<ValueStatus>| {
             let count = |ValueStatus { value, records, duplicates }| (value, Counted { records, duplicates });
             values.into_iter().map(count).collect()
@@ -159,6 +163,7 @@ fn topic_status(((name, topic), counts): ((String, &Topic), &TopicCounts)) -> To
         time_warning: counts.time_warning(),
         content_warning: counts.compared.warning(),
         warmed_up: get(&counts.warmed_up),
+        deleted_unread: get(&counts.deleted_unread),
         values: counts.values.as_ref().map_or_else(Vec::new, |counts| value_statuses(read(counts))),
         key_conflicts: counts.contents.as_ref().map(|contents| {
             let Conflicts { compared, conflicts, fields } = contents.read();

@@ -9,7 +9,8 @@
 //! verdict here: records of a warm-up, which are already committed, and records that are forwarded to a repartition topic, where they are
 //! judged later.
 //!
-//! **What an abort does.** `abort` (`commit.rs`) calls `Input::rewind` for every partition. The position returns to the committed offset.
+//! **What an abort does.** `abort` calls `Worker::rewind` (`commit.rs`), which calls `Input::rewind` for every partition, unless the group
+//! has taken all partitions from this member. The position returns to the committed offset.
 //! The verdicts stay, but none of them is in the open transaction any longer ([`Verdicts::restart_replay`]). The replay of a partition is
 //! complete when all of its verdicts are in the open transaction again.
 //!
@@ -21,7 +22,8 @@
 //! the transaction is full before that, new records of all partitions wait (`Assignment::holds_new_records`), and the replayed records
 //! exceed its limit. A state is checkpointed only when its inputs have no verdicts ([`Verdicts::is_empty`]).
 //!
-//! **Who drops a verdict.** `Input::note_commit` drops the verdicts of a committed transaction. If the outcome of a transaction is unknown,
+//! **Who drops a verdict.** `Input::note_commit` drops the verdicts of a committed transaction and, if forwarded records are committed
+//! although other records were rejected (`keep_forwarded`), those of their input. If the outcome of a transaction is unknown,
 //! `resolve_in_doubt` (`commit.rs`) reads the group's committed offset and treats the transaction as committed or aborted.
 //!
 //! **Exceptions.**

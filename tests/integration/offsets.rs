@@ -4,6 +4,7 @@ use crate::harness::{
     Group, News, TestRecord, alter_topic, assert_same, broker, committed_offset, delete_records_before, delete_topic, logged, make_topic,
     reset_offset, topic_with, wait_until,
 };
+use crate::observed::{address, metric};
 use crate::stream::{LIMIT, PARTITIONS, Stream};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -40,8 +41,11 @@ fn records_that_expired_unread_are_reported() {
     let first = committed(&stream, 0);
     delete_records_before(broker(), &stream.input, 0, first + 100);
     forget(&mut stream, first..first + 100);
-    let log = stream.check(stream.setup.start("a"));
-    assert!(log.contains("records were deleted before they were read"), "{log}");
+    let mut worker = stream.setup.start("a");
+    worker.wait_for_log("records were deleted before they were read", LIMIT);
+    let address = address(&mut worker);
+    assert_eq!(metric(&address, &format!("unseen_deleted_unread_records_total{{topic=\"{}\"}}", stream.input)), 100.0);
+    let log = stream.check(worker);
     assert!(log.contains("records=100"), "{log}");
 }
 

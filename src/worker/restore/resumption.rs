@@ -11,6 +11,7 @@ use crate::broker::{Broker, Consumer as _};
 use crate::config::{ColdStart, Delivery, OnTruncation, Start, Topic};
 use crate::fault;
 use crate::record::{Offset, TopicId};
+use crate::stats::add;
 use std::time::Instant;
 
 /// The offset at which a state resumes and the end of its warm-up.
@@ -150,6 +151,7 @@ impl<B: Broker> Worker<B> {
             return each(&|rule| self.truncated(source, rule, assigned, committed));
         }
         if committed < low {
+            add(&self.shared.stats.topics[self.topics[assigned.topic].counted.0].deleted_unread, low.abs_diff(committed));
             tracing::error!(
                 %partition,
                 committed,
